@@ -23,10 +23,11 @@ namespace {
 
 void list_data() {
   for (const auto& status : dataset_statuses()) {
-    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", status.name, status.classes,
-                             status.where());
+    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(status.name), status.classes,
+                             escaped(status.where()));
     std::cout << fmt::format("{:<24} {}\n", "", escaped(status.description));
-    std::cout << fmt::format("{:<24} {}\n", "", fmt::join(dataset_splits(status.name), ", "));
+    std::cout << fmt::format("{:<24} {}\n", "",
+                             escaped(fmt::to_string(fmt::join(dataset_splits(status.name), ", "))));
   }
 }
 
@@ -80,7 +81,7 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
   }
   for (const PackedSplit& split : result.splits) {
     std::cout << fmt::format(
-        "{:<10} {} in {}, {}{}\n", split.split, count_text(split.images, "image"),
+        "{:<10} {} in {}, {}{}\n", escaped(split.split), count_text(split.images, "image"),
         count_text(split.shards, "shard"), bytes_text(static_cast<double>(split.bytes)),
         split.left_out == 0 ? ""
                             : fmt::format("; {} left out", count_text(split.left_out, "image")));

@@ -52,7 +52,7 @@ CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const 
 }
 
 void print_evaluation(const CheckpointEvaluation& result, bool json) {
-  const std::string text = json ? to_json(result).dump(2) + "\n" : to_text(result);
+  const std::string text = json ? to_json(result).dump(2) + "\n" : escaped(to_text(result), "\n");
   std::fputs(text.c_str(), stdout);
 }
 
@@ -166,7 +166,8 @@ int run_eval(const EvalArguments& arguments) {
   std::vector<CheckpointEvaluation> results;
   const int64_t signal = evaluate_each(arguments, options, stop, results);
   if (signal != 0) return 128 + static_cast<int>(signal);
-  if (const auto& processes = options.evaluate.processes; processes && !processes->leads()) return 0;
+  if (const auto& processes = options.evaluate.processes; processes && !processes->leads())
+    return 0;
   if (several) {
     print_comparison(results, arguments.json);
     return 0;

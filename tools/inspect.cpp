@@ -22,13 +22,18 @@ void print_tensors(const Json& tensors) {
   }
 }
 
+/// Returns a value out of a file as a line; JSON escapes only some of what a terminal obeys.
+std::string text_of(const Json& value) {
+  return escaped(value.dump());
+}
+
 /// Returns what turns bytes into the network's input, as a line; a value that is not known is null.
 std::string input_text(const Json& input) {
   std::string text;
   for (const char* key :
        {"input_size", "interpolation", "antialias", "central_crop", "values", "mean", "std"}) {
     if (input.contains(key))
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, input[key].dump());
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, text_of(input[key]));
   }
   return text;
 }
@@ -38,7 +43,7 @@ std::string plain_text(const Json& object) {
   std::string text;
   for (const auto& [key, value] : object.items()) {
     if (value.is_null() || value.is_object()) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", escaped(key), escaped(value.dump()));
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", escaped(key), text_of(value));
   }
   return text;
 }
@@ -55,7 +60,7 @@ void print_groups(const Json& settings, const std::string& path) {
 
 void print_summary(const Json& found) {
   std::cout << fmt::format("{} {}\n", escaped(found["kind"].get<std::string>()),
-                           found["path"].get<std::string>());
+                           escaped(found["path"].get<std::string>()));
   if (found.contains("model") && found["model"].is_object()) {
     Json model = found["model"];
     const std::string family = escaped(model.value("name", ""));
@@ -65,12 +70,13 @@ void print_summary(const Json& found) {
   }
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
-  if (found.contains("files")) std::cout << fmt::format("  files      {}\n", found["files"].dump());
+  if (found.contains("files"))
+    std::cout << fmt::format("  files      {}\n", text_of(found["files"]));
   if (found.contains("shards"))
-    std::cout << fmt::format("  shards     {}\n", found["shards"].dump());
-  if (found.contains("data")) std::cout << fmt::format("  data       {}\n", found["data"].dump());
+    std::cout << fmt::format("  shards     {}\n", text_of(found["shards"]));
+  if (found.contains("data")) std::cout << fmt::format("  data       {}\n", text_of(found["data"]));
   if (found.contains("classes")) {
-    std::cout << fmt::format("  classes    {}\n", found["classes"].dump());
+    std::cout << fmt::format("  classes    {}\n", text_of(found["classes"]));
   }
   if (found.contains("input"))
     std::cout << fmt::format("  input      {}\n", input_text(found["input"]));
@@ -87,7 +93,7 @@ void print_summary(const Json& found) {
 
 /// Returns the text of a differing setting; `side` is "first" or "second".
 std::string config_text(const Json& item, const char* side) {
-  return item[side].is_null() ? item.value("absent", "absent") : item[side].dump();
+  return item[side].is_null() ? item.value("absent", "absent") : text_of(item[side]);
 }
 
 void print_difference(const Json& difference) {

@@ -157,7 +157,7 @@ void print(const Described& list, const std::string& indent = "") {
   for (const auto& [name, text] : list) width = std::max(width, count_characters(name));
   for (const auto& [name, text] : list) {
     const std::string room(width + 2 - count_characters(name), ' ');
-    std::cout << indent << name << (text.empty() ? "" : room + text) << '\n';
+    std::cout << indent << escaped(name + (text.empty() ? "" : room + text)) << '\n';
   }
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -9,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "command_line.h"
 
@@ -46,14 +49,18 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-/// Throws Error (usage) for what would fail later in a verb, with a less clear message.
-void check_environment() {
-  std::error_code error;
-  std::filesystem::current_path(error);
-  if (error)
-    moesaic::fail_usage("the current folder: {}; change to one that exists", error.message());
-  moesaic::max_image_pixels();
+/// Ends the program by a line where its current folder was removed. In such a folder a constructor
+/// of LibTorch ends it by a message of MKL about a library: .preinit_array is called before that,
+/// and before sanitizers know the functions of the C library.
+__attribute__((no_sanitize("address,thread,undefined"))) void check_current_folder() {
+  char folder[PATH_MAX];
+  if (::syscall(SYS_getcwd, folder, sizeof(folder)) > 0 || errno != ENOENT) return;
+  constexpr std::string_view kText =
+      "error: the current folder was removed; change to one that exists\n";
+  ::syscall(SYS_write, STDERR_FILENO, kText.data(), kText.size());
+  ::syscall(SYS_exit_group, 2);
 }
+__attribute__((section(".preinit_array"), used)) void (*first_of_all)() = &check_current_folder;
 
 /// Returns a readable message for libraries' errors of memory and descriptors.
 std::string without_jargon(const std::string& what) {
@@ -79,7 +86,7 @@ void log_failure(const std::string& what) {
 int run_or_explain(int argc, char** argv) {
   namespace tools = moesaic::tools;
   try {
-    check_environment();
+    moesaic::max_image_pixels();  // Once: as a setting of each image, it would damage them all.
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
     const bool usage = error.kind() == moesaic::ErrorKind::usage;

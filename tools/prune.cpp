@@ -16,6 +16,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/base/text.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/prune_search.h"
@@ -207,7 +208,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
     options.found = search_plan(arguments, options, *stop);
   }
   const PruneCheckpointResult result = prune_checkpoint(options);
-  (arguments.json ? std::cerr : std::cout) << describe(result);
+  (arguments.json ? std::cerr : std::cout) << escaped(describe(result), "\n");
   if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
   if (options.dry_run) return 0;
   log_written(options.out);

@@ -162,17 +162,19 @@ void raise_descriptor_limit() {
 
 /// Throws Error (failure) where this process may not have as many files open as it will need: Gloo
 /// accepts connections in a thread of its own, whose failure another process would learn as a reset
-/// connection. A group takes a socket to each other member; process 0 accepts two from each process
-/// for the store; the rest is for what a run has open besides.
+/// connection. Counted in /proc/self/fd: a group takes a socket to each other member, a process has
+/// four clients of the store, of which process 0 holds both ends where it serves the store, and a
+/// run has its own files open besides. All count as process 0 does, so that none waits in vain.
 void check_descriptors(const Launch& launch, const ParallelConfig& config) {
-  constexpr int64_t kOfARun = 32;
+  constexpr int64_t kClients = 4, kOfARun = 32;
   rlimit limit = {};
   std::error_code error;
   const std::filesystem::directory_iterator open("/proc/self/fd", error);
   if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
   const int64_t size = launch.size, experts = config.experts;
   const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);
-  const int64_t needed = std::distance(begin(open), end(open)) + groups + 2 * size + kOfARun;
+  const int64_t clients = kClients * (launch.store_is_served ? 1 : size + 1);
+  const int64_t needed = std::distance(begin(open), end(open)) + groups + clients + kOfARun;
   const auto allowed = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
   if (needed <= allowed) return;
   fail("{} need {} files open in each, and this one may have {}; raise the limit (ulimit -n)",

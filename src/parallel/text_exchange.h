@@ -6,9 +6,26 @@
 #include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 #include <vector>
 
 namespace moesaic {
+
+/// How long nothing new was heard. It is counted in pauses between calls, so that no time is missed
+/// in which all processes were stopped.
+class Silence {
+ public:
+  /// Returns for how long the news have been these; called after each pause.
+  std::chrono::milliseconds after(std::chrono::milliseconds pause, std::string news) {
+    length_ = news == news_ ? length_ + pause : std::chrono::milliseconds(0);
+    news_ = std::move(news);
+    return length_;
+  }
+
+ private:
+  std::chrono::milliseconds length_{0};
+  std::string news_;
+};
 
 /// Texts that processes exchange through a store, beside collectives of other threads. Process 0
 /// waits for a list of keys and puts all texts into one key, for which the others wait: 4 requests

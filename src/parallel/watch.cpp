@@ -178,16 +178,14 @@ std::string Processes::Watch::name_of(int64_t rank) {
 
 std::vector<std::string> Processes::Watch::exchange(const std::string& text,
                                                     std::chrono::seconds patience) try {
-  // Time is counted in pauses, so that none is missed where all of them were stopped.
   const std::chrono::seconds limit = TextExchange::limit(rank_, patience);
   const auto pause = std::clamp<std::chrono::milliseconds>(patience / 8, 100ms, 5000ms);
-  std::chrono::milliseconds idle = 0ms;
-  std::string before;
+  Silence silence;
   return exchange_(text, pause, [&](const std::vector<int64_t>& missing) {
     if (store_->check({"ends"})) throw LostProcess("another process ends");
     std::string now;
     for (const int64_t rank : missing) now += told_by(rank).first + " ";
-    idle = std::exchange(before, now) == now ? idle + pause : 0ms;
+    const auto idle = silence.after(pause, std::move(now));
     if (idle == 0ms) return progress();  // Of those that wait for this one, too.
     if (idle < limit) return;
     fail(

@@ -79,6 +79,13 @@ TEST_F(BadInput, APathThatDoesNotExist) {
   expect_one_line_error(run_program({"inspect", text_path("nowhere")}), 2, "nowhere");
 }
 
+TEST_F(BadInput, ACurrentFolderThatWasRemoved) {
+  fs::create_directory(path("gone"));
+  const auto result = run_command({"sh", "-c", R"(cd "$1" && rmdir "$1" && exec "$0" list)",
+                                   MOESAIC_PROGRAM, text_path("gone")});
+  expect_one_line_error(result, 2, "the current folder was removed");
+}
+
 TEST_F(BadInput, AnUnknownVerbOrOption) {
   expect_one_line_error(run_program({"trane"}), 2, "unknown verb 'trane'; choose one of train");
   expect_one_line_error(run_program({"traim", "x"}), 2, "did you mean 'train'?");

@@ -126,12 +126,14 @@ TEST_F(Documents, CommandsOfTerminalsAreNotPrinted) {
   const ProgramResult result = run_program({"inspect", folder});
   expect_one_line_error(result, 1, "'\\x1b]0;pwned\\x07' is no file name");
   EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
-  // On a terminal, names of tensors have none either; a pipe gets them as they are.
-  write_tensors(path("t.safetensors"), {{"w\x1b[31m", torch::zeros({1})}});
+  // Names of tensors have none either, also where a pager shows what a pipe gets.
+  write_tensors(path("t.safetensors"),
+                {{"w\x1b[31m", torch::zeros({1})}, {"v\nw\u202e", torch::zeros({1})}});
   const std::string program =
       fmt::format("'{}' inspect '{}'", MOESAIC_PROGRAM, text_path("t.safetensors"));
   const ProgramResult piped = run_command({"sh", "-c", program});
-  EXPECT_NE(piped.out.find("w\x1b[31m"), std::string::npos) << piped.err;
+  EXPECT_NE(piped.out.find("w\\x1b[31m"), std::string::npos) << piped.err;
+  EXPECT_NE(piped.out.find("v\\nw\\xe2\\x80\\xae"), std::string::npos) << piped.out;
   if (run_command({"sh", "-c", "command -v script"}).exit_code != 0) {
     GTEST_SKIP() << "needs script, of util-linux, for a terminal";
   }

@@ -94,6 +94,18 @@ TEST_F(LostProcesses, FewDescriptorsForSixEndWithTheLimit) {
   EXPECT_NE(results[0].err.find("number 5 did not come"), std::string::npos) << results[0].err;
 }
 
+// Process 0 of 20 would have 144 open: 2 x 19 of two groups, 4 x 20 of the store's, and its own.
+TEST_F(LostProcesses, DescriptorsOfTheStoreCountBeforeProcessesMeet) {
+  ProgramOptions options;
+  options.environment = {"RANK=0", "WORLD_SIZE=20", "MASTER_ADDR=127.0.0.1",
+                         "MASTER_PORT=" + std::to_string(free_port())};
+  Strings command = {"/bin/sh", "-c", R"(ulimit -n 140; exec "$@")", "sh", MOESAIC_PROGRAM};
+  const Strings arguments =
+      clusters({"--out", text_path("a"), "phases.train.batch_size=100", "parallel.init_timeout=5"});
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  expect_one_line_error(run_command(command, options), 1, "and this one may have 140; raise the");
+}
+
 TEST_F(LostProcesses, OneThatIsKilledInASaveLosesNothing) {
   const auto one = run_program(clusters({"--out", text_path("one")}));
   ASSERT_EQ(one.exit_code, 0) << one.err;
@@ -151,13 +163,11 @@ TEST_F(LostProcesses, AServerThatDoesNotAnswerEndsTheWait) {
 }
 
 TEST_F(LostProcesses, ASignalEndsOneThatWaitsForTheOthers) {
-  ProgramOptions options;
-  options.environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                         "MASTER_PORT=" + std::to_string(free_port())};
-  options.interrupt_after_ms = 3000;         // It meets by then, or nearly.
-  options.interrupt_when = MOESAIC_PROGRAM;  // Which is there.
-  options.signal = 15;
-  const auto result = run_program(clusters({"--out", text_path("a")}), options);
+  // Once it listens, the state 0A, at the port where it waits.
+  const auto result = run_script_of_two(clusters({"--out", text_path("a")}), R"(
+    RANK=0 "$@" & p=$!; listens=$(printf ':%04X [0:]* 0A ' $MASTER_PORT)
+    while kill -0 $p && ! grep -q "$listens" /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+    kill -TERM $p; wait $p)");
   EXPECT_EQ(result.exit_code, 143) << result.err;
 }
 

@@ -102,6 +102,8 @@ TEST(Launch, RefusesVariablesThatAreHalfSetOrNoNumbers) {
               HasSubstr("OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"));
   EXPECT_THAT(launch_error({{"SLURM_STEP_NUM_TASKS", "2"}}),
               HasSubstr("SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not"));
+  EXPECT_THAT(launch_error({{"RANK", "0"}, {"WORLD_SIZE", "65537"}}),
+              HasSubstr("WORLD_SIZE must be a number from 1 to 65536, not '65537'"));
   EXPECT_THAT(launch_error({{"PMI_RANK", "0"}}), HasSubstr("PMI_RANK is set and PMI_SIZE is not"));
 }
 

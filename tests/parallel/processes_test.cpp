@@ -10,6 +10,7 @@
 #include <chrono>
 #include <future>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "moesaic/base/error.h"
@@ -143,6 +144,17 @@ TEST(Processes, OneThatIsLostBeforeTheEndIsNamed) {
   EXPECT_EQ(said, 1);
 }
 
+TEST(Processes, NameTheFirstOfManyThatDidNotCome) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  try {
+    Processes::of_store(store, 0, 20, {.init_timeout = 1});
+    ADD_FAILURE() << "nobody was missed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("of 20 processes, number 1, 2, 3, 4, 5, 6, 7, 8 and others "
+                                        "did not come within 1 second"));
+  }
+}
+
 TEST(Processes, RememberOnlyTheLastWarnings) {
   c10d::TCPStoreOptions options;
   options.port = 0;  // A free one.
@@ -170,7 +182,8 @@ TEST(Processes, TakeWhatEachSendsToAllOthers) {
     }
     processes->world().broadcast_each(parts, Traffic::parameters);
     for (int64_t rank = 0; rank < 3; ++rank) {
-      EXPECT_TRUE(at::equal(parts[static_cast<size_t>(rank)], at::full({2 * rank}, rank, at::kFloat)));
+      EXPECT_TRUE(
+          at::equal(parts[static_cast<size_t>(rank)], at::full({2 * rank}, rank, at::kFloat)));
     }
     const double sent = 4.0 * 2.0 * static_cast<double>(processes->rank()) * 2.0;
     EXPECT_EQ(processes->counter().take()[Traffic::parameters], sent);
@@ -193,18 +206,23 @@ TEST(Processes, OneThatMakesNoProgressIsNamedAlthoughItLives) {
 }
 
 TEST(Processes, OneThatMakesProgressIsWaitedFor) {
-  constexpr std::chrono::seconds kPatience(4);
-  run_processes(2, {}, [&](const auto& processes) {
-    if (processes->rank() == 1) {
-      const auto end = std::chrono::steady_clock::now() + 3 * kPatience / 2;
-      while (std::chrono::steady_clock::now() < end) {
-        processes->progress();
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      }
-    }
-    const std::string own = std::to_string(processes->rank());
-    EXPECT_THAT(processes->exchange(own, kPatience), ::testing::ElementsAre("0", "1"));
-  });
+  using std::chrono_literals::operator""ms;
+  constexpr std::chrono::seconds kPatience(16);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto exchange = [&](const auto& processes, const char* own) {
+    return processes->exchange(own, kPatience);
+  };
+  auto leader = std::async(std::launch::async,
+                           [&] { return exchange(Processes::of_store(store, 0, 2, {}), "0"); });
+  const auto other = Processes::of_store(store, 1, 2, {});
+  // Process 0 counts as progress of its own that it heard of the other's: first in the beginning.
+  const auto heard = [&] {
+    const std::vector<uint8_t> bytes = store->get("doing/0");
+    return std::stoll(std::string(bytes.begin(), bytes.end())) >= 3;
+  };
+  while (leader.wait_for(10ms) != std::future_status::ready && !heard()) other->progress();
+  EXPECT_THAT(exchange(other, "1"), ::testing::ElementsAre("0", "1"));
+  EXPECT_THAT(leader.get(), ::testing::ElementsAre("0", "1"));
 }
 
 TEST(Collectives, GradientsOfGatheredRowsAreThoseOfAllLosses) {

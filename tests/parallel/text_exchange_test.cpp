@@ -42,14 +42,33 @@ class CountingStore : public c10d::Store {
     return counted()->multiGet(keys);
   }
 
- private:
+ protected:
   c10d::HashStore* counted() {
     ++requests_;
     return store_.get();
   }
 
+ private:
   c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
   std::atomic<int64_t> requests_ = 0;
+};
+
+/// One in which whatever is asked for is there: the other processes are never waited for.
+class FullStore : public CountingStore {
+ public:
+  std::vector<uint8_t> get(const std::string&) override { return texts({""}).at(0); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    texts(keys);
+  }
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override {
+    return texts(keys);
+  }
+
+ private:
+  std::vector<std::vector<uint8_t>> texts(const std::vector<std::string>& keys) {
+    counted();
+    return std::vector<std::vector<uint8_t>>(keys.size(), {0x91, 0xC4, 0x01, 'a'});  // A list: "a".
+  }
 };
 
 void exchange_in_threads(const c10::intrusive_ptr<CountingStore>& store, int64_t size,
@@ -79,10 +98,22 @@ TEST(TextExchange, TakesFourRequestsOfEachProcess) {
   }
 }
 
+TEST(TextExchange, TakesTwentyMillionRequestsForTenThousandSavesOf512Processes) {
+  constexpr int64_t kProcesses = 512, kSaves = 10'000;
+  const auto requests_of = [](int64_t rank) {
+    const auto store = c10::make_intrusive<FullStore>();
+    TextExchange exchange(store, rank, kProcesses);
+    for (int64_t save = 0; save < kSaves; ++save) exchange("a", kLong, [](const auto&) {});
+    return store->requests();
+  };
+  const int64_t requests = requests_of(0) + (kProcesses - 1) * requests_of(1);
+  EXPECT_EQ(requests, 4 * kProcesses * kSaves - 1);
+  RecordProperty("requests", requests);
+}
+
 TEST(TextExchange, LeavesOneKeyBehind) {
   const auto store = c10::make_intrusive<CountingStore>();
   exchange_in_threads(store, 3, 10'000);
-  EXPECT_EQ(store->requests(), 4 * 3 * 10'000 - 1);
   EXPECT_EQ(store->getNumKeys(), 1);
 }
 
@@ -98,6 +129,14 @@ TEST(TextExchange, NamesThoseThatAreMissing) {
   EXPECT_THROW(leader("a", std::chrono::milliseconds(20), missing), std::runtime_error);
   store->set("exchange/0/all", std::vector<uint8_t>{0x90});  // An empty list, which ends thread 1.
   one.join();
+}
+
+TEST(TextExchange, SilenceBeginsAgainWithAnyNews) {
+  using std::chrono_literals::operator""ms;
+  Silence silence;
+  for (int i = 1; i <= 100; ++i) EXPECT_EQ(silence.after(50ms, std::to_string(i)), 0ms);
+  for (int i = 1; i <= 3; ++i) EXPECT_EQ(silence.after(50ms, "100"), i * 50ms);
+  EXPECT_EQ(silence.after(50ms, "101"), 0ms);
 }
 
 TEST(TextExchange, ThoseWhoWaitForProcess0LetItSayWhoIsMissing) {

@@ -12,8 +12,8 @@ namespace moesaic {
 /// and SIGPIPE stay ignored where they were. The destructor restores the former handlers.
 class StopSignal {
  public:
-  /// The exit status of a process that saved nothing, as after SIGKILL.
-  static constexpr int kEndedAtOnce = 128 + 9;
+  /// The exit status of a process that saved nothing; no other end and no signal has it.
+  static constexpr int kEndedAtOnce = 4;
 
   /// `again`: for how long further signals are taken for the same one. Throws Error (usage) if
   /// another instance is alive.

@@ -73,14 +73,10 @@ TrainResult Trainer::run() {
   const BackendScope backend(device, {.deterministic = config_.deterministic,
                                       .repeats_convolutions = model_->repeats_convolutions(),
                                       .tf32 = config_.tf32});
-  const auto record = [&] {
-    if (recorder_ || complete() || in_memory() || !leads()) return;
-    recorder_.emplace(folder_->root(), state_.metrics_lines);
-  };
-  if (state_.phase.empty()) record();  // What the phase prunes at its entry is written.
+  if (state_.phase.empty()) open_recorder();  // What the phase prunes at its entry is written.
   while (!complete()) {
     const std::unique_ptr<Phase> phase = enter_phase();
-    record();  // Lines behind the checkpoint go once it could be loaded.
+    open_recorder();  // Lines behind the checkpoint go once it could be loaded.
     train(*phase);
     if (!result_.complete) {
       if (!in_memory()) save_step(*phase);
@@ -253,14 +249,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     state_.phase = config.name;
     if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
   } else {
-    Json values = state_.phase_state.to_json();
-    if (changed_.contains(config.data)) values.erase("replaced");  // They are other images now.
-    try {
-      phase->load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
-    } catch (const Error& error) {
-      fail("{}: {}", result_.checkpoint.string(), error.what());
-    }
-    resumed_tensors_.clear();
+    restore(*phase);
   }
   if (options_.progress && !in_memory() && leads() && !phase->done()) {
     progress_.emplace(ProgressOptions{.label = config.name,

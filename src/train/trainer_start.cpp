@@ -326,4 +326,20 @@ void Trainer::restore() {
   }
 }
 
+void Trainer::restore(Phase& phase) {
+  Json values = state_.phase_state.to_json();
+  if (changed_.contains(plan().config.data)) values.erase("replaced");  // They are other images.
+  try {
+    phase.load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
+  } catch (const Error& error) {
+    fail("{}: {}", result_.checkpoint.string(), error.what());
+  }
+  resumed_tensors_.clear();
+}
+
+void Trainer::open_recorder() {
+  if (recorder_ || complete() || in_memory() || !leads()) return;
+  recorder_.emplace(folder_->root(), state_.metrics_lines);
+}
+
 }  // namespace moesaic

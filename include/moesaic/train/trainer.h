@@ -130,6 +130,8 @@ class Trainer {
   /// Records a save that has been written, if one has.
   void record_save(const std::optional<SaveTimes>& times);
   void restore();
+  void restore(Phase& phase);
+  void open_recorder();
   /// Returns the tag of the present phase's curves in TensorBoard.
   std::string tag_of(const std::string& what) const { return what + "/" + state_.phase; }
   /// Names the best evaluation of the last phase in the result.
@@ -169,7 +171,7 @@ class Trainer {
   std::shared_ptr<Model> model_;
   std::vector<PhasePlan> plan_;
   std::optional<RunFolder> folder_;
-  RunData data_;  ///< Of a run that has a folder.
+  RunData data_;                   ///< Of a run that has a folder.
   std::set<std::string> changed_;  ///< Data whose training split is not that of the run's start.
   std::optional<Recorder> recorder_;
   std::optional<Progress> progress_;

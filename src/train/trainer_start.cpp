@@ -299,7 +299,9 @@ void Trainer::restore() {
   }
   int64_t most = 0;
   for (size_t i = 0; i <= index; ++i) most += plan_[i].steps;
-  if (state_.phase_step > plan_[index].steps || state_.step > most) {
+  // Data that have changed may have shorter epochs.
+  const bool too_many = state_.phase_step > plan_[index].steps || state_.step > most;
+  if (changed_.empty() && too_many) {
     fail("{}/state.json: says that step {} was made, and {} of phase '{}', which has {}", from,
          state_.step, state_.phase_step, state_.phase, plan_[index].steps);
   }

@@ -112,6 +112,14 @@ TEST_F(ChangedData, WhichImagesWereDamagedIsForgotten) {
   EXPECT_EQ(replaced_at(4), 0U);
 }
 
+TEST_F(ChangedData, WithShorterEpochsMayHaveNoStepsLeft) {
+  std::vector<std::string> settings = {"phases.train.steps=null", "phases.train.epochs=1"};
+  run(false, settings);
+  for (int i = 4; i < 12; ++i) fs::remove(data() / fmt::format("train/{}/{}.png", i % 3, i));
+  settings.emplace_back("data_changed=accept");
+  EXPECT_EQ(resume(settings), "no error");
+}
+
 TEST_F(ChangedData, AnImageOfAnotherClassIsNoticed) {
   run(false);
   fs::rename(data() / "train/0/3.png", data() / "train/1/3.png");

@@ -400,8 +400,7 @@ namespace {
 std::string unproven(const DatasetSpec& spec) {
   return fmt::format(
       "size and labels are right, but it was not unpacked by '{}': nothing says that its pixels "
-      "are "
-      "the official ones",
+      "are the official ones",
       fetch_command(spec.name));
 }
 

@@ -94,8 +94,9 @@ std::string step_name(int64_t step);
 /// cannot be listed.
 std::vector<std::filesystem::path> step_checkpoints(const std::filesystem::path& checkpoints);
 
-/// Deletes older step_N directories in a run's checkpoints/, so that the newest `keep` (at least 1)
-/// complete ones remain. Call it once a new one is in place. Nothing else is touched.
+/// Deletes older checkpoints step_N in a run's checkpoints/, so that the newest `keep` (at least 1)
+/// remain. Call it once a new one is in place. Nothing else is touched, nor a step_N that has no
+/// manifest.
 void prune_old_checkpoints(const std::filesystem::path& checkpoints, int64_t keep);
 
 /// Returns the configuration of a loaded checkpoint's network, with positions for messages.

@@ -12,7 +12,6 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/loader.h"
-#include "moesaic/data/outside_images.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
@@ -470,27 +469,6 @@ TEST_F(ImageFolder, WithoutAntialiasThePixelsThemselvesAreTaken) {
   Bytes expected(768);
   resize(bitmap, part, {.antialias = false}, 16, 16, expected.data());
   EXPECT_EQ(test::image_of(*preprocessed(open(), config), 0), expected);
-}
-
-TEST_F(ImageFolder, NothingIsWrittenAmongTheImages) {
-  const auto refused = [&](const test::fs::path& out, const std::string& data) {
-    return error_of(ErrorKind::usage, [&] { check_outside_images(out, data); });
-  };
-  const test::fs::path half = folder_.path() / "half.json";
-  write_file(half, std::string(R"({"name": "half", "base": ")" + root().string() +
-                               R"(", "first": {"train": 2}})"));
-  test::fs::create_directory_symlink(root() / "train/cat", folder_.path() / "cat");
-  for (const std::string& data : {root().string(), half.string()}) {
-    for (const char* out : {"images/train/run", "images/train/cat/a/figure.png", "images/val/dog/b",
-                            "images/val/../train/run", "cat/figure.png"}) {
-      EXPECT_THAT(refused(folder_.path() / out, data),
-                  AllOf(HasSubstr(out), HasSubstr("images of dataset '" + data + "'")));
-    }
-    for (const char* out : {"images/run", "run", "images/trains/run"}) {
-      EXPECT_NO_THROW(check_outside_images(folder_.path() / out, data)) << out;
-    }
-  }
-  EXPECT_NO_THROW(check_outside_images(root() / "train/run", "no such data"));
 }
 
 TEST_F(ImageFolder, ADescriptionMayLieAnywhere) {

@@ -151,6 +151,10 @@ int run_eval(const EvalArguments& arguments) {
   RoutedImageCollector routed(arguments.images);
   EvaluateCheckpointOptions options = arguments.options;
   if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
+  options.files.assign(arguments.confusion.begin(), arguments.confusion.end());
+  for (const std::string& file : {arguments.routing_images, arguments.tsne}) {
+    if (!file.empty()) options.files.emplace_back(file);
+  }
   options.evaluate.observe = [&](const EvaluatedBatch& batch) {
     for (const std::string& file : arguments.confusion) {
       if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);

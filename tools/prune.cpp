@@ -17,6 +17,7 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/prune_search.h"
@@ -148,6 +149,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, *shape);
+  if (!arguments.figure.empty()) check_outside_images(arguments.figure, data.name);
   if (arguments.split.empty() && data.split == "train") {
     log_warning(
         "searching by the training {} of {}, since it has no validation split: on them "

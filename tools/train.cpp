@@ -17,6 +17,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/report/run_curve.h"
 #include "moesaic/train/dry_run.h"
@@ -162,7 +163,9 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::cout << escaped(dry_run(config, scaling), "\n");
+    const std::string plan = dry_run(config, scaling);
+    for (const PhaseConfig& phase : config.phases) check_outside_images(out, phase.data);
+    std::cout << escaped(plan, "\n");
     return 0;
   }
   options.processes = meet_processes(config.parallel, arguments.device);

@@ -86,11 +86,19 @@ TensorMap tensors_in_archive(Archive& reader) {
   return tensors;
 }
 
+/// Returns a part of an export, null where it is missing. Throws Error (failure) where its file is
+/// in the place of another.
 Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
   const auto text = texts.find(name);
   if (text == texts.end()) return {};
-  const std::string place = fmt::format("{} ({}.json)", from.string(), name);
-  return parse_stored(text->second, place, kMaxListBytes).to_json();
+  const Value value = parse_stored(text->second, part_of_export(from, name), kMaxListBytes);
+  try {
+    name == "labels" ? void(value.items(name)) : void(value.members(name));
+    if (name == "preprocess") value.at("input_size");
+  } catch (const Error& error) {
+    fail("{}", error.what());  // Not what its user can have got wrong.
+  }
+  return value.to_json();
 }
 
 /// Completes what version 0.2.0 and before wrote, which told size, mean and std only.
@@ -112,14 +120,15 @@ void complete_input(Json& input, const Json& labels, const fs::path& from) {
 Json config_of(const Texts& texts, const fs::path& from) {
   Json config = {{"model", parsed(texts, "config", from)}};
   if (config["model"].is_object()) config["model"].erase(kConstantsKey);
+  const Json labels = parsed(texts, "labels", from);
+  const Json evaluation = parsed(texts, "evaluation", from);
   Json input = parsed(texts, "preprocess", from);
   if (input.is_object()) {
-    complete_input(input, parsed(texts, "labels", from), from);
+    complete_input(input, labels, from);
     const bool found = input.value("dataset", Json()).is_string();
     if (found && input.value("listed", Json()) != false) config["data"] = input["dataset"];
     config[kInputKey] = std::move(input);
   }
-  const Json evaluation = parsed(texts, "evaluation", from);
   if (!evaluation.is_object()) return config;
   const Json phase = Json::object({{"loss", evaluation.value("loss", Json())}});
   config["run"] = Json::object({{"phases", Json::array({phase})},
@@ -201,6 +210,13 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     checkpoint.model = read_weights(weights, options.mapped);
   }
   return checkpoint;
+}
+
+std::string part_of_export(const fs::path& path, const std::string& name) {
+  const std::string file = name + ".json";
+  std::error_code ignored;
+  const bool folder = fs::is_directory(path, ignored);
+  return folder ? (path / file).string() : fmt::format("{} ({})", path.string(), file);
 }
 
 fs::path weights_file(const Checkpoint& checkpoint) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <string>
 
 #include "moesaic/checkpoint/store.h"
 
@@ -19,6 +21,14 @@ bool is_torchscript(const std::filesystem::path& file);
 /// Error (failure) where it lacks a model's configuration, Error (usage) for a TorchScript file
 /// that carries none, unless the options say that it is trusted.
 Checkpoint load_export(const std::filesystem::path& path, const LoadOptions& options);
+
+/// Returns where a part of an export is, for messages: "config", "labels", "preprocess" or
+/// "evaluation", beside the weights or in their file.
+std::string part_of_export(const std::filesystem::path& path, const std::string& name);
+
+/// Returns the network that a stored configuration describes, on the meta device. Throws Error
+/// (failure) where this program cannot build it.
+std::shared_ptr<Model> stored_shape(const Value& config);
 
 /// Returns the file with a loaded checkpoint's weights, or their index.
 std::filesystem::path weights_file(const Checkpoint& checkpoint);

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "exported.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/data/catalog.h"
@@ -98,7 +99,9 @@ std::vector<std::string> class_names_of(const std::filesystem::path& run_or_chec
 InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model) {
   const auto stored = checkpoint.config.find(kInputKey);
   if (stored == checkpoint.config.end()) return guessed_input(checkpoint, model);
-  const std::string from = (checkpoint.folder / "config.json").string();
+  const std::string from = is_export(checkpoint.folder)
+                               ? part_of_export(checkpoint.folder, "preprocess")
+                               : (checkpoint.folder / "config.json").string();
   InputSpec spec = read_input_spec(*stored, from);
   if (spec.input_size != model.input_shape()) {
     fail("{}: input.input_size is [{}], the network takes [{}]", from,

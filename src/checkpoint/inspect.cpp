@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "exported.h"
 #include "moesaic/base/error.h"
@@ -74,9 +76,21 @@ std::shared_ptr<Model> shape_of(const Json& model, const fs::path& from) {
   }
 }
 
-Json moe_layers(const Json& config, const fs::path& from) {
+/// Returns whether the network is of a family that another program has registered.
+bool is_of_another_program(const Json& model) {
+  const std::vector<std::string> known = model_names();
+  const Json name = model.value("name", Json());
+  return name.is_string() && std::ranges::find(known, name.get<std::string>()) == known.end();
+}
+
+/// Throws Error (failure) for an export that no network can be built of: unlike those of a
+/// checkpoint, its files have no hashes, and one may be in the place of another.
+Json moe_layers(const Checkpoint& checkpoint) {
   Json layers = Json::array();
-  const std::shared_ptr<Model> model = shape_of(config, from);
+  const Json& config = checkpoint.config.at("model");
+  const bool built = is_export(checkpoint.folder) && !is_of_another_program(config);
+  const std::shared_ptr<Model> model =
+      built ? stored_shape(model_config(checkpoint)) : shape_of(config, checkpoint.folder);
   if (model == nullptr) return layers;
   for (const auto& [block, layer, unused] : model->moe_blocks()) {
     const Json kept = layer->is_pruned() ? Json(layer->kept()) : Json();
@@ -92,7 +106,7 @@ void add_config(const Checkpoint& checkpoint, Json& out) {
   }
   const Json::json_pointer classes("/input/classes");
   if (config.contains(classes)) out["classes"] = config.at(classes);
-  if (config.contains("model")) out["moe"] = moe_layers(config["model"], checkpoint.folder);
+  if (config.contains("model")) out["moe"] = moe_layers(checkpoint);
   out["state"] = checkpoint.state;
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/types.h>
 
+#include <utility>
+#include <vector>
+
 #include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/error.h"
@@ -20,7 +23,7 @@ void check_finite_weights(const TensorMap& tensors, const std::string& from) {
 /// Returns the network of a configuration on the meta device, which the tensors have to fit.
 std::shared_ptr<Model> fitting_shape(const Value& config, const TensorMap& tensors,
                                      const std::string& from) {
-  std::shared_ptr<Model> shape = build_model_shape(config);
+  std::shared_ptr<Model> shape = stored_shape(config);
   load_state(*shape, tensors, from, shape->setting_paths().kept_experts);
   return shape;
 }
@@ -31,11 +34,25 @@ std::string weights_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-Value model_config(const Checkpoint& checkpoint) {
-  if (is_export(checkpoint.folder)) {
-    return Value::from_json(checkpoint.config.at("model"), checkpoint.folder.string());
+std::shared_ptr<Model> stored_shape(const Value& config) {
+  try {
+    return build_model_shape(config);
+  } catch (const Error& error) {
+    fail("{}", error.what());  // Not written by users: it is damaged or of another version.
   }
-  return read_stored(checkpoint.folder / kConfigFile, kMaxListBytes).at("model");
+}
+
+Value model_config(const Checkpoint& checkpoint) {
+  const bool exported = is_export(checkpoint.folder);
+  if (exported && !std::filesystem::is_directory(checkpoint.folder)) {
+    return Value::from_json(checkpoint.config.at("model"),
+                            part_of_export(checkpoint.folder, "config"));
+  }
+  const Value stored = read_stored(checkpoint.folder / kConfigFile, kMaxListBytes);
+  if (!exported) return stored.at("model");
+  Value::Object settings = stored.members("model");
+  std::erase_if(settings, [](const Value::Member& one) { return one.key == kConstantsKey; });
+  return {stored.origin(), std::move(settings)};
 }
 
 std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint) {

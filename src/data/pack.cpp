@@ -31,6 +31,7 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/formats/tar.h"
 #include "packed_image.h"
 #include "shard_index.h"
@@ -58,6 +59,7 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
   if (!format_of(load_base_spec(name)).images) {
     fail_usage("dataset '{}': its inputs are no images: only those are packed", name);
   }
+  check_outside_images(out, std::string(name));
   const std::vector<std::string> splits = dataset_splits(name);
   if (!options.split.empty() && std::ranges::find(splits, options.split) == splits.end()) {
     fail_usage("dataset '{}' has no split '{}'; {}", name, options.split,

@@ -15,6 +15,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/class_names.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
@@ -214,6 +215,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.checkpoint = checkpoint.folder;
   CheckpointData data =
       open_checkpoint_data(checkpoint, options.open, options.data, options.split, evaluation_split);
+  for (const std::filesystem::path& file : options.files) check_outside_images(file, data.name);
   if (options.split.empty() && data.split != "test") {
     log_info("'{}' has no test split: its {} split is measured", data.name, data.split);
   }

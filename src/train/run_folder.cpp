@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_folder.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,12 @@ bool is_staged(const std::string& name) {
   return name.starts_with('.') && name.ends_with(kStagingSuffix);
 }
 
+/// The first checkpoint may have been cut short.
+bool holds_only_staged(const fs::path& folder) {
+  return std::all_of(fs::directory_iterator(folder), fs::directory_iterator(),
+                     [](const auto& entry) { return is_staged(entry.path().filename().string()); });
+}
+
 bool is_of_events(const std::string& name) {
   return name.starts_with("events.out.tfevents.");
 }
@@ -27,7 +34,7 @@ bool is_of_events(const std::string& name) {
 /// A file of a run that has no checkpoint yet.
 bool is_of_a_start(const fs::path& entry) {
   const std::string name = entry.filename().string();
-  if (name == "checkpoints") return fs::is_directory(entry) && fs::is_empty(entry);
+  if (name == "checkpoints") return fs::is_directory(entry) && holds_only_staged(entry);
   return name == ".lock" || name == "config.json" || name == "data.json" || is_staged(name) ||
          name.starts_with("metrics.jsonl") || is_of_events(name);
 }
@@ -59,14 +66,17 @@ bool holds_something(const fs::path& root) {
   return !has_key(root / "data.json", "splits", kMaxListBytes);
 }
 
-/// Metrics may be those of many steps, whose checkpoints are elsewhere: they are kept.
-void remove_start(const fs::path& root) {
+/// Metrics may be those of many steps, whose checkpoints are elsewhere.
+void keep_metrics(const fs::path& root) {
   std::error_code error;
   if (const auto bytes = fs::file_size(root / "metrics.jsonl", error); !error && bytes > 0) {
     const fs::path kept = set_aside(root / "metrics.jsonl", "old");
     log_warning("{}: of a run that left no checkpoint; it is kept as {}",
                 (root / "metrics.jsonl").string(), kept.filename().string());
   }
+}
+
+void remove_start(const fs::path& root) {
   for (const char* name : {"config.json", "data.json"}) fs::remove(root / name);
   std::vector<fs::path> events;
   for (const auto& entry : fs::directory_iterator(root)) {
@@ -126,6 +136,8 @@ std::optional<RunData> RunFolder::started_data(const fs::path& root) {
 RunFolder::RunFolder(fs::path root, bool resume)
     : root_(made(std::move(root))), lock_(std::in_place, root_) {
   check(root_, resume);  // again: another process may have used it before the lock was ours
+  // A killed start has this folder, and --resume writes its lines again.
+  if (!resume || !fs::exists(root_ / "checkpoints")) keep_metrics(root_);
   if (!resume) remove_start(root_);
   remove_leftovers(root_);
   remove_leftovers(made(root_ / "checkpoints"));

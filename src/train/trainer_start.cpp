@@ -20,6 +20,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/class_names.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
@@ -159,6 +160,9 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
   if (resuming) check_data(RunFolder::started_data(options_.out));
   plan_ = plan_phases(given, *shape, datasets_);
+  for (const PhaseConfig& phase : config_.phases) {
+    if (!in_memory()) check_outside_images(options_.out, phase.data);
+  }
   release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
   if (start) {
     model_ = start->model();

@@ -118,6 +118,40 @@ TEST(ExportedByAnOlderVersion, IsCompletedWithAWarning) {
   EXPECT_EQ(trained_loss(checkpoint), "");
 }
 
+TEST(ExportedFolder, WithOneFileInThePlaceOfAnotherIsRefused) {
+  const auto refused = [](const std::string& from, const std::string& to, const std::string& what) {
+    const test::TempDir folder;
+    const auto out = folder / "out";
+    export_safetensors(*small_vmoe(), out, testing::toy_info());
+    std::filesystem::copy_file(out / from, out / to,
+                               std::filesystem::copy_options::overwrite_existing);
+    const std::string place = (out / to).string() + what;
+    EXPECT_THAT(test::failure_of([&] { inspect(out); }), HasSubstr(place));
+    EXPECT_THAT(test::failure_of([&] { load_model(out); }), HasSubstr(place));
+  };
+  refused("labels.json", "config.json", ":1:1: 'config' must be an object, found a list");
+  refused("config.json", "labels.json", ":1:1: 'labels' must be a list, found an object");
+  refused("labels.json", "preprocess.json", ":1:1: 'preprocess' must be an object");
+  refused("labels.json", "evaluation.json", ":1:1: 'evaluation' must be an object");
+  refused("config.json", "preprocess.json", ":1:1: missing key 'input_size'");
+  refused("preprocess.json", "config.json", ":1:1: missing key 'name' in model");
+}
+
+TEST(ExportedFolder, WithSettingsOutOfRangeIsRefusedWithTheirPlace) {
+  const test::TempDir folder;
+  export_safetensors(*small_vmoe(), folder / "out", testing::toy_info());
+  const auto file = folder / "out/config.json";
+  auto config = nlohmann::ordered_json::parse(test::get(file));
+  config["encoder"]["moe"]["num_experts"] = 1'000'000'000'000;
+  test::put(file, config.dump());  // On one line.
+  const auto place = HasSubstr(file.string() + ":1:");
+  EXPECT_THAT(test::failure_of([&] { inspect(folder / "out"); }), place);
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "out"); }), place);
+  config = {{"name", "of-another-program"}};
+  test::put(file, config.dump());
+  EXPECT_EQ(inspect(folder / "out").at("moe").size(), 0U);
+}
+
 TEST(ExportedTorchScript, ThatIsDamagedIsRefused) {
   const test::TempDir folder;
   const auto file = folder / "model.ts.pt";

@@ -56,7 +56,7 @@ TEST(LoadModel, DoesNotReadWhatAStrangersCheckpointExtends) {
   const auto model = tiny_model();
   test::put(folder / "model.json", model->config().dump());
   save(folder / "strange", *model, {{"extends", "../model.json"}});
-  EXPECT_THAT(test::usage_of([&] { load_model(folder / "strange"); }), HasSubstr("'name'"));
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "strange"); }), HasSubstr("'name'"));
 }
 
 TEST(LoadModel, RebuildsAPrunedModel) {
@@ -90,7 +90,7 @@ TEST(LoadModel, PointsIntoTheStoredConfig) {
   Json config = model->config();
   config["name"] = "vmoee";
   save(folder / "a", *model, config);
-  EXPECT_THAT(test::usage_of([&] { load_model(folder / "a"); }),
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "a"); }),
               AllOf(HasSubstr("config.json:5:13: "), HasSubstr("did you mean 'vmoe'?")));
   config = model->config();
   config["classes"] = 4;
@@ -121,7 +121,7 @@ TEST(LoadModel, RefusesAConfigThatMeansFarMoreThanTheFileHolds) {
                     HasSubstr(".bias is Float[6], the model has Float[96]")));
   config["encoder"]["num_layers"] = 1000000000000000000;
   save(folder / "b", *model, config);
-  EXPECT_THAT(test::usage_of([&] { load_model(folder / "b"); }),
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "b"); }),
               HasSubstr("'model.encoder.num_layers' must be between 1 and 1024"));
 }
 

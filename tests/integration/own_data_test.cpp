@@ -78,6 +78,20 @@ TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
   EXPECT_THAT(bare.err + bare.out, HasSubstr(R"("validation":0.2} to flat.json)"));
 }
 
+TEST_F(OwnData, NothingIsWrittenAmongItsImages) {
+  write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 1)");
+  ASSERT_EQ(here("train recipe.json --out photos/run").exit_code, 0);
+  for (const char* command :
+       {"train recipe.json --out photos/train/c", "train recipe.json --out photos/test/c --dry-run",
+        "eval photos/run --confusion photos/test/cat/c.csv",
+        "data pack ./photos --shards 1 --out photos/valid/c"}) {
+    const auto result = here(command);
+    EXPECT_EQ(result.exit_code, 2) << command << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr("images of dataset '")) << command;
+  }
+  EXPECT_FALSE(fs::exists(path("photos/train/c")));
+}
+
 TEST_F(OwnData, ADescriptionNeedsNoSlash) {
   write("mine.json", R"({"name": "mine", "format": "image_folder", "paths": ["./photos"]})");
   write_recipe(kViT, R"("data": "mine.json", "batch_size": 4, "steps": 2)");

@@ -40,6 +40,9 @@ TEST(RunFolder, AStartThatWasKilledDoesNotBlockItsFolder) {
       {{".data.json.7-0.part", ""}},
       {{"data.json", data}, {".config.json.7-1.part", ""}},
       {{"data.json", data}, {"config.json", R"({"phases": []})"}, {"metrics.jsonl", ""}},
+      {{"data.json", data},
+       {"config.json", R"({"phases": []})"},
+       {"checkpoints/.step_1.7-2.part", ""}},
   };
   for (const auto& files : moments) {
     for (const bool resume : {false, true}) {
@@ -51,7 +54,21 @@ TEST(RunFolder, AStartThatWasKilledDoesNotBlockItsFolder) {
       const RunFolder run(folder / ".", resume);
       EXPECT_FALSE(fs::exists(folder / ".data.json.7-0.part"));
       EXPECT_FALSE(fs::exists(folder / ".config.json.7-1.part"));
+      EXPECT_TRUE(fs::is_empty(folder / "checkpoints"));
     }
+  }
+}
+
+TEST(RunFolder, MetricsOfCheckpointsThatWereMovedAwayAreKept) {
+  for (const bool resume : {false, true}) {
+    TempDir folder;
+    train(folder / "run");
+    const std::string metrics = read_text(folder / "run/metrics.jsonl");
+    fs::rename(folder / "run/checkpoints", folder / "checkpoints");
+    fs::remove_all(folder / "run/best");
+    train(folder / "run", {}, resume);
+    EXPECT_EQ(read_text(folder / "run/metrics.jsonl.old"), metrics);
+    EXPECT_EQ(read_text(folder / "run/metrics.jsonl"), metrics);
   }
 }
 

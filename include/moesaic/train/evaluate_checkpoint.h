@@ -31,6 +31,8 @@ struct EvaluateCheckpointOptions {
   EvaluateOptions evaluate;
   DatasetOpener open = {};
   std::string device = "cpu";
+  /// New files for the result, which the caller writes: none may lie among the data's images.
+  std::vector<std::filesystem::path> files = {};
 };
 
 /// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.

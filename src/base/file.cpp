@@ -11,11 +11,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <system_error>
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
@@ -65,6 +67,13 @@ std::string_view final_name(std::string_view name) {
                       is_number(inner.substr(dot + 1, dash - dot - 1)) &&
                       is_number(inner.substr(dash + 1));
   return staged ? inner.substr(0, dot) : name;
+}
+
+/// Returns the characters of a name that `max_bytes` have room for.
+std::string beginning(const std::string& name, size_t max_bytes) {
+  size_t cut = std::min(name.size(), max_bytes);
+  while (cut > 0 && cut < name.size() && !starts_character(name[cut])) --cut;
+  return name.substr(0, cut);
 }
 
 }  // namespace
@@ -142,8 +151,10 @@ fs::path unique_sibling(const fs::path& path) {
     folder = folder.parent_path();
   }
   for (;;) {
-    const fs::path sibling = folder / fmt::format(".{}.{}-{}{}", name.string(), ::getpid(),
-                                                  counter.fetch_add(1), kStagingSuffix);
+    const std::string end =
+        fmt::format(".{}-{}{}", ::getpid(), counter.fetch_add(1), kStagingSuffix);
+    const fs::path sibling =
+        folder / ("." + beginning(name.string(), NAME_MAX - 1 - end.size()) + end);
     std::error_code ignored;
     if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/support.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -109,6 +110,20 @@ TEST(UniqueSibling, IsFreeHiddenAndBeside) {
   EXPECT_TRUE(a.filename().string().starts_with(".step_1."));
   EXPECT_EQ(a.extension(), ".part");
   EXPECT_EQ(unique_sibling("runs/step_1/").parent_path(), "runs");
+}
+
+TEST(UniqueSibling, IsShortEnoughForFilesOfTheLongestName) {
+  const test::TempDir folder;
+  std::string umlauts = "x";
+  while (umlauts.size() < 255) umlauts += "\xC3\xA4";
+  for (const std::string& name : {std::string(255, 'x'), umlauts}) {
+    write_atomic(folder / name, "whole");
+    EXPECT_EQ(test::get(folder / name), "whole");
+    EXPECT_EQ(find_invalid_utf8(unique_sibling(folder / name).string()), std::nullopt);
+    test::put(unique_sibling(folder / name), "half");
+  }
+  remove_leftovers(folder.path());
+  EXPECT_THAT(folder.names(), ::testing::UnorderedElementsAre(std::string(255, 'x'), umlauts));
 }
 
 TEST(WriteAtomic, CreatesAndReplaces) {

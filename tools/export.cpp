@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +15,6 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/export/formats.h"
-#include "moesaic/formats/vmoe_checkpoint.h"
 #include "together.h"
 #include "verbs.h"
 
@@ -48,7 +48,15 @@ std::string listed_formats(Text&& text, Passes&& passes) {
 
 std::string formats_with_shards() {
   return listed_formats([](const ExportFormat&) { return std::string(); },
-                        [](const ExportFormat& format) { return format.shards; });
+                        [](const ExportFormat& format) { return format.max_shards > 0; });
+}
+
+int64_t most_shards() {
+  int64_t most = 1;
+  for (const auto& [name, format] : export_formats().entries()) {
+    most = std::max(most, format.max_shards);
+  }
+  return most;
 }
 
 /// Returns the network whose experts compute all tokens that select them, whatever the batch.
@@ -62,7 +70,7 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
 
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
-  if (arguments.options.shards && !format.shards) {
+  if (arguments.options.shards && format.max_shards == 0) {
     fail_usage("export: --shards is for the format {}", formats_with_shards());
   }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
@@ -72,7 +80,7 @@ int export_model(const ExportArguments& arguments) {
       arguments.without_capacity ? without_capacity(checkpoint) : model_of(checkpoint);
   checkpoint.model.clear();        // The model holds copies.
   std::optional<StopSignal> stop;  // Without it a signal ends the program.
-  if (format.shards) stop.emplace();
+  if (format.max_shards > 0) stop.emplace();
   ExportOptions options = arguments.options;
   options.poll = [&] {
     if (stop && stop->requested()) throw ExportStopped{stop->number()};
@@ -109,7 +117,7 @@ void add_export(CLI::App& app, int& exit_code) {
       ->type_name("FILE");
   verb->add_option("--shards", options.shards,
                    fmt::format("data files, for the format {} (1)", formats_with_shards()))
-      ->check(whole_number(1, vmoe_checkpoint::kMaxShards))
+      ->check(whole_number(1, most_shards()))
       ->type_name("N");
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/vmoe/import.h"
+#include "moesaic/import/vmoe/import.h"
 
 #include <cstdio>
 #include <limits>

@@ -14,12 +14,12 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/checkpoint/foreign.h"
 #include "moesaic/checkpoint/input.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 #include "tensor_files.h"
-#include "vmoe/inspect.h"
 
 namespace moesaic {
 namespace {
@@ -145,17 +145,17 @@ void compare_tensors(const TensorMap& first, const TensorMap& second, Json& out)
   out["equal"] = equal;
 }
 
-/// One of two things that are compared. A checkpoint of google-research/vmoe has neither a
-/// configuration nor tensors here, a single file has no configuration.
+/// One of two things that are compared. A checkpoint of another project has neither a configuration
+/// nor tensors here, a single file has no configuration.
 struct Side {
   fs::path path;
-  bool of_reference = false;
+  const ForeignCheckpoint* foreign = nullptr;
   Json model = Json::object();  ///< Configuration of the network.
   TensorMap tensors = {};
 };
 
 Side read_side(const fs::path& path) {
-  if (is_vmoe_checkpoint(path)) return {.path = path, .of_reference = true};
+  if (const auto* foreign = find_foreign(path)) return {.path = path, .foreign = foreign};
   std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false});
   if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
   return {.path = path,
@@ -187,18 +187,20 @@ Json config_difference(const Side& first, const Side& second) {
   return list;
 }
 
-/// Returns the tensors of one side. If only one is a checkpoint of google-research/vmoe, `mixed`,
-/// the other's network is converted to its arrays; otherwise each is returned as stored.
-TensorMap comparable(Side& side, bool mixed) {
-  if (side.of_reference) return mixed ? vmoe_arrays_of(side.path) : stored_vmoe_arrays(side.path);
-  if (!mixed) return std::move(side.tensors);
-  return vmoe_arrays_of(side.model, std::move(side.tensors), side.path.string());
+/// Returns the tensors of one side. If only one is a checkpoint of another project, `mixed`, the
+/// other's network is converted to its arrays; otherwise each is returned as stored.
+TensorMap comparable(Side& side, const ForeignCheckpoint* mixed) {
+  if (side.foreign != nullptr) {
+    return mixed ? side.foreign->parameters(side.path) : side.foreign->stored(side.path);
+  }
+  if (mixed == nullptr) return std::move(side.tensors);
+  return mixed->converted(side.model, std::move(side.tensors), side.path.string());
 }
 
 }  // namespace
 
 Json inspect(const fs::path& path) {
-  if (is_vmoe_checkpoint(path)) return inspect_vmoe(path);
+  if (const auto* foreign = find_foreign(path)) return foreign->inspect(path);
   const auto checkpoint = checkpoint_at(path, {.model = false, .optimizer = false});
   Json out;
   out["path"] = (checkpoint ? checkpoint->folder : path).string();
@@ -214,7 +216,9 @@ Json inspect(const fs::path& path) {
 
 Json inspect_difference(const fs::path& first, const fs::path& second) {
   Side a = read_side(first), b = read_side(second);
-  const bool mixed = a.of_reference != b.of_reference && !(a.of_reference ? b : a).model.empty();
+  const ForeignCheckpoint* mixed = nullptr;
+  if (a.foreign == nullptr && !a.model.empty()) mixed = b.foreign;
+  if (b.foreign == nullptr && !b.model.empty()) mixed = a.foreign;
   Json out;
   compare_tensors(comparable(a, mixed), comparable(b, mixed), out);
   out["config"] = config_difference(a, b);

@@ -14,8 +14,8 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/checkpoint/foreign.h"
 #include "moesaic/checkpoint/store.h"
-#include "vmoe/inspect.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
@@ -83,10 +83,9 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
   if (!path_exists(given)) {
-    if (is_vmoe_checkpoint(given)) {
-      fail_usage(
-          "{}: a checkpoint of google-research/vmoe; first: moesaic import vmoe {} --out FOLDER",
-          given.string(), given.string());
+    if (const ForeignCheckpoint* foreign = find_foreign(given)) {
+      fail_usage("{}: a checkpoint of {}; first: {} {} --out FOLDER", given.string(),
+                 foreign->project, foreign->import_command, given.string());
     }
     fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
   }

@@ -5,7 +5,6 @@
 #include "moesaic/base/path.h"
 #include "moesaic/export/safetensors.h"
 #include "moesaic/export/torchscript.h"
-#include "moesaic/export/vmoe.h"
 
 namespace moesaic {
 namespace {
@@ -51,9 +50,8 @@ ExportFormat torchscript_format() {
 }  // namespace
 
 Registry<ExportFormat>& export_formats() {
-  static Registry<ExportFormat> list("format", {{"safetensors", safetensors_format()},
-                                                {"torchscript", torchscript_format()},
-                                                {kVMoEFormat, vmoe_format()}});
+  static Registry<ExportFormat> list(
+      "format", {{"safetensors", safetensors_format()}, {"torchscript", torchscript_format()}});
   return list;
 }
 

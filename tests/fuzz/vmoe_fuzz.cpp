@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fuzz.h"
-#include "moesaic/formats/vmoe_checkpoint.h"
+#include "import/vmoe/files/checkpoint.h"
 
 namespace moesaic::fuzz {
 namespace {

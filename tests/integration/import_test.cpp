@@ -6,8 +6,8 @@
 
 #include <fstream>
 
-#include "checkpoint/vmoe/fixture.h"
-#include "formats/vmoe_checkpoint_fixture.h"
+#include "import/vmoe/files/fixture.h"
+#include "import/vmoe/fixture.h"
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "moesaic/base/process.h"

@@ -22,8 +22,8 @@ struct ExportOptions {
 struct ExportFormat {
   std::string meaning;  ///< Text behind the name in --help.
   std::string out;      ///< Meaning of --out in --help.
-  /// Whether the format writes in shards: their number can be chosen, and `poll` is called.
-  bool shards = false;
+  /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
+  int64_t max_shards = 0;
   /// Throws Error (usage) if `out` exists already.
   std::function<void(const std::filesystem::path& out)> check_out;
   std::function<void(const Model& model, const ExportInfo& info, const ExportOptions& options)>

@@ -43,8 +43,9 @@ class VMoE : public Model, public nn::SharesBatch {
   SettingPaths setting_paths() const override;
   /// Also allows the position embedding, for images of another size, and the layer before the head.
   bool may_differ_from_pretrained(const std::string& parameter) const override;
-  /// Applies fine_tuning_rules() to a source that differs_as_in_fine_tuning(); a layer before the
-  /// head of another width starts anew.
+  /// Also takes a V-MoE with another image size, number of members or layer before the head, as the
+  /// reference's recipes begin fine-tuning: the position embedding is resized, the layer starts
+  /// anew.
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
   std::optional<torch::jit::Module> torchscript() const override;

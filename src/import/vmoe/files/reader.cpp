@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "index.h"
+#include "moesaic/base/checked.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic::vmoe_checkpoint {
+namespace {
+
+using message_pack::Input;
+
+// Number of bytes copied before their pages are released.
+constexpr std::size_t kCopyBytes = std::size_t{16} << 20;
+
+// Visits the values of all pieces of a chunk; returns the number of elements.
+template <class F>
+uint64_t visit_pieces(Input& input, const Entry& entry, F&& visit) {
+  input.array_of(2, "a chunk");
+  const uint64_t pieces = input.array("the pieces of a chunk");
+  uint64_t total = 0;
+  for (uint64_t i = 0; i < pieces; ++i) {
+    const uint64_t start = input.position();
+    Input body = input.extension(kPieceType, "a piece");
+    body.array_of(3, "a piece");
+    body.array_of(1, "the shape of a piece");
+    const uint64_t count = body.natural("the length of a piece"), dtype_start = body.position();
+    const std::string_view dtype = body.string("the dtype of a piece");
+    if (dtype != entry.dtype) {
+      body.refuse(dtype_start, "a piece is {}, the index says {}", printable(dtype), entry.dtype);
+    }
+    const auto values = body.binary("the values of a piece");
+    if (checked_mul(count, dtype_size(entry.dtype)) != values.size()) {
+      body.refuse(start, "a piece of {} {} has {} bytes", count, dtype, values.size());
+    }
+    body.end("a piece");
+    total += count;  // Cannot overflow: at most the file's size.
+    visit(values, body.position() - values.size());
+  }
+  return total;
+}
+
+// Finds the chunks of one shard and records their offsets.
+class ShardParser {
+ public:
+  ShardParser(const MappedShard& shard, uint32_t number, std::vector<Array>& arrays)
+      : input_(shard.mapping.bytes(), shard.file), number_(number), arrays_(arrays) {}
+
+  void parse() {
+    const uint64_t keys = input_.map("the shard");
+    bool marked = false;
+    for (uint64_t i = 0; i < keys; ++i) {
+      const uint64_t start = input_.position();
+      const std::string_view key = input_.string("a key");
+      if (key != kChunksKey) {
+        Array& array = array_of(start, key);
+        input_.set_array(array.name);
+        const uint64_t chunks = input_.array("the chunks");
+        for (uint64_t c = 0; c < chunks; ++c) chunk(array);
+        input_.set_array({});
+      } else {
+        if (marked || !input_.boolean(key)) input_.refuse(start, "{} must be true, once", key);
+        marked = true;
+      }
+    }
+    input_.end("the shard");
+    if (!marked) input_.refuse(0, "no key {}", kChunksKey);
+  }
+
+ private:
+  Array& array_of(uint64_t start, std::string_view key) {
+    std::size_t number = 0;
+    const char* const end = key.data() + key.size();
+    const auto [stop, error] = std::from_chars(key.data(), end, number);
+    const bool canonical = key == "0" || !key.starts_with('0');
+    if (error != std::errc() || stop != end || !canonical) {
+      input_.refuse(start, "key {} is no array number", printable(key));
+    }
+    if (number < arrays_.size()) return arrays_[number];
+    input_.refuse(start, "array number {}, the index has {} arrays", number, arrays_.size());
+  }
+
+  void chunk(Array& array) {
+    const uint64_t start = input_.position();
+    const uint64_t found = visit_pieces(input_, array, [](auto&&...) {});
+    const uint64_t place = input_.position();
+    read_box(input_.extension(kPlaceType, "a chunk's place"), array.shape, box_);
+    const auto chunk = array.layout.find(box_);
+    if (!chunk || array.layout.shards[*chunk] != number_) {
+      input_.refuse(place, "the index has no chunk {} in this shard", box_text(box_));
+    }
+    uint64_t& offset = array.layout.offsets[*chunk];
+    if (offset != kNowhere) input_.refuse(place, "chunk {} stands here twice", box_text(box_));
+    if (found != volume(box_)) {
+      input_.refuse(start, "chunk {} has {} elements, its pieces have {}", box_text(box_),
+                    volume(box_), found);
+    }
+    offset = start;
+  }
+
+  Input input_;
+  uint32_t number_;
+  std::vector<Array>& arrays_;
+  std::vector<int64_t> box_;
+};
+
+std::vector<MappedShard> map_shards(const std::filesystem::path& prefix, int64_t count) {
+  std::vector<MappedShard> shards;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::filesystem::path path = shard_path(prefix, i, count);
+    shards.push_back({path.string(), MappedFile(path)});
+  }
+  for (const MappedShard& shard : shards) {
+    if (shard.mapping.bytes().empty()) fail("{}: the shard is empty, 0 bytes", shard.file);
+  }
+  return shards;
+}
+
+// Checks the claimed sizes against the shards before anything is allocated for them.
+void check_claims(const Index& index, const std::vector<MappedShard>& shards,
+                  const std::string& file) {
+  constexpr std::size_t kShown = 8;
+  uint64_t all = 0, taken = 0;
+  std::vector<std::string> sizes;  // They show a truncated shard.
+  for (const MappedShard& shard : shards) {
+    all += shard.mapping.bytes().size();
+    if (sizes.size() <= kShown) sizes.push_back(std::to_string(shard.mapping.bytes().size()));
+  }
+  if (sizes.size() > kShown) sizes.back() = "...";
+  for (const Array& array : index.arrays) {
+    const uint64_t bytes = byte_count(array);
+    if (bytes > all - taken) {
+      fail(
+          "{}: array {}: {} of shape [{}] needs {} bytes; the shards have {} in all, {} of them "
+          "for other arrays; a shard may be cut short, their bytes are {}",
+          file, printable(array.name), array.dtype, fmt::join(array.shape, ", "), bytes, all, taken,
+          fmt::join(sizes, ", "));
+    }
+    taken += bytes;
+  }
+}
+
+void check_found(const Index& index, const std::vector<MappedShard>& shards) {
+  for (std::size_t i = 0; i < index.arrays.size(); ++i) {
+    const Layout& layout = index.arrays[i].layout;
+    const auto missing = std::ranges::find(layout.offsets, kNowhere);
+    if (missing == layout.offsets.end()) continue;
+    const auto chunk = static_cast<std::size_t>(missing - layout.offsets.begin());
+    fail("{}: array {} (number {}): chunk {} is missing", shards[layout.shards[chunk]].file,
+         printable(index.arrays[i].name), i, box_text(layout.box(chunk)));
+  }
+}
+
+void read_chunk(const MappedShard& shard, const Array& array, std::size_t chunk,
+                const Reader::Visitor& visitor) {
+  const uint64_t start = array.layout.offsets[chunk];
+  Input input(shard.mapping.bytes().subspan(start), shard.file, start);
+  input.set_array(array.name);
+  Runs runs(array.shape, array.layout.box(chunk), dtype_size(array.dtype));
+  visit_pieces(input, array, [&](std::span<const std::byte> piece, uint64_t position) {
+    if (piece.size() > runs.left()) input.refuse(position, "changed while it was read");
+    if (array.dtype == "bool") {
+      const auto wrong = std::ranges::find_if(piece, [](std::byte b) { return b > std::byte{1}; });
+      if (wrong != piece.end()) {
+        input.refuse(position + static_cast<uint64_t>(wrong - piece.begin()),
+                     "a bool must be 0 or 1, found {}", static_cast<int>(*wrong));
+      }
+    }
+    for (std::size_t done = 0; done < piece.size();) {
+      const auto part = piece.subspan(done, std::min(kCopyBytes, piece.size() - done));
+      for (std::size_t copied = 0; copied < part.size();) {
+        const Runs::Run run = runs.next(part.size() - copied);
+        visitor(run.first, part.subspan(copied, run.count));
+        copied += run.count;
+      }
+      shard.mapping.release(part);
+      done += part.size();
+    }
+  });
+}
+
+}  // namespace
+
+Reader::Reader(const std::filesystem::path& prefix) {
+  const std::string file = index_path(prefix).string();
+  index_ = parse_index(MappedFile(file).bytes(), file);
+  shards_ = map_shards(prefix, index_.shard_count);
+  check_claims(index_, shards_, file);
+  for (const Array& array : index_.arrays) {
+    const std::string problem = tiling_problem(array.shape, array.layout);
+    if (!problem.empty()) fail("{}: array {}: {}", file, printable(array.name), problem);
+  }
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    ShardParser(shards_[i], static_cast<uint32_t>(i), index_.arrays).parse();
+    shards_[i].mapping.release(shards_[i].mapping.bytes());
+  }
+  check_found(index_, shards_);
+}
+
+const Array* Reader::find(std::string_view name) const {
+  const auto place = std::ranges::lower_bound(entries(), name, comes_before, &Array::name);
+  return place == entries().end() || place->name != name ? nullptr : &*place;
+}
+
+void Reader::visit(const Entry& entry, const Visitor& visitor) const {
+  const Array* const array = find(entry.name);
+  if (array == nullptr || static_cast<const Entry&>(*array) != entry) {
+    fail_usage("V-MoE checkpoint: array {} belongs to another one", printable(entry.name));
+  }
+  for (std::size_t chunk = 0; chunk < array->layout.size(); ++chunk) {
+    read_chunk(shards_[array->layout.shards[chunk]], *array, chunk, visitor);
+  }
+}
+
+void Reader::read(const Entry& entry, std::span<std::byte> out) const {
+  if (out.size() != byte_count(entry)) {
+    fail_usage("V-MoE checkpoint: array {} has {} bytes, not {}", printable(entry.name),
+               byte_count(entry), out.size());
+  }
+  visit(entry, [&](uint64_t first, std::span<const std::byte> run) {
+    std::memcpy(out.data() + first, run.data(), run.size());
+  });
+}
+
+}  // namespace moesaic::vmoe_checkpoint

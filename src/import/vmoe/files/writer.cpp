@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <system_error>
+
+#include "index.h"
+#include "moesaic/base/file.h"
+
+namespace moesaic::vmoe_checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using message_pack::Output;
+
+// Shard file that buffers small writes; large ones bypass the buffer.
+class ShardFile {
+ public:
+  explicit ShardFile(const fs::path& path) : file(path) {}
+
+  void put(std::span<const std::byte> bytes) {
+    if (buffer_.size() + bytes.size() > kBufferBytes) flush();
+    if (bytes.size() > kBufferBytes) {
+      file.write(bytes);
+    } else {
+      buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    }
+  }
+  void put(const Output& objects) { put(std::as_bytes(std::span(objects.text()))); }
+  void flush() {
+    file.write(buffer_);
+    buffer_.clear();
+  }
+
+  AtomicFile file;
+
+ private:
+  static constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
+  std::vector<std::byte> buffer_;
+};
+
+void check_options(const WriteOptions& options) {
+  if (options.shards < 1 || options.shards > kMaxShards) {
+    fail_usage("V-MoE checkpoint: shards must be 1 to {}, not {}", kMaxShards, options.shards);
+  }
+  const uint64_t longest = WriteOptions{}.max_piece_bytes;
+  if (options.max_piece_bytes < 1 || options.max_piece_bytes > longest) {
+    fail_usage("V-MoE checkpoint: max_piece_bytes must be 1 to {}, not {}", longest,
+               options.max_piece_bytes);
+  }
+  if (options.max_chunk_bytes < 1) fail_usage("V-MoE checkpoint: max_chunk_bytes must not be 0");
+}
+
+void check_written(const Entry& entry, const std::string& file) {
+  const std::string name = printable(entry.name);
+  if (entry.name.empty()) fail("{}: an array has no name", file);
+  if (find_invalid_utf8(entry.name)) fail("{}: array {}: its name is not valid UTF-8", file, name);
+  if (entry.name.size() > kMaxNameBytes) {
+    fail("{}: name {} is longer than {} bytes", file, name, kMaxNameBytes);
+  }
+  if (static_cast<std::size_t>(std::ranges::count(entry.name, '/')) >= kMaxDepth) {
+    fail("{}: array {}: its name has more than {} parts", file, name, kMaxDepth);
+  }
+  const Shape& shape = entry.shape;
+  if (shape.size() > kMaxRank) {
+    fail("{}: array {}: rank {}, at most {} are supported", file, name, shape.size(), kMaxRank);
+  }
+  for (const int64_t n : shape) {
+    if (n < 0) fail("{}: array {}: negative size {}", file, name, n);
+  }
+  byte_count(entry);
+}
+
+// Checks that sorted names form a tree; conflicting ones (equal, array and map) are neighbours.
+void check_tree(const std::vector<Entry>& entries, const std::string& file) {
+  for (std::size_t i = 1; i < entries.size(); ++i) {
+    const std::string &a = entries[i - 1].name, &b = entries[i].name;
+    if (a == b) fail("{}: two arrays are named {}", file, printable(a));
+    if (b.starts_with(a + "/")) {
+      fail("{}: {} and {} cannot both be arrays", file, printable(a), printable(b));
+    }
+  }
+}
+
+Index plan(std::vector<Entry> entries, const WriteOptions& options, const std::string& file) {
+  for (const Entry& entry : entries) check_written(entry, file);
+  std::ranges::sort(entries, comes_before, &Entry::name);
+  check_tree(entries, file);
+  Index index{.shard_count = options.shards};
+  std::vector<uint64_t> bytes(static_cast<std::size_t>(options.shards));
+  for (Entry& entry : entries) {
+    const std::size_t element = dtype_size(entry.dtype);
+    Layout layout = cut(entry.shape, element, options.max_chunk_bytes);
+    for (std::size_t chunk = 0; chunk < layout.size(); ++chunk) {
+      const auto min = std::ranges::min_element(bytes);
+      *min += volume(layout.box(chunk)) * element;
+      layout.shards[chunk] = static_cast<uint32_t>(min - bytes.begin());
+    }
+    index.arrays.push_back({std::move(entry), std::move(layout)});
+  }
+  return index;
+}
+
+// Returns the number of chunks of an array per shard, for shards that hold any.
+std::map<uint32_t, uint64_t> chunks_by_shard(const Array& array) {
+  std::map<uint32_t, uint64_t> counts;
+  for (const uint32_t shard : array.layout.shards) ++counts[shard];
+  return counts;
+}
+
+void put_chunk(ShardFile& shard, const Array& array, Box box, std::span<const std::byte> values,
+               uint64_t max_piece_bytes) {
+  const std::size_t element = dtype_size(array.dtype);
+  const uint64_t piece = std::max<uint64_t>(1, max_piece_bytes / element) * element;
+  Runs runs(array.shape, box, element);
+  // A chunk without elements still has one piece, since the reference joins at least one.
+  const uint64_t pieces = runs.left() == 0 ? 1 : (runs.left() - 1) / piece + 1;
+  shard.put(Output().array(2).array(pieces));
+  for (uint64_t i = 0; i < pieces; ++i) {
+    const uint64_t bytes = std::min(piece, runs.left());
+    Output header;
+    header.array(3).array(1).natural(bytes / element).string(array.dtype).binary_header(bytes);
+    shard.put(Output().extension_header(kPieceType, header.text().size() + bytes));
+    shard.put(header);
+    for (uint64_t left = bytes; left > 0;) {
+      const Runs::Run run = runs.next(left);
+      shard.put(values.subspan(run.first, run.count));
+      left -= run.count;
+    }
+  }
+  shard.put(Output().extension(kPlaceType, box_body(box)));
+}
+
+void put_array(std::deque<ShardFile>& shards, const Array& array, std::size_t number,
+               std::span<const std::byte> values, uint64_t max_piece_bytes) {
+  for (const auto& [shard, count] : chunks_by_shard(array)) {
+    shards[shard].put(Output().string(std::to_string(number)).array(count));
+  }
+  const Layout& layout = array.layout;
+  for (std::size_t chunk = 0; chunk < layout.size(); ++chunk) {
+    put_chunk(shards[layout.shards[chunk]], array, layout.box(chunk), values, max_piece_bytes);
+  }
+}
+
+// Commits the shards, then the index, whose predecessor is removed before; on failure withdraws
+// all, the index first.
+void put_into_place(std::deque<ShardFile>& shards, AtomicFile& index, const fs::path& index_place) {
+  std::error_code error;
+  fs::remove(index_place, error);
+  if (error) fail("{}: cannot remove: {}", index_place.string(), error.message());
+  try {
+    for (ShardFile& shard : shards) shard.file.commit();
+    index.commit();
+  } catch (...) {
+    index.withdraw();
+    for (ShardFile& shard : shards) shard.file.withdraw();
+    throw;
+  }
+}
+
+}  // namespace
+
+void write(const fs::path& prefix, std::vector<Entry> entries, const Source& source,
+           const WriteOptions& options) {
+  check_options(options);
+  const fs::path index_place = index_path(prefix);
+  const std::string file = index_place.string();
+  const Index index = plan(std::move(entries), options, file);
+  const std::string text = index_text(index);
+  if (text.size() > kMaxIndexBytes) {
+    fail("{}: would be {} bytes long, at most {} are allowed", file, text.size(), kMaxIndexBytes);
+  }
+  std::vector<uint64_t> keys(static_cast<std::size_t>(options.shards), 1);
+  for (const Array& array : index.arrays) {
+    for (const auto& [shard, chunks] : chunks_by_shard(array)) ++keys[shard];
+  }
+  std::deque<ShardFile> shards;
+  for (const uint64_t count : keys) {
+    shards.emplace_back(shard_path(prefix, static_cast<int64_t>(shards.size()), options.shards));
+    shards.back().put(Output().map(count).string(kChunksKey).boolean(true));
+  }
+  for (std::size_t i = 0; i < index.arrays.size(); ++i) {
+    if (options.poll) options.poll();
+    const Array& array = index.arrays[i];
+    const std::span<const std::byte> values = source(array);
+    if (values.size() != byte_count(array)) {
+      fail("{}: array {}: {} of shape [{}] does not have {} bytes", file, printable(array.name),
+           array.dtype, fmt::join(array.shape, ", "), values.size());
+    }
+    put_array(shards, array, i, values, options.max_piece_bytes);
+  }
+  AtomicFile index_file(index_place);
+  index_file.write(text);
+  for (ShardFile& shard : shards) {
+    shard.flush();
+    shard.file.sync();
+  }
+  index_file.sync();
+  if (options.poll) options.poll();
+  put_into_place(shards, index_file, index_place);
+}
+
+}  // namespace moesaic::vmoe_checkpoint

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/import/vmoe/import.h"
+
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "model_config.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/input.h"
+#include "moesaic/config/document.h"
+#include "moesaic/formats/safetensors.h"
+#include "moesaic/models/registry.h"
+#include "rules.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Facts = std::vector<VMoEFact>;
+
+/// Makes the target's tensors one at a time, so that at most two of them are in memory at once.
+class Initialiser {
+ public:
+  Initialiser(const VMoEArrays& arrays, const VMoEConfig& target, const VMoERules& rules,
+              const std::string& rules_from)
+      : tensors(vmoe_tensors(target)),
+        plan(plan_moves(arrays.entries, tensors, rules, arrays.from, rules_from)),
+        arrays_(arrays) {}
+
+  const std::vector<VMoETensor> tensors;
+  const VMoEPlan plan;
+
+  /// Draws the arrays that no rule maps to, with the values of a new network of this seed.
+  void draw_fresh(VMoEConfig target, uint64_t seed) {
+    if (plan.fresh.empty()) return;
+    const bool head_only = std::ranges::all_of(
+        plan.fresh, [](const std::string& name) { return name.starts_with("head/"); });
+    if (head_only) {  // It does not depend on the blocks.
+      target.name = kVMoE;
+      target.encoder.num_layers = target.encoder.mlp_dim = 1;
+      target.encoder.moe = {};
+    }
+    const TensorMap state =
+        state_of(*build_model(Value::from_json(to_json(target), "model"), seed));
+    for (const VMoETensor& tensor : tensors) {
+      const bool all_mapped = std::ranges::all_of(
+          tensor.arrays, [&](const VMoEArray& array) { return plan.moves.contains(array.name); });
+      if (!all_mapped) fresh_[tensor.name] = state.at(tensor.name).clone();
+    }
+  }
+
+  /// Returns the tensor, float32 and contiguous.
+  at::Tensor make(const VMoETensor& tensor) const {
+    const torch::NoGradGuard no_grad;
+    return tensor_of_arrays(tensor, [&](const VMoEArray& array) {
+      const auto move = plan.moves.find(array.name);
+      if (move != plan.moves.end()) {
+        return moved(move->second, arrays_.read(move->second.source), array);
+      }
+      return array_of_tensor(tensor, static_cast<size_t>(&array - tensor.arrays.data()),
+                             fresh_.at(tensor.name));
+    });
+  }
+
+ private:
+  const VMoEArrays& arrays_;
+  TensorMap fresh_;  ///< Tensors with an array that is drawn.
+};
+
+bool fine_tunes(const ImportVMoEOptions& options) {
+  return options.classes || options.image_size || !options.rules.empty();
+}
+
+Document open_config(const fs::path& path) {
+  check_input_file(path);
+  return Document::from_file(path);
+}
+
+VMoERules chosen_rules(const ImportVMoEOptions& options) {
+  if (!options.rules.empty()) {
+    const Document document = open_config(options.rules);
+    const Value* inner = document.root().find("rules");
+    return rules_from_value(inner == nullptr ? document.root() : *inner);
+  }
+  if (!fine_tunes(options)) return identity_rules();
+  VMoERules rules = fine_tuning_rules();
+  if (!options.classes) rules.erase(rules.begin());  // The first rule drops the head.
+  return rules;
+}
+
+/// Returns whether the representation layer is dropped for a new head, as in the released recipes.
+bool drops_representation(const ImportVMoEOptions& options, const Value& model) {
+  return options.classes && options.rules.empty() && setting_is(model, "representation_size", 0);
+}
+
+/// Returns the settings that may differ from what the arrays imply.
+std::set<std::string> free_settings(const ImportVMoEOptions& options, const Value& model,
+                                    const Facts& facts) {
+  std::set<std::string> free;
+  if (!options.rules.empty()) {
+    for (const VMoEFact& fact : facts) free.insert(fact.key);
+  }
+  if (options.classes) free.insert("classes");
+  if (options.image_size) free.insert("image_size");
+  if (fine_tunes(options)) free.insert({"name", "encoder.moe.ensemble_size"});
+  if (drops_representation(options, model)) free.insert("representation_size");
+  return free;
+}
+
+Value argument(const char* option, const Json& value) {
+  return Value::from_json(value, fmt::format("argument '{} {}'", option, value.dump()));
+}
+
+/// Scales group_size to the new number of tokens per image; a group keeps its number of images.
+Value with_scaled_groups(const Value& model, const Facts& facts, const Value* given_size,
+                         const Value& image, std::vector<std::string>& notes) {
+  const Value* group = find_setting(model, "encoder.moe.group_size");
+  const Value* patch_size = model.find("patch_size");
+  const bool as_given = given_size != nullptr && given_size->to_json() == image.to_json();
+  if (group == nullptr || patch_size == nullptr || as_given) return model;
+  // The position embedding tells the patches of the checkpoint's network, else its configuration.
+  const auto told = std::ranges::find(facts, "image_size", &VMoEFact::key);
+  int64_t source = told == facts.end() ? 0 : told->patches;
+  if (source == 0 && given_size != nullptr) source = patches_of(*given_size, *patch_size);
+  if (source == 0) return model;
+  const Value* classifier = model.find("classifier");
+  const int64_t token = classifier == nullptr || classifier->to_json() == "token" ? 1 : 0;
+  const Value* ensemble = find_setting(model, "encoder.moe.ensemble_size");
+  const int64_t members =
+      ensemble == nullptr ? 1 : ensemble->as_int("model.encoder.moe.ensemble_size");
+  const int64_t from = (source + token) * members;
+  const int64_t to = (patches_of(image, *patch_size) + token) * members;
+  const int64_t size = group->as_int("model.encoder.moe.group_size");
+  if (size == 0 || from == 0 || from == to || size % from != 0) return model;
+  const int64_t images = size / from;
+  notes.push_back(fmt::format("encoder.moe.group_size {} became {}: {} of {} tokens", size,
+                              images * to, count_text(images, "image"), to));
+  return with_setting(model, "encoder.moe.group_size",
+                      Value::from_json(images * to, group->where()));
+}
+
+/// Returns the configuration of the network to create.
+Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& given,
+                   const Facts& facts, const std::string& from, std::vector<std::string>& notes) {
+  Value model = with_facts(given, facts, from, free_settings(options, given.model, facts));
+  if (options.classes) model = model.with("classes", argument("--classes", *options.classes));
+  if (!options.image_size) return model;
+  const Value image = argument("--image-size", config_detail::write_sides(*options.image_size));
+  return with_scaled_groups(model.with("image_size", image), facts, given.model.find("image_size"),
+                            image, notes);
+}
+
+/// Checks that no array is missing: without fine-tuning rules, the checkpoint is the whole network.
+void check_complete(const VMoEPlan& plan, const std::string& from) {
+  if (plan.fresh.empty()) return;
+  fail("{}: no array '{}', which the network needs{}", from, plan.fresh.front(),
+       plan.fresh.size() == 1 ? "" : fmt::format(", nor {} others", plan.fresh.size() - 1));
+}
+
+int64_t numbers_in(const std::vector<VMoETensor>& tensors) {
+  int64_t numbers = 0;
+  for (const VMoETensor& tensor : tensors) numbers += c10::multiply_integers(tensor.shape);
+  return numbers;
+}
+
+FileContent write_model(const fs::path& path, const Initialiser& initialiser,
+                        const ImportVMoEOptions& options) {
+  std::map<std::string, const VMoETensor*> by_name;
+  std::vector<safetensors::Item> items;
+  for (const VMoETensor& tensor : initialiser.tensors) {
+    by_name[tensor.name] = &tensor;
+    items.push_back({tensor.name, "F32", tensor.shape, {}});
+  }
+  uint64_t done = 0;
+  const uint64_t total = sizeof(float) * static_cast<uint64_t>(numbers_in(initialiser.tensors));
+  at::Tensor current;
+  const auto next = [&](const safetensors::Item& item) {
+    if (options.progress) options.progress(done, total);
+    current.reset();  // Freed before the next tensor is allocated.
+    current = initialiser.make(*by_name.at(item.name));
+    done += current.nbytes();
+    return std::span(static_cast<const std::byte*>(current.const_data_ptr()), current.nbytes());
+  };
+  FileContent content = safetensors::write_streamed(path, std::move(items), next);
+  if (options.progress) options.progress(total, total);
+  return content;
+}
+
+/// Returns the stored dtypes of the arrays that were copied with only their dtype converted.
+std::map<std::string, std::string> stored_dtypes(const VMoEPlan& plan) {
+  std::map<std::string, std::string> dtypes;
+  for (const auto& [name, move] : plan.moves) {
+    if (!move.transforms && move.source.dtype != "float32") dtypes[name] = move.source.dtype;
+  }
+  return dtypes;
+}
+
+/// Adds a note on float64 arrays that were rounded to float32.
+void note_rounded(const VMoEPlan& plan, std::vector<std::string>& notes) {
+  std::vector<std::string> names;
+  for (const auto& [name, move] : plan.moves) {
+    if (move.source.dtype == "float64") names.push_back(name);
+  }
+  if (names.empty()) return;
+  const bool one = names.size() == 1;
+  notes.push_back(fmt::format("{} of float64 {} rounded to float32: {}{}",
+                              one ? "an array" : fmt::format("{} arrays", names.size()),
+                              one ? "is" : "are", names.front(), one ? "" : ", ..."));
+}
+
+std::string counted(const char* label, const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  if (names.empty()) return "";
+  const auto first = std::span(names).first(std::min(names.size(), kShown));
+  return fmt::format("  {:<12}{}: {}{}\n", label, names.size(), fmt::join(first, ", "),
+                     names.size() > kShown ? ", ... (all: --json)" : "");
+}
+
+/// Returns what the reference's configurations do to images: they are resized to the network's
+/// size, as they are stored, with values in [-1, 1].
+InputSpec input_of_import(const VMoEConfig& config) {
+  InputSpec input;
+  input.input_size = {config.channels, config.image_size.height, config.image_size.width};
+  input.preprocess.values = "symmetric";
+  input.preprocess.orientation = "stored";
+  input.preprocess.size = config.image_size;
+  input.rescale_factor = 1.0 / 255.0;
+  input.mean = input.std = std::vector<double>(static_cast<size_t>(config.channels), 0.5);
+  input.channel_order = channel_order(config.channels);
+  return input;
+}
+
+}  // namespace
+
+ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
+  check_new_folder(options.out, "--out");
+  ImportVMoEResult result;
+  VMoERules rules = chosen_rules(options);
+  const fs::path prefix = vmoe_prefix(options.prefix);
+  const VMoEModelConfig given =
+      options.model_config.empty()
+          ? VMoEModelConfig{.model = Value::from_json(Json::object(), prefix.string())}
+          : vmoe_model_config(open_config(options.model_config).root());
+  if (drops_representation(options, given.model)) rules.insert(rules.begin(), {"^pre_logits/", ""});
+  const VMoEFileArrays arrays = arrays_of_files(prefix);
+  // Rules may rename the arrays, which then tell nothing.
+  const bool renamed = !options.rules.empty() && arrays.find("embedding/kernel") == nullptr;
+  const Facts facts = renamed ? Facts{} : vmoe_facts(arrays);
+  const auto config =
+      parse<VMoEConfig>(target_model(options, given, facts, arrays.from, result.notes), "model");
+  Initialiser initialiser(arrays, config, rules, options.rules.string());
+  const VMoEPlan& plan = initialiser.plan;
+  if (!fine_tunes(options)) check_complete(plan, arrays.from);
+  initialiser.draw_fresh(config, options.seed);
+  note_rounded(plan, result.notes);
+
+  const InputSpec input = input_of_import(config);
+  result.from = arrays.from;
+  result.out = options.out.string();
+  result.model = to_json(config);
+  result.parameters = numbers_in(initialiser.tensors);
+  result.arrays = static_cast<int64_t>(arrays.entries.size());
+  result.shards = arrays.shards;
+  result.branch = arrays.branch;
+  result.others = arrays.others;
+  result.copied = static_cast<int64_t>(plan.moves.size() - plan.transformed.size());
+  result.transformed = plan.transformed;
+  result.fresh = plan.fresh;
+  result.dropped = plan.dropped;
+  result.unused = given.unused;
+  result.preprocess = input.preprocess;
+
+  Checkpoint checkpoint;
+  checkpoint.config = {{"model", result.model}, {kInputKey, document_of(input)}};
+  const auto dtypes = stored_dtypes(plan);
+  if (!dtypes.empty()) checkpoint.config["array_dtypes"] = dtypes;
+  checkpoint.state = {{"imported",
+                       {{"from", prefix.filename().string()},
+                        {"copied", result.copied},
+                        {"transformed", result.transformed},
+                        {"fresh", result.fresh},
+                        {"dropped", result.dropped}}}};
+  save_checkpoint(options.out, checkpoint,
+                  [&](const fs::path& path) { return write_model(path, initialiser, options); });
+  return result;
+}
+
+Json to_json(const ImportVMoEResult& result) {
+  return {{"from", result.from},
+          {"out", result.out},
+          {"parameters", result.parameters},
+          {"arrays", result.arrays},
+          {"shards", result.shards},
+          {"branch", result.branch},
+          {"other_arrays", result.others},
+          {"copied", result.copied},
+          {"transformed", result.transformed},
+          {"fresh", result.fresh},
+          {"dropped", result.dropped},
+          {"unused_settings", result.unused},
+          {"notes", result.notes},
+          {"preprocess", to_json(result.preprocess)},
+          {"model", result.model}};
+}
+
+std::string describe(const ImportVMoEResult& result) {
+  std::string text = fmt::format(
+      "{}: {} arrays in {}{}\n", result.from, result.arrays, count_text(result.shards, "shard"),
+      result.branch.empty() ? "" : fmt::format(", under '{}'", result.branch));
+  text += fmt::format("  {:<12}{}\n", "copied", result.copied);
+  text += counted("transformed", result.transformed);
+  text += counted("fresh", result.fresh);
+  text += counted("dropped", result.dropped);
+  text += counted("not used", result.unused);
+  const Sides& size = result.preprocess.size;
+  text +=
+      fmt::format("  {:<12}{} x {}, values from -1 to 1, as the reference's recipes have them\n",
+                  "images", size.height, size.width);
+  for (const std::string& note : result.notes) text += fmt::format("  {:<12}{}\n", "note", note);
+  return text + fmt::format("{}: {} parameters\n", result.out, result.parameters);
+}
+
+}  // namespace moesaic

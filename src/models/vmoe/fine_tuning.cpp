@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/models/vmoe/fine_tuning.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <optional>
+
+#include "moesaic/base/error.h"
+#include "moesaic/models/vmoe/vmoe.h"
+
+namespace moesaic {
+namespace {
+
+struct TokenGrid {
+  int64_t side = 0;
+  bool token = false;
+};
+
+std::optional<TokenGrid> token_grid(int64_t tokens) {
+  int64_t side = 0;
+  while ((side + 1) * (side + 1) <= tokens) ++side;
+  if (side > 0 && side * side == tokens) return TokenGrid{side, false};
+  if (side > 0 && side * side + 1 == tokens) return TokenGrid{side, true};
+  return std::nullopt;
+}
+
+/// The two rows that an output reads, and the second's weight; nothing where it is 0.
+struct Tap {
+  int64_t row = 0;
+  double weight = 0.0;
+};
+
+std::vector<std::optional<Tap>> taps(int64_t from, int64_t to) {
+  const double step = to > 1 ? static_cast<double>(from - 1) / static_cast<double>(to - 1) : 1.0;
+  std::vector<std::optional<Tap>> list;
+  for (int64_t k = 0; k < to; ++k) {
+    const double place = static_cast<double>(k) * step;
+    const auto row = static_cast<int64_t>(place);
+    const bool inside = place <= static_cast<double>(from - 1);
+    list.push_back(inside ? std::optional(Tap{row, place - static_cast<double>(row)})
+                          : std::nullopt);
+  }
+  return list;
+}
+
+/// Interpolates source [s, s, d] -> target [n, n, d].
+void zoom_grid(const float* source, int64_t from, float* target, int64_t to, int64_t width) {
+  const auto all = taps(from, to);
+  for (int64_t y = 0; y < to; ++y) {
+    for (int64_t x = 0; x < to; ++x) {
+      float* const out = target + (y * to + x) * width;
+      const auto &v = all[static_cast<size_t>(y)], &u = all[static_cast<size_t>(x)];
+      for (int64_t c = 0; c < width; ++c) {
+        double sum = 0.0;
+        for (int64_t corner = 0; v && u && corner < 4; ++corner) {
+          const int64_t down = corner / 2, right = corner % 2;
+          const double weight =
+              (down ? v->weight : 1.0 - v->weight) * (right ? u->weight : 1.0 - u->weight);
+          if (weight == 0.0) continue;  // The row may be past the last one.
+          const int64_t row = (v->row + down) * from + u->row + right;
+          sum += weight * static_cast<double>(source[row * width + c]);
+        }
+        out[c] = static_cast<float>(sum);
+      }
+    }
+  }
+}
+
+/// Returns the experts that pruning left of a tensor of experts, or nullptr if it has them all.
+const std::vector<int64_t>* kept_experts(const VMoEConfig& config, const std::string& name) {
+  for (const auto& [block, kept] : config.encoder.moe.kept_experts) {
+    if (name.starts_with("blocks." + block + ".moe.experts.")) return &kept;
+  }
+  return nullptr;
+}
+
+/// Returns whether the networks differ in image size, members, or the layer before the head.
+bool differ_as_in_fine_tuning(const VMoE& a, const VMoE& b) {
+  return a.input_shape() != b.input_shape() || a.members() != b.members() ||
+         a.settings().representation_size != b.settings().representation_size ||
+         a.settings().name != b.settings().name;
+}
+
+}  // namespace
+
+std::string vit_zoom_problem(const std::vector<int64_t>& from, const std::vector<int64_t>& to) {
+  if (from.size() != 3 || to.size() != 3 || from[0] != 1 || from[2] != to[2]) {
+    return "vit_zoom takes [1, tokens, width] to other tokens of the same width";
+  }
+  if (from == to) return "";
+  const auto source = token_grid(from[1]), target = token_grid(to[1]);
+  if (!source || !target) {
+    return fmt::format("vit_zoom: {} tokens are no square grid, with a class token or without",
+                       source ? to[1] : from[1]);
+  }
+  if (target->token && !source->token) {
+    return fmt::format("vit_zoom: {} tokens have no class token, {} have one", from[1], to[1]);
+  }
+  return "";
+}
+
+at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens) {
+  const std::vector<int64_t> from = embedding_1Td.sizes().vec();
+  const std::vector<int64_t> to = {1, tokens, from.back()};
+  const std::string problem = vit_zoom_problem(from, to);
+  if (!problem.empty()) fail_usage("{}", problem);
+  const at::Tensor rows = embedding_1Td.to(at::kFloat).contiguous();
+  if (from == to) return rows;
+  const TokenGrid source = *token_grid(from[1]), target = *token_grid(tokens);
+  const int64_t grid_start = source.token ? 1 : 0;
+  if (source.side == target.side) return rows.narrow(1, from[1] - tokens, tokens).contiguous();
+  at::Tensor out = at::empty(to, at::kFloat);
+  const int64_t out_start = target.token ? 1 : 0;
+  if (target.token) out.narrow(1, 0, 1).copy_(rows.narrow(1, 0, 1));
+  zoom_grid(rows.const_data_ptr<float>() + grid_start * from[2], source.side,
+            out.mutable_data_ptr<float>() + out_start * from[2], target.side, from[2]);
+  return out;
+}
+
+at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& name,
+                                const at::Tensor& values) {
+  const at::Tensor held = values.to(at::kCPU, at::kFloat);
+  const std::vector<int64_t>* const kept = kept_experts(config, name);
+  if (kept == nullptr) return held;
+  std::vector<int64_t> shape = held.sizes().vec();
+  shape.front() = config.encoder.moe.num_experts;
+  return at::zeros(shape, at::kFloat).index_copy(0, torch::tensor(*kept, at::kLong), held);
+}
+
+void VMoE::initialise_from(const Model& source, const TensorMap& values, bool new_head,
+                           const std::string& from) {
+  const auto* const other = dynamic_cast<const VMoE*>(&source);
+  if (other == nullptr || !differ_as_in_fine_tuning(*other, *this)) {
+    Model::initialise_from(source, values, new_head, from);
+    return;
+  }
+  const auto given = parse<VMoEConfig>(Value::from_json(other->config(), "model"), "model");
+  if (given.encoder.moe.stand_ins && !config_.encoder.moe.stand_ins) {
+    fail_usage("{}: its pruned experts left mean outputs, for which the network has no place",
+               from);
+  }
+  const bool drops_layer = given.representation_size != config_.representation_size;
+  const bool drops_head = new_head && (given.classes != config_.classes ||
+                                       given.pre_logits_size() != config_.pre_logits_size());
+  for (const auto& [name, unused] : state_of(source)) {
+    if (!values.contains(name)) fail("{}: '{}' is missing", from, name);
+  }
+  const torch::NoGradGuard no_grad;
+  const TensorMap own = state_of(*this);
+  TensorMap moved;
+  for (const auto& [name, value] : values) {
+    if (drops_head && name.starts_with("head.")) continue;
+    if (drops_layer && name.starts_with("pre_logits.")) continue;
+    const auto place = own.find(name);
+    if (place == own.end()) fail("{}: '{}' has no place in the network", from, name);
+    const std::vector<int64_t> to = place->second.sizes().vec();
+    std::vector<int64_t> shape = value.sizes().vec();
+    const bool resized = name == "position_embedding";
+    const bool pruned = shape != to && kept_experts(given, name) != nullptr;
+    if (pruned) shape.front() = given.encoder.moe.num_experts;
+    const std::string problem = resized       ? vit_zoom_problem(shape, to)
+                                : shape == to ? ""
+                                              : "the shapes differ";
+    if (!problem.empty()) {
+      fail("{}: '{}' is [{}], the network's is [{}]: {}", from, name, fmt::join(shape, ", "),
+           fmt::join(to, ", "), problem);
+    }
+    if (value.is_meta()) continue;
+    moved[name] = resized  ? vit_zoom(value.to(at::kCPU), to[1])
+                  : pruned ? with_removed_experts(given, name, value)
+                           : value;
+  }
+  for (const auto& [name, value] : moved) own.at(name).copy_(value);
+}
+
+}  // namespace moesaic

@@ -70,7 +70,6 @@ void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Te
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
 void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
                              const at::Tensor& token_row);
-void check_cross_entropy(const at::Tensor& logits, const at::Tensor& labels);
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
                    const at::Tensor& token_row, const OptionalTensor& offsets,
                    const OptionalTensor& bias);

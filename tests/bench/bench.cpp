@@ -105,8 +105,6 @@ const std::vector<Benchmark>& benchmarks() {
   static const std::vector<Benchmark> all = {
       {"clusters", "a training step of the clusters paper's mixture against plain ATen",
        bench_clusters, nothing_left_out},
-      {"gated", "a step of the loss L4 of gated mixtures, with its samples, against plain ATen",
-       bench_gated, nothing_left_out},
       {"latent",
        "single-sample steps of the latent clusters paper, with samples, against plain ATen",
        bench_latent, nothing_left_out},

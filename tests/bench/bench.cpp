@@ -103,8 +103,6 @@ void touch_memory() {
 const std::vector<Benchmark>& benchmarks() {
   const auto nothing_left_out = [] { return std::string(); };
   static const std::vector<Benchmark> all = {
-      {"clusters", "a training step of the clusters paper's mixture against plain ATen",
-       bench_clusters, nothing_left_out},
       {"latent",
        "single-sample steps of the latent clusters paper, with samples, against plain ATen",
        bench_latent, nothing_left_out},

@@ -60,9 +60,6 @@ std::string operators_left_out();
 /// Training steps and inference of whole networks against plain ATen.
 void bench_vmoe(const Report& report);
 
-/// A training step of the clusters paper's mixture against plain ATen.
-void bench_clusters(const Report& report);
-
 /// Single-sample steps of the latent clusters paper against plain ATen.
 void bench_latent(const Report& report);
 /// A step of each mode of the patch-level mixture of the pMoE paper against plain ATen.

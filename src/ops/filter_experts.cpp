@@ -63,13 +63,16 @@ Tensor filters_by_expert(Tensor x, const Tensor& offsets, const Tensor& token, T
       std::max<int64_t>(1, kPieceNumbers / std::max<int64_t>(1, patches * filters));
   const Tensor begins = offsets.contiguous();
   const auto* const begin = begins.const_data_ptr<int32_t>();
+  // Parts of unbind() have one gradient together, those of select() a stack of zeros each.
+  const std::vector<Tensor> w_dJ = w.unbind(0), b_J = b.unbind(0);
   std::vector<Tensor> y;
   for (int64_t e = 0; e < w.size(0); ++e) {
+    const auto expert = static_cast<size_t>(e);
     int64_t first = begin[e];
     do {
       const int64_t count = std::min<int64_t>(rows, begin[e + 1] - first);
       const Tensor seen = x.index_select(0, token.narrow(0, first, count)).view({-1, width});
-      y.push_back(apply_activation(at::addmm(b[e], seen, w[e]), activation)
+      y.push_back(apply_activation(at::addmm(b_J[expert], seen, w_dJ[expert]), activation)
                       .view({count, patches, outputs, filters / outputs})
                       .sum(at::IntArrayRef{1, 3}));
       first += count;

@@ -112,13 +112,8 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
-      {"pmoe",
-       "steps of patch-level mixtures and of their wide residual networks against plain ATen",
-       [](const Report& report) {
-         bench_pmoe(report);
-         bench_wrn(report);
-       },
-       nothing_left_out},
+      {"pmoe", "steps of the patch-level mixtures' wide residual networks against plain ATen",
+       bench_wrn, nothing_left_out},
       {"processes", "training on two processes against one, and what overlaps", bench_processes,
        nothing_left_out},
       {"pruning", "a step of the pruning paper's theory against plain ATen", bench_pruning,

@@ -62,9 +62,8 @@ void bench_vmoe(const Report& report);
 
 /// Single-sample steps of the latent clusters paper against plain ATen.
 void bench_latent(const Report& report);
-/// A step of each mode of the patch-level mixture of the pMoE paper against plain ATen.
-void bench_pmoe(const Report& report);
-/// Its wide residual networks: the mixture's experts against plain ATen, and steps of both.
+/// The pMoE paper's wide residual networks: the mixture's experts against plain ATen, and steps of
+/// both.
 void bench_wrn(const Report& report);
 
 /// A step of Algorithm 1 of the pruning paper against plain ATen.

@@ -116,8 +116,6 @@ const std::vector<Benchmark>& benchmarks() {
        bench_wrn, nothing_left_out},
       {"processes", "training on two processes against one, and what overlaps", bench_processes,
        nothing_left_out},
-      {"pruning", "a step of the pruning paper's theory against plain ATen", bench_pruning,
-       nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
        operators_left_out},
   };

@@ -66,9 +66,6 @@ void bench_latent(const Report& report);
 /// both.
 void bench_wrn(const Report& report);
 
-/// A step of Algorithm 1 of the pruning paper against plain ATen.
-void bench_pruning(const Report& report);
-
 /// Training on several processes against one.
 void bench_processes(const Report& report);
 

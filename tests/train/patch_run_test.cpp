@@ -87,7 +87,7 @@ TEST(PatchRun, ExpertsLeaveSeparatelyTrainedRoutersAsTheyAre) {
 }
 
 /// The loss (eqs. 2, 10) of model (1) in float64, with gates of 0 where nothing is selected.
-Tensor plain_loss(const nn::PatchMixtureImpl& mixture, const Tensor& x_Bnd, const Tensor& label_B) {
+Tensor patch_loss(const nn::PatchMixtureImpl& mixture, const Tensor& x_Bnd, const Tensor& label_B) {
   const auto wide = [](const Tensor& tensor) { return tensor.to(torch::kDouble); };
   const Tensor x = wide(x_Bnd);
   const Tensor hidden = torch::einsum("bnd,kdh->bknh", {x, wide(mixture.experts->w)}).relu();
@@ -114,7 +114,7 @@ TEST(PatchRun, AnEpochOfOneBatchIsAStepOnTheLossOfTheModel) {
     const auto moved = trained(kJoint, changes);
     const auto data = open_dataset("patch-patterns", "train");
     const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23), 50);
-    plain_loss(*start->mixture, inputs.values_NCHW.squeeze(1), inputs.labels_N).backward();
+    patch_loss(*start->mixture, inputs.values_NCHW.squeeze(1), inputs.labels_N).backward();
     const auto wanted = moved->named_parameters();
     for (auto& item : start->named_parameters()) {
       Tensor step = item.value().detach().clone();

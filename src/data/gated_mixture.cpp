@@ -111,7 +111,7 @@ class GatedExampleMaker {
     const float* const noise = part.normals.data() + d_ * kPart;
     with_link(link_, [&](auto kind) {
       for (int64_t i = 0; i < count; ++i) {
-        y_N[i] = link_at<decltype(kind)::value>(z[i]).value + noise_ * noise[i];
+        y_N[i] = link_at<decltype(kind)::value>(z[i]) + noise_ * noise[i];
       }
     });
     for (int64_t j = 0; j < d_; ++j) {

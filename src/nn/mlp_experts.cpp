@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
@@ -12,30 +11,6 @@
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {
-namespace {
-
-at::Tensor activate(const at::Tensor& hidden, Activation activation) {
-  switch (activation) {
-    case Activation::relu:
-      return at::relu(hidden);
-    case Activation::gelu_tanh:
-      return at::gelu(hidden, "tanh");
-    case Activation::gelu:
-      return at::gelu(hidden);
-    case Activation::cubic:
-      return hidden * hidden * hidden;
-    case Activation::identity:
-      return hidden;
-    case Activation::celu:
-      return at::celu(hidden);
-    case Activation::tanh:
-      return at::tanh(hidden);
-  }
-  fail("MlpExperts: unknown activation {}", static_cast<int>(activation));
-}
-
-}  // namespace
-
 MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator)
     : options_(options) {
   const int64_t experts = options.experts, width = options.width, hidden = options.hidden;
@@ -99,7 +74,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
   }
   // No kernel drops hidden units.
   const at::Tensor hidden_Am =
-      activate(grouped_linear(rows_Ad, routing.offsets, w1, b1), options_.activation);
+      apply_activation(grouped_linear(rows_Ad, routing.offsets, w1, b1), options_.activation);
   const at::Tensor y_Ad =
       grouped_linear(dropout(hidden_Am, options_.dropout, drops), routing.offsets, w2, b2);
   return dropout(y_Ad, options_.dropout, drops);

@@ -43,7 +43,7 @@ ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& rout
       filter_experts(x_Td.unsqueeze(1), routing, {w, no_bias}, hidden, Activation::relu);
   // Rows without an expert are 0, so that any expert's weights will do for them.
   const at::Tensor slot_A = row_experts(routing).clamp_max(count() - 1);
-  return {at::bmm(hidden_Ah.unsqueeze(1), a.index_select(0, slot_A)).squeeze(1), {}};
+  return {(hidden_Ah.unsqueeze(2) * a.index_select(0, slot_A)).sum(1), {}};
 }
 
 }  // namespace moesaic::nn

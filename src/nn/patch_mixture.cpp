@@ -34,7 +34,12 @@ PatchMixtureImpl::PatchMixtureImpl(PatchMixtureOptions options, const at::Genera
 
 PatchMixtureImpl::Output PatchMixtureImpl::forward(const at::Tensor& images_BCHW,
                                                    const at::Generator& random) const {
-  const at::Tensor x_Td = patches_of(images_BCHW, options_.patch).flatten(0, 1);
+  return of_patches(patches_of(images_BCHW, options_.patch), random);
+}
+
+PatchMixtureImpl::Output PatchMixtureImpl::of_patches(const at::Tensor& x_Bnd,
+                                                      const at::Generator& random) const {
+  const at::Tensor x_Td = x_Bnd.flatten(0, 1);
   Output out;
   at::Tensor y_To;
   if (moe.is_empty()) {
@@ -44,8 +49,10 @@ PatchMixtureImpl::Output PatchMixtureImpl::forward(const at::Tensor& images_BCHW
     y_To = routed.y_Td;
     out.routed = std::move(routed);
   }
-  out.f_Bo =
-      y_To.view({images_BCHW.size(0), options_.patches, y_To.size(1)}).sum(1) / options_.divisor;
+  const at::Tensor f_Bo =
+      y_To.view({x_Bnd.size(0), options_.patches, y_To.size(1)}).sum(1) / options_.divisor;
+  out.f_Bo = f_Bo;
+  out.logits_BC = f_Bo.size(1) == 1 ? at::cat({f_Bo / 2, -f_Bo / 2}, 1) : f_Bo;
   return out;
 }
 

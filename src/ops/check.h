@@ -70,7 +70,6 @@ void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Te
                     const at::Tensor& token_offsets, const at::Tensor& token_row);
 void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
                              const at::Tensor& token_row);
-void check_cross_entropy(const at::Tensor& logits, const at::Tensor& labels);
 void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
                    const at::Tensor& token_row, const OptionalTensor& offsets,
                    const OptionalTensor& bias);
@@ -93,17 +92,5 @@ void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::
                       const at::Tensor& gate, const at::Tensor& token_offsets,
                       const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
                       const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
-/// Returns the number of elements that filter_experts() keeps for its backward pass.
-c10::SymInt kept_numbers(const at::Tensor& x, const at::Tensor& token, const at::Tensor& w,
-                         int64_t activation);
-void check_filter_experts(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
-                          const at::Tensor& w, const at::Tensor& b, const c10::SymInt& outputs,
-                          int64_t activation);
-/// Throws unless the routing of filter_experts() stays within its bounds.
-void check_filter_rows(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token);
-void check_filter_experts_backward(const at::Tensor& grad, const at::Tensor& x,
-                                   const at::Tensor& offsets, const at::Tensor& token,
-                                   const at::Tensor& hidden, const at::Tensor& w,
-                                   const at::Tensor& b, int64_t activation);
 
 }  // namespace moesaic::ops

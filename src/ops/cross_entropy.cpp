@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schema, checks, shape function and gradient; the kernel is cpu/cross_entropy.cpp. ATen, which is
-// slow for short rows only, handles many classes and other devices.
+// The schema and the formula in ATen's operators, which have the gradients and the kernels of every
+// device.
 #include "moesaic/ops/cross_entropy.h"
 
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -12,109 +11,27 @@
 #include "widened.h"
 
 namespace moesaic {
-namespace ops {
 
-void check_cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
+at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& labels_N, bool twice) {
   constexpr const char* kOp = "cross_entropy";
-  check_shape(kOp, "logits", logits, {-1, -1});
-  check_floating(kOp, "logits", logits);
-  if (logits.sym_size(1) < 1) fail("{}: there must be a class", kOp);
-  check_shape(kOp, "labels", labels, {logits.sym_size(0)});
-  check_same_device(kOp, "labels", labels, logits);
-  if (labels.scalar_type() != at::kLong) {
-    fail("{}: labels must be int64, found {}", kOp, c10::toString(labels.scalar_type()));
+  const at::Tensor logits_NC = ops::widened(logits_in_NC);
+  ops::check_shape(kOp, "logits", logits_NC, {-1, -1});
+  ops::check_floating(kOp, "logits", logits_NC);
+  if (logits_NC.sym_size(1) < 1) fail("{}: there must be a class", kOp);
+  ops::check_shape(kOp, "labels", labels_N, {logits_NC.sym_size(0)});
+  ops::check_same_device(kOp, "labels", labels_N, logits_NC);
+  if (labels_N.scalar_type() != at::kLong) {
+    fail("{}: labels must be int64, found {}", kOp, c10::toString(labels_N.scalar_type()));
   }
+  const at::Tensor log_p_NC = (twice ? logits_NC.softmax(1) : logits_NC).log_softmax(1);
+  return log_p_NC.gather(1, labels_N.unsqueeze(1)).squeeze(1).neg();
 }
 
 namespace {
 
-using EntropySignature = at::Tensor(const at::Tensor&, const at::Tensor&, bool);
-using EntropyBackwardSignature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                            bool);
-constexpr int64_t kFewClasses = 64;
-
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  m.def("cross_entropy(Tensor logits, Tensor labels, bool twice=False) -> Tensor");
-  m.def(
-      "cross_entropy_backward(Tensor grad, Tensor logits, Tensor labels, bool twice=False) -> "
-      "Tensor");
-}
-
-at::Tensor call_entropy(const at::Tensor& logits, const at::Tensor& labels, bool twice) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::cross_entropy", "")
-                             .typed<EntropySignature>();
-  return op.call(logits, labels, twice);
-}
-
-at::Tensor call_entropy_backward(const at::Tensor& grad, const at::Tensor& logits,
-                                 const at::Tensor& labels, bool twice) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::cross_entropy_backward", "")
-                             .typed<EntropyBackwardSignature>();
-  return op.call(grad, logits, labels, twice);
-}
-
-at::Tensor entropy_meta(const at::Tensor& logits_in, const at::Tensor& labels, bool) {
-  const at::Tensor logits = widened(logits_in);
-  check_cross_entropy(logits, labels);
-  return at::empty_symint({logits.sym_size(0)}, logits.options());
-}
-
-at::Tensor entropy_backward_meta(const at::Tensor& grad, const at::Tensor& logits,
-                                 const at::Tensor& labels, bool) {
-  check_cross_entropy(logits, labels);
-  check_shape("cross_entropy_backward", "grad", grad, {logits.sym_size(0)});
-  return at::empty_symint(logits.sym_sizes(), logits.options());
-}
-
-class CrossEntropy : public torch::autograd::Function<CrossEntropy> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
-                            const at::Tensor& labels, bool twice) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    context->save_for_backward({logits, labels});
-    context->saved_data["twice"] = twice;
-    return call_entropy(logits, labels, twice);
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const bool twice = context->saved_data["twice"].toBool();
-    return {call_entropy_backward(grads[0], saved[0], saved[1], twice), {}, {}};
-  }
-};
-
-at::Tensor entropy_autograd(const at::Tensor& logits_in, const at::Tensor& labels, bool twice) {
-  const at::Tensor logits = widened(logits_in);
-  if (at::GradMode::is_enabled() && logits.requires_grad()) {
-    return CrossEntropy::apply(logits, labels, twice);
-  }
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  return call_entropy(logits, labels, twice);
-}
-
-TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
-  m.impl("cross_entropy", entropy_meta);
-  m.impl("cross_entropy_backward", entropy_backward_meta);
-}
-TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
-  m.impl("cross_entropy", entropy_autograd);
-  m.impl("cross_entropy_backward", torch::autograd::autogradNotImplementedFallback());
+  m.def("cross_entropy(Tensor logits, Tensor labels, bool twice=False) -> Tensor", cross_entropy);
 }
 
 }  // namespace
-}  // namespace ops
-
-at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& labels_N, bool twice) {
-  const at::Tensor logits_NC = ops::widened(logits_in_NC);
-  ops::check_cross_entropy(logits_NC, labels_N);
-  if (logits_NC.is_cpu() && logits_NC.size(1) <= ops::kFewClasses) {
-    return ops::call_entropy(logits_NC, labels_N, twice);
-  }
-  return at::cross_entropy_loss(twice ? logits_NC.softmax(1) : logits_NC, labels_N, {},
-                                at::Reduction::None);
-}
-
 }  // namespace moesaic

@@ -13,26 +13,11 @@ namespace {
 
 using at::Tensor;
 
-/// Returns log P[z | x] [B, k].
-Tensor log_gates(const Tensor& x, const Tensor& w) {
-  return at::constant_pad_nd(x.mm(w.t()), {0, 1}).log_softmax(1);
-}
-
-/// Returns the log-density of y, without its constant, where an expert's <a, x> is `z`.
-Tensor log_density(const Tensor& y, const Tensor& z, Link link, double noise) {
-  return (y - apply_link(z, link)).square().div(-2.0 * noise * noise);
-}
-
 /// Returns g'(z).
 Tensor slope_of(const Tensor& z, Link link) {
-  Tensor out = at::empty_like(z, at::MemoryFormat::Contiguous);
-  const Tensor from = z.contiguous();
-  const auto* in = from.const_data_ptr<double>();
-  auto* to = out.mutable_data_ptr<double>();
-  with_link(link, [&](auto kind) {
-    for (int64_t i = 0; i < z.numel(); ++i) to[i] = link_at<decltype(kind)::value>(in[i]).slope;
-  });
-  return out;
+  const at::AutoGradMode differentiable(true);
+  const Tensor leaf = z.detach().requires_grad_();
+  return torch::autograd::grad({apply_link(leaf, link).sum()}, {leaf})[0];
 }
 
 /// Returns a step of Gauss and Newton for one expert from the samples' weights.
@@ -65,7 +50,7 @@ Tensor gated_posterior(const Tensor& x, const Tensor& y, const Tensor& a, const 
 GatedEmStep gated_em_step(const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& w,
                           Link link, double noise, const GatedEmOptions& options) {
   const Tensor posterior = gated_posterior(x, y, a, w, link, noise);
-  GatedEmStep out{a.clone(), w.clone(), log_loss(x, y, a, w, link, noise).loss};
+  GatedEmStep out{a.clone(), w.clone(), log_loss(x, y, a, w, link, noise).item<double>()};
   for (int64_t i = 0; i < a.size(0); ++i) {
     out.a_kd.select(0, i).copy_(least_squares(x, y, a[i], posterior.select(1, i), link));
   }

@@ -189,6 +189,26 @@ TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
 }  // namespace
 }  // namespace ops
 
+at::Tensor apply_activation(const at::Tensor& z, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return at::relu(z);
+    case Activation::gelu_tanh:
+      return at::gelu(z, "tanh");
+    case Activation::gelu:
+      return at::gelu(z);
+    case Activation::cubic:
+      return at::pow(z, 3);
+    case Activation::identity:
+      return z;
+    case Activation::celu:
+      return at::celu(z);
+    case Activation::tanh:
+      return at::tanh(z);
+  }
+  fail("unknown activation {}", static_cast<int>(activation));
+}
+
 Activation activation_from_name(std::string_view name) {
   for (size_t i = 0; i < kActivationNames.size(); ++i) {
     if (name == kActivationNames[i]) return static_cast<Activation>(i);

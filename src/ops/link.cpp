@@ -34,7 +34,7 @@ at::Tensor apply_link(const at::Tensor& z, Link link) {
     case Link::softplus:
       return at::softplus(z);
     case Link::step:
-      return z.gt(0).to(z.scalar_type());
+      return at::relu(at::sign(z));  // Autograd knows its derivative, 0.
   }
   fail("unknown link {}", static_cast<int>(link));
 }

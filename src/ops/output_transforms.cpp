@@ -80,7 +80,7 @@ class Moments {
       for (int n = 0; n <= 4; ++n) {
         at_[p][n] = expectation([&](double z) {
           const double g =
-              with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z).value; });
+              with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z); });
           return conditional_moment(g, noise * noise, p) * hermite(z, n);
         });
         // Orthogonal to the polynomials of other degrees, to which it would lend its rounding.

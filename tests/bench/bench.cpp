@@ -103,10 +103,6 @@ void touch_memory() {
 const std::vector<Benchmark>& benchmarks() {
   const auto nothing_left_out = [] { return std::string(); };
   static const std::vector<Benchmark> all = {
-      {"clusters", "a training step of the clusters paper's mixture against plain ATen",
-       bench_clusters, nothing_left_out},
-      {"gated", "a step of the loss L4 of gated mixtures, with its samples, against plain ATen",
-       bench_gated, nothing_left_out},
       {"latent",
        "single-sample steps of the latent clusters paper, with samples, against plain ATen",
        bench_latent, nothing_left_out},
@@ -116,16 +112,9 @@ const std::vector<Benchmark>& benchmarks() {
          bench_operators_gpu(report);
        },
        operators_left_out},
-      {"pmoe",
-       "steps of patch-level mixtures and of their wide residual networks against plain ATen",
-       [](const Report& report) {
-         bench_pmoe(report);
-         bench_wrn(report);
-       },
-       nothing_left_out},
+      {"pmoe", "steps of the patch-level mixtures' wide residual networks against plain ATen",
+       bench_wrn, nothing_left_out},
       {"processes", "training on two processes against one, and what overlaps", bench_processes,
-       nothing_left_out},
-      {"pruning", "a step of the pruning paper's theory against plain ATen", bench_pruning,
        nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
        operators_left_out},

@@ -60,21 +60,11 @@ std::string operators_left_out();
 /// Training steps and inference of whole networks against plain ATen.
 void bench_vmoe(const Report& report);
 
-/// A training step of the clusters paper's mixture against plain ATen.
-void bench_clusters(const Report& report);
-
-/// A step of the loss L4 of gated mixtures against plain ATen.
-void bench_gated(const Report& report);
-
 /// Single-sample steps of the latent clusters paper against plain ATen.
 void bench_latent(const Report& report);
-/// A step of each mode of the patch-level mixture of the pMoE paper against plain ATen.
-void bench_pmoe(const Report& report);
-/// Its wide residual networks: the mixture's experts against plain ATen, and steps of both.
+/// The pMoE paper's wide residual networks: the mixture's experts against plain ATen, and steps of
+/// both.
 void bench_wrn(const Report& report);
-
-/// A step of Algorithm 1 of the pruning paper against plain ATen.
-void bench_pruning(const Report& report);
 
 /// Training on several processes against one.
 void bench_processes(const Report& report);

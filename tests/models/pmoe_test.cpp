@@ -6,7 +6,6 @@
 
 #include "base/support.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/ops/patch_sgd.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"
 
@@ -99,20 +98,6 @@ TEST(PMoE, IsTheModelOfThePaper) {
     cnn.experts = 1;
     expect_plain(cnn);
   }
-}
-
-TEST(PMoE, IsTheNetworkThatTheStepsTrain) {
-  PMoE model(small_pmoe(), 3);
-  const Tensor images = some_images(6), label = torch::arange(6).remainder(2);
-  const Tensor f = model.forward(images).pre_logits.squeeze(1);
-  const Tensor y = (1 - 2 * label).to(torch::kFloat);
-  PatchWeights weights{model.mixture->moe->router->weight.detach().clone(),
-                       model.mixture->experts->w.detach().clone(), model.mixture->experts->a};
-  const PatchExamples examples(nn::patches_of(images, {3, 2}).contiguous(), label);
-  const std::vector<std::vector<int64_t>> batch = {{0, 1, 2, 3, 4, 5}};
-  const PatchSgdSteps made =
-      patch_sgd_steps(weights, examples, batch, {.selected = 2, .divisor = 4});
-  EXPECT_NEAR(made.loss, torch::nn::functional::softplus(-y * f).mean().item<double>(), 1e-6);
 }
 
 TEST(PMoE, OutputWeightsByClassShareOutTheExperts) {

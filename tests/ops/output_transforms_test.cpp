@@ -29,7 +29,7 @@ double mean(const std::function<double(double)>& f) {
 }
 
 double g(Link link, double z) {
-  return with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z).value; });
+  return with_link(link, [&](auto kind) { return link_at<decltype(kind)::value>(z); });
 }
 
 TEST(OutputTransforms, OfTheIdentityAreThePapers) {

@@ -226,12 +226,6 @@ def backward_samples(dtype):
     yield OPS.dispatch_backward, (rows, token_offsets, token_row)
     yield OPS.combine_backward, (x, rows, gate, token_offsets, token_row)
     yield OPS.grouped_mlp_backward, (rows, rows, offsets, hidden, w1, b1, w2, TANH)
-    for activation in (TANH, CUBIC):
-        arguments = (patches_of(x), offsets, token, w1, b1, 1, activation, True)
-        _, seen = OPS.filter_experts(*arguments)
-        yield OPS.filter_experts_backward, (rows[:, :1], *arguments[:3], seen, w1, b1, activation)
-    labels = torch.arange(logits.shape[0]) % logits.shape[1]
-    yield OPS.cross_entropy_backward, (logits[:, 0].clone(), logits, labels, True)
     _, token, gate, _, _ = expert_choice(logits)
     yield OPS.route_expert_choice_backward, (gate, logits, token, gate, 3, 0.0, 0, EXPERT_SOFTMAX_SELECTED, [],
                                              False, 0, 4)

@@ -31,9 +31,12 @@ class PatchMixtureImpl : public torch::nn::Module {
 
   struct Output {
     at::Tensor f_Bo;
+    at::Tensor logits_BC;  ///< f, or f / 2 and -f / 2 where it is one number for two classes.
     std::optional<RoutingRecord> routed;  ///< None without a router.
   };
   Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
+  /// The same for images that are cut into patches already.
+  Output of_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
 
   const PatchMixtureOptions& options() const { return options_; }
 

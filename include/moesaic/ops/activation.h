@@ -5,6 +5,10 @@
 #include <array>
 #include <string_view>
 
+namespace at {
+class Tensor;
+}
+
 namespace moesaic {
 
 /// The activation function between the two layers of an expert. Enumerators have the numbers of the
@@ -25,5 +29,8 @@ inline constexpr std::array<std::string_view, 7> kActivationNames = {
 
 /// Throws Error (usage) naming the nearest activation for an unknown name.
 Activation activation_from_name(std::string_view name);
+
+/// Returns the activation of every number, by ATen, differentiable.
+at::Tensor apply_activation(const at::Tensor& z, Activation activation);
 
 }  // namespace moesaic

@@ -12,7 +12,7 @@ namespace moesaic {
 ///
 /// logits_NC: [N, C] of any floating type, computed in at least float32, labels_N: [N] int64 from 0
 /// to C - 1. Returns [N], NaN where a logit is NaN or none is finite. Differentiable in the logits.
-/// Throws Error for other shapes, dtypes or labels.
+/// Throws Error for other shapes and dtypes, and ATen's error for other labels.
 at::Tensor cross_entropy(const at::Tensor& logits_NC, const at::Tensor& labels_N,
                          bool twice = false);
 

@@ -23,12 +23,11 @@ struct FilterWeights {
 ///
 /// The first J / C filters belong to output 0, the next J / C to output 1, and so on.
 ///
-/// x_TPd: [T, P, d] float32 or float64 (bfloat16 too, through grouped_mlp); only the offsets and
-/// tokens of `routing` are read. Returns [A, C]; rows past the last offset are zero. For the
-/// backward pass the first two million of the A P J inputs of the activation are kept and the
-/// others recomputed; without an activation the A d sums of patches are kept. Differentiable in x,
-/// w and b; an expert without rows gets exactly zero gradients. Throws Error where C does not
-/// divide J or shapes, dtypes or devices differ.
+/// x_TPd: [T, P, d] of any floating type; only the offsets and tokens of `routing` are read.
+/// Returns [A, C]; rows past the last offset are zero. For the backward pass the A P J inputs of
+/// the activation are kept; without one nothing of that size. Differentiable in x, w and b; an
+/// expert without rows gets exactly zero gradients. Throws Error where C does not divide J or
+/// shapes, dtypes or devices differ.
 at::Tensor filter_experts(const at::Tensor& x_TPd, const Routing& routing,
                           const FilterWeights& weights, int64_t outputs, Activation activation);
 

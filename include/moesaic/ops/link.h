@@ -19,27 +19,18 @@ inline constexpr std::array<const char*, 7> kLinkNames = {
 /// Throws Error (usage) naming the nearest link for an unknown name.
 Link link_from_name(std::string_view name);
 
-/// Value and derivative of a link.
-template <class Scalar>
-struct LinkPoint {
-  Scalar value, slope;
-};
-
+/// Returns g(z).
 template <Link Kind, class Scalar>
-LinkPoint<Scalar> link_at(Scalar z) {
+Scalar link_at(Scalar z) {
   constexpr Scalar kLeak = Scalar(0.01);
   const Scalar zero = 0, one = 1;
-  if constexpr (Kind == Link::identity) return {z, one};
-  if constexpr (Kind == Link::relu) return {z > zero ? z : zero, z > zero ? one : zero};
-  if constexpr (Kind == Link::leaky_relu) return {z > zero ? z : kLeak * z, z > zero ? one : kLeak};
-  if constexpr (Kind == Link::step) return {z > zero ? one : zero, zero};
-  if constexpr (Kind == Link::tanh) {
-    const Scalar t = std::tanh(z);
-    return {t, one - t * t};
-  }
-  const Scalar s = one / (one + std::exp(-z));
-  if constexpr (Kind == Link::sigmoid) return {s, s * (one - s)};
-  return {(z > zero ? z : zero) + std::log1p(std::exp(-std::abs(z))), s};  // softplus
+  if constexpr (Kind == Link::identity) return z;
+  if constexpr (Kind == Link::relu) return z > zero ? z : zero;
+  if constexpr (Kind == Link::leaky_relu) return z > zero ? z : kLeak * z;
+  if constexpr (Kind == Link::step) return z > zero ? one : zero;
+  if constexpr (Kind == Link::tanh) return std::tanh(z);
+  if constexpr (Kind == Link::sigmoid) return one / (one + std::exp(-z));
+  return (z > zero ? z : zero) + std::log1p(std::exp(-std::abs(z)));  // softplus
 }
 
 /// Calls visit(std::integral_constant<Link, kind>()) for the link.

@@ -86,7 +86,7 @@ struct PhaseKind {
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
 /// "gated_signs" for gated mixtures (nn/gated_mixture.h), "pattern_sgd" for the pruning paper's
 /// theory (ops/pattern_sgd.h), "spherical_sgd", "router_ascent" and "ridge" for experts of two
-/// layers (nn/shallow_experts.h), "patch_sgd" for patch-level mixtures (ops/patch_sgd.h), and those
+/// layers (nn/shallow_experts.h), "patch_sgd" for patch-level mixtures (nn/patch_mixture.h), and those
 /// from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 

@@ -94,8 +94,7 @@ ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
   ModelOutput out;
   out.pre_logits = made.f_Bo;
-  const at::Tensor& f = made.f_Bo;
-  out.logits = config_.classes == 2 ? at::cat({f / 2, -f / 2}, 1) : f;
+  out.logits = made.logits_BC;
   if (made.routed) out.routings.push_back(std::move(*made.routed));
   return out;
 }

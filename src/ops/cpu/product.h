@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products of one thread on panels that lie in its cache, by oneDNN's micro-kernel, and the
 // layouts that it wants: the products of the experts. What runs over which panel is decided by
-// mlp_layer.h and filter_layer.h.
+// mlp_layer.h.
 #pragma once
 
 #include <c10/util/BFloat16.h>

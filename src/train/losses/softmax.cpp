@@ -2,16 +2,12 @@
 #include <torch/torch.h>
 
 #include "losses.h"
-#include "moesaic/ops/cross_entropy.h"
 
 namespace moesaic {
 namespace {
 
 template <bool Twice>
 at::Tensor softmax_of_rows(const at::Tensor& logits_RC, const Targets& targets) {
-  if (!targets.soft_labels.defined() && targets.smoothing == 0.0) {
-    return cross_entropy(logits_RC, targets.labels, Twice);
-  }
   const at::Tensor& wanted = targets.soft_labels.defined() ? targets.soft_labels : targets.labels;
   return at::cross_entropy_loss(Twice ? logits_RC.softmax(1) : logits_RC, wanted, {},
                                 at::Reduction::None, -100, targets.smoothing);

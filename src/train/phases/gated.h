@@ -12,7 +12,7 @@
 
 namespace moesaic {
 
-/// Return the kinds: blocks of SGD steps on a loss by formula, EM, and what follows the loss L4.
+/// Return the kinds: blocks of SGD steps on a loss, EM, and what follows the loss L4.
 PhaseKind gated_sgd_kind();
 PhaseKind gated_em_kind();
 PhaseKind gated_signs_kind();

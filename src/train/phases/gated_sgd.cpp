@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "gated_sgd": blocks of steps of stochastic gradient descent on fresh batches, by
-// the losses' formulas ("Learning in Gated Neural Networks", sections 3 and 4).
+// The phase kind "gated_sgd": blocks of steps of stochastic gradient descent on fresh batches
+// ("Learning in Gated Neural Networks", sections 3 and 4).
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "gated.h"
 #include "moesaic/base/error.h"
@@ -91,6 +92,8 @@ class GatedSgd final : public GatedPhase {
     const int64_t steps = std::min(config_.block, plan_.steps - made_);
     const Samples samples = samples_.batches(made_, steps);
     MixtureParameters parameters(*model_);
+    parameters.a_kd.requires_grad_(moves_.regressors);
+    parameters.w_kd.requires_grad_(moves_.gates);
     StepReport report;
     double sum = 0.0;
     for (int64_t i = 0; i < steps; ++i) {
@@ -116,7 +119,8 @@ class GatedSgd final : public GatedPhase {
   }
 
  private:
-  GatedLoss loss_of(const MixtureParameters& at, const Samples& batch) const {
+  at::Tensor loss_of(const MixtureParameters& at, const Samples& batch) const {
+    const at::AutoGradMode differentiable(true);
     const auto& [x, y] = batch;
     if (const L4Config* l4 = config_.loss.find<L4Config>()) {
       return l4_loss(x, y, at.a_kd, *transforms_, l4->weights);
@@ -128,12 +132,15 @@ class GatedSgd final : public GatedPhase {
   }
 
   double descend(MixtureParameters& at, const Samples& batch, double lr) const {
-    const GatedLoss loss = loss_of(at, batch);
-    if (moves_.regressors) at.a_kd.sub_(loss.regressors, lr);
-    if (moves_.gates) at.w_kd.sub_(loss.gates, lr);
+    const at::Tensor loss = loss_of(at, batch);
+    std::vector<at::Tensor> moved;
+    if (moves_.regressors) moved.push_back(at.a_kd);
+    if (moves_.gates) moved.push_back(at.w_kd);
+    const std::vector<at::Tensor> slopes = torch::autograd::grad({loss}, moved);
+    for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], lr);
     const LogConfig* const log = config_.loss.find<LogConfig>();
     if (log != nullptr && moves_.gates) project_rows(at.w_kd, log->radius);
-    return loss.loss;
+    return loss.item<double>();
   }
 
   const GatedSgdConfig& config_;  ///< Part of plan_.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "patch_sgd": blocks of steps of Algorithms 1 and 2 of the pMoE paper, by their
-// formulas.
+// The phase kind "patch_sgd": blocks of steps of Algorithms 1 and 2 of the pMoE paper.
 #include "patch_sgd.h"
 
 #include <fmt/format.h>
@@ -8,14 +7,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/sample.h"
+#include "moesaic/data/transforms.h"
 #include "moesaic/nn/patch_mixture.h"
-#include "moesaic/ops/patch_sgd.h"
-#include "patch_samples.h"
+#include "moesaic/nn/patches.h"
 
 namespace moesaic {
 namespace {
@@ -79,6 +83,65 @@ Moved moved_by(const Model& model, const PhaseConfig& phase) {
   return moved;
 }
 
+/// Returns images as a network sees them, [N, C, H, W].
+at::Tensor read_images(const Dataset& data, int64_t first, int64_t count) {
+  const DatasetInfo& info = data.info();
+  at::Tensor images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
+  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
+  const ImageTransform transform(info, {});
+  for (int64_t i = 0; i < count; ++i) {
+    data.image(first + i, bytes.data());
+    CounterRng unused(0, 0, 0);  // Nothing is augmented.
+    transform(bytes.data(), unused, images.mutable_data_ptr<float>() + i * data.image_size());
+  }
+  return images;
+}
+
+/// Samples in memory, on the network's device.
+struct PatchSamples {
+  at::Tensor x_Nnd;    ///< float32, normalised, cut into patches.
+  at::Tensor label_N;  ///< int64
+};
+
+/// Returns a run's `count` training samples, the first of which are the same for any count: of an
+/// endless dataset they begin where the run's seed says.
+PatchSamples read_samples(const Dataset& data, uint64_t run_seed, int64_t count,
+                          const Sides& patch) {
+  const int64_t first = data.endless() ? stream_begin(run_seed) : 0;
+  PatchSamples samples;
+  if (data.has_images()) {
+    samples.label_N = at::empty({count}, at::kLong);
+    for (int64_t i = 0; i < count; ++i) {
+      samples.label_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
+    }
+    samples.x_Nnd = nn::patches_of(read_images(data, first, count), patch).contiguous();
+    return samples;
+  }
+  const DatasetInputs inputs = data.generate(first, count);
+  samples.label_N = inputs.labels_N.contiguous();
+  samples.x_Nnd = nn::patches_of(inputs.values_NCHW, patch).contiguous();
+  return samples;
+}
+
+/// Returns the numbers of the samples of each of `count` steps from number `first` on: every epoch
+/// has an order of its own, and a last batch that may be smaller.
+std::vector<at::Tensor> batches_of(int64_t samples, int64_t batch, int64_t first, int64_t count,
+                                   uint64_t seed) {
+  const int64_t in_epoch = (samples + batch - 1) / batch;
+  std::vector<at::Tensor> batches;
+  at::Tensor order;
+  for (int64_t step = first; step < first + count; ++step) {
+    if (!order.defined() || step % in_epoch == 0) {
+      const auto epoch = static_cast<uint64_t>(step / in_epoch);
+      order = torch::tensor(permutation(samples, seed, mix64(stream_id("patch_sgd.order") + epoch)),
+                            torch::kLong);
+    }
+    const int64_t begin = step % in_epoch * batch;
+    batches.push_back(order.slice(0, begin, begin + batch));
+  }
+  return batches;
+}
+
 /// Throws Error (failure) for a class without a sample among these.
 void check_classes(const std::string& phase, const Dataset& data, const at::Tensor& label_N) {
   const DatasetInfo& info = data.info();
@@ -88,6 +151,24 @@ void check_classes(const std::string& phase, const Dataset& data, const at::Tens
          count_text(label_N.size(0), "sample"), info.name, info.classes[c]);
   }
 }
+
+/// Gives tensors their values back unless keep() is called: a step that diverges changes nothing.
+class Restored {
+ public:
+  explicit Restored(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+    for (const at::Tensor& tensor : tensors_) before_.push_back(tensor.detach().clone());
+  }
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+  ~Restored() {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < before_.size(); ++i) tensors_[i].copy_(before_[i]);
+  }
+  void keep() { before_.clear(); }
+
+ private:
+  std::vector<at::Tensor> tensors_, before_;
+};
 
 class PatchSgd final : public Phase {
  public:
@@ -104,14 +185,13 @@ class PatchSgd final : public Phase {
   StepReport step() override {
     const torch::NoGradGuard no_grad;
     const int64_t steps = std::min(config_.block, plan_.steps - made_);
-    const auto batches = patch_batches(count_, plan_.batch, {made_, steps}, context_.seed);
+    const Batches batches = batches_of(count_, plan_.batch, made_, steps, context_.seed);
+    if (!samples_.x_Nnd.defined()) read();
     StepReport report;
     report.metrics = config_.loss == kLinear ? train_routers(batches) : train(batches);
     report.steps = steps;
     report.lr = config_.lr;
-    for (const std::vector<int64_t>& batch : batches) {
-      report.images += static_cast<int64_t>(batch.size());
-    }
+    for (const at::Tensor& batch_B : batches) report.images += batch_B.size(0);
     made_ += steps;
     return report;
   }
@@ -131,72 +211,60 @@ class PatchSgd final : public Phase {
 
  private:
   using Metrics = std::map<std::string, double>;
-  using Batches = std::vector<std::vector<int64_t>>;
+  using Batches = std::vector<at::Tensor>;
 
-  static at::Tensor on_host(const at::Tensor& tensor) {
-    return tensor.detach()
-        .to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true)
-        .contiguous();
-  }
-
-  at::Tensor kept_ids() const {
-    return torch::tensor(mixture_->moe->kept(), torch::kLong).to(context_.model->device());
-  }
-  /// Returns the rows of the router of the experts that exist.
-  at::Tensor routers() const {
-    return on_host(mixture_->moe->router->weight.index_select(0, kept_ids()));
-  }
-  void write_routers(const at::Tensor& router_Kd) {
-    at::Tensor& weight = mixture_->moe->router->weight;
-    weight.index_copy_(0, kept_ids(), router_Kd.to(weight.options()));
+  void read() {
+    samples_ = read_samples(*context_.data, context_.run_seed, count_, mixture_->options().patch);
+    check_classes(plan_.config.name, *context_.data, samples_.label_N);
+    const at::Device device = context_.model->device();
+    samples_ = {samples_.x_Nnd.to(device), samples_.label_N.to(device)};
   }
 
-  PatchSamples read() const {
-    const int64_t first = first_patch_sample(*context_.data, context_.run_seed);
-    PatchSamples samples =
-        read_patch_samples(*context_.data, first, count_, mixture_->options().patch);
-    check_classes(plan_.config.name, *context_.data, samples.label_N);
-    return samples;
-  }
-
-  /// Makes steps of Algorithm 1, step 3, or of Algorithm 2.
+  /// Makes steps of Algorithm 1, step 3, or of Algorithm 2: the network routes and computes, and
+  /// autograd differentiates its loss (eqs. 2, 10, 24).
   Metrics train(const Batches& batches) {
-    const bool routed = !mixture_->moe.is_empty(), gated = gates(*mixture_);
-    const int64_t selected =
-        routed ? std::get<ExpertChoiceOptions>(mixture_->moe->options().rule).rows : 0;
-    if (!examples_) {
-      const PatchSamples samples = read();
-      const bool fixed = routed && !gated;
-      examples_.emplace(samples.x_Nnd, samples.label_N,
-                        fixed ? select_patches(samples.x_Nnd, routers(), selected) : at::Tensor());
+    context_.model->train();
+    std::vector<at::Tensor> moved;
+    for (const auto& item : context_.model->named_parameters()) {
+      const std::vector<std::string> names = moved_.names();
+      const bool moves = std::find(names.begin(), names.end(), item.key()) != names.end();
+      at::Tensor parameter = item.value();
+      parameter.requires_grad_(moves);
+      if (moves) moved.push_back(parameter);
     }
-    PatchWeights weights{gated ? routers() : at::Tensor(), on_host(mixture_->experts->w),
-                         on_host(mixture_->experts->a)};
-    const PatchSgdOptions options{.selected = selected,
-                                  .divisor = mixture_->options().divisor,
-                                  .expert_lr = moved_.neurons.empty() ? 0.0 : config_.lr,
-                                  .router_lr = moved_.router.empty() ? 0.0 : config_.lr};
-    const PatchSgdSteps made = patch_sgd_steps(weights, *examples_, batches, options);
-    check_finite(made.loss, weights.neurons_Kdh, weights.router_Kd);
-    mixture_->experts->w.copy_(weights.neurons_Kdh);
-    if (gated) write_routers(weights.router_Kd);
-    return {{"loss", made.loss}, {"accuracy", 100.0 * made.accuracy}};
+    Restored weights(moved);
+    double loss = 0.0, accuracy = 0.0;
+    for (const at::Tensor& batch_B : batches) {
+      const at::Tensor ids_B = batch_B.to(samples_.x_Nnd.device());
+      const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
+      const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
+      const at::AutoGradMode differentiable(true);
+      const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits_BC;
+      const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
+      const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], config_.lr);
+      check_finite(mean.item<double>(), moved);
+      loss += mean.item<double>();
+      accuracy += logits_BC.argmax(1).eq(label_B).to(at::kFloat).mean().item<double>();
+    }
+    weights.keep();
+    const auto steps = static_cast<double>(batches.size());
+    return {{"loss", loss / steps}, {"accuracy", 100.0 * accuracy / steps}};
   }
 
   /// Makes steps on the linear loss (eq. 6), of each pair of classes with its own samples of a
   /// batch (section M.1).
   Metrics train_routers(const Batches& batches) {
-    if (!sums_Nd_.defined()) {
-      const PatchSamples samples = read();
-      sums_Nd_ = samples.x_Nnd.sum(1);
-      label_N_ = samples.label_N;
-    }
-    at::Tensor router_Kd = routers();
+    if (!sums_Nd_.defined()) sums_Nd_ = samples_.x_Nnd.sum(1);
+    at::Tensor& weight = mixture_->moe->router->weight;
+    const at::Tensor kept = torch::tensor(mixture_->moe->kept(), torch::kLong).to(weight.device());
+    const at::Tensor router_Kd = weight.detach().index_select(0, kept);
     double loss = 0.0;
-    for (const std::vector<int64_t>& batch : batches) {
-      const at::Tensor ids = torch::tensor(batch, torch::kLong);
-      const at::Tensor sums_Bd = sums_Nd_.index_select(0, ids);
-      const at::Tensor label_B = label_N_.index_select(0, ids);
+    for (const at::Tensor& batch_B : batches) {
+      const at::Tensor ids_B = batch_B.to(sums_Nd_.device());
+      const at::Tensor sums_Bd = sums_Nd_.index_select(0, ids_B);
+      const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
       for (int64_t c = 0; c + 1 < router_Kd.size(0); c += 2) {
         const at::Tensor y_B = label_B.eq(c).to(at::kFloat) - label_B.eq(c + 1).to(at::kFloat);
         const at::Tensor step_d =
@@ -206,15 +274,15 @@ class PatchSgd final : public Phase {
         router_Kd[c + 1].sub_(step_d, config_.lr);
       }
     }
-    check_finite(loss, router_Kd, {});
-    write_routers(router_Kd);
+    check_finite(loss, {router_Kd});
+    weight.index_copy_(0, kept, router_Kd);
     return {{"loss", loss / static_cast<double>(batches.size() * (router_Kd.size(0) / 2))}};
   }
 
-  static void check_finite(double loss, const at::Tensor& first, const at::Tensor& second) {
-    const bool finite =
-        std::isfinite(loss) && all_finite(first) && (!second.defined() || all_finite(second));
-    if (!finite) throw Diverged("the loss or a weight is not finite");
+  static void check_finite(double loss, const std::vector<at::Tensor>& weights) {
+    if (!std::isfinite(loss) || !std::all_of(weights.begin(), weights.end(), all_finite)) {
+      throw Diverged("the loss or a weight is not finite");
+    }
   }
 
   PhasePlan plan_;
@@ -223,8 +291,8 @@ class PatchSgd final : public Phase {
   std::shared_ptr<nn::PatchMixtureImpl> mixture_;
   Moved moved_;
   int64_t count_, made_ = 0;
-  std::optional<PatchExamples> examples_;  ///< Of the logistic loss.
-  at::Tensor sums_Nd_, label_N_;           ///< Of the linear loss.
+  PatchSamples samples_;  ///< Undefined before the first step.
+  at::Tensor sums_Nd_;    ///< Of the patches, for the linear loss.
 };
 
 /// Checks what the linear loss needs: a router for each class, in pairs.
@@ -255,12 +323,6 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
   }
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   if (config.loss == kLinear) check_linear(places, *mixture, classes);
-  if (!mixture->moe.is_empty() &&
-      std::get<ExpertChoiceOptions>(mixture->moe->options().rule).gate ==
-          ExpertGate::softmax_tokens) {
-    fail_usage("{}: phase '{}': a phase of kind '{}' has gates of the selected patches, or of one",
-               places.of_model("router.gate", "kind"), phase.name, phase.kind.name());
-  }
   const int64_t samples = samples_of(config, data);
   if (samples < classes) {
     fail_usage("{}: phase '{}': {} cannot have all {} classes of '{}'", places.of({"samples"}),

@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-LAYERS = ["base", "formats", "config", "parallel", "ops", "nn", "models", "data", "checkpoint", "prune", "train", "export", "report", "import"]
+LAYERS = ["base", "formats", "config", "parallel", "ops", "nn", "models", "data", "checkpoint", "prune", "train", "export", "report", "import", "papers"]
 WITHOUT_TENSORS = LAYERS[:3]
 # Readers and writers of the files of another project are of the import layer, but know as little as formats.
 FILES_OF_IMPORT = re.compile(r"src/import/\w+/files/.*")
@@ -31,6 +31,12 @@ def layer_of(path: pathlib.Path) -> str | None:
     return None
 
 
+def paper_of(path: pathlib.Path) -> str | None:
+    """The paper whose code a file is; papers do not know each other."""
+    parts = path.relative_to(ROOT).parts
+    return next((after for before, after in zip(parts, parts[1:]) if before == "papers"), None)
+
+
 def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
     problems = []
     allowed = set(LAYERS[: LAYERS.index(layer) + 1]) - FORBIDDEN.get(layer, set())
@@ -38,6 +44,9 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
         match = re.match(r"moesaic/(\w+)/", name)
         if match and match.group(1) not in allowed:
             problems.append(f"{path}: layer '{layer}' may not include {name}")
+        other = re.match(r"moesaic/papers/(\w+)/", name)
+        if other and layer == "papers" and other.group(1) != paper_of(path):
+            problems.append(f"{path}: one paper may not include another's {name}")
         if layer in WITHOUT_TENSORS and re.match(r"(torch|ATen|c10)/", name):
             problems.append(f"{path}: layer '{layer}' must do without tensors, found {name}")
     return problems
@@ -45,6 +54,8 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
 
 def family_names() -> set[str]:
     networks = [p.name for p in (ROOT / "src/models").iterdir() if p.is_dir()]
+    for header in (ROOT / "include/moesaic/papers").glob("*/*.h"):
+        networks += re.findall(r'inline constexpr char k\w+\[\] = "([\w-]+)"', header.read_text(encoding="utf-8"))
     presets = [p.parent.name for p in (ROOT / "models").glob("*/presets")]
     return {*networks, *presets, *(name.replace("_", "-") for name in networks)}
 

@@ -13,12 +13,7 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"cifar", cifar_format()},
                                            {"image_folder", image_folder_format()},
                                            {"celeba", celeba_format()},
-                                           {"clusters", clusters_format()},
                                            {"embeddings", embeddings_format()},
-                                           {"gated", gated_format()},
-                                           {"latent", latent_format()},
-                                           {"patch_patterns", patch_patterns_format()},
-                                           {"patterns", patterns_format()},
                                            {"shards", shards_format()}});
   return registry;
 }

@@ -5,23 +5,11 @@
 #include "moesaic/base/random.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_phase.h"
-#include "phases/gated.h"
-#include "phases/latent.h"
-#include "phases/patch_sgd.h"
-#include "phases/pattern_sgd.h"
 
 namespace moesaic {
 
 Registry<PhaseKind>& phase_kinds() {
-  static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()},
-                                                        {"gated_sgd", gated_sgd_kind()},
-                                                        {"gated_em", gated_em_kind()},
-                                                        {"gated_signs", gated_signs_kind()},
-                                                        {"patch_sgd", patch_sgd_kind()},
-                                                        {"pattern_sgd", pattern_sgd_kind()},
-                                                        {"spherical_sgd", spherical_sgd_kind()},
-                                                        {"router_ascent", router_ascent_kind()},
-                                                        {"ridge", ridge_kind()}});
+  static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()}});
   return registry;
 }
 

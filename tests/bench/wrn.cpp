@@ -6,10 +6,10 @@
 
 #include "bench.h"
 #include "moesaic/base/error.h"
-#include "moesaic/models/wrn_pmoe/wrn_pmoe.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/papers/pmoe/wrn_pmoe.h"
 
 namespace moesaic::bench {
 namespace {

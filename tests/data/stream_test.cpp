@@ -8,12 +8,12 @@
 #include <limits>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/cluster_mixture.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/rotate.h"
 #include "moesaic/data/validation.h"
+#include "moesaic/papers/clusters/data.h"
 
 namespace moesaic {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/data/gated_mixture.h"
 #include "moesaic/ops/gated_losses.h"
+#include "moesaic/papers/gated/data.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/support.h"
-#include "moesaic/models/cluster_moe/cluster_moe.h"
-#include "moesaic/models/image_moe/image_moe.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/papers/clusters/cluster_moe.h"
+#include "moesaic/papers/clusters/image_moe.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

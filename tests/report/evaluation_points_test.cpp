@@ -7,11 +7,11 @@
 
 #include <set>
 
-#include "moesaic/data/cluster_mixture.h"
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/models/cluster_moe/cluster_moe.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/papers/clusters/cluster_moe.h"
+#include "moesaic/papers/clusters/data.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {

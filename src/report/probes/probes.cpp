@@ -6,19 +6,12 @@ namespace moesaic {
 Registry<Probe>& probes() {
   static Registry<Probe> registry = [] {
     Registry<Probe> made("probe", {{"alignment", alignment_probe()},
-                                   {"cluster_routing", cluster_routing_probe()},
                                    {"dispatch", dispatch_probe()},
                                    {"entropy", entropy_probe()},
                                    {"flops", flops_probe()},
-                                   {"gates", gates_probe()},
                                    {"load", load_probe()},
                                    {"parameters", parameters_probe()},
-                                   {"recovery", recovery_probe()},
-                                   {"neurons", neurons_probe()},
-                                   {"proficiency", proficiency_probe()},
                                    {"relative_error", relative_error_probe()},
-                                   {"routed", routed_probe()},
-                                   {"specialisation", specialisation_probe()},
                                    {"steps", steps_probe()},
                                    {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/script.h"
+#include "moesaic/papers/clusters/cluster_moe.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the width of the router's input: that of a patch, or of a piece of a patch.
+int64_t router_width(const ClusterMoEConfig& config) {
+  return config.router && config.router->width > 0 ? config.router->width : config.width;
+}
+
+nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
+  return {.experts = present_experts(router_or_null(config.router), config.experts),
+          .patches = config.patches,
+          .width = config.width,
+          .filters = config.filters,
+          .outputs = config.scalar ? 1 : config.classes,
+          .activation = activation_from_name(config.activation),
+          .init_scale = config.init_scale,
+          .normal = config.init == "normal",
+          .bias = config.bias};
+}
+
+/// Returns a routing of all tokens to one expert.
+Routing to_one_expert(const at::Tensor& x_TPd) {
+  const int64_t tokens = x_TPd.size(0);
+  Routing routing;
+  routing.offsets = offsets_of_one_expert(tokens, x_TPd.device());
+  routing.token = at::arange(tokens, x_TPd.options().dtype(at::kInt));
+  return routing;
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const ClusterMoEConfig& config) {
+  if (config.scalar && config.classes != 2) {
+    return {fmt::format("a scalar output tells 2 classes apart, found {}", config.classes),
+            {"scalar", "classes"}};
+  }
+  if (!config.scalar && config.filters % config.classes != 0) {
+    return {
+        fmt::format("{} filters cannot be shared out among {} classes; the next that can are {}",
+                    config.filters, config.classes,
+                    (config.filters / config.classes + 1) * config.classes),
+        {"filters", "classes"}};
+  }
+  if (config.width % router_width(config) != 0) {
+    return {fmt::format("a patch of {} cannot be cut into pieces of {}", config.width,
+                        router_width(config)),
+            {"router", "width"}};
+  }
+  return router_problem(router_or_null(config.router), config.experts);
+}
+
+ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  experts = nn::FilterExperts(expert_options(config_), generator);
+  set_layer(experts.ptr(), router_or_null(config_.router), router_width(config_), config_.experts,
+            generator);
+}
+
+ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "inputs", images_BCHW);
+  const at::Tensor x_TPd = images_BCHW.squeeze(1);
+  if (moe.is_empty()) {
+    const at::Tensor y = experts->compute(x_TPd, to_one_expert(x_TPd), random).outputs;
+    return {logits_of(y), y, {}};
+  }
+  const nn::MoEOutput out = moe->forward(router_input(images_BCHW), x_TPd, random);
+  return {logits_of(out.y_Td), out.y_Td, {out}};
+}
+
+at::Tensor ClusterMoE::logits_of(const at::Tensor& y_Bo) const {
+  return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
+}
+
+at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
+  const int64_t width = router_width(config_);
+  return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
+      .sum(1);
+}
+
+at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
+  const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
+  if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
+    return patch_sums(images_BCHW);
+  }
+  const uint64_t version = images_BCHW._version();
+  if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
+    last_ = {images_BCHW, patch_sums(images_BCHW), version};
+  }
+  return last_.sums;
+}
+
+void ClusterMoE::reset_head(int64_t classes) {
+  fail_usage(
+      "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
+      config_.name, classes);
+}
+
+std::vector<int64_t> ClusterMoE::input_shape() const {
+  return {1, config_.patches, config_.width};
+}
+
+SettingPaths ClusterMoE::setting_paths() const {
+  SettingPaths paths = ImageTokenModel::setting_paths();
+  paths.image_size = "patches";
+  return paths;
+}
+
+std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
+  std::map<std::string, at::Tensor> directions = {{"expert", experts->w.detach().transpose(1, 2)}};
+  if (!moe.is_empty()) directions["router"] = moe->router->weight.detach().unsqueeze(1);
+  return directions;
+}
+
+namespace {
+
+constexpr char kAlone[] = R"(
+    inputs = images.squeeze(1)
+    y = self.experts.one_by_one(inputs, [inputs.size(0)])
+)";
+// The router sees the sum of the patches, or of their pieces.
+constexpr char kRouted[] = R"(
+    inputs = images.squeeze(1)
+    y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
+)";
+
+}  // namespace
+
+std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::vector<int64_t> shape = {config_.patches, config_.width};
+  const std::string entrance = script::entrance(input_shape());
+  const std::string logits =
+      config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n" : "    return y\n";
+  if (moe.is_empty()) {
+    return script::make_module(unit, "ClusterMoE", *this,
+                               {{"experts", script::make_experts(unit, *experts, shape)}},
+                               entrance + kAlone + logits);
+  }
+  const int64_t width = moe->options().width;
+  return script::make_module(
+      unit, "ClusterMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, shape)}},
+      entrance +
+          fmt::format(kRouted, fmt::arg("width", width),
+                      fmt::arg("pieces", config_.patches * config_.width / width)) +
+          logits);
+}
+
+}  // namespace moesaic

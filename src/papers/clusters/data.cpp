@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data with cluster structure, generated when opened.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "built_in.h"
+#include "moesaic/base/random.h"
+#include "moesaic/data/generated.h"
+#include "moesaic/papers/clusters/data.h"
+
+namespace moesaic {
+namespace {
+
+double in_range(CounterRng& rng, const std::vector<double>& range) {
+  return range[0] + (range[1] - range[0]) * rng.uniform();
+}
+
+double sign(CounterRng& rng) {
+  return rng.below(2) == 0 ? -1.0 : 1.0;
+}
+
+/// Writes one example to x [P, d]; returns {label, cluster}.
+class ExampleMaker {
+ public:
+  ExampleMaker(const ClusterMixtureConfig& config, const ClusterSignals& signals)
+      : config_(config),
+        v_(signals.v_Kd.const_data_ptr<float>()),
+        c_(signals.c_Kd.const_data_ptr<float>()) {}
+
+  std::pair<int64_t, int64_t> make(CounterRng rng, float* x) const {
+    const auto clusters = static_cast<uint64_t>(config_.clusters);
+    const auto k = static_cast<int64_t>(rng.below(clusters));
+    const auto other = (k + 1 + static_cast<int64_t>(rng.below(clusters - 1))) % config_.clusters;
+    const double y = sign(rng);
+    const std::vector<int64_t> place = order(rng);
+    const auto patch = [&](size_t i) { return x + place[i] * config_.width; };
+    put(y * in_range(rng, config_.alpha), v_ + k * config_.width, patch(0));
+    put(in_range(rng, config_.beta), c_ + k * config_.width, patch(1));
+    const double epsilon = sign(rng);
+    put(epsilon * in_range(rng, config_.gamma), v_ + other * config_.width, patch(2));
+    const double deviation =
+        config_.scale * config_.noise / std::sqrt(static_cast<double>(config_.width));
+    for (size_t i = 3; i < place.size(); ++i) {
+      for (int64_t j = 0; j < config_.width; ++j) {
+        patch(i)[j] = static_cast<float>(deviation * rng.normal());
+      }
+    }
+    return {y > 0 ? 1 : 0, k};
+  }
+
+ private:
+  /// Returns the position of each patch (Fisher-Yates shuffle).
+  std::vector<int64_t> order(CounterRng& rng) const {
+    std::vector<int64_t> places(static_cast<size_t>(config_.patches));
+    for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
+    // The order is always drawn, so that later draws stay the same.
+    std::vector<int64_t> shuffled = places;
+    for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.below(i)]);
+    return config_.shuffle ? shuffled : places;
+  }
+
+  void put(double strength, const float* direction, float* patch) const {
+    for (int64_t j = 0; j < config_.width; ++j) {
+      patch[j] = static_cast<float>(config_.scale * strength * direction[j]);
+    }
+  }
+
+  const ClusterMixtureConfig& config_;
+  const float *v_, *c_;
+};
+
+}  // namespace
+
+ConfigProblem config_problem(const ClusterMixtureConfig& config) {
+  for (const auto& [name, range] :
+       {std::pair{"alpha", &config.alpha}, {"beta", &config.beta}, {"gamma", &config.gamma}}) {
+    if (range->size() != 2 || (*range)[0] > (*range)[1]) {
+      return {fmt::format("{} must be two numbers in order, the min and the max", name), {name}};
+    }
+  }
+  if (2 * config.clusters > config.width) {
+    return {fmt::format("{} clusters have {} orthogonal signals and centres, which do not fit into "
+                        "{} dimensions",
+                        config.clusters, 2 * config.clusters, config.width),
+            {"width", "clusters"}};
+  }
+  return {};
+}
+
+ClusterSignals cluster_signals(const ClusterMixtureConfig& config) {
+  CounterRng rng(static_cast<uint64_t>(config.seed), stream_id("clusters.signals"), 0);
+  at::Tensor normal = at::empty({config.width, 2 * config.clusters}, at::kDouble);
+  auto* const numbers = normal.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < normal.numel(); ++i) numbers[i] = rng.normal();
+  const at::Tensor vectors = std::get<0>(at::linalg_qr(normal)).t().to(at::kFloat).contiguous();
+  return {vectors.slice(0, 0, config.clusters).clone(), vectors.slice(0, config.clusters).clone()};
+}
+
+ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const std::string& split) {
+  const int64_t count = split == "train" ? config.train : config.test;
+  return cluster_examples(config, cluster_signals(config), split, 0, count);
+}
+
+ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                                 const std::string& split, int64_t first, int64_t count) {
+  ClusterExamples examples{at::empty({count, config.patches, config.width}, at::kFloat),
+                           at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
+  const ExampleMaker maker(config, signals);
+  auto* const x = examples.x_NPd.mutable_data_ptr<float>();
+  auto* const labels = examples.labels_N.mutable_data_ptr<int64_t>();
+  auto* const clusters = examples.cluster_N.mutable_data_ptr<int64_t>();
+  const uint64_t stream = stream_id("clusters." + split);
+  at::parallel_for(0, count, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const CounterRng rng(static_cast<uint64_t>(config.seed), stream,
+                           static_cast<uint64_t>(first + i));
+      std::tie(labels[i], clusters[i]) = maker.make(rng, x + i * config.patches * config.width);
+    }
+  });
+  return examples;
+}
+
+DatasetFormat clusters_format() {
+  const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
+    info.classes = {"-1", "+1"};
+    for (int64_t k = 1; k <= config.clusters; ++k)
+      info.groups.push_back(fmt::format("cluster {}", k));
+    const ClusterSignals signals = cluster_signals(config);
+    const auto inputs = [config, signals, split = info.split](int64_t first, int64_t count) {
+      const ClusterExamples made = cluster_examples(config, signals, split, first, count);
+      return DatasetInputs{made.x_NPd.unsqueeze(1), made.labels_N, made.cluster_N};
+    };
+    return {.inputs = inputs, .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
+  };
+  DatasetFormat format = generated_format<ClusterMixtureConfig>(
+      "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
+  format.class_count = [](const DatasetSpec&) { return int64_t{2}; };
+  return format;
+}
+
+}  // namespace moesaic

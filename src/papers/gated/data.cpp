@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data of a gated mixture, generated: an endless training split and a test split.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "../../ops/cpu/vector_clones.h"
+#include "../../ops/route_math.h"
+#include "built_in.h"
+#include "moesaic/base/random.h"
+#include "moesaic/data/generated.h"
+#include "moesaic/ops/normals.h"
+#include "moesaic/papers/gated/data.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int kPart = 256;  // Examples that are made side by side.
+constexpr int kLanes = 64;  // Of them in registers: some vectors of any processor.
+
+at::Tensor unit_rows(const at::Tensor& rows) {
+  return rows / rows.norm(2, {1}, true);
+}
+
+at::Tensor normal_rows(const GatedMixtureConfig& config, const char* purpose, int64_t rows) {
+  const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id(purpose));
+  at::Tensor out = at::empty({config.width, rows}, at::kFloat);
+  random.normals(0, rows, config.width, out.mutable_data_ptr<float>(), rows);
+  return out.t().to(at::kDouble);
+}
+
+/// Numbers of a part's examples, which lie side by side.
+struct Part {
+  std::vector<float> normals, choice, products, logits;
+
+  Part(int64_t d, int64_t k)
+      : normals(static_cast<size_t>((d + 1) * kPart)),
+        choice(kPart),
+        products(static_cast<size_t>(k * kPart)),
+        logits(static_cast<size_t>(k * kPart)) {}
+};
+
+/// Computes to[i] = <weights[i], x> for all examples of a part.
+MOESAIC_IN_CLONE void project_part(const float* x, const float* weights, int64_t rows, int64_t d,
+                                   float* to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int begin = 0; begin < kPart; begin += kLanes) {
+      float sums[kLanes] = {};
+      for (int64_t j = 0; j < d; ++j) {
+        const float weight = weights[i * d + j];
+        const float* const numbers = x + j * kPart + begin;
+        for (int l = 0; l < kLanes; ++l) sums[l] += weight * numbers[l];
+      }
+      std::copy_n(sums, kLanes, to + i * kPart + begin);
+    }
+  }
+}
+
+/// Writes g's argument of the expert that the gates give to each example's uniform number.
+MOESAIC_VECTOR_CLONES
+void choose_experts(const float* a, const float* w, int64_t d, int64_t k, Part& part, float* z) {
+  project_part(part.normals.data(), a, k, d, part.products.data());
+  project_part(part.normals.data(), w, k - 1, d, part.logits.data());
+  float* const logits = part.logits.data();
+  float max[kPart], sum[kPart];
+  for (int s = 0; s < kPart; ++s) {
+    logits[(k - 1) * kPart + s] = max[s] = 0.0f;
+    sum[s] = 0.0f;
+    z[s] = part.products[static_cast<size_t>((k - 1) * kPart + s)];
+  }
+  for (int64_t i = 0; i + 1 < k; ++i) {
+    for (int s = 0; s < kPart; ++s) {
+      max[s] = logits[i * kPart + s] > max[s] ? logits[i * kPart + s] : max[s];
+    }
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    for (int s = 0; s < kPart; ++s) {
+      sum[s] += ops::softmax_exp(logits[i * kPart + s] - max[s]);
+      logits[i * kPart + s] = sum[s];  // Those up to the expert's own.
+    }
+  }
+  for (int64_t i = k - 2; i >= 0; --i) {
+    const float* const own = part.products.data() + i * kPart;
+    for (int s = 0; s < kPart; ++s) {
+      z[s] = part.choice[static_cast<size_t>(s)] * sum[s] < logits[i * kPart + s] ? own[s] : z[s];
+    }
+  }
+}
+
+/// Makes a part of the examples, x with a number's examples side by side: x_dN.
+class GatedExampleMaker {
+ public:
+  GatedExampleMaker(const GatedMixtureConfig& config, const GatedTruth& truth,
+                    const std::string& split)
+      : d_(config.width),
+        k_(config.experts),
+        noise_(static_cast<float>(config.noise)),
+        link_(link_from_name(config.link)),
+        a_(truth.a_kd.contiguous()),
+        w_(truth.w_kd.contiguous()),
+        random_(static_cast<uint64_t>(config.seed), stream_id("gated." + split)) {}
+
+  void make(int64_t first, int64_t count, float* x_dN, int64_t stride, float* y_N) const {
+    Part part(d_, k_);
+    random_.normals(first, count, d_ + 1, part.normals.data(), kPart);
+    random_.uniforms(first, count, d_ / 4 + 1, part.choice.data());
+    float z[kPart];
+    choose_experts(a_.const_data_ptr<float>(), w_.const_data_ptr<float>(), d_, k_, part, z);
+    const float* const noise = part.normals.data() + d_ * kPart;
+    with_link(link_, [&](auto kind) {
+      for (int64_t i = 0; i < count; ++i) {
+        y_N[i] = link_at<decltype(kind)::value>(z[i]) + noise_ * noise[i];
+      }
+    });
+    for (int64_t j = 0; j < d_; ++j) {
+      std::copy_n(part.normals.data() + j * kPart, count, x_dN + j * stride);
+    }
+  }
+
+ private:
+  int64_t d_, k_;
+  float noise_;
+  Link link_;
+  at::Tensor a_, w_;
+  SampleRandom random_;
+};
+
+}  // namespace
+
+ConfigProblem config_problem(const GatedMixtureConfig& config) {
+  if (2 * config.experts - 1 <= config.width) return {};
+  return {fmt::format("{} experts have {} regressors and gates, which must be independent "
+                      "(assumption 3): {} dimensions are too few, at most {} experts fit",
+                      config.experts, 2 * config.experts - 1, config.width, (config.width + 1) / 2),
+          {"experts", "width"}};
+}
+
+GatedTruth gated_truth(const GatedMixtureConfig& config) {
+  const int64_t k = config.experts, all = 2 * k - 1;
+  const at::Tensor axes = at::eye(all, config.width, at::kDouble);
+  // Orthonormal rows that are orthogonal to those of `first` and among each other.
+  const auto orthogonal_to = [&](const at::Tensor& first, int64_t count) {
+    const at::Tensor rows = at::cat({first, normal_rows(config, "gated.orthogonal", count)});
+    return std::get<0>(at::linalg_qr(rows.t())).t().narrow(0, first.size(0), count);
+  };
+  const auto directions = [&](const std::string& kind, const char* purpose, int64_t begin,
+                              int64_t count, const at::Tensor& earlier) {
+    if (kind == kAxes) return axes.narrow(0, begin, count);
+    if (kind == kOrthogonal) return orthogonal_to(earlier, count);
+    return unit_rows(normal_rows(config, purpose, count));
+  };
+  const at::Tensor a =
+      directions(config.regressors, "gated.regressors", 0, k, axes.narrow(0, 0, 0));
+  const at::Tensor w = directions(config.gates, "gated.gates", k, k - 1, a) * config.gate_norm;
+  return {a.to(at::kFloat).contiguous(), w.to(at::kFloat).contiguous()};
+}
+
+GatedExamples gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
+                             const std::string& split, int64_t first, int64_t count) {
+  const at::Tensor x_dN = at::empty({config.width, count}, at::kFloat);
+  GatedExamples out{x_dN.t(), at::empty({count}, at::kFloat)};
+  const GatedExampleMaker maker(config, truth, split);
+  auto *const x = x_dN.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
+  const int64_t parts = (count + kPart - 1) / kPart;
+  at::parallel_for(0, parts, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t at = part * kPart;
+      maker.make(first + at, std::min<int64_t>(kPart, count - at), x + at, count, y + at);
+    }
+  });
+  return out;
+}
+
+DatasetFormat gated_format() {
+  const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
+    info.targets = {"y"};
+    const GatedTruth truth = gated_truth(config);
+    Directions directions = {{"regressor", truth.a_kd}};
+    if (truth.w_kd.size(0) > 0) directions["gate"] = truth.w_kd;
+    const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
+      const GatedExamples made = gated_examples(config, truth, split, first, count);
+      return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
+                           .targets_NK = made.y_N.unsqueeze(1)};
+    };
+    return {.inputs = inputs, .directions = std::move(directions)};
+  };
+  return generated_format<GatedMixtureConfig>(
+      "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)", make);
+}
+
+}  // namespace moesaic

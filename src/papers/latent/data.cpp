@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data of the latent paper, generated: an endless training split and a test split.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "../../ops/cpu/vector_clones.h"
+#include "built_in.h"
+#include "moesaic/base/hermite.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/random.h"
+#include "moesaic/data/generated.h"
+#include "moesaic/ops/normals.h"
+#include "moesaic/papers/latent/data.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int kPart = 64;   // Examples that are made side by side.
+constexpr int kLanes = 16;  // Partial sums of a product, in a fixed order.
+
+struct Products {
+  float local, global;
+};
+
+/// Adds the mean to x and returns its products with both directions.
+MOESAIC_VECTOR_CLONES
+Products move_and_project(float* x, const float* mean, const float* local, const float* global,
+                          int64_t d) {
+  float a[kLanes] = {}, b[kLanes] = {};
+  int64_t j = 0;
+  for (; j + kLanes <= d; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      x[j + l] += mean[j + l];
+      a[l] += local[j + l] * x[j + l];
+      b[l] += global[j + l] * x[j + l];
+    }
+  }
+  for (int l = 0; j < d; ++j, ++l) {
+    x[j] += mean[j];
+    a[l] += local[j] * x[j];
+    b[l] += global[j] * x[j];
+  }
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) {
+      a[l] += a[l + half];
+      b[l] += b[l + half];
+    }
+  }
+  return {a[0], b[0]};
+}
+
+/// Makes up to kPart examples at a time.
+class LatentExampleMaker {
+ public:
+  LatentExampleMaker(const LatentClustersConfig& config, const LatentTruth& truth,
+                     const std::string& split)
+      : config_(config),
+        truth_(truth),
+        noise_(split == "train" ? config.noise : 0.0),
+        random_(static_cast<uint64_t>(config.seed), stream_id("latent." + split)),
+        noise_random_(static_cast<uint64_t>(config.seed), stream_id("latent.noise." + split)) {}
+
+  void make(int64_t first, int64_t count, float* x_Nd, float* y_N, int64_t* cluster_N) const {
+    const int64_t d = config_.width, clusters = config_.clusters;
+    float choice[kPart], noise[kPart] = {};
+    random_.normal_rows(first, count, d, x_Nd, d);
+    random_.uniforms(first, count, d / 4 + 1, choice);
+    if (noise_ > 0.0) noise_random_.normals(first, count, 1, noise, kPart);
+    const auto row = [d](const at::Tensor& rows, int64_t c) {
+      return rows.const_data_ptr<float>() + c * d;
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t c = std::min<int64_t>(
+          clusters - 1, static_cast<int64_t>(choice[i] * static_cast<float>(clusters)));
+      const Products at = move_and_project(x_Nd + i * d, row(truth_.mean_Cd, c),
+                                           row(truth_.local_Cd, c), row(truth_.global_1d, 0), d);
+      const auto task = static_cast<size_t>(c) % config_.local.size();
+      const double y =
+          hermite_series(config_.local[task], at.local) +
+          truth_.sign[static_cast<size_t>(c)] * hermite_series(config_.global, at.global) +
+          noise_ * noise[i];
+      y_N[i] = static_cast<float>(y);
+      cluster_N[i] = c;
+    }
+  }
+
+ private:
+  const LatentClustersConfig& config_;
+  const LatentTruth& truth_;
+  double noise_;
+  SampleRandom random_, noise_random_;  ///< Noise leaves the bits of all else as they are.
+};
+
+/// Gives rows the norm 1, and makes them orthogonal by Gram-Schmidt; plain loops have the same bits
+/// everywhere.
+void make_unit_rows(double* rows, int64_t count, int64_t d, bool orthogonal) {
+  const auto product = [d](const double* a, const double* b) {
+    double sum = 0.0;
+    for (int64_t j = 0; j < d; ++j) sum += a[j] * b[j];
+    return sum;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    double* const row = rows + i * d;
+    for (int64_t before = 0; orthogonal && before < i; ++before) {
+      const double* const other = rows + before * d;
+      const double along = product(row, other);
+      for (int64_t j = 0; j < d; ++j) row[j] -= along * other[j];
+    }
+    const double norm = std::sqrt(product(row, row));
+    for (int64_t j = 0; j < d; ++j) row[j] /= norm;
+  }
+}
+
+ConfigProblem exponent_problem(const std::vector<double>& coefficients, const std::string& key) {
+  const int64_t exponent = information_exponent(coefficients);
+  if (exponent > 2) return {};
+  if (exponent < 0) return {fmt::format("{} has no coefficient that is not 0", key), {key}};
+  return {fmt::format("{} has the information exponent {}; it must be 3 or more (assumption 3.2): "
+                      "leave the coefficients 0 to 2 at 0",
+                      key, exponent),
+          {key}};
+}
+
+}  // namespace
+
+int64_t information_exponent(const std::vector<double>& coefficients) {
+  for (size_t i = 0; i < coefficients.size(); ++i) {
+    if (coefficients[i] != 0.0) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+ConfigProblem config_problem(const LatentClustersConfig& config) {
+  const int64_t directions = 2 * config.clusters + 1;
+  if (directions > config.width) {
+    return {fmt::format("{} clusters have {} directions (w_c, v_c and w_g): {} dimensions are too "
+                        "few",
+                        config.clusters, directions, config.width),
+            {"width", "clusters"}};
+  }
+  if (static_cast<int64_t>(config.local.size()) > config.clusters) {
+    return {fmt::format("local has {} tasks for {} clusters", config.local.size(), config.clusters),
+            {"local", "clusters"}};
+  }
+  for (size_t c = 0; c < config.local.size(); ++c) {
+    ConfigProblem problem = exponent_problem(config.local[c], fmt::format("local.{}", c));
+    if (!problem.empty()) return problem;
+  }
+  return exponent_problem(config.global, "global");
+}
+
+std::string departures(const LatentClustersConfig& config) {
+  const int64_t k = information_exponent(config.global);
+  const auto leading = [](const std::vector<double>& c) {
+    return std::abs(c[static_cast<size_t>(information_exponent(c))]);
+  };
+  bool exponents = false, coefficients = false, norms = false;
+  const auto look = [&](const std::vector<double>& c) {
+    exponents = exponents || information_exponent(c) != k;
+    coefficients = coefficients || std::abs(leading(c) - leading(config.global)) > 1e-9;
+    double square = 0.0;
+    for (const double coefficient : c) square += coefficient * coefficient;
+    norms = norms || std::abs(square - 1.0) > 1e-9;
+  };
+  for (const std::vector<double>& c : config.local) look(c);
+  look(config.global);
+  std::vector<std::string> found;
+  if (k % 2 != 0) found.push_back(fmt::format("an odd information exponent, {}", k));
+  if (exponents) found.emplace_back("tasks of different information exponents");
+  if (coefficients) found.emplace_back("leading coefficients of different magnitude");
+  if (norms) found.emplace_back("tasks whose mean square is not 1");
+  if (config.directions == "random") {
+    found.emplace_back("means that are not orthogonal to the tasks' directions");
+  }
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
+LatentTruth latent_truth(const LatentClustersConfig& config) {
+  const int64_t clusters = config.clusters, all = 2 * clusters + 1;
+  const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id("latent.directions"));
+  const at::Tensor drawn_dK = at::empty({config.width, all}, at::kFloat);
+  random.normals(0, all, config.width, drawn_dK.mutable_data_ptr<float>(), all);
+  const at::Tensor rows = drawn_dK.t().to(at::kDouble).contiguous();
+  make_unit_rows(rows.mutable_data_ptr<double>(), all, config.width,
+                 config.directions == "orthogonal");
+  const auto part = [&](int64_t begin, int64_t count, double norm) {
+    return (rows.narrow(0, begin, count) * norm).to(at::kFloat).contiguous();
+  };
+  LatentTruth truth{
+      part(0, clusters, 1.0), part(clusters, 1, 1.0), part(clusters + 1, clusters, config.rho), {}};
+  for (int64_t c = 0; c < clusters; ++c) truth.sign.push_back(c % 2 == 0 ? 1.0 : -1.0);
+  if (clusters % 2 != 0) {
+    truth.sign.back() = -0.5;
+    truth.sign[truth.sign.size() - 2] = -0.5;
+  }
+  return truth;
+}
+
+LatentExamples latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
+                               const std::string& split, int64_t first, int64_t count) {
+  const int64_t d = config.width;
+  LatentExamples out{at::empty({count, d}, at::kFloat), at::empty({count}, at::kFloat),
+                     at::empty({count}, at::kLong)};
+  const LatentExampleMaker maker(config, truth, split);
+  auto *const x = out.x_Nd.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
+  auto* const cluster = out.cluster_N.mutable_data_ptr<int64_t>();
+  at::parallel_for(0, (count + kPart - 1) / kPart, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t at = part * kPart;
+      maker.make(first + at, std::min<int64_t>(kPart, count - at), x + at * d, y + at,
+                 cluster + at);
+    }
+  });
+  return out;
+}
+
+DatasetFormat latent_format() {
+  const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> GeneratedSplit {
+    info.targets = {"y"};
+    for (int64_t c = 1; c <= config.clusters; ++c)
+      info.groups.push_back(fmt::format("cluster {}", c));
+    const std::string departed = departures(config);
+    if (info.split == "train" && !departed.empty()) {
+      log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
+                  info.name, departed);
+    }
+    const LatentTruth truth = latent_truth(config);
+    const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
+      const LatentExamples made = latent_examples(config, truth, split, first, count);
+      return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
+                           .groups_N = made.cluster_N,
+                           .targets_NK = made.y_N.unsqueeze(1)};
+    };
+    return {.inputs = inputs,
+            .directions = {
+                {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}}};
+  };
+  return generated_format<LatentClustersConfig>(
+      "latent", "generated inputs and targets with latent clusters (latent paper)", make);
+}
+
+}  // namespace moesaic

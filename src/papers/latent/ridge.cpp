@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase kind "ridge": the second layers of all experts by one ridge regression in closed form,
+// phase IV of Algorithm 1 of the latent paper.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "built_in.h"
+#include "moesaic/base/error.h"
+#include "phase.h"
+
+namespace moesaic {
+namespace {
+
+struct RidgeConfig {
+  double bias = 3.0;
+  bool flip = true;
+  std::vector<double> lambdas = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1};
+  int64_t held_out = 8192, block = 4096;
+};
+template <class Fields>
+void describe(Fields& f, RidgeConfig& c) {
+  f("bias", c.bias, "C_b: new biases are U[-C_b, C_b]", between(0.0, 1e3));
+  f("flip", c.flip, "turn first layers of ReLU neurons round at random (appendix A.3)");
+  f("lambdas", c.lambdas,
+    "weights of the squared norm to choose among, relative to the mean square of a neuron's "
+    "feature",
+    not_empty, above(0.0));
+  f("held_out", c.held_out, "samples after those of the steps, by whose error one is chosen",
+    between(1, 1e8));
+  f("block", c.block, "samples, a step each, whose products are summed at once",
+    between(1, 1048576));
+}
+
+constexpr const char *kGram = "gram", *kMoment = "moment";
+
+/// Features of a block's samples: for each expert its samples and 1/J sigma of its neurons.
+struct Features {
+  std::vector<at::Tensor> sample;  ///< int64 [R]
+  std::vector<at::Tensor> value;   ///< float64 [R, J]
+};
+
+class Ridge final : public LatentPhase {
+ public:
+  Ridge(const PhasePlan& plan, PhaseContext context)
+      : LatentPhase(plan, std::move(context), nn::kEveryAboveZero),
+        config_(settings_of<RidgeConfig>(plan_.config)) {}
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    begin();
+    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    const Samples block = samples(made_, steps);
+    add(features(block, made_), block.y_S.to(at::kDouble));
+    made_ += steps;
+    StepReport report{.images = steps, .steps = steps};
+    if (done()) solve(report);
+    return report;
+  }
+
+  std::string remedy() const override {
+    return fmt::format("give phases.{}.lambdas larger ones", plan_.config.name);
+  }
+
+  PhaseState state() const override {
+    PhaseState state = LatentPhase::state();
+    if (gram_NN_.defined()) state.tensors = {{kGram, gram_NN_}, {kMoment, moment_N_}};
+    return state;
+  }
+  void load(const PhaseState& state) override {
+    LatentPhase::load(state);
+    if (made_ == 0 || done()) return;
+    const auto gram = state.tensors.find(kGram), moment = state.tensors.find(kMoment);
+    const int64_t n = experts().a.numel();
+    const bool valid = gram != state.tensors.end() && moment != state.tensors.end() &&
+                       gram->second.sizes() == at::IntArrayRef({n, n}) &&
+                       moment->second.sizes() == at::IntArrayRef({n});
+    if (!valid) fail("phase '{}': its state is damaged", plan_.config.name);
+    gram_NN_ = gram->second.clone();
+    moment_N_ = moment->second.clone();
+  }
+
+ private:
+  int64_t hidden() const { return experts().w.size(1); }
+
+  /// Draws biases and signs of first layers. The network has them at the end only, with the second
+  /// layers that belong to them; a resumed phase draws the same again.
+  void begin() {
+    if (w_KJd_.defined()) return;
+    const nn::ShallowExpertsImpl& own = experts();
+    const at::Generator draws = generator("latent.ridge");
+    const at::Tensor bias = at::empty(own.b.sizes());
+    b_KJ_ = bias.uniform_(-config_.bias, config_.bias, draws).to(own.b.options());
+    w_KJd_ = own.w.detach();
+    if (config_.flip && !own.hermite.defined()) {
+      const at::Tensor sign = at::empty(own.b.sizes()).bernoulli_(0.5, draws) * 2 - 1;
+      w_KJd_ = w_KJd_ * sign.unsqueeze(2).to(own.w.options());
+    }
+    if (gram_NN_.defined()) return;
+    const int64_t n = own.a.numel();
+    gram_NN_ = at::zeros({n, n}, at::kDouble);
+    moment_N_ = at::zeros({n}, at::kDouble);
+  }
+
+  Features features(const Samples& block, int64_t first) const {
+    const RoutedSamples rows = routed(block, first, router_rows(layer_)).rows;
+    const auto* const offset = rows.offset.const_data_ptr<int64_t>();
+    Features made;
+    for (int64_t k = 0; k < experts().count(); ++k) {
+      const at::Tensor sample = rows.sample.slice(0, offset[k], offset[k + 1]).to(at::kLong);
+      const at::Tensor x = block.x_Sd.index_select(0, sample).to(context_.model->device());
+      made.sample.push_back(sample);
+      const at::Tensor& hermite = experts().hermite;
+      const at::Tensor hermite_JK = hermite.defined() ? hermite[k] : hermite;
+      const at::Tensor values = nn::shallow_neurons(x, w_KJd_[k], b_KJ_[k], hermite_JK);
+      made.value.push_back(values.to(at::kCPU, at::kDouble) / static_cast<double>(hidden()));
+    }
+    return made;
+  }
+
+  /// Adds to the normal equations, of which the blocks above the diagonal are kept: two experts
+  /// share the samples that both of them have.
+  void add(const Features& made, const at::Tensor& y_S) {
+    const int64_t j = hidden();
+    for (int64_t k = 0; k < experts().count(); ++k) {
+      const auto i = static_cast<size_t>(k);
+      moment_N_.narrow(0, k * j, j).addmv_(made.value[i].t(), y_S.index_select(0, made.sample[i]));
+      // The place of each sample among the expert's, or -1.
+      const at::Tensor place_S = at::full({y_S.size(0)}, -1, at::kLong);
+      place_S.index_copy_(0, made.sample[i], at::arange(made.sample[i].size(0)));
+      for (int64_t l = k; l < experts().count(); ++l) {
+        const at::Tensor place = place_S.index_select(0, made.sample[static_cast<size_t>(l)]);
+        const at::Tensor both = place.ge(0).nonzero().squeeze(1);
+        if (both.size(0) == 0) continue;
+        const at::Tensor first = made.value[i].index_select(0, place.index_select(0, both));
+        const at::Tensor second = made.value[static_cast<size_t>(l)].index_select(0, both);
+        gram_NN_.narrow(0, k * j, j).narrow(1, l * j, j).addmm_(first.t(), second);
+      }
+    }
+  }
+
+  /// Solves for every lambda, chooses one by the held-out samples and writes its solution.
+  void solve(StepReport& report) {
+    const auto count = static_cast<double>(plan_.steps);
+    const at::Tensor active = gram_NN_.diagonal().gt(0).nonzero().squeeze(1);
+    if (active.size(0) == 0) {
+      fail("phase '{}': the router gives no sample to any expert", plan_.config.name);
+    }
+    const at::Tensor upper = gram_NN_.triu() + gram_NN_.triu(1).t();
+    const at::Tensor gram = upper.index_select(0, active).index_select(1, active) / count;
+    const at::Tensor moment = moment_N_.index_select(0, active).unsqueeze(1) / count;
+    const double unit = gram.diagonal().mean().item<double>();
+    std::vector<at::Tensor> solutions;
+    std::vector<double> lambdas;
+    for (const double lambda : config_.lambdas) {
+      at::Tensor with = gram.clone();
+      with.diagonal().add_(lambda * unit);
+      const auto [factor, info] = at::linalg_cholesky_ex(with);
+      if (info.item<int32_t>() != 0) continue;
+      at::Tensor all = at::zeros({moment_N_.size(0)}, at::kDouble);
+      all.index_copy_(0, active, at::cholesky_solve(moment, factor).squeeze(1));
+      if (!all_finite(all)) continue;
+      solutions.push_back(all);
+      lambdas.push_back(lambda);
+    }
+    if (solutions.empty()) throw Diverged("no lambda leaves the normal equations definite");
+    const at::Tensor error_L = held_out_errors(at::stack(solutions, 1));
+    if (!all_finite(error_L)) throw Diverged("an error on the held-out samples is not finite");
+    const auto best = error_L.argmin().item<int64_t>();
+    for (size_t l = 0; l < lambdas.size(); ++l) {
+      report.metrics[fmt::format("held_out_{:g}", lambdas[l])] =
+          error_L[static_cast<int64_t>(l)].item<double>();
+    }
+    report.metrics["lambda"] = lambdas[static_cast<size_t>(best)];
+    experts().w.copy_(w_KJd_);
+    experts().b.copy_(b_KJ_);
+    experts().a.copy_(solutions[static_cast<size_t>(best)].view_as(experts().a));
+    gram_NN_ = moment_N_ = at::Tensor();
+  }
+
+  /// Returns the mean squared error of each solution [N, L] over the variance of the targets.
+  at::Tensor held_out_errors(const at::Tensor& solution_NL) const {
+    at::Tensor squares_L = at::zeros({solution_NL.size(1)}, at::kDouble);
+    double sum = 0.0, square = 0.0;
+    for (int64_t done = 0; done < config_.held_out; done += config_.block) {
+      const int64_t first = plan_.steps + done;
+      const Samples block = samples(first, std::min(config_.block, config_.held_out - done));
+      const at::Tensor y_S = block.y_S.to(at::kDouble);
+      at::Tensor off_SL = -y_S.unsqueeze(1).repeat({1, solution_NL.size(1)});
+      const Features made = features(block, first);
+      for (int64_t k = 0; k < experts().count(); ++k) {
+        const auto i = static_cast<size_t>(k);
+        off_SL.index_add_(0, made.sample[i],
+                          made.value[i].mm(solution_NL.narrow(0, k * hidden(), hidden())));
+      }
+      squares_L += off_SL.square().sum(0);
+      sum += y_S.sum().item<double>();
+      square += y_S.square().sum().item<double>();
+    }
+    const auto count = static_cast<double>(config_.held_out);
+    return squares_L / (square - sum * sum / count);
+  }
+
+  const RidgeConfig& config_;  ///< Part of plan_.
+  at::Tensor w_KJd_, b_KJ_;    ///< First layers of the regression.
+  at::Tensor gram_NN_, moment_N_;
+};
+
+}  // namespace
+
+PhaseKind ridge_kind() {
+  return kind_of_phase<Ridge>(
+      "ridge", RidgeConfig{},
+      "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
+      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+        plan_latent(plan, places, model, data, 1);
+      });
+}
+
+}  // namespace moesaic

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/papers/pruning_theory/model.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "moesaic/base/error.h"
+#include "moesaic/models/router_config.h"
+#include "moesaic/nn/init.h"
+
+namespace moesaic {
+namespace {
+
+nn::RouterOptions pattern_router(const PatternMoEConfig& config) {
+  ExpertChoiceOptions rule;
+  rule.gate = ExpertGate::softmax_selected;
+  rule.rows = config.selected;
+  rule.group_size = config.tokens;
+  rule.kept = config.kept_experts;
+  nn::RouterOptions options;
+  options.width = config.patterns;
+  options.experts = config.experts;
+  options.rule = rule;
+  return options;
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const PatternMoEConfig& config) {
+  if (config.selected > config.tokens) {
+    return {fmt::format("an expert cannot select {} of {} tokens", config.selected, config.tokens),
+            {"selected", "tokens"}};
+  }
+  if (config.kept_experts.empty()) return {};
+  ConfigProblem problem = kept_problem(config.kept_experts, config.experts, "kept_experts");
+  problem.blamed = {"kept_experts"};
+  return problem;
+}
+
+PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  experts = nn::PatternExperts(config_.experts, config_.patterns, config_.hidden,
+                               config_.neuron_std, generator);
+  if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
+  moe = register_module("moe", nn::MoELayer(pattern_router(config_), experts.ptr(), generator));
+  const torch::NoGradGuard no_grad;
+  moe->router->weight.normal_(0.0, config_.router_std, generator);
+}
+
+ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "inputs", images_BCHW);
+  const at::Tensor tokens_T1 = images_BCHW.reshape({-1, 1});
+  const at::Tensor known = at::arange(config_.patterns, tokens_T1.options());
+  const at::Tensor x_Td = tokens_T1.eq(known).to(moe->router->weight.scalar_type());
+  nn::MoEOutput routed = moe->forward(x_Td, tokens_T1, random);
+  const at::Tensor f_B1 =
+      routed.y_Td.view({images_BCHW.size(0), config_.tokens}).sum(1, /*keepdim=*/true);
+  ModelOutput out;
+  out.pre_logits = f_B1;
+  out.logits = at::cat({f_B1 / 2, -f_B1 / 2}, 1);
+  out.routings.push_back(std::move(routed));
+  return out;
+}
+
+nlohmann::ordered_json PatternMoE::config() const {
+  PatternMoEConfig config = config_;
+  config.kept_experts = nn::kept_experts(moe->options().rule);
+  return to_json(config);
+}
+
+void PatternMoE::reset_head(int64_t classes) {
+  fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
+             config_.name, classes);
+}
+
+std::map<std::string, at::Tensor> PatternMoE::weight_directions() const {
+  return {{"router", moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1)},
+          {"neuron", experts->w.detach().transpose(1, 2)}};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/papers/gated/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "base/support.h"
+#include "moesaic/config/document.h"
+#include "moesaic/export/torchscript.h"
+#include "moesaic/models/registry.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using at::Tensor;
+using testing::expect_close;
+using testing::randn;
+
+std::shared_ptr<Model> build(const std::string& json) {
+  return build_model(Document::from_text(json, "model.json").root(), 3);
+}
+
+TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
+  const auto model = build(
+      R"({"name": "gated-moe", "width": 4, "experts": 3, "link": "sigmoid", "gates": "random"})");
+  const auto& mixture = *dynamic_cast<GatedMoE&>(*model).mixture;
+  const Tensor x = randn({5, 1, 1, 4}, 1, torch::kFloat);
+  const Tensor found = model->forward(x).logits;
+  for (int64_t b = 0; b < 5; ++b) {
+    double sum = 0.0, y = 0.0;
+    for (int64_t i = 0; i < 3; ++i) {
+      const Tensor row = x[b][0][0];
+      const double logit = i < 2 ? mixture.gates[i].dot(row).item<double>() : 0.0;
+      const double z = mixture.regressors[i].dot(row).item<double>();
+      sum += std::exp(logit);
+      y += std::exp(logit) / (1.0 + std::exp(-z));
+    }
+    EXPECT_NEAR(found[b][0].item<double>(), y / sum, 1e-6);
+  }
+}
+
+TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
+  const auto random = build(R"({"name": "gated-moe", "experts": 4, "gates": "random"})");
+  const auto& mixture = *dynamic_cast<GatedMoE&>(*random).mixture;
+  expect_close(mixture.regressors.norm(2, {1}), torch::ones({4}), 1e-6);
+  expect_close(mixture.gates.norm(2, {1}), torch::ones({3}), 1e-6);
+  const auto axes = build(R"({"name": "gated-moe", "regressors": "axes"})");
+  EXPECT_TRUE(torch::equal(dynamic_cast<GatedMoE&>(*axes).mixture->regressors,
+                           torch::eye(10).slice(0, 0, 2)));
+  EXPECT_EQ(dynamic_cast<GatedMoE&>(*axes).mixture->gates.abs().sum().item<double>(), 0.0);
+  EXPECT_THAT(test::usage_of([] {
+                build(R"({"name": "gated-moe", "width": 2, "experts": 3, "regressors": "axes"})");
+              }),
+              ::testing::HasSubstr("3 regressors along axes do not fit into 2 dimensions"));
+}
+
+TEST(GatedMoE, TorchScriptEqualsItForEveryLink) {
+  for (const char* link : kLinkNames) {
+    SCOPED_TRACE(link);
+    const auto model = build(std::string(R"({"name": "gated-moe", "experts": 3, "gates": "random",
+        "link": ")") + link + "\"}");
+    torch::jit::Module script = to_torchscript(*model);
+    for (const int64_t batch : {1, 7}) {
+      const Tensor x = randn({batch, 1, 1, 10}, 5, torch::kFloat);
+      expect_close(script.forward({x}).toTensor(), model->forward(x).logits, 1e-6);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

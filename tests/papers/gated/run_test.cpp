@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phases of gated mixtures: what they recover, that they continue with the same bits, and what they
+// refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/papers/gated/data.h"
+#include "moesaic/papers/gated/recovery.h"
+#include "support/toy_family.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Trains without a folder.
+std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
+  TrainerOptions options = options_with_described("");
+  options.watch = [](Model&, int64_t) { return true; };
+  Trainer trainer(config, options);
+  trainer.run();
+  return trainer.model();
+}
+
+RunConfig gated_run(const std::vector<std::string>& changes = {}) {
+  return config_of(
+      R"({"name": "gated", "seed": 5, "log_every": 16, "checkpoint_every": 16,
+          "keep_checkpoints": 100, "evaluate_batch_size": 4096, "loader_threads": 0,
+          "model": {"name": "gated-moe", "width": 5},
+          "phases": [
+            {"name": "both", "kind": "gated_sgd", "data": "gated-small", "steps": 24,
+             "loss": "squared", "optimizer": {"lr": 0.05}, "batch_size": 64, "block": 8},
+            {"name": "regressors", "kind": "gated_sgd", "data": "gated-small", "steps": 48,
+             "loss": "l4", "optimizer": {"lr": 0.001}, "batch_size": 128},
+            {"name": "signs", "kind": "gated_signs", "data": "gated-small", "steps": 1,
+             "samples": 500},
+            {"name": "gates", "kind": "gated_sgd", "data": "gated-small", "steps": 32,
+             "loss": "l_log", "optimizer": {"lr": 0.5}, "batch_size": 64},
+            {"name": "em", "kind": "gated_em", "data": "gated-small", "steps": 20,
+             "samples": 500}]})",
+      changes);
+}
+
+const std::vector<std::string> kOnlyL4 = {"phases.both.steps=0",
+                                          "phases.em.steps=0",
+                                          "phases.regressors.steps=3000",
+                                          "phases.regressors.optimizer.lr=0.004",
+                                          "phases.regressors.schedule={\"name\": \"linear\"}",
+                                          "phases.regressors.batch_size=512",
+                                          "phases.signs.samples=4000",
+                                          "phases.gates.steps=300",
+                                          "phases.gates.batch_size=512"};
+
+at::Tensor parameter(Model& model, const std::string& name) {
+  return model.named_parameters()["mixture." + name].detach().to(torch::kDouble);
+}
+
+TEST(GatedRun, RecoversTheMixtureByTheTwoLosses) {
+  const auto model = train_in_memory(gated_run(kOnlyL4));
+  const GatedTruth truth = gated_truth({.width = 5});
+  const at::Tensor a = parameter(*model, "regressors");
+  const at::Tensor w = parameter(*model, "gates");
+  const at::Tensor true_a = truth.a_kd.to(torch::kDouble), true_w = truth.w_kd.to(torch::kDouble);
+  const RecoveryError error = recovery_error(a, true_a, w, true_w);
+  EXPECT_LT(error.regressors, 0.02);
+  EXPECT_LT(error.gates, 0.05);
+  EXPECT_LE(w.norm(2, {1}).max().item<double>(), 1.0 + 1e-6);
+  // Signs too, which the error does not see.
+  EXPECT_LT((a.mm(true_a.t()).abs().amax(1) - a.mm(true_a.t()).amax(1)).abs().max().item<double>(),
+            1e-12);
+}
+
+TEST(GatedRun, GoesOnWithTheSameBits) {
+  const TempDir folder;
+  const fs::path whole = folder / "whole";
+  EXPECT_EQ(Trainer(gated_run(), options_with_described(whole)).run().steps, 125);
+  for (const int64_t step : {16, 40, 73, 105, 112}) {
+    SCOPED_TRACE(step);
+    ASSERT_TRUE(fs::exists(whole / "checkpoints" / ("step_" + std::to_string(step))));
+    const fs::path run = folder / ("from" + std::to_string(step));
+    copy_killed_after(whole, step, run);
+    Trainer(gated_run(), options_with_described(run, true)).run();
+    for (const char* file : {"model.safetensors", "state.json"}) {
+      const fs::path last = fs::path("checkpoints/step_125") / file;
+      EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
+    }
+    EXPECT_EQ(read_text(whole / "metrics.jsonl"), read_text(run / "metrics.jsonl"));
+  }
+}
+
+TEST(GatedRun, SeedsSeeOtherSamplesAndBlocksDoNotMatter) {
+  const auto trained = [](const std::vector<std::string>& changes) {
+    std::vector<std::string> all = changes;
+    all.emplace_back("model.regressors=axes");  // The seed decides nothing but the samples.
+    return parameter(*train_in_memory(gated_run(all)), "regressors");
+  };
+  const at::Tensor once = trained({});
+  EXPECT_TRUE(torch::equal(once, trained({})));
+  EXPECT_TRUE(torch::equal(once, trained({"phases.both.block=5", "phases.regressors.block=1"})));
+  EXPECT_FALSE(torch::equal(once, trained({"seed=6"})));
+}
+
+TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
+  const std::vector<std::string> alone = {"phases.regressors.steps=0", "phases.signs.steps=0",
+                                          "phases.gates.steps=0", "phases.em.steps=0"};
+  const auto changes_with = [&](const std::string& change) {
+    std::vector<std::string> changes = alone;
+    changes.push_back(change);
+    return train_in_memory(gated_run(changes));
+  };
+  const auto before = changes_with("phases.both.steps=0");
+  const auto moved = [&](const std::shared_ptr<Model>& after) {
+    const auto differs = [&](const char* name) {
+      return !torch::equal(parameter(*before, name), parameter(*after, name));
+    };
+    return std::pair{differs("regressors"), differs("gates")};
+  };
+  const auto trained = [&](const std::string& trains) {
+    return moved(changes_with("phases.both.trains=[\"" + trains + "\"]"));
+  };
+  EXPECT_EQ(trained("regressors"), std::pair(true, false));
+  EXPECT_EQ(trained("gates"), std::pair(false, true));
+  EXPECT_EQ(trained(".*"), std::pair(true, true));
+  const auto by_em = [&](const std::string& frozen) {
+    return moved(train_in_memory(
+        gated_run({"phases.both.steps=0", "phases.regressors.steps=0", "phases.signs.steps=0",
+                   "phases.gates.steps=0", "phases.em.frozen=[" + frozen + "]"})));
+  };
+  EXPECT_EQ(by_em(""), std::pair(true, true));
+  EXPECT_EQ(by_em("\"regressors\""), std::pair(false, true));
+  EXPECT_EQ(by_em("\"gates\""), std::pair(true, false));
+  EXPECT_THAT(error_of([] {
+                Trainer(gated_run({"phases.signs.frozen=[\"regressors\"]"}),
+                        options_with_described(""));
+              }),
+              AllOf(HasSubstr("phase 'signs'"), HasSubstr("leave nothing")));
+}
+
+TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
+  const auto refusal = [](const std::vector<std::string>& changes) {
+    return error_of([&] { Trainer(gated_run(changes), options_with_described("")); });
+  };
+  EXPECT_THAT(refusal({"model.link=step"}),
+              AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
+  EXPECT_THAT(refusal({"model.experts=4"}), HasSubstr("at most 3 experts do"));
+  EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes 1 x 1 x 6"));
+  EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes 1 x 1 x 5"));
+  EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
+  EXPECT_THAT(refusal({"phases.both.loss=l5"}), HasSubstr("'l4'"));
+  EXPECT_THAT(refusal({"phases.both.radius=2"}), HasSubstr("unknown key 'radius'"));
+  testing::add_toy_family();
+  EXPECT_THAT(error_of([] {
+                Trainer(config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
+                    "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})"),
+                        options_with_described(""));
+              }),
+              HasSubstr("needs a model with a gated mixture"));
+}
+
+TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
+  ::testing::internal::CaptureStderr();
+  Trainer(gated_run({"phases.regressors.batch_size=64"}), options_with_described(""));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("a batch of 64 is small for L4: fourth moments of 5 dimensions are 70"));
+}
+
+TEST(GatedRun, WarnsOfFewerSamplesThanARegressorHasNumbers) {
+  ::testing::internal::CaptureStderr();
+  Trainer(gated_run({"phases.signs.samples=4"}), options_with_described(""));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("phase 'signs': 4 samples do not determine regressors of 5 dimensions"));
+}
+
+TEST(GatedRun, ARateThatIsTooHighIsADivergence) {
+  EXPECT_THAT(error_of([] { train_in_memory(gated_run({"phases.regressors.optimizer.lr=10"})); }),
+              HasSubstr("lower phases.regressors.optimizer.lr (10 now)"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/papers/latent/data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "moesaic/base/random.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/ops/normals.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using at::Tensor;
+using testing::expect_close;
+using ::testing::HasSubstr;
+
+double he3(double z) {
+  return (z * z * z - 3 * z) / std::sqrt(6.0);
+}
+double he4(double z) {
+  return (z * z * z * z - 6 * z * z + 3) / std::sqrt(24.0);
+}
+double he5(double z) {
+  return (z * z * z * z * z - 10 * z * z * z + 15 * z) / std::sqrt(120.0);
+}
+
+double latent_product(const Tensor& a, const Tensor& b) {
+  double sum = 0.0;
+  for (int64_t j = 0; j < a.size(0); ++j) sum += a[j].item<double>() * b[j].item<double>();
+  return sum;
+}
+
+TEST(LatentClusters, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
+  const LatentClustersConfig config{.width = 21, .clusters = 3, .noise = 0.1};
+  const LatentTruth truth = latent_truth(config);
+  const LatentExamples whole = latent_examples(config, truth, "train", 5, 3000);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{5, 1}, {262, 300}, {2900, 105}}) {
+    const LatentExamples part = latent_examples(config, truth, "train", first, count);
+    EXPECT_TRUE(torch::equal(part.x_Nd, whole.x_Nd.narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.y_N, whole.y_N.narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.cluster_N, whole.cluster_N.narrow(0, first - 5, count)));
+  }
+  at::set_num_threads(threads);
+  const LatentExamples other = latent_examples(config, truth, "test", 5, 10);
+  EXPECT_FALSE(torch::equal(other.x_Nd, whole.x_Nd.narrow(0, 0, 10)));
+}
+
+TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
+  for (const char* directions : {"orthogonal", "random"}) {
+    const LatentClustersConfig config{
+        .width = 19, .clusters = 4, .rho = 2.0, .directions = directions};
+    const LatentTruth truth = latent_truth(config);
+    const LatentExamples found = latent_examples(config, truth, "train", 100, 200);
+    for (int64_t i = 0; i < 200; ++i) {
+      const auto c = found.cluster_N[i].item<int64_t>();
+      const double z = latent_product(found.x_Nd[i], truth.local_Cd[c]);
+      const double g = he3(latent_product(found.x_Nd[i], truth.global_1d[0]));
+      const double wanted = he3(z) + (c % 2 == 0 ? he5(z) + g : he4(z) - g);
+      EXPECT_NEAR(found.y_N[i].item<double>(), wanted, 1e-4 * (1.0 + std::abs(wanted)));
+    }
+  }
+}
+
+TEST(LatentClusters, InputsAreNormalAroundTheMeans) {
+  const LatentClustersConfig config{.width = 19, .clusters = 4, .rho = 3.0};
+  const LatentTruth truth = latent_truth(config);
+  const LatentExamples found = latent_examples(config, truth, "test", 0, 40000);
+  const Tensor counts = found.cluster_N.bincount({}, 4).to(torch::kDouble);
+  EXPECT_LT((counts / 10000 - 1).abs().max().item<double>(), 0.05);
+  const Tensor rest = (found.x_Nd - truth.mean_Cd.index_select(0, found.cluster_N)).to(at::kDouble);
+  EXPECT_LT(rest.mean(0).abs().max().item<double>(), 0.02);
+  expect_close(rest.t().mm(rest) / 40000, torch::eye(19, torch::kDouble), 0.04);
+}
+
+TEST(LatentClusters, InputsAreTheNumbersOfTheStreamAndTheMean) {
+  const LatentClustersConfig config{.width = 21, .seed = 6};
+  LatentTruth truth = latent_truth(config);
+  truth.mean_Cd = torch::zeros_like(truth.mean_Cd);
+  const LatentExamples found = latent_examples(config, truth, "test", 9, 70);
+  const Tensor wanted = torch::empty({21, 70});
+  SampleRandom(6, stream_id("latent.test"))
+      .normals(9, 70, 21, wanted.mutable_data_ptr<float>(), 70);
+  EXPECT_TRUE(torch::equal(found.x_Nd, wanted.t()));
+}
+
+TEST(LatentClusters, OnlyTrainingTargetsHaveNoise) {
+  LatentClustersConfig config{.width = 9};
+  const LatentTruth truth = latent_truth(config);
+  const auto targets = [&](double noise, const std::string& split) {
+    config.noise = noise;
+    return latent_examples(config, truth, split, 0, 20000).y_N;
+  };
+  EXPECT_TRUE(torch::equal(targets(0.5, "test"), targets(0.0, "test")));
+  const auto inputs = [&](double deviation) {
+    config.noise = deviation;
+    return latent_examples(config, truth, "train", 0, 100).x_Nd;
+  };
+  EXPECT_TRUE(torch::equal(inputs(0.5), inputs(0.0)));
+  const Tensor noise = targets(0.5, "train") - targets(0.0, "train");
+  EXPECT_NEAR(noise.std().item<double>(), 0.5, 0.01);
+  EXPECT_NEAR(noise.mean().item<double>(), 0.0, 0.02);
+}
+
+TEST(LatentClusters, DirectionsAreAsTheyAreNamed) {
+  const auto products = [](const LatentClustersConfig& config) {
+    const LatentTruth truth = latent_truth(config);
+    const Tensor all = at::cat({truth.local_Cd, truth.global_1d, truth.mean_Cd / config.rho});
+    return all.to(torch::kDouble).mm(all.to(torch::kDouble).t());
+  };
+  expect_close(products({.width = 9, .clusters = 4, .rho = 5.0}), torch::eye(9, torch::kDouble),
+               1e-6);
+  const Tensor random = products({.width = 9, .clusters = 4, .directions = "random"});
+  expect_close(random.diag(), torch::ones({9}, torch::kDouble), 1e-6);
+  EXPECT_GT((random - random.diag().diag()).abs().max().item<double>(), 0.1);
+}
+
+TEST(LatentClusters, SignsSumToZero) {
+  const auto signs = [](int64_t clusters) {
+    return latent_truth({.width = 30, .clusters = clusters}).sign;
+  };
+  EXPECT_EQ(signs(4), (std::vector<double>{1, -1, 1, -1}));
+  EXPECT_EQ(signs(3), (std::vector<double>{1, -0.5, -0.5}));
+  EXPECT_EQ(signs(5), (std::vector<double>{1, -1, 1, -0.5, -0.5}));
+}
+
+TEST(LatentClusters, RefusesWhatCannotBeLearned) {
+  const auto problem = [](const LatentClustersConfig& config) {
+    return config_problem(config).text;
+  };
+  EXPECT_EQ(problem({.width = 5}), "");
+  EXPECT_THAT(problem({.width = 4}), HasSubstr("2 clusters have 5 directions"));
+  EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {0, 0, 1, 1}}}),
+              HasSubstr("local.1 has the information exponent 2; it must be 3 or more"));
+  EXPECT_THAT(problem({.global = {0, 1}}), HasSubstr("global has the information exponent 1"));
+  EXPECT_THAT(problem({.global = {0, 0, 0, 0}}), HasSubstr("no coefficient that is not 0"));
+  EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {0, 0, 0, 1}, {0, 0, 0, 1}}}),
+              HasSubstr("local has 3 tasks for 2 clusters"));
+}
+
+TEST(LatentClusters, SaysWhatTheTheoremsDoNotCover) {
+  EXPECT_EQ(departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}}), "");
+  EXPECT_EQ(departures({}), "an odd information exponent, 3, tasks whose mean square is not 1");
+  EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}}),
+              HasSubstr("different information exponents"));
+  EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0.8, 0.6}}, .global = {0, 0, 0, 0, 1}}),
+              HasSubstr("leading coefficients of different magnitude"));
+  EXPECT_EQ(
+      departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}, .directions = "random"}),
+      "means that are not orthogonal to the tasks' directions");
+}
+
+TEST(LatentClusters, IsADatasetWhoseTrainingSplitIsEndless) {
+  const auto train = open_dataset("latent-small", "train");
+  const auto test = open_dataset("latent-small", "test");
+  EXPECT_TRUE(train->endless());
+  EXPECT_FALSE(test->endless());
+  EXPECT_EQ(train->size(), 65536);  // Of an epoch, which probes of the training split see.
+  EXPECT_EQ(test->size(), 2048);
+  EXPECT_EQ(train->image_size(), 24);
+  EXPECT_EQ(train->directions().at("local").size(0), 2);
+  EXPECT_EQ(train->directions().at("global").size(0), 1);
+  EXPECT_NEAR(train->directions().at("mean").norm(2, {1})[1].item<double>(), 3.0, 1e-5);
+  EXPECT_EQ(test->info().groups, (std::vector<std::string>{"cluster 1", "cluster 2"}));
+  const DatasetInputs far = train->generate(int64_t{1} << 45, 3);
+  EXPECT_TRUE(far.targets_NK.isfinite().all().item<bool>());
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The probe "routed", and the picture of routed patches.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "base/support.h"
+#include "moesaic/base/file.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/report/probe.h"
+#include "moesaic/report/routing_images.h"
+
+namespace moesaic {
+namespace {
+
+using at::Tensor;
+using ::testing::HasSubstr;
+
+/// Two experts of two of four patches, which are single numbers: the first takes the largest, the
+/// second the smallest.
+std::shared_ptr<PMoE> two_experts() {
+  PMoEConfig config;
+  config.image_size = {2, 2};
+  config.patch_size = 1;
+  config.experts = 2;
+  config.hidden = 1;
+  config.router->selected = 2;
+  auto model = std::make_shared<PMoE>(config, 1);
+  const torch::NoGradGuard no_grad;
+  model->mixture->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
+  return model;
+}
+
+DatasetInfo four_places(const std::string& split) {
+  DatasetInfo info{.name = "places", .split = split};
+  info.classes = {"first", "second"};
+  info.groups = {"p1", "p2", "p3", "p4"};
+  return info;
+}
+
+TEST(RoutedProbe, CountsThePatchesThatDecide) {
+  const Tensor x = torch::tensor({{4.0F, 3.0F, 2.0F, 1.0F},
+                                  {4.0F, 3.0F, 2.0F, 1.0F},
+                                  {4.0F, 3.0F, 2.0F, 1.0F},
+                                  {1.0F, 2.0F, 3.0F, 4.0F}});
+  const Tensor label = torch::tensor({0, 0, 1, 1}), place = torch::tensor({0, 1, 2, 0});
+  const auto data = make_input_dataset(
+      four_places("test"),
+      {.values_NCHW = x.view({4, 1, 2, 2}), .labels_N = label, .groups_N = place});
+  const auto model = two_experts();
+  const DataSplits splits = {{"train", data}, {"test", data}};
+  const Probe& probe = probes().at("routed");
+  EXPECT_EQ(probe.metrics(*model, splits).size(), 6U);
+  const c10::InferenceMode inference;
+  ProbeSubject subject(*model, 0, splits, {.loader_threads = 0});
+  Measurement found;
+  probe.measure(subject, found);
+  // Class 1: expert 1 gets both, the first with the largest gate. Class 2: expert 2 gets both, only
+  // the last with the largest gate.
+  EXPECT_EQ(found.numbers.at("routed_class_1"), 100.0);
+  EXPECT_EQ(found.numbers.at("largest_gate_class_1"), 50.0);
+  EXPECT_EQ(found.numbers.at("routed_class_2"), 100.0);
+  EXPECT_EQ(found.numbers.at("largest_gate_class_2"), 50.0);
+  EXPECT_EQ(found.numbers.at("routed_by_any_class_1"), 100.0);
+  DatasetInfo info = four_places("test");
+  info.groups = {"p1", "p2", "p3", "p4", "p5"};
+  const auto other = make_input_dataset(
+      info, {.values_NCHW = x.view({4, 1, 2, 2}), .labels_N = label, .groups_N = place});
+  EXPECT_TRUE(probe.metrics(*model, {{"train", other}, {"test", other}}).empty());
+}
+
+std::shared_ptr<const Dataset> grey_images() {
+  DatasetInfo info{"grey", "test", "", {"first", "second"}, 1, 2, 2, {0}, {1}};
+  return make_memory_dataset(info, {250, 200, 150, 100, 10, 20, 30, 40, 7, 7, 7, 7}, {0, 1, 0});
+}
+
+RoutedImages collected(Model& model, const std::shared_ptr<const Dataset>& data, int64_t images) {
+  RoutedImageCollector collector(images);
+  EvaluateOptions options{.batch_size = 1, .loader_threads = 0};
+  options.observe = [&](const EvaluatedBatch& batch) { collector.add(batch); };
+  evaluate(model, data, options);
+  return collector.images();
+}
+
+TEST(RoutingImages, ShowTheFirstImagesAndWhatEachExpertGot) {
+  const auto model = two_experts();
+  const RoutedImages found = collected(*model, grey_images(), 2);
+  EXPECT_EQ(found.experts, (std::vector<int64_t>{0, 1}));
+  EXPECT_TRUE(torch::equal(found.pixels_NCHW.flatten(),
+                           torch::tensor({250, 200, 150, 100, 10, 20, 30, 40}).to(torch::kByte)));
+  EXPECT_TRUE(torch::equal(found.weight_NPK.select(2, 0).gt(0).to(torch::kLong),
+                           torch::tensor({{1, 1, 0, 0}, {0, 0, 1, 1}})));
+  const Figure figure = routing_images_figure(found, "where");
+  EXPECT_THAT(figure.script, HasSubstr("'expert 0'"));
+  EXPECT_THAT(figure.script, HasSubstr("'expert 1'"));
+  // The sheet row by row: two images, and two white columns between them.
+  EXPECT_THAT(figure.data,
+              HasSubstr("0\t0\t250\t250\t250\n1\t0\t200\t200\t200\n2\t0\t255\t255\t255\n"
+                        "3\t0\t255\t255\t255\n4\t0\t10\t10\t10\n5\t0\t20\t20\t20\n"
+                        "0\t1\t150\t150\t150\n"));
+  // The second image of the first row is after a gap of 2; its lower patches are the first
+  // expert's.
+  EXPECT_THAT(figure.data, HasSubstr("3.500\t0.500\t3.500\t4.500\t0.500\t1.500\n4.500\t0.500"));
+  const test::TempDir folder;
+  draw_figure_file(folder / "where.png", figure);
+  EXPECT_THAT(read_text(folder / "where.png"), ::testing::StartsWith("\x89PNG"));
+}
+
+TEST(RoutingImages, RefuseWhatHasNoPatches) {
+  PMoEConfig config;
+  config.image_size = 2;
+  config.patch_size = 1;
+  config.experts = 1;
+  config.router.reset();
+  PMoE cnn(config, 1);
+  EXPECT_THAT(test::usage_of([&] { collected(cnn, grey_images(), 2); }),
+              HasSubstr("no layer that routes patches"));
+  const auto inputs =
+      make_input_dataset(four_places("test"), {.values_NCHW = torch::zeros({1, 1, 2, 2}),
+                                               .labels_N = torch::zeros({1}, torch::kLong),
+                                               .groups_N = torch::zeros({1}, torch::kLong)});
+  EXPECT_THAT(test::usage_of([&] { collected(*two_experts(), inputs, 2); }),
+              HasSubstr("inputs that are no images"));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Algorithms 1 and 2 of the pMoE paper as runs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/papers/pmoe/model.h"
+#include "support/tensors.h"
+#include "train/train_fixture.h"
+
+namespace moesaic {
+namespace {
+
+using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using at::Tensor;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr const char* kSeparate = R"({"name": "patches", "seed": 5, "checkpoint_every": 10,
+    "keep_checkpoints": 100, "loader_threads": 0, "evaluate_batch_size": 500,
+    "model": {"preset": "pmoe/separate", "image_size": [16, 50], "patch_size": [1, 50], "hidden": 4,
+              "router": {"selected": 4}},
+    "phases": [
+      {"name": "routers", "kind": "patch_sgd", "data": "patch-patterns", "loss": "linear",
+       "samples": 50, "epochs": 4, "lr": 0.0625, "block": 5, "evaluate": false},
+      {"name": "experts", "kind": "patch_sgd", "data": "patch-patterns", "samples": 50, "epochs": 10,
+       "block": 5}]})";
+
+constexpr const char* kJoint = R"({"name": "patches", "seed": 5, "loader_threads": 0,
+    "evaluate_batch_size": 500,
+    "model": {"preset": "pmoe/joint", "image_size": [16, 50], "patch_size": [1, 50]},
+    "phases": [{"name": "train", "kind": "patch_sgd", "data": "patch-patterns", "samples": 50,
+                "epochs": 6}]})";
+
+std::shared_ptr<PMoE> trained(const std::string& recipe,
+                              const std::vector<std::string>& changes = {}) {
+  Trainer trainer(config_of(recipe, changes), options_with_described(""));
+  trainer.run();
+  return std::dynamic_pointer_cast<PMoE>(trainer.model());
+}
+
+TEST(PatchRun, GoesOnWithTheSameBits) {
+  const TempDir folder;
+  const fs::path whole = folder / "whole";
+  Trainer(config_of(kSeparate), options_with_described(whole)).run();
+  for (const int64_t step : {10, 20}) {
+    SCOPED_TRACE(step);
+    const fs::path run = folder / ("from" + std::to_string(step));
+    copy_killed_after(whole, step, run);
+    Trainer(config_of(kSeparate), options_with_described(run, true)).run();
+    EXPECT_EQ(read_text(run / "checkpoints/experts/model.safetensors"),
+              read_text(whole / "checkpoints/experts/model.safetensors"));
+  }
+  EXPECT_TRUE(torch::equal(trained(kSeparate)->mixture->experts->w,
+                           trained(kSeparate, {"phases.experts.block=7"})->mixture->experts->w))
+      << "blocks have no part in the result";
+}
+
+/// The linear loss moves routers by the mean difference of the classes, whatever the order.
+TEST(PatchRun, RoutersOfTheLinearLossFollowItsFormula) {
+  const std::vector<std::string> one = {"phases.routers.batch_size=50", "phases.routers.epochs=3",
+                                        "phases.experts.epochs=0"};
+  const auto before = trained(kSeparate, {"phases.routers.epochs=0", "phases.experts.epochs=0"});
+  const auto after = trained(kSeparate, one);
+  const Tensor moved = after->mixture->moe->router->weight - before->mixture->moe->router->weight;
+  const auto data = open_dataset("patch-patterns", "train");
+  // Both phases take the samples from where the run's seed says.
+  const int64_t first = static_cast<int64_t>(mix64(5) >> 23);
+  const DatasetInputs inputs = data->generate(first, 50);
+  const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
+  const Tensor step = (y * inputs.values_NCHW.squeeze(1).sum(1)).mean(0) * 0.0625 * 3;
+  testing::expect_close(moved[0], step.to(torch::kDouble), 1e-5);
+  testing::expect_close(moved[1], -step.to(torch::kDouble), 1e-5);
+}
+
+TEST(PatchRun, ExpertsLeaveSeparatelyTrainedRoutersAsTheyAre) {
+  const auto half = trained(kSeparate, {"phases.experts.epochs=0"}), all = trained(kSeparate);
+  EXPECT_TRUE(torch::equal(half->mixture->moe->router->weight, all->mixture->moe->router->weight));
+  EXPECT_FALSE(torch::equal(half->mixture->experts->w, all->mixture->experts->w));
+  const auto joint = trained(kJoint), frozen = trained(kJoint, {"phases.0.frozen=[\"router\"]"});
+  const auto start = trained(kJoint, {"phases.0.epochs=0"});
+  const auto router = [](const auto& model) { return model->mixture->moe->router->weight; };
+  EXPECT_FALSE(torch::equal(router(joint), router(start)));
+  EXPECT_TRUE(torch::equal(router(frozen), router(start)));
+  EXPECT_FALSE(torch::equal(frozen->mixture->experts->w, start->mixture->experts->w));
+}
+
+/// The loss (eqs. 2, 10) of model (1) in float64, with gates of 0 where nothing is selected.
+Tensor patch_loss(const nn::PatchMixtureImpl& mixture, const Tensor& x_Bnd, const Tensor& label_B) {
+  const auto wide = [](const Tensor& tensor) { return tensor.to(torch::kDouble); };
+  const Tensor x = wide(x_Bnd);
+  const Tensor hidden = torch::einsum("bnd,kdh->bknh", {x, wide(mixture.experts->w)}).relu();
+  Tensor gate = torch::ones({x.size(0), hidden.size(1), x.size(1)}, torch::kDouble);
+  if (!mixture.moe.is_empty()) {
+    const auto& rule = std::get<ExpertChoiceOptions>(mixture.moe->options().rule);
+    const auto [value, place] =
+        torch::einsum("bnd,kd->bkn", {x, wide(mixture.moe->router->weight)}).topk(rule.rows, 2);
+    const bool one = rule.gate == ExpertGate::one;
+    gate = torch::zeros_like(gate).scatter(2, place, one ? at::ones_like(value) : value.softmax(2));
+  }
+  const Tensor f = torch::einsum("bkn,bknh,kho->b", {gate, hidden, wide(mixture.experts->a)}) /
+                   mixture.options().divisor;
+  return torch::nn::functional::softplus((2 * label_B - 1).to(torch::kDouble) * f).mean();
+}
+
+TEST(PatchRun, AnEpochOfOneBatchIsAStepOnTheLossOfTheModel) {
+  const std::vector<std::string> one = {"phases.0.epochs=1", "phases.0.batch_size=50"};
+  for (const char* model : {"pmoe/joint", "pmoe/separate", "pmoe/cnn"}) {
+    SCOPED_TRACE(model);
+    std::vector<std::string> changes = {std::string("model.preset=") + model};
+    const auto start = trained(kJoint, {changes[0], "phases.0.epochs=0"});
+    changes.insert(changes.end(), one.begin(), one.end());
+    const auto moved = trained(kJoint, changes);
+    const auto data = open_dataset("patch-patterns", "train");
+    const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23), 50);
+    patch_loss(*start->mixture, inputs.values_NCHW.squeeze(1), inputs.labels_N).backward();
+    const auto wanted = moved->named_parameters();
+    for (auto& item : start->named_parameters()) {
+      Tensor step = item.value().detach().clone();
+      if (item.value().grad().defined()) step -= 0.2 * item.value().grad();
+      testing::expect_close(wanted[item.key()].detach(), step.to(torch::kDouble), 1e-5);
+    }
+  }
+}
+
+TEST(PatchRun, SeedsSeeOtherSamplesAndSizesTheSameFirstOnes) {
+  const auto router = [](const std::vector<std::string>& changes) {
+    std::vector<std::string> all = {"phases.experts.epochs=0", "model.router.init_std=0",
+                                    "phases.routers.epochs=1", "phases.routers.batch_size=50"};
+    all.insert(all.end(), changes.begin(), changes.end());
+    return trained(kSeparate, all)->mixture->moe->router->weight.detach().clone();
+  };
+  EXPECT_FALSE(torch::allclose(router({}), router({"seed=6"})));
+  // One step on N samples is their mean; twice that of 50 less that of 100 is that of the rest.
+  const Tensor rest =
+      2 * router({"phases.routers.samples=100", "phases.routers.batch_size=100"}) - router({});
+  const auto data = open_dataset("patch-patterns", "train");
+  const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23) + 50, 50);
+  const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
+  const Tensor step = (y * inputs.values_NCHW.squeeze(1).sum(1)).mean(0) * 0.0625;
+  testing::expect_close(rest[0], step.to(torch::kDouble), 1e-5);
+}
+
+TEST(PatchRun, RefusesWhatDoesNotFit) {
+  const auto refusal = [](const std::string& recipe, const std::vector<std::string>& changes) {
+    return error_of([&] {
+      Trainer trainer(config_of(recipe, changes), options_with_described(""));
+      trainer.run();
+    });
+  };
+  EXPECT_THAT(refusal(kSeparate, {"model.router.selected=17"}),
+              HasSubstr("select 17 of 16 patches"));
+  EXPECT_THAT(refusal(kSeparate, {"model.patch_size=[1, 30]"}),
+              HasSubstr("do not divide an image"));
+  EXPECT_THAT(refusal(kSeparate, {"phases.experts.samples=1"}),
+              AllOf(HasSubstr("phases.experts.samples"), HasSubstr("cannot have all 2 classes")));
+  EXPECT_THAT(refusal(kJoint, {"phases.0.loss=linear"}), HasSubstr("8 experts and 2 classes"));
+  EXPECT_THAT(refusal(kJoint, {"phases.0.trains=[\"nothing\"]"}), HasSubstr("phase 'train'"));
+  EXPECT_THAT(refusal(kJoint, {"phases.0.frozen=[\"mixture\"]"}), HasSubstr("phase 'train'"));
+  EXPECT_THAT(error_of([] {
+                Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +
+                                  R"(, "phases": [{"name": "p", "kind": "patch_sgd",
+                                     "data": "three", "steps": 1}]})"),
+                        options_with_described(""));
+              }),
+              HasSubstr("needs a patch-level mixture"));
+  const std::string three = R"({"name": "x", "model": {"name": "pmoe", "image_size": 4,
+      "patch_size": 2, "classes": 3, "router": {"selected": 2}}, "phases": [{"name": "p",
+      "kind": "patch_sgd", "data": "three", "steps": 1}]})";
+  EXPECT_THAT(refusal(three, {"phases.0.samples=19"}), HasSubstr("'three' has 18 samples, not 19"));
+  EXPECT_THAT(refusal(three, {"model.classes=2"}), HasSubstr("classes"));
+}
+
+}  // namespace
+}  // namespace moesaic

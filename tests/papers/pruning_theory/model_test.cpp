@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/papers/pruning_theory/model.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "base/support.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/ops/pattern_sgd.h"
+#include "moesaic/papers/pruning_theory/data.h"
+#include "moesaic/prune/plan.h"
+#include "support/tensors.h"
+
+namespace moesaic {
+namespace {
+
+using at::Tensor;
+using ::testing::HasSubstr;
+
+PatternMoEConfig small_patterns() {
+  PatternMoEConfig config;
+  config.patterns = 12;
+  config.tokens = 8;
+  config.experts = 6;
+  config.hidden = 5;
+  config.selected = 3;
+  config.router_std = config.neuron_std = 0.5;
+  return config;
+}
+
+Tensor some_tokens(int64_t count) {
+  return pattern_tokens({.patterns = 12, .tokens = 8}, "train", 0, count)
+      .tokens_Nn.unsqueeze(1)
+      .unsqueeze(1);
+}
+
+/// f of each example before a step, from the step's own account of it.
+TEST(PatternMoE, IsTheNetworkThatTheStepTrains) {
+  PatternMoE model(small_patterns(), 3);
+  const Tensor tokens = some_tokens(40);
+  const Tensor logits = model.forward(tokens).logits.detach();
+  testing::expect_close(logits.sum(1), torch::zeros({40}), 1e-7);
+  const Tensor y = (torch::arange(40).remainder(2) * 2 - 1).to(torch::kFloat);
+  const Tensor margin = y * (logits.select(1, 0) - logits.select(1, 1));
+  PatternWeights weights{model.moe->router->weight.detach().clone(),
+                         model.experts->w.detach().clone(), model.experts->sign.clone()};
+  const PatternStep step =
+      pattern_sgd_step(weights, {tokens.flatten(1).to(torch::kInt), y}, {.selected = 3});
+  EXPECT_NEAR(step.hinge, (1 - margin).clamp_min(0).mean().item<double>(), 1e-6);
+  EXPECT_NEAR(step.accuracy, margin.gt(0).to(torch::kDouble).mean().item<double>(), 1e-12);
+}
+
+TEST(PatternMoE, PruningRanksTheSignsApart) {
+  PatternMoE model(small_patterns(), 3);
+  {
+    const torch::NoGradGuard no_grad;
+    for (int64_t e = 0; e < 6; ++e) model.moe->router->weight[e].mul_(0).add_(e == 1 ? 9 : 6 - e);
+  }
+  const PrunePlan plan =
+      plan_pruning(model, nullptr, "router-magnitude", KeepSpec::fraction(1.0 / 3));
+  EXPECT_EQ(plan.layers[0].kept, (std::vector<int64_t>{1, 3}));
+  apply_plan(model, plan);
+  EXPECT_TRUE(at::equal(model.experts->sign, torch::tensor({1.0F, -1.0F})));
+  const auto config = parse<PatternMoEConfig>(Value::from_json(model.config(), "model"), "model");
+  PatternMoE again(config, 9);
+  const TensorMap state = state_of(model);
+  load_state(again, state, "test");
+  EXPECT_TRUE(
+      at::equal(again.forward(some_tokens(5)).logits, model.forward(some_tokens(5)).logits));
+}
+
+TEST(PatternMoE, RefusesMoreSelectedTokensThanThereAre) {
+  PatternMoEConfig config = small_patterns();
+  config.selected = 9;
+  EXPECT_THAT(config_problem(config).text, HasSubstr("cannot select 9 of 8 tokens"));
+}
+
+TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
+  const PatternTokensConfig config{.patterns = 20, .tokens = 10};
+  const PatternTokens found = pattern_tokens(config, "train", 1000, 4000);
+  const Tensor telling = found.tokens_Nn.lt(2);
+  EXPECT_TRUE(at::equal(telling.sum(1), torch::ones({4000}, torch::kLong)));
+  EXPECT_TRUE(at::equal(found.tokens_Nn.masked_select(telling).to(torch::kLong), found.label_N));
+  EXPECT_NEAR(found.label_N.to(torch::kDouble).mean().item<double>(), 0.5, 0.03);
+  const Tensor others = found.tokens_Nn.masked_select(telling.logical_not()).to(torch::kLong);
+  const Tensor counts = others.bincount({}, 20).slice(0, 2).to(torch::kDouble);
+  EXPECT_LT((counts / 2000 - 1).abs().max().item<double>(), 0.1);
+  const Tensor place = telling.to(torch::kFloat).argmax(1).bincount({}, 10).to(torch::kDouble);
+  EXPECT_LT((place / 400 - 1).abs().max().item<double>(), 0.25);
+  // Example i is the same however many are made.
+  EXPECT_TRUE(at::equal(pattern_tokens(config, "train", 1700, 3).tokens_Nn,
+                        found.tokens_Nn.slice(0, 700, 703)));
+  EXPECT_FALSE(at::equal(pattern_tokens(config, "test", 1000, 4000).tokens_Nn, found.tokens_Nn));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -19,7 +19,8 @@
 #include "moesaic/config/document.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/report/run_curve.h"
-#include "moesaic/train/dry_run.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/scaling.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
@@ -162,7 +163,7 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    std::cout << escaped(dry_run(config, scaling), "\n");
+    std::cout << escaped(dry_run(config, scaling ? &*scaling : nullptr), "\n");
     return 0;
   }
   options.processes = meet_processes(config.parallel, arguments.device);

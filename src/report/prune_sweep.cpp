@@ -25,7 +25,7 @@
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/run_folder.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "sweep_plan.h"
 

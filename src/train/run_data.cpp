@@ -10,6 +10,8 @@
 
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/class_names.h"
 
 namespace moesaic {
 namespace {
@@ -89,9 +91,21 @@ std::string difference_of_classes(const std::vector<std::string>& before,
   std::string text;
   if (!gone.empty()) text = "has no class " + quoted_names(gone) + " any more";
   if (!added.empty()) {
-    text += (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
+    text +=
+        (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
   }
   return text;
+}
+
+bool same_names(std::vector<std::string> a, std::vector<std::string> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  return a == b;
+}
+
+/// Returns the key of a split in RunData.
+std::string key_of(const std::string& data, const std::string& split) {
+  return data + " " + split;
 }
 
 bool both_differ(const std::string& before, const std::string& now) {
@@ -121,6 +135,41 @@ std::string difference_of(const DataRecord& before, const DataRecord& now) {
   if (both_differ(before.labels, now.labels))
     return "has other labels, or its images in another order";
   return both_differ(before.images, now.images) ? "has other image files" : "";
+}
+
+std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
+                                                             const Datasets& datasets) {
+  std::vector<std::pair<std::string, std::string>> splits;
+  const auto add = [&](const std::string& data, const std::string& split) {
+    const auto used = std::pair(data, split);
+    if (std::find(splits.begin(), splits.end(), used) == splits.end()) splits.push_back(used);
+  };
+  for (const PhaseConfig& phase : config.phases) {
+    add(phase.data, "train");
+    if (!phase.evaluate) continue;
+    for (const std::string& split : datasets.evaluation_splits(phase.data)) add(phase.data, split);
+  }
+  return splits;
+}
+
+RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,
+                    const std::function<void(const std::string& change)>& changed) {
+  RunData now;
+  for (const auto& [name, split] : used_splits(config, datasets)) {
+    const std::string key = key_of(name, split);
+    const auto then = before.splits.find(key);
+    const bool known = then != before.splits.end();
+    std::shared_ptr<const Dataset> data = datasets.get(name, split);
+    if (known && same_names(then->second.classes, data->info().classes)) {
+      data = with_classes_of(data, then->second.classes);  // Their order alone is no change.
+    }
+    const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
+    const DataRecord& record = now.splits[key] = data_record(*data, here);
+    const std::string change = known ? difference_of(then->second, record) : "";
+    if (change.empty()) continue;
+    changed(fmt::format("the {} split of '{}' has changed: it {}", split, name, change));
+  }
+  return now;
 }
 
 }  // namespace moesaic

@@ -11,7 +11,6 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/models/latent_moe/latent_moe.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/run_start.h"
 #include "support/tensors.h"
 #include "train/phases/latent.h"
 #include "train/train_fixture.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "moesaic/models/registry.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "moesaic/train/scaling.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"

@@ -12,7 +12,7 @@
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/optimizer.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "../check_routing.h"
+#include "../check_phase.h"
 #include "../patterns.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/ops/autocast.h"
@@ -60,17 +61,23 @@ void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& m
 
 namespace {
 
-/// Values of losses, accuracy, gradient norm, and flags of a step that is not finite or of a
-/// signal.
+double number(int64_t count) {
+  return static_cast<double>(count);
+}
+
+/// Losses, accuracy, gradient norm, and flags of a step that is not finite or of a signal.
 constexpr int64_t kMetrics = 10;
 
-/// A step of one process on the meta device: what it sends and, in bytes, what it holds.
+/// A step of one process on the meta device.
 struct CountedStep {
   std::vector<Collective> collectives;
-  double parameters = 0.0, gradients = 0.0, state = 0.0, updated = 0.0, buffers = 0.0;
-  /// Logits that are routed in a forward pass, those of its own tokens among them, and numbers of
-  /// noise that are drawn for other tokens.
+  ProcessMemory memory;
+  double updated = 0.0;  ///< Bytes of the parameters that the process updates.
+  /// Logits that a forward pass of a part routes, those of the process' own tokens among them, and
+  /// numbers of noise that are drawn for other tokens.
   double logits = 0.0, own_logits = 0.0, noise = 0.0;
+  /// Bytes of buffers: others' logits and rows, others' noise, numbers on their way to experts.
+  double others = 0.0, most_noise = 0.0, under_way = 0.0;
 };
 
 Collective::Kind kind_of(Traffic traffic) {
@@ -81,7 +88,7 @@ Collective::Kind kind_of(Traffic traffic) {
 }
 
 /// Returns what a step sends, of which one of `parts` of its batch was counted.
-std::vector<Collective> counted(const Processes& processes, double parts) {
+std::vector<Collective> collectives_of(const Processes& processes, double parts) {
   const Group& replicas = processes.replicas();
   std::map<std::pair<Traffic, bool>, Collective> by_purpose;
   for (const Group* group :
@@ -96,13 +103,36 @@ std::vector<Collective> counted(const Processes& processes, double parts) {
                                            .kind = kind_of(traffic),
                                            .group = group->size(),
                                            .stride = of_experts ? processes.experts().size() : 1,
-                                           .calls = times * static_cast<double>(sent.calls),
+                                           .calls = times * number(sent.calls),
                                            .bytes = times * sent.bytes};
     }
   }
   std::vector<Collective> list;
   for (auto& [unused, collective] : by_purpose) list.push_back(std::move(collective));
   return list;
+}
+
+/// Adds what a layer routes in a forward pass.
+void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, const at::Tensor& x,
+                 const PhasePlan& phase, const ProcessMesh& mesh, CountedStep& step) {
+  const double parts = record.of_part ? 1.0 : number(mesh.processes);
+  const double logits = number(record.logits_TE.numel()), tokens = number(x.size(0));
+  const double rows = number(record.routing.row_bound());
+  const bool draws = record.of_part && layer.options().noise.scale > 0.0;
+  const double drawn = draws ? logits * number(mesh.processes - 1) : 0.0;
+  step.logits += logits;
+  step.own_logits += logits / parts;
+  step.noise += drawn;
+  step.most_noise = std::max(step.most_noise, 4.0 * drawn);
+  // Logits, what the gates are computed from, and token, row and gate of each row.
+  const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
+  step.others = phase.recompute ? std::max(step.others, others) : step.others + others;
+  if (mesh.experts == 1) return;
+  const bool to_all = layer.experts->sharing() == nn::Sharing::side_by_side;
+  const double sent = to_all ? tokens * number(mesh.experts) : rows / parts;
+  const double there_and_back = number(x.numel()) / tokens + number(layer.experts->token_outputs());
+  const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
+  step.under_way = std::max(step.under_way, sent * there_and_back * bytes);
 }
 
 CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
@@ -112,31 +142,12 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
   CountedStep step;
   share_experts(model, processes);
   nn::share_batches(model, {processes});
-  double routing = 0.0, noise = 0.0, under_way = 0.0;
   std::vector<MoEBlock> blocks = model.moe_blocks();
   for (MoEBlock& block : blocks) {
-    const nn::MoELayerImpl& layer = *block.layer;
     // Where nobody shares the experts, all processes are replicas of them.
-    nn::share_batches(*layer.experts, {processes, /*parted=*/true, /*of_shared_experts=*/true});
-    block.layer->observe([&](const RoutingRecord& record, const at::Tensor& x) {
-      const auto logits = static_cast<double>(record.logits_TE.numel());
-      const auto parts = static_cast<double>(record.of_part ? 1 : mesh.processes);
-      const auto rows = static_cast<double>(record.routing.row_bound());
-      const auto tokens = static_cast<double>(x.size(0));
-      const bool draws = record.of_part && layer.options().noise.scale > 0.0;
-      const double drawn = draws ? logits * static_cast<double>(mesh.processes - 1) : 0.0;
-      step.logits += logits;
-      step.own_logits += logits / parts;
-      step.noise += drawn;
-      // Logits of others, what the gates are computed from, and token, row and gate of each row.
-      const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
-      routing = phase.recompute ? std::max(routing, others) : routing + others;
-      noise = std::max(noise, 4.0 * drawn);
-      const bool to_all = layer.experts->sharing() == nn::Sharing::side_by_side;
-      const double there_and_back = static_cast<double>(x.numel()) / tokens +
-                                    static_cast<double>(layer.experts->token_outputs());
-      const double sent = to_all ? tokens * static_cast<double>(mesh.experts) : rows / parts;
-      under_way = std::max(under_way, sent * there_and_back);
+    nn::share_batches(*block.layer->experts, {processes, true, /*of_shared_experts=*/true});
+    block.layer->observe([&, layer = block.layer.get()](const auto& record, const auto& x) {
+      count_layer(*layer, record, x, phase, mesh, step);
     });
   }
   const auto trained = choose_parameters(model, phase.config);
@@ -145,12 +156,12 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
   const auto is_shared = [&](const std::string& name) { return shares.has(name); };
   const Optimizer::Share share =
       optimizer.largest_share(mesh.shard_optimizer ? mesh.processes : 1, is_shared);
-  step.state = 4.0 * static_cast<double>(share.state);
-  step.updated = 4.0 * static_cast<double>(share.updated);
-  step.parameters = 4.0 * static_cast<double>(model.parameter_count());
+  step.memory.optimizer = 4.0 * number(share.state);
+  step.updated = 4.0 * number(share.updated);
+  step.memory.parameters = 4.0 * number(model.parameter_count());
   std::vector<at::Tensor> dense, experts;
   for (const auto& [name, parameter] : trained) {
-    step.gradients += 4.0 * static_cast<double>(parameter.numel());
+    step.memory.gradients += 4.0 * number(parameter.numel());
     (is_of_experts(name) ? experts : dense).push_back(parameter);
   }
   const MetaKernels kernels;
@@ -162,7 +173,9 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
     const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
     for (MoEBlock& block : blocks) block.layer->observe({});
     if (loss.requires_grad()) loss.backward();
-  } catch (const std::exception&) {  // Shapes are unknown: what comes after them is left out.
+  } catch (const std::exception& error) {  // An operator may have no shape function.
+    log_warning("phase '{}': what its layers send is not known: {}", phase.config.name,
+                one_line(error.what(), 120));
   }
   for (MoEBlock& block : blocks) block.layer->observe({});
   GradientReducer(dense, processes->gradients(), Traffic::gradients).prepare({});
@@ -173,9 +186,8 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
     optimizer.share_state(processes, is_shared);
     optimizer.spread();
   }
-  step.collectives = counted(*processes, static_cast<double>(config.accumulate));
-  const double of_rows = mesh.experts > 1 ? under_way : 0.0;
-  step.buffers = routing + noise + of_rows * (phase.precision == "bfloat16" ? 2.0 : 4.0);
+  step.collectives = collectives_of(*processes, number(config.accumulate));
+  step.memory.buffers = step.others + step.most_noise + step.under_way;
   optimizer.zero_grad();
   gather_experts(model);
   nn::share_batches(model, {});
@@ -184,9 +196,9 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
 
 double collective_seconds(const Collective& collective, const ClusterModel& cluster) {
   const Gpu& gpu = cluster.gpu;
-  const auto all = static_cast<double>(collective.group);
+  const auto all = number(collective.group);
   const int64_t fit = std::max<int64_t>(1, cluster.node / collective.stride);
-  const auto in_node = static_cast<double>(std::min(fit, collective.group));
+  const auto in_node = number(std::min(fit, collective.group));
   const double nodes = std::ceil(all / in_node);
   // There are as many rings as GPUs of a node, each of which leaves the node by another port.
   double hops = 0.0, rate = std::min(gpu.node_rate, in_node * gpu.network_rate);
@@ -264,9 +276,8 @@ double ScalingPlan::bytes_sent() const {
 ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
                          const ClusterModel& cluster) {
   const CountedStep step = count_step(model, phase, mesh);
-  const auto parts = static_cast<double>(settings_of<GradientConfig>(phase.config).accumulate);
-  ScalingPlan plan{.images = phase.batch / mesh.processes, .collectives = step.collectives};
-  plan.memory = {step.parameters, step.gradients, step.state, {}, step.buffers};
+  const auto parts = number(settings_of<GradientConfig>(phase.config).accumulate);
+  ScalingPlan plan{phase.batch / mesh.processes, step.memory, step.collectives};
   plan.memory.activations = activation_memory(
       model, phase, plan.images / settings_of<GradientConfig>(phase.config).accumulate);
   const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
@@ -277,8 +288,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   const double rate = peak * (wide ? cluster.float32_fraction : cluster.tensor_fraction);
   const double forwards = phase.recompute ? 2.0 : 1.0;
   const double passes = forwards + 2.0;  // Backward costs two forward passes.
-  const double flops =
-      static_cast<double>(plan.images) * model.flops_per_image(even_rows_per_token(model));
+  const double flops = number(plan.images) * model.flops_per_image(even_rows_per_token(model));
   // Every pass of every part reads the weights, which is what few images wait for.
   plan.products =
       std::max(passes * flops / rate, passes * parts * plan.memory.parameters / memory_rate);
@@ -287,7 +297,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   plan.routing = parts * 4.0 * (routings * step.logits + forwards * step.noise) / memory_rate;
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
-  plan.update = 2.0 * (step.updated + step.gradients + step.state) / memory_rate;
+  plan.update = 2.0 * (step.updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {
     collective.seconds = collective_seconds(collective, cluster);
@@ -297,7 +307,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   const double backward = plan.products / parts * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
   plan.efficiency = (plan.products + plan.update + own_routing) / plan.step();
-  plan.images_per_second = static_cast<double>(phase.batch) / plan.step();
+  plan.images_per_second = number(phase.batch) / plan.step();
   plan.peak_fraction = 3.0 * flops / (plan.step() * peak);
   return plan;
 }

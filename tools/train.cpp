@@ -20,8 +20,9 @@
 #include "moesaic/data/outside_images.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/report/run_curve.h"
-#include "moesaic/train/dry_run.h"
 #include "moesaic/train/run_folder.h"
+#include "moesaic/train/run_plan.h"
+#include "moesaic/train/scaling.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
 #include "runtime.h"
@@ -163,7 +164,7 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    const std::string plan = dry_run(config, scaling);
+    const std::string plan = dry_run(config, scaling ? &*scaling : nullptr);
     for (const PhaseConfig& phase : config.phases) check_outside_images(out, phase.data);
     std::cout << escaped(plan, "\n");
     return 0;

@@ -26,7 +26,9 @@ ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const G
   const at::Tensor count = at::full({1}, x.numel() / std::max<int64_t>(1, channels), x.options());
   const at::Tensor sums = sum_over(at::cat({channel_sums(x), count}), parts, Traffic::batch_norm);
   ChannelMoments moments;
-  moments.values = sums[channels].item<double>();
+  // On the meta device there is no sum to read, and every process has as many values.
+  moments.values = x.is_meta() ? static_cast<double>(x.numel() / channels * parts->size())
+                               : sums[channels].item<double>();
   moments.mean_C = sums.narrow(0, 0, channels) / moments.values;
   const at::Tensor squares = channel_sums((x - of_channels(moments.mean_C, x)).square());
   moments.var_C = sum_over(squares, parts, Traffic::batch_norm) / moments.values;

@@ -37,6 +37,16 @@ at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
       .view({senders, experts});
 }
 
+/// Returns how many of `rows` rows go to each process where experts have as many. On the meta
+/// device no values tell how many it really is.
+Counts even_counts(int64_t rows, int64_t processes) {
+  Counts counts;
+  for (int64_t i = 0; i < processes; ++i) {
+    counts.push_back(rows / processes + (i < rows % processes ? 1 : 0));
+  }
+  return counts;
+}
+
 Counts row_counts(const at::Tensor& counts) {
   const at::Tensor list = counts.to(at::kCPU, at::kLong).contiguous();
   return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
@@ -48,13 +58,16 @@ struct Received {
   at::Tensor back;  ///< Row of the experts' outputs of each received row.
 };
 
-Received routing_of_received(const at::Tensor& rows_KE, const at::Tensor& gate_like) {
+Received routing_of_received(const at::Tensor& rows_KE, int64_t count,
+                             const at::Tensor& gate_like) {
   const int64_t senders = rows_KE.size(0), experts = rows_KE.size(1);
-  const at::Tensor expert = at::arange(experts, rows_KE.options())
-                                .repeat({senders})
-                                .repeat_interleave(rows_KE.reshape({-1}));
-  const at::Tensor order = expert.argsort(/*stable=*/true, 0);
-  const int64_t count = order.size(0);
+  at::Tensor order = at::empty({count}, rows_KE.options());
+  if (!order.is_meta()) {
+    const at::Tensor expert = at::arange(experts, rows_KE.options())
+                                  .repeat({senders})
+                                  .repeat_interleave(rows_KE.reshape({-1}));
+    order = expert.argsort(/*stable=*/true, 0);
+  }
   Received received;
   const at::Tensor step = at::arange(count, order.options());
   received.back = at::empty_like(order).scatter_(0, order, step);
@@ -78,7 +91,8 @@ at::Tensor padded_rows(const at::Tensor& rows, int64_t bound) {
 
 /// Returns the type in which autocast makes products of such a tensor, if it does.
 std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
-  const c10::DeviceType device = like.device().type();
+  // The meta device has no autocast of its own.
+  const c10::DeviceType device = like.is_meta() ? at::kCPU : like.device().type();
   if (like.scalar_type() == at::kDouble || !at::autocast::is_autocast_enabled(device)) return {};
   return at::autocast::get_autocast_dtype(device);
 }
@@ -114,12 +128,16 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
   }
   const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
   const int64_t each = experts.count();
+  const bool values = !x.is_meta();
   const at::Tensor rows_KE =
       all == nullptr ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
-                     : rows_by_sender(*all, share);
+      : values       ? rows_by_sender(*all, share)
+                     : rows_of_experts(own).expand({group->size(), -1});
   const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
-  const Counts send = row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1));
-  const Counts receive = row_counts(of_this.sum(1));
+  const Counts even = even_counts(own.row_bound(), group->size());
+  const Counts send =
+      values ? row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1)) : even;
+  const Counts receive = values ? row_counts(of_this.sum(1)) : even;
 
   std::vector<int64_t> shape = x.sizes().vec();
   const at::Tensor rows = dispatch(x.dim() > 2 ? x.flatten(1) : x, own);
@@ -128,7 +146,7 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
   const at::Tensor inputs =
       exchange_rows(narrow ? rows.to(*narrow) : rows, send, receive, group).to(x.scalar_type());
   shape[0] = inputs.size(0);
-  const Received received = routing_of_received(of_this, own.gate);
+  const Received received = routing_of_received(of_this, inputs.size(0), own.gate);
   const ExpertRows computed = experts.compute(inputs.view(shape), received.routing, random);
   const auto returned = [&](const at::Tensor& made) {
     const at::Tensor by_sender = made.index_select(0, received.back);

@@ -29,7 +29,27 @@ at::Tensor row_experts(const Routing& routing) {
   return at::searchsorted(routing.offsets.slice(0, 1), row, /*out_int32=*/false, /*right=*/true);
 }
 
+namespace {
+
+/// Returns the first rows of a buffer on the meta device, where no values tell the rows of a part
+/// of its tokens or experts: it has its share of them.
+Routing first_rows(const Routing& routing, int64_t rows) {
+  Routing part = routing;
+  part.token = routing.token.narrow(0, 0, rows);
+  part.gate = routing.gate.narrow(0, 0, rows);
+  part.token_row = routing.token_row.narrow(0, 0, rows);
+  return part;
+}
+
+}  // namespace
+
 Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) {
+  if (routing.token.is_meta()) {
+    Routing part = first_rows(routing, routing.row_bound() * count / routing.tokens());
+    part.token_offsets = routing.token_offsets.narrow(0, first, count + 1);
+    part.choice = routing.choice.narrow(0, first, count);
+    return part;
+  }
   const at::Tensor row = at::arange(routing.row_bound(), routing.offsets.options());
   const at::Tensor taken = routing.token.ge(first) & routing.token.lt(first + count) &
                            row.lt(routing.offsets[routing.experts()]);
@@ -50,6 +70,12 @@ Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) 
 }
 
 Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count) {
+  if (routing.token.is_meta()) {
+    Routing part = first_rows(routing, routing.row_bound() * count / routing.experts());
+    part.offsets = routing.offsets.narrow(0, first, count + 1);
+    part.choice = at::empty({routing.tokens(), 0}, routing.choice.options());
+    return part;
+  }
   const at::Tensor offsets = routing.offsets.narrow(0, first, count + 1);
   const at::Tensor ends = offsets.to(at::kCPU);
   const int64_t begin = ends[0].item<int64_t>(), rows = ends[count].item<int64_t>() - begin;

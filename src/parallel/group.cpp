@@ -49,20 +49,22 @@ double all_gather_bytes(double bytes, int64_t size) {
 
 struct TrafficCounter::State {
   std::mutex mutex;
-  std::map<Traffic, double> bytes;
+  std::map<Traffic, Sent> sent;
 };
 
 TrafficCounter::TrafficCounter() : state_(std::make_unique<State>()) {}
 TrafficCounter::~TrafficCounter() = default;
 
-void TrafficCounter::add(Traffic traffic, double bytes) {
+void TrafficCounter::add(Traffic traffic, double bytes, int64_t calls) {
   const std::lock_guard lock(state_->mutex);
-  state_->bytes[traffic] += bytes;
+  Sent& sent = state_->sent[traffic];
+  sent.calls += calls;
+  sent.bytes += bytes;
 }
 
-std::map<Traffic, double> TrafficCounter::take() {
+std::map<Traffic, Sent> TrafficCounter::take() {
   const std::lock_guard lock(state_->mutex);
-  return std::exchange(state_->bytes, {});
+  return std::exchange(state_->sent, {});
 }
 
 namespace {
@@ -75,12 +77,6 @@ auto with_loss(const Call& call) -> decltype(call()) {
   } catch (const std::exception& error) {
     throw LostProcess(error.what());
   }
-}
-
-/// Runs a collective and waits for it.
-template <class Begin>
-void finish(const Begin& begin) {
-  with_loss([&] { begin()->wait(); });
 }
 
 int64_t sum_of(const std::vector<int64_t>& values) {
@@ -100,14 +96,17 @@ double bytes_of(const at::Tensor& x) {
 }  // namespace
 
 Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter)
-    : group_(std::move(group)), counter_(std::move(counter)) {}
+    : group_(std::move(group)),
+      rank_(group_->getRank()),
+      size_(group_->getSize()),
+      counter_(std::move(counter)) {}
+Group::Group(int64_t size, std::shared_ptr<TrafficCounter> counter)
+    : size_(size), counter_(std::move(counter)) {}
 Group::~Group() = default;
 
-int64_t Group::rank() const {
-  return group_->getRank();
-}
-int64_t Group::size() const {
-  return group_->getSize();
+template <class Begin>
+void Group::finish(const Begin& begin) const {
+  if (group_) with_loss([&] { begin()->wait(); });
 }
 
 void Group::all_reduce(const at::Tensor& x, Traffic traffic) const {
@@ -131,8 +130,8 @@ at::Tensor Group::all_gather(const at::Tensor& x, Traffic traffic) const {
   shape.at(0) *= size();
   at::Tensor own = sendable(x), all = at::empty(shape, x.options());
   if (size() == 1) return own;
-  std::vector<std::vector<at::Tensor>> parts = {all.chunk(size())};
   if (x.size(0) == 0) return all;
+  std::vector<std::vector<at::Tensor>> parts = {all.chunk(size())};
   std::vector<at::Tensor> list = {own};
   finish([&] { return group_->allgather(parts, list); });
   counter_->add(traffic, all_gather_bytes(bytes_of(x), size()));
@@ -165,6 +164,12 @@ void Group::broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const 
 
 void Group::broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic traffic) const {
   if (size() == 1) return;
+  if (!group_) {
+    double all = 0.0;
+    for (const at::Tensor& x : of_processes) all += bytes_of(x);
+    counter_->add(traffic, all_gather_bytes(all / static_cast<double>(size()), size()));
+    return;
+  }
   std::vector<std::vector<at::Tensor>> lists;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (const at::Tensor& x : of_processes) lists.push_back({x});
@@ -175,7 +180,8 @@ void Group::broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic 
     works.push_back(with_loss([&] { return group_->broadcast(lists[root], options); }));
   }
   for (const auto& work : works) finish([&] { return work; });
-  counter_->add(traffic, all_gather_bytes(bytes_of(of_processes[static_cast<size_t>(rank())]), size()));
+  counter_->add(traffic,
+                all_gather_bytes(bytes_of(of_processes[static_cast<size_t>(rank())]), size()));
 }
 
 // c10d's own assigns to a static tensor, which damages memory where threads of a program wait side

@@ -328,6 +328,19 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
        count_text(size, "process"), missing, count_text(config.init_timeout, "second"));
 }
 
+std::shared_ptr<const Processes> Processes::on_paper(int64_t size, const ParallelConfig& config) {
+  const std::shared_ptr<Processes> processes(new Processes());
+  processes->config_ = config;
+  const auto of = [](int64_t members) {
+    return std::make_shared<Group>(members, std::make_shared<TrafficCounter>());
+  };
+  processes->world_ = of(size);
+  processes->gradients_ = of(size);
+  processes->experts_ = of(config.experts);
+  processes->replicas_ = of(replicas_of(config, size));
+  return processes;
+}
+
 Processes::~Processes() {
   if (takes_warnings_) take_warnings({});
 }

@@ -16,7 +16,6 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/run_start.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {

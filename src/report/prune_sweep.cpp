@@ -27,7 +27,7 @@
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/places.h"
 #include "moesaic/train/run_folder.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "sweep_plan.h"
 

@@ -19,7 +19,6 @@
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/table.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/run_start.h"
 #include "run_log.h"
 #include "run_pool.h"
 

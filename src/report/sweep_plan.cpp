@@ -9,8 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/dry_run.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 
 namespace moesaic {
 namespace {

@@ -10,14 +10,20 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/memory.h"
-#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/gradient_phase.h"
 
 namespace moesaic {
+
+at::Tensor meta_inputs(const Model& model, int64_t images) {
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), images);
+  return at::empty(shape, at::device(at::kMeta).dtype(at::kFloat));
+}
+
 namespace {
 
 /// Follows the storages that operators of this thread return, as long as each is held by anyone,
@@ -77,22 +83,13 @@ class LiveStorages {
   double peak_ = 0.0;
 };
 
-at::Tensor inputs_like(const Model& model, int64_t images) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), images);
-  return at::empty(shape, at::device(at::kMeta).dtype(at::kFloat));
-}
-
 /// Returns what a step on the meta device holds at once at most, gradients of parameters included,
 /// of `passes` times so many images one after the other.
 double peak_of_step(Model& model, const PhasePlan& phase, int64_t images, int64_t passes) {
-  const Patterns trains(phase.config.trains);
+  choose_parameters(model, phase.config);
   std::vector<at::Tensor> known = model.buffers();
-  for (auto& item : model.named_parameters()) {
-    item.value().requires_grad_(trains.any_found_in(item.key()));
-    known.push_back(item.value());
-  }
-  known.push_back(inputs_like(model, images));
+  for (const at::Tensor& parameter : model.parameters()) known.push_back(parameter);
+  known.push_back(meta_inputs(model, images));
   model.train();
   model.set_recompute(phase.recompute);
   const LiveStorages live(known);
@@ -106,7 +103,7 @@ double peak_of_step(Model& model, const PhasePlan& phase, int64_t images, int64_
 
 double peak_of_evaluation(Model& model, int64_t images) {
   std::vector<at::Tensor> known = model.parameters();
-  known.push_back(inputs_like(model, images));
+  known.push_back(meta_inputs(model, images));
   const torch::NoGradGuard no_grad;
   model.eval();
   const LiveStorages live(known);
@@ -127,7 +124,7 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
   // One is used; the number of threads, which share a batch, matters to small batches only.
   const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .threads = 1}, true);
   memory.batches =
-      static_cast<double>(held) * static_cast<double>(inputs_like(model, phase.batch).nbytes());
+      static_cast<double>(held) * static_cast<double>(meta_inputs(model, phase.batch).nbytes());
   const MetaKernels kernels;
   try {
     const int64_t passes = std::min<int64_t>(step.parts, 2);  // From the second on gradients stay.

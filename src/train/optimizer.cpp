@@ -97,14 +97,20 @@ void Optimizer::share_state(std::shared_ptr<const Processes> processes,
 
 Optimizer::Share Optimizer::largest_share(int64_t processes, const NameTest& everywhere) const {
   std::vector<Share> shares(static_cast<size_t>(processes));
-  Share largest;
-  divide(parts_, processes, everywhere, [&](const Entry& entry, int64_t owner) {
-    Share& share = shares[static_cast<size_t>(owner)];
+  Share largest, common;
+  const auto add = [](Share& share, const Entry& entry) {
     share.updated += entry.parameter.numel();
     share.state += entry.parameter.numel() * static_cast<int64_t>(entry.slots.size());
+  };
+  divide(parts_, processes, everywhere, [&](const Entry& entry, int64_t owner) {
+    Share& share = shares[static_cast<size_t>(owner)];
+    add(share, entry);
     largest = {std::max(largest.state, share.state), std::max(largest.updated, share.updated)};
   });
-  return largest;
+  for_entries([&](const Entry& entry) {
+    if (!entry.frozen && everywhere(entry.name)) add(common, entry);
+  });
+  return {largest.state + common.state, largest.updated + common.updated};
 }
 
 bool Optimizer::is_own(const Entry& entry) const {
@@ -112,6 +118,7 @@ bool Optimizer::is_own(const Entry& entry) const {
 }
 
 void Optimizer::spread() const {
+  const torch::NoGradGuard no_grad;
   const auto own = static_cast<size_t>(processes_->rank());
   std::vector<std::vector<at::Tensor>> owned(static_cast<size_t>(processes_->size()));
   for_entries([&](const Entry& entry) {

@@ -88,6 +88,29 @@ void add_later_settings(Json& then, const Json& now) {
 
 }  // namespace
 
+void keep_lasting_names(RunConfig& config) {
+  config.init = lasting_path(config.init);
+  const auto is_phase = [&](const std::string& name) {
+    return std::any_of(config.phases.begin(), config.phases.end(),
+                       [&](const PhaseConfig& phase) { return phase.name == name; });
+  };
+  for (PhaseConfig& phase : config.phases) {
+    phase.data = lasting_name(phase.data);
+    auto& prune = phase.on_entry.prune;
+    if (prune && !is_phase(prune->pretrained)) prune->pretrained = lasting_path(prune->pretrained);
+  }
+}
+
+Json with_lasting_names(Json started) {
+  if (!started.is_object() || !started.contains("phases")) return started;
+  if (started.value("init", Json()).is_string()) started["init"] = lasting_path(started["init"]);
+  for (Json& phase : started.at("phases")) {
+    if (!phase.is_object() || !phase.contains("data")) continue;
+    if (phase.at("data").is_string()) phase["data"] = lasting_name(phase.at("data"));
+  }
+  return started;
+}
+
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder, const std::string& way_out) {
   nlohmann::ordered_json then = started;

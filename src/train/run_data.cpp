@@ -10,6 +10,8 @@
 
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/class_names.h"
 
 namespace moesaic {
 namespace {
@@ -89,9 +91,21 @@ std::string difference_of_classes(const std::vector<std::string>& before,
   std::string text;
   if (!gone.empty()) text = "has no class " + quoted_names(gone) + " any more";
   if (!added.empty()) {
-    text += (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
+    text +=
+        (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
   }
   return text;
+}
+
+bool same_names(std::vector<std::string> a, std::vector<std::string> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  return a == b;
+}
+
+/// Returns the key of a split in RunData.
+std::string key_of(const std::string& data, const std::string& split) {
+  return data + " " + split;
 }
 
 bool both_differ(const std::string& before, const std::string& now) {
@@ -121,6 +135,49 @@ std::string difference_of(const DataRecord& before, const DataRecord& now) {
   if (both_differ(before.labels, now.labels))
     return "has other labels, or its images in another order";
   return both_differ(before.images, now.images) ? "has other image files" : "";
+}
+
+std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
+                                                             const Datasets& datasets) {
+  std::vector<std::pair<std::string, std::string>> splits;
+  const auto add = [&](const std::string& data, const std::string& split) {
+    const auto used = std::pair(data, split);
+    if (std::find(splits.begin(), splits.end(), used) == splits.end()) splits.push_back(used);
+  };
+  for (const PhaseConfig& phase : config.phases) {
+    add(phase.data, "train");
+    if (!phase.evaluate) continue;
+    for (const std::string& split : datasets.evaluation_splits(phase.data)) add(phase.data, split);
+  }
+  return splits;
+}
+
+RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,
+                    const DataChanged& changed) {
+  RunData now;
+  const auto knew = [&](const std::string& name, const std::string& split) {
+    return before.splits.contains(key_of(name, split));
+  };
+  for (const auto& [name, split] : used_splits(config, datasets)) {
+    const bool known = knew(name, split);
+    const DataRecord then = known ? before.splits.at(key_of(name, split)) : DataRecord();
+    std::shared_ptr<const Dataset> data = datasets.get(name, split);
+    if (known && same_names(then.classes, data->info().classes)) {
+      data = with_classes_of(data, then.classes);  // Their order alone is no change.
+    }
+    const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
+    const DataRecord& record = now.splits[key_of(name, split)] = data_record(*data, here);
+    std::string change = known ? difference_of(then, record) : "";
+    if (!known && knew(name, "train")) change = "was not there";
+    if (!change.empty()) changed(name, split, change);
+  }
+  for (const PhaseConfig& phase : config.phases) {
+    for (const char* split : {"validation", "test"}) {
+      const bool gone = !now.splits.contains(key_of(phase.data, split));
+      if (gone && knew(phase.data, split)) changed(phase.data, split, "is gone");
+    }
+  }
+  return now;
 }
 
 }  // namespace moesaic

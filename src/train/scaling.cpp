@@ -1,124 +1,271 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/scaling.h"
 
-#include <algorithm>
-#include <cmath>
+#include <fmt/format.h>
+#include <torch/torch.h>
 
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/ops/autocast.h"
+#include "moesaic/parallel/equal_parts.h"
+#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/expert_shares.h"
+#include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/memory.h"
-#include "scaling_bytes.h"
 
 namespace moesaic {
-namespace {
 
-/// Where the processes of a collective sit.
-struct Seats {
-  double in_node = 1.0, nodes = 1.0, all = 1.0;
-
-  Seats(const Collective& collective, const ClusterModel& cluster)
-      : all(static_cast<double>(collective.group)) {
-    const int64_t fit = std::max<int64_t>(1, cluster.node / collective.stride);
-    in_node = static_cast<double>(std::min(fit, collective.group));
-    nodes = std::ceil(all / in_node);
-  }
-};
-
-/// Returns the seconds of the hops of one call.
-double hop_seconds(const Collective& collective, const Seats& seats, const ClusterModel& cluster) {
-  switch (collective.kind) {
-    case CollectiveKind::all_reduce:  // A tree, up and down.
-      return 2.0 * (std::ceil(std::log2(seats.in_node)) * cluster.node_latency +
-                    std::ceil(std::log2(seats.nodes)) * cluster.network_latency);
-    case CollectiveKind::all_gather:  // A ring.
-      return (seats.all - seats.nodes) * cluster.node_latency +
-             (seats.nodes - 1.0) * cluster.network_latency;
-    case CollectiveKind::all_to_all:
-      return seats.nodes > 1.0 ? cluster.network_latency : cluster.node_latency;
-  }
-  return 0.0;
+// Datasheets give links as the sum of both directions; here it is one. Networks are those of the
+// vendor's own nodes, one port a GPU: 200 Gbit/s for a100, 400 Gbit/s from Hopper on; of L40S there
+// is no such node, so 200 Gbit/s is a guess, and what links its GPUs is PCIe.
+Registry<Gpu>& gpus() {
+  static Registry<Gpu> registry("GPU",
+                                {{"a100", {19.5e12, 156e12, 312e12, 80e9, 2.039e12, 300e9, 25e9}},
+                                 {"h100", {67e12, 494.7e12, 989.4e12, 80e9, 3.35e12, 450e9, 50e9}},
+                                 {"h200", {67e12, 494.7e12, 989.4e12, 141e9, 4.8e12, 450e9, 50e9}},
+                                 {"b200", {75e12, 1125e12, 2250e12, 180e9, 7.7e12, 900e9, 50e9}},
+                                 {"l40s", {91.6e12, 183e12, 362e12, 48e9, 0.864e12, 32e9, 25e9}}});
+  return registry;
 }
 
-/// Returns the seconds that the bytes of all calls are under way.
-double transfer_seconds(const Collective& collective, const Seats& seats,
-                        const ClusterModel& cluster) {
-  const Gpu& gpu = cluster.gpu;
-  const double bytes = collective.bytes / cluster.link_fraction;
-  if (seats.nodes == 1.0) return bytes / gpu.node_rate;
-  if (collective.kind == CollectiveKind::all_to_all) {
-    const double leaves = (seats.all - seats.in_node) / (seats.all - 1.0);
-    return bytes * std::max((1.0 - leaves) / gpu.node_rate, leaves / gpu.network_rate);
+void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
+  if (mesh.processes < 1 || mesh.experts < 1) fail_usage("there must be one process at least");
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  const std::string sharers = count_text(mesh.experts, "process");
+  if (mesh.experts > 1 && blocks.empty()) {
+    fail_usage("{} cannot share experts: the network has none that tokens are routed to", sharers);
   }
-  // There are as many rings as GPUs of a node, each of which leaves the node by another port.
-  return bytes / std::min(gpu.node_rate, seats.in_node * gpu.network_rate);
+  int64_t common = mesh.processes;
+  for (const MoEBlock& block : blocks) common = std::gcd(common, block.layer->experts->count());
+  const int64_t choice = nearest_divisor(common, mesh.experts);
+  for (const MoEBlock& block : blocks) {
+    const int64_t experts = block.layer->experts->count();
+    if (experts % mesh.experts == 0) continue;
+    fail_usage("{} cannot share the {} of block {} in equal parts; choose {}", sharers,
+               count_text(experts, "expert"), block.block, choice);
+  }
+  if (mesh.processes % mesh.experts != 0) {
+    fail_usage("{} cannot be parted into groups of {} that share experts; choose {}",
+               count_text(mesh.processes, "process"), mesh.experts, choice);
+  }
+  check_equal_parts(fmt::format("phase '{}': ", phase.config.name), phase.batch,
+                    settings_of<GradientConfig>(phase.config).accumulate, mesh.processes);
+}
+
+namespace {
+
+double number(int64_t count) {
+  return static_cast<double>(count);
+}
+
+/// Losses, accuracy, gradient norm, and flags of a step that is not finite or of a signal.
+constexpr int64_t kMetrics = 10;
+
+/// A step of one process on the meta device.
+struct CountedStep {
+  std::vector<Collective> collectives;
+  ProcessMemory memory;
+  double updated = 0.0;  ///< Bytes of the parameters that the process updates.
+  /// Logits that a forward pass of a part routes, those of the process' own tokens among them, and
+  /// numbers of noise that are drawn for other tokens.
+  double logits = 0.0, own_logits = 0.0, noise = 0.0;
+  /// Bytes of buffers: others' logits and rows, others' noise, numbers on their way to experts.
+  double others = 0.0, most_noise = 0.0, under_way = 0.0;
+};
+
+Collective::Kind kind_of(Traffic traffic) {
+  if (traffic == Traffic::rows) return Collective::all_to_all;
+  const bool gathers = traffic == Traffic::logits || traffic == Traffic::row_counts;
+  return gathers || traffic == Traffic::parameters ? Collective::all_gather
+                                                   : Collective::all_reduce;
+}
+
+/// Returns what a step sends, of which one of `parts` of its batch was counted.
+std::vector<Collective> collectives_of(const Processes& processes, double parts) {
+  const Group& replicas = processes.replicas();
+  std::map<std::pair<Traffic, bool>, Collective> by_purpose;
+  for (const Group* group :
+       {&processes.gradients(), &replicas, &processes.world(), &processes.experts()}) {
+    const bool of_experts = group == &replicas;
+    for (const auto& [traffic, sent] : group->counter().take()) {
+      const bool each_part = traffic >= Traffic::logits && traffic <= Traffic::batch_norm;
+      const double times = each_part ? parts : 1.0;
+      const bool norms = of_experts && traffic == Traffic::batch_norm;
+      if (sent.bytes == 0.0) continue;
+      by_purpose[{traffic, of_experts}] = {.name = (norms ? "expert_" : "") + traffic_name(traffic),
+                                           .kind = kind_of(traffic),
+                                           .group = group->size(),
+                                           .stride = of_experts ? processes.experts().size() : 1,
+                                           .calls = times * number(sent.calls),
+                                           .bytes = times * sent.bytes};
+    }
+  }
+  std::vector<Collective> list;
+  for (auto& [unused, collective] : by_purpose) list.push_back(std::move(collective));
+  return list;
+}
+
+/// Adds what a layer routes in a forward pass.
+void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, const at::Tensor& x,
+                 const PhasePlan& phase, const ProcessMesh& mesh, CountedStep& step) {
+  const double parts = record.of_part ? 1.0 : number(mesh.processes);
+  const double logits = number(record.logits_TE.numel()), tokens = number(x.size(0));
+  const double rows = number(record.routing.row_bound());
+  const bool draws = record.of_part && layer.options().noise.scale > 0.0;
+  const double drawn = draws ? logits * number(mesh.processes - 1) : 0.0;
+  step.logits += logits;
+  step.own_logits += logits / parts;
+  step.noise += drawn;
+  step.most_noise = std::max(step.most_noise, 4.0 * drawn);
+  // Logits, what the gates are computed from, and token, row and gate of each row.
+  const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
+  step.others = phase.recompute ? std::max(step.others, others) : step.others + others;
+  if (mesh.experts == 1) return;
+  const bool to_all = layer.experts->sharing() == nn::Sharing::side_by_side;
+  const double sent = to_all ? tokens * number(mesh.experts) : rows / parts;
+  const double there_and_back = number(x.numel()) / tokens + number(layer.experts->token_outputs());
+  const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
+  step.under_way = std::max(step.under_way, sent * there_and_back * bytes);
+}
+
+CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
+  check_mesh(model, phase, mesh);
+  const auto& config = settings_of<GradientConfig>(phase.config);
+  const auto processes = Processes::on_paper(mesh.processes, {.experts = mesh.experts});
+  CountedStep step;
+  share_experts(model, processes);
+  nn::share_batches(model, {processes});
+  std::vector<MoEBlock> blocks = model.moe_blocks();
+  for (MoEBlock& block : blocks) {
+    // Where nobody shares the experts, all processes are replicas of them.
+    nn::share_batches(*block.layer->experts, {processes, true, /*of_shared_experts=*/true});
+    block.layer->observe([&, layer = block.layer.get()](const auto& record, const auto& x) {
+      count_layer(*layer, record, x, phase, mesh, step);
+    });
+  }
+  const auto trained = choose_parameters(model, phase.config);
+  Optimizer optimizer(trained, config.optimizer, phase.config.frozen, config.optimizers);
+  const ExpertShares shares(model);
+  const auto is_shared = [&](const std::string& name) { return shares.has(name); };
+  const Optimizer::Share share =
+      optimizer.largest_share(mesh.shard_optimizer ? mesh.processes : 1, is_shared);
+  step.memory.optimizer = 4.0 * number(share.state);
+  step.updated = 4.0 * number(share.updated);
+  step.memory.parameters = 4.0 * number(model.parameter_count());
+  std::vector<at::Tensor> dense, experts;
+  for (const auto& [name, parameter] : trained) {
+    step.memory.gradients += 4.0 * number(parameter.numel());
+    (is_of_experts(name) ? experts : dense).push_back(parameter);
+  }
+  const MetaKernels kernels;
+  model.train();
+  model.set_recompute(phase.recompute);
+  try {
+    const Autocast autocast(phase.precision, at::kCPU);
+    const int64_t images = phase.batch / config.accumulate / mesh.processes;
+    const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
+    for (MoEBlock& block : blocks) block.layer->observe({});
+    if (loss.requires_grad()) loss.backward();
+  } catch (const std::exception& error) {  // An operator may have no shape function.
+    log_warning("phase '{}': what its layers send is not known: {}", phase.config.name,
+                one_line(error.what(), 120));
+  }
+  for (MoEBlock& block : blocks) block.layer->observe({});
+  GradientReducer(dense, processes->gradients(), Traffic::gradients).prepare({});
+  GradientReducer(experts, processes->replicas(), Traffic::expert_gradients).prepare({});
+  processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
+                                Traffic::metrics);
+  if (mesh.shard_optimizer) {
+    optimizer.share_state(processes, is_shared);
+    optimizer.spread();
+  }
+  step.collectives = collectives_of(*processes, number(config.accumulate));
+  step.memory.buffers = step.others + step.most_noise + step.under_way;
+  optimizer.zero_grad();
+  gather_experts(model);
+  nn::share_batches(model, {});
+  return step;
 }
 
 double collective_seconds(const Collective& collective, const ClusterModel& cluster) {
-  const Seats seats(collective, cluster);
-  return collective.calls * (cluster.call_latency + hop_seconds(collective, seats, cluster)) +
-         transfer_seconds(collective, seats, cluster);
-}
-
-double product_rate(const PhasePlan& phase, const ClusterModel& cluster) {
-  if (phase.precision == "bfloat16") return cluster.gpu.bfloat16 * cluster.tensor_fraction;
-  if (cluster.tf32) return cluster.gpu.tf32 * cluster.tensor_fraction;
-  return cluster.gpu.float32 * cluster.float32_fraction;
-}
-
-double peak_rate(const PhasePlan& phase, const ClusterModel& cluster) {
-  if (phase.precision == "bfloat16") return cluster.gpu.bfloat16;
-  return cluster.tf32 ? cluster.gpu.tf32 : cluster.gpu.float32;
-}
-
-bool overlaps_backward(const Collective& collective) {
-  return collective.name == "gradients" || collective.name == "expert_gradients";
-}
-
-ProcessMemory memory_of_process(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
-                                double optimizer) {
-  ProcessMemory memory;
-  memory.parameters =
-      parameter_bytes(model, [](const std::string&) { return true; }).of_process(mesh);
-  memory.gradients = gradient_bytes(model, phase.config).of_process(mesh);
-  memory.optimizer = optimizer;
-  const int64_t images = phase.batch / parts_of_batch(phase), local = images / mesh.processes;
-  memory.activations = activation_memory(model, phase, local);
-  double routing = 0.0, noise = 0.0, rows = 0.0;
-  for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
-    const auto of_others = static_cast<double>(images - local);
-    if (layer.alone) {
-      noise = std::max(noise, layer.noisy ? of_others * 4.0 * layer.logits : 0.0);
-    } else {  // Logits, what the gates are computed from, and token, row and gate of each row.
-      const double bytes = of_others * (2.0 * 4.0 * layer.logits + 12.0 * layer.rows);
-      routing = phase.recompute ? std::max(routing, bytes) : routing + bytes;
-    }
-    rows = std::max(rows, layer.there + layer.back);
+  const Gpu& gpu = cluster.gpu;
+  const auto all = number(collective.group);
+  const int64_t fit = std::max<int64_t>(1, cluster.node / collective.stride);
+  const auto in_node = number(std::min(fit, collective.group));
+  const double nodes = std::ceil(all / in_node);
+  // There are as many rings as GPUs of a node, each of which leaves the node by another port.
+  double hops = 0.0, rate = std::min(gpu.node_rate, in_node * gpu.network_rate);
+  if (collective.kind == Collective::all_reduce) {  // A tree, up and down.
+    hops = 2.0 * (std::ceil(std::log2(in_node)) * cluster.node_latency +
+                  std::ceil(std::log2(nodes)) * cluster.network_latency);
+  } else if (collective.kind == Collective::all_gather) {  // A ring.
+    hops = (all - nodes) * cluster.node_latency + (nodes - 1.0) * cluster.network_latency;
+  } else {
+    const double leaves = (all - in_node) / (all - 1.0);
+    hops = nodes > 1.0 ? cluster.network_latency : cluster.node_latency;
+    rate = 1.0 / std::max((1.0 - leaves) / gpu.node_rate, leaves / gpu.network_rate);
   }
-  const double under_way = static_cast<double>(local) * rows * row_number_bytes(phase);
-  memory.buffers = routing + noise + (mesh.experts > 1 ? under_way : 0.0);
-  return memory;
+  if (nodes == 1.0) rate = gpu.node_rate;
+  return collective.calls * (cluster.call_latency + hops) +
+         collective.bytes / (cluster.link_fraction * rate);
 }
 
-/// Returns the seconds in which a process routes what it routes of a step's tokens, or `own_tokens`
-/// alone.
-double routing_seconds(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
-                       const ClusterModel& cluster, bool own_tokens) {
-  const double forwards = phase.recompute ? 2.0 : 1.0;
-  const double passes = cluster.routing_forward * forwards + cluster.routing_backward;
-  const auto all = static_cast<double>(phase.batch);
-  const double own = all / static_cast<double>(mesh.processes);
-  double bytes = 0.0;
-  for (const RoutedLayer& layer : routed_layers(model, phase, mesh)) {
-    const bool alone = own_tokens || layer.alone;
-    bytes += (alone ? own : all) * passes * 4.0 * layer.logits;
-    // The noise of others' tokens is drawn, too, so that one's own is that of one process.
-    if (!own_tokens && layer.alone && layer.noisy) {
-      bytes += (all - own) * forwards * 4.0 * layer.logits;
-    }
+std::string milliseconds_text(double seconds) {
+  return fmt::format("{:.4g} ms", 1e3 * seconds);
+}
+
+std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const ProcessMesh& mesh,
+                     const Gpu& gpu) {
+  const ProcessMemory& memory = plan.memory;
+  std::string text = fmt::format(
+      "images        {} of a batch of {} to each process\nmemory        of each: {}{} of the GPU's "
+      "{}{}: parameters {}, gradients {}, optimizer {}, activations {}, buffers {}\n",
+      plan.images, phase.batch, memory.activations ? "" : "more than ", bytes_text(memory.sum()),
+      bytes_text(gpu.memory), memory.sum() > gpu.memory ? ", which is too much" : "",
+      bytes_text(memory.parameters), bytes_text(memory.gradients), bytes_text(memory.optimizer),
+      memory.activations ? bytes_text(*memory.activations) : "not known",
+      bytes_text(memory.buffers));
+  if (mesh.processes > 1) {
+    text += fmt::format("{:<20} {:>9} {:>7} {:>16} {:>12}\n", "collective", "processes", "calls",
+                        "sent by each", "time");
   }
-  return bytes / (cluster.gpu.memory_rate * cluster.memory_fraction);
+  for (const Collective& collective : plan.collectives) {
+    text += fmt::format("  {:<18} {:>9} {:>7.0f} {:>16} {:>12}\n", collective.name,
+                        collective.group, collective.calls, bytes_text(collective.bytes),
+                        milliseconds_text(collective.seconds));
+  }
+  return text + fmt::format(
+                    "step          {} expected: products {}, routing {}, update {}, waiting for "
+                    "others {}\nefficiency    {:.3f}, {:.0f} images/s, {:.1f} % of the peak\n",
+                    milliseconds_text(plan.step()), milliseconds_text(plan.products),
+                    milliseconds_text(plan.routing), milliseconds_text(plan.update),
+                    milliseconds_text(plan.waiting), plan.efficiency, plan.images_per_second,
+                    100.0 * plan.peak_fraction);
+}
+
+std::string table_row(const ScalingPlan& plan, const ProcessMesh& mesh, const Gpu& gpu) {
+  return fmt::format(
+      "{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10.3f} {:>10.0f} {:>5.1f} %\n",
+      mesh.processes, plan.images,
+      bytes_text(plan.memory.sum()) + (plan.memory.sum() > gpu.memory ? "!" : ""),
+      bytes_text(plan.bytes_sent()), milliseconds_text(plan.step()),
+      milliseconds_text(plan.routing), milliseconds_text(plan.waiting), plan.efficiency,
+      plan.images_per_second, 100.0 * plan.peak_fraction);
 }
 
 }  // namespace
+
+std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
+                                         const ProcessMesh& mesh) {
+  return count_step(model, phase, mesh).collectives;
+}
 
 double ScalingPlan::bytes_sent() const {
   double sum = 0.0;
@@ -128,37 +275,76 @@ double ScalingPlan::bytes_sent() const {
 
 ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
                          const ClusterModel& cluster) {
-  ScalingPlan plan;
-  plan.collectives = step_collectives(model, phase, mesh);
-  plan.images = phase.batch / mesh.processes;
-  const UpdateBytes update = update_bytes(model, phase.config, mesh);
-  plan.memory = memory_of_process(model, phase, mesh, update.state);
+  const CountedStep step = count_step(model, phase, mesh);
+  const auto parts = number(settings_of<GradientConfig>(phase.config).accumulate);
+  ScalingPlan plan{phase.batch / mesh.processes, step.memory, step.collectives};
+  plan.memory.activations = activation_memory(
+      model, phase, plan.images / settings_of<GradientConfig>(phase.config).accumulate);
   const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
-  const double passes = phase.recompute ? 4.0 : 3.0;  // Backward costs two forward passes.
-  const double flops =
-      static_cast<double>(plan.images) * model.flops_per_image(even_rows_per_token(model));
+  const bool wide = phase.precision != "bfloat16" && !cluster.tf32;
+  const double peak = phase.precision == "bfloat16" ? cluster.gpu.bfloat16
+                      : cluster.tf32                ? cluster.gpu.tf32
+                                                    : cluster.gpu.float32;
+  const double rate = peak * (wide ? cluster.float32_fraction : cluster.tensor_fraction);
+  const double forwards = phase.recompute ? 2.0 : 1.0;
+  const double passes = forwards + 2.0;  // Backward costs two forward passes.
+  const double flops = number(plan.images) * model.flops_per_image(even_rows_per_token(model));
   // Every pass of every part reads the weights, which is what few images wait for.
-  const auto parts = static_cast<double>(parts_of_batch(phase));
-  plan.products = std::max(passes * flops / product_rate(phase, cluster),
-                           passes * parts * plan.memory.parameters / memory_rate);
-  plan.routing = routing_seconds(model, phase, mesh, cluster, /*own_tokens=*/false);
+  plan.products =
+      std::max(passes * flops / rate, passes * parts * plan.memory.parameters / memory_rate);
+  const double routings = cluster.routing_forward * forwards + cluster.routing_backward;
+  const double own_routing = parts * routings * 4.0 * step.own_logits / memory_rate;
+  plan.routing = parts * 4.0 * (routings * step.logits + forwards * step.noise) / memory_rate;
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
-  plan.update =
-      2.0 * (update.updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
+  plan.update = 2.0 * (step.updated + plan.memory.gradients + plan.memory.optimizer) / memory_rate;
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {
     collective.seconds = collective_seconds(collective, cluster);
-    (overlaps_backward(collective) ? gradients : plan.waiting) += collective.seconds;
+    const bool overlaps = collective.name.ends_with("gradients");
+    (overlaps ? gradients : plan.waiting) += collective.seconds;
   }
   const double backward = plan.products / parts * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
-  const double alone = plan.products + plan.update +
-                       routing_seconds(model, phase, mesh, cluster, /*own_tokens=*/true);
-  plan.efficiency = alone / plan.step();
-  plan.images_per_second = static_cast<double>(phase.batch) / plan.step();
-  plan.peak_fraction = 3.0 * flops / (plan.step() * peak_rate(phase, cluster));
+  plan.efficiency = (plan.products + plan.update + own_routing) / plan.step();
+  plan.images_per_second = number(phase.batch) / plan.step();
+  plan.peak_fraction = 3.0 * flops / (plan.step() * peak);
   return plan;
+}
+
+std::string describe_scaling(Model& model, const RunConfig& config,
+                             const std::vector<PhasePlan>& phases, const ScalingOptions& options) {
+  const ClusterModel cluster{.gpu = gpus().at(options.gpu), .tf32 = config.tf32};
+  const bool one = options.processes.size() == 1;
+  std::string text;
+  for (const PhasePlan& phase : phases) {
+    if (phase.steps == 0) continue;
+    if (phase.config.kind.find<GradientConfig>() == nullptr) {
+      text += fmt::format("\nprocesses     {}: a phase of kind '{}' is not parted among them\n",
+                          phase.config.name, phase.config.kind.name());
+      continue;
+    }
+    const int64_t sharers = options.expert_parallel;
+    text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", phase.config.name,
+                        one ? fmt::format("{} on ", options.processes[0]) : "", options.gpu,
+                        cluster.node,
+                        sharers > 1 ? fmt::format("groups of {} share the experts", sharers)
+                                    : "every process has all experts",
+                        options.shard_optimizer ? ", optimizer state is sharded" : "");
+    if (!one) {
+      text += fmt::format("{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10} {:>7}\n",
+                          "processes", "images", "memory", "sent", "step", "routing", "waiting",
+                          "efficiency", "images/s", "peak");
+    }
+    for (const int64_t processes : options.processes) {
+      const ProcessMesh mesh{processes, sharers, options.shard_optimizer};
+      const ScalingPlan plan = plan_scaling(model, phase, mesh, cluster);
+      text += one ? one_plan(plan, phase, mesh, cluster.gpu) : table_row(plan, mesh, cluster.gpu);
+    }
+  }
+  return text +
+         "\nprocesses     a model on paper (docs/scaling.md); left out: data loading, checkpoints, "
+         "evaluation, memory of LibTorch and the communication library\n";
 }
 
 }  // namespace moesaic

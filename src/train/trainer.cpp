@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -18,14 +16,14 @@
 #include "moesaic/checkpoint/save_together.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/class_names.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
 #include "moesaic/parallel/lost_process.h"
 #include "moesaic/parallel/processes.h"
+#include "moesaic/prune/criteria.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/phase_entry.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/same_start.h"
 #include "moesaic/train/task.h"
@@ -272,25 +270,33 @@ void Trainer::prepare_network() {
     classes_ = classes_after(entry.restore);
   }
   if (entry.new_head) classes_.clear();  // The data's names take their place.
-  const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   model_->to(at::kCPU);
-  const auto measure_use = [&] {
+  if (entry.prune) prune(*entry.prune);
+  if (entry.new_head) model_->reset_head(plan().outputs);
+  model_->to(at::Device(options_.device));
+}
+
+void Trainer::prune(const PrunePhaseConfig& config) {
+  const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
+  const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
+  std::optional<ExpertUse> use;
+  if (config.replace == kReplaceByMean || criterion_needs_images(config.criterion)) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
-    return calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),
-                     {.images = entry.prune->images,
-                      .batch_size = config_.evaluate_batch_size,
-                      .loader_threads = config_.loader_threads,
-                      .seed = seed});
-  };
-  const auto pruned = apply_entry(*model_, entry,
-                                  {.classes = plan().outputs,
-                                   .pretrained = pretrained_network(entry),
-                                   .seed = seed,
-                                   .calibrate = measure_use});
-  model_->to(at::Device(options_.device));
-  if (pruned && recorder_)
-    recorder_->write("prune", state_.step, to_json(*pruned), tag_of("prune"));
+    use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),
+                    {.images = config.images,
+                     .batch_size = config_.evaluate_batch_size,
+                     .loader_threads = config_.loader_threads,
+                     .seed = seed});
+  }
+  const PrunePlan pruned = plan_pruning(
+      {.finetuned = *model_, .pretrained = pretrained.get(), .use = use ? &*use : nullptr},
+      {.criterion = config.criterion,
+       .keep = KeepSpec::from_value(config.keep),
+       .replace = config.replace,
+       .seed = seed});
+  apply_plan(*model_, pruned);
+  if (recorder_) recorder_->write("prune", state_.step, to_json(pruned), tag_of("prune"));
 }
 
 std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
@@ -305,8 +311,7 @@ std::vector<std::string> Trainer::classes_after(const std::string& phase) const 
   return class_names_of(folder_->phase_checkpoint(phase));
 }
 
-std::shared_ptr<Model> Trainer::pretrained_network(const EntryConfig& entry) const {
-  const std::string name = entry.prune ? entry.prune->pretrained : "";
+std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) const {
   if (name.empty()) return nullptr;
   const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
                                    [&](const PhasePlan& plan) { return plan.config.name == name; });

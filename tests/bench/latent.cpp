@@ -20,7 +20,6 @@
 #include "moesaic/config/document.h"
 #include "moesaic/ops/spherical_sgd.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/run_start.h"
 
 namespace moesaic::bench {
 namespace {

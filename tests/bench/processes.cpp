@@ -25,7 +25,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/gradients.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "one_thread.h"
 

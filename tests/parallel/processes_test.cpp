@@ -186,7 +186,7 @@ TEST(Processes, TakeWhatEachSendsToAllOthers) {
           at::equal(parts[static_cast<size_t>(rank)], at::full({2 * rank}, rank, at::kFloat)));
     }
     const double sent = 4.0 * 2.0 * static_cast<double>(processes->rank()) * 2.0;
-    EXPECT_EQ(processes->counter().take()[Traffic::parameters], sent);
+    EXPECT_EQ(processes->counter().take()[Traffic::parameters].bytes, sent);
   });
 }
 
@@ -264,6 +264,30 @@ TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
   });
 }
 
+TEST(Processes, OnPaperOnlyCountWhatTheyWouldSend) {
+  const auto processes = Processes::on_paper(8, {.experts = 2});
+  const Group &world = processes->world(), &experts = processes->experts();
+  EXPECT_EQ(processes->rank(), 0);
+  EXPECT_EQ(processes->replicas().size(), 4);
+  const at::Tensor x = at::empty({6, 5}, at::device(at::kMeta).dtype(at::kFloat));
+  world.all_reduce(x, Traffic::metrics);
+  EXPECT_EQ(world.all_gather(x, Traffic::logits).sizes(), at::IntArrayRef({48, 5}));
+  world.broadcast_each({x, x, x, x, x, x, x, x.narrow(0, 0, 2)}, Traffic::parameters);
+  EXPECT_EQ(experts.all_to_all(x, {4, 2}, {4, 3}, Traffic::rows).sizes(), at::IntArrayRef({7, 5}));
+  GradientReducer reducer({x.clone().requires_grad_()}, processes->gradients(), Traffic::gradients);
+  reducer.prepare({});
+  const double bytes = 6 * 5 * 4.0;
+  std::map<Traffic, Sent> sent = world.counter().take();
+  EXPECT_EQ(sent.at(Traffic::metrics).bytes, all_reduce_bytes(bytes, 8));
+  EXPECT_EQ(sent.at(Traffic::logits).bytes, 7 * bytes);
+  EXPECT_EQ(sent.at(Traffic::logits).calls, 1);
+  EXPECT_EQ(sent.at(Traffic::parameters).bytes, 7 * (7 * bytes + bytes / 3) / 8) << "their mean";
+  EXPECT_EQ(sent.size(), 3U) << "each group counts for itself";
+  EXPECT_EQ(experts.counter().take().at(Traffic::rows).bytes, 2 * 5 * 4.0);
+  EXPECT_EQ(processes->gradients().counter().take().at(Traffic::gradients).bytes,
+            all_reduce_bytes(bytes, 8));
+}
+
 TEST(Gradients, AreMeansOverProcessesOfWhatPassesAccumulated) {
   run_processes(2, {}, [](const auto& processes) {
     const double own = static_cast<double>(processes->rank() + 1);
@@ -278,7 +302,9 @@ TEST(Gradients, AreMeansOverProcessesOfWhatPassesAccumulated) {
       EXPECT_TRUE(at::allclose(used.grad(), at::full({3}, 16.5)));
     }
     EXPECT_FALSE(unused.grad().defined());
-    EXPECT_EQ(processes->counter().take().at(Traffic::gradients), 2 * 20.0);
+    const Sent sent = processes->counter().take().at(Traffic::gradients);
+    EXPECT_EQ(sent.bytes, 2 * 20.0);
+    EXPECT_EQ(sent.calls, 2) << "one bucket, twice";
   });
 }
 

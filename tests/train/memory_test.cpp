@@ -132,7 +132,8 @@ TEST(InitialShape, IsCheckedAgainstTheCheckpointItStartsFrom) {
   const auto check = [&](const std::vector<std::string>& changes) {
     std::vector<std::string> all = {"init=" + (folder / "run/checkpoints/pretrain").string()};
     all.insert(all.end(), changes.begin(), changes.end());
-    return error_of([&] { check_initial_weights(config_of(four_phases(), all)); });
+    const RunConfig config = config_of(four_phases(), all);
+    return error_of([&] { check_initial_weights(config, *build_initial_shape(config)); });
   };
   EXPECT_EQ(check({}), "no error");
   EXPECT_EQ(check({"model=null"}), "no error");

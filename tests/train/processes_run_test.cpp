@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "moesaic/models/registry.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "moesaic/train/scaling.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
@@ -369,7 +369,7 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
   changes.insert(changes.end(),
                  {"phases.train.steps=10", fmt::format("parallel.experts={}", mesh.experts)});
   const RunConfig config = config_of(recipe, changes);
-  std::map<Traffic, double> sent;
+  std::map<Traffic, Sent> sent;
   run_processes(mesh.processes, config.parallel, [&](const auto& processes) {
     TrainerOptions options = options_with_described("");
     options.processes = processes;
@@ -381,7 +381,7 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *shape, datasets).front();
   std::map<std::string, double> bytes, planned;
-  for (const auto& [traffic, count] : sent) bytes[traffic_name(traffic)] += count / 10;
+  for (const auto& [traffic, count] : sent) bytes[traffic_name(traffic)] += count.bytes / 10;
   for (const Collective& collective :
        step_collectives(*shape, plan, {mesh.processes, mesh.experts, false})) {
     const bool in_one = mesh.experts == 1 && collective.name == "expert_gradients";

@@ -10,7 +10,7 @@
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/run_start.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -55,7 +54,7 @@ TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
   const RunConfig config = config_of(
       four_phases(),
       {"model=null", "init=" + from.string(), "phases.prune.on_entry.prune.pretrained=" + run});
-  EXPECT_NO_THROW(check_initial_weights(config));
+  EXPECT_NO_THROW(check_initial_weights(config, *build_initial_shape(config)));
   const RunStart start(config);
   Datasets datasets(train_test::open_tiny);
   EXPECT_EQ(plan_phases(config, *start.shape(), datasets).size(), 4U);

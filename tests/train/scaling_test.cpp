@@ -12,7 +12,7 @@
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/optimizer.h"
-#include "moesaic/train/run_start.h"
+#include "moesaic/train/run_plan.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 
@@ -166,6 +166,21 @@ TEST(ScalingBytes, FrozenParametersAreReducedAndNotSent) {
   EXPECT_EQ(routers.sent("expert_gradients", mesh), 0.0);
 }
 
+TEST(ScalingBytes, LeaveTheNetworkAsItWas) {
+  const PaperRun run;
+  const std::string before = run.model->config().dump();
+  const int64_t parameters = run.model->parameter_count();
+  const std::optional<double> activations = activation_memory(*run.model, run.phases[0], 1);
+  run.collectives({.processes = 4, .experts = 2, .shard_optimizer = true});
+  EXPECT_EQ(run.model->config().dump(), before);
+  EXPECT_EQ(run.model->parameter_count(), parameters);
+  EXPECT_EQ(activation_memory(*run.model, run.phases[0], 1), activations);
+  for (const MoEBlock& block : run.model->moe_blocks()) {
+    EXPECT_EQ(block.layer->shares_experts(), nullptr);
+    EXPECT_EQ(block.layer->router->share().processes, nullptr);
+  }
+}
+
 // Experts that take images rather than what the router sees, and have batch norms.
 TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   const RunConfig config = config_of(R"({"name": "a", "model": {"name": "image-moe",
@@ -173,10 +188,11 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
       "phases": [{"name": "train", "data": "three", "batch_size": 4, "steps": 1}]})");
   const auto model = build_initial_shape(config);
   const PhasePlan phase{.config = config.phases[0], .batch = 4, .steps = 1};
-  double channels = 0.0;
+  double channels = 0.0, norms = 0.0;
   for (const auto& item : model->named_buffers()) {
     if (!item.key().ends_with("running_mean")) continue;
     channels += static_cast<double>(item.value().numel());
+    norms += 1.0;
   }
   ASSERT_GT(channels, 0.0);
   const auto sent = [&](const ProcessMesh& mesh) {
@@ -184,8 +200,10 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
     for (const Collective& c : step_collectives(*model, phase, mesh)) bytes[c.name] = c.bytes;
     return bytes;
   };
-  // Two numbers of a channel, forward and backward, half of them sent on twice.
-  EXPECT_EQ(sent({.processes = 2}).at("expert_batch_norm"), 2 * 2 * 4 * channels);
+  // Two numbers of a channel and the number of values, forward and backward, half of them sent on
+  // twice; and how many rows each of two experts has, in 64 bits.
+  EXPECT_EQ(sent({.processes = 2}).at("expert_batch_norm"),
+            2 * 4 * (2 * channels + norms) + 2 * 8);
   EXPECT_FALSE(sent({.processes = 2}).contains("batch_norm"));
   const std::vector<int64_t> shape = model->input_shape();
   const auto pixels = static_cast<double>(shape[0] * shape[1] * shape[2]);

@@ -41,13 +41,13 @@ at::Tensor offsets_of_one_expert(int64_t rows, at::Device device);
 at::Tensor row_experts(const Routing& routing);
 
 /// Returns the routing of tokens first..first + count - 1 alone, numbered from 0, to the same
-/// experts; its buffer has as many rows as they have, which the host waits for. The gates stay
-/// differentiable.
+/// experts; its buffer has as many rows as they have, which the host waits for; on the meta device
+/// it has their share of the rows. The gates stay differentiable.
 Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count);
 
 /// Returns the routing of the same tokens to experts first..first + count - 1 alone, numbered from
-/// 0; its buffer has as many rows as they have, which the host waits for. The gates stay
-/// differentiable.
+/// 0; its buffer has as many rows as they have, which the host waits for; on the meta device it has
+/// their share of the rows. The gates stay differentiable.
 Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count);
 
 /// Returns the weight of each expert's output for each token: [T, K], 0 where not routed. Columns

@@ -18,7 +18,7 @@ class GradientReducer {
   static constexpr size_t kBucketBytes = size_t{25} << 20;  ///< As in c10d's DDP.
 
   /// `parameters` that require gradients, in the order in which the network uses them. With a group
-  /// of one process nothing is reduced.
+  /// of one process nothing is reduced, with one that only counts nothing but counted.
   GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic,
                   size_t bucket_bytes = kBucketBytes);
   ~GradientReducer();

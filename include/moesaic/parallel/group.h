@@ -16,14 +16,15 @@ class ProcessGroup;
 
 namespace moesaic {
 
-/// What a collective is for, under which its bytes are counted.
+/// What a collective is for, under which its bytes are counted. From `logits` to `batch_norm` they
+/// are those of a forward or backward pass.
 enum class Traffic {
   gradients,
   expert_gradients,
   logits,
   logits_gradient,
-  rows,
   row_counts,
+  rows,
   batch_norm,
   metrics,
   parameters,
@@ -39,14 +40,20 @@ double all_reduce_bytes(double bytes, int64_t size);
 /// Returns the bytes that each sends to give its own `bytes` to all the others in a ring.
 double all_gather_bytes(double bytes, int64_t size);
 
-/// Counts bytes that this process sends, by purpose. Thread-safe.
+/// Collectives of one purpose, and the bytes that this process sends in all of them.
+struct Sent {
+  int64_t calls = 0;
+  double bytes = 0.0;
+};
+
+/// Counts collectives and the bytes that this process sends, by purpose. Thread-safe.
 class TrafficCounter {
  public:
   TrafficCounter();
   ~TrafficCounter();
-  void add(Traffic traffic, double bytes);
-  /// Returns the bytes sent since the last call.
-  std::map<Traffic, double> take();
+  void add(Traffic traffic, double bytes, int64_t calls = 1);
+  /// Returns what was counted since the last call.
+  std::map<Traffic, Sent> take();
 
  private:
   struct State;
@@ -59,12 +66,15 @@ class TrafficCounter {
 class Group {
  public:
   Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter);
+  /// Makes process 0 of a group of `size` that only counts: nothing is sent, and what would be
+  /// received has its shape and no values. It is meant for tensors on the meta device.
+  Group(int64_t size, std::shared_ptr<TrafficCounter> counter);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  int64_t rank() const;
-  int64_t size() const;
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
 
   /// Sums `x`, which must be contiguous, over all processes in place.
   void all_reduce(const at::Tensor& x, Traffic traffic) const;
@@ -78,18 +88,25 @@ class Group {
                         const std::vector<int64_t>& receive, Traffic traffic) const;
   /// Overwrites `x` with that of process `root`.
   void broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const;
-  /// Overwrites tensor r with that of process r, for all of them at once.
+  /// Overwrites tensor r with that of process r, for all of them at once. A group that only counts
+  /// counts the mean of what its processes send.
   void broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic traffic) const;
   /// Waits for all processes, within the group's timeout or without a limit.
   void barrier(bool endless = false) const;
   /// Returns the texts of all processes by rank.
   std::vector<std::string> all_gather_text(const std::string& text) const;
 
+  /// Returns c10d's group, null where this one only counts.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return group_; }
   TrafficCounter& counter() const { return *counter_; }
 
  private:
+  /// Runs a collective of c10d's and waits for it; does nothing where this group only counts.
+  template <class Begin>
+  void finish(const Begin& begin) const;
+
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  int64_t rank_ = 0, size_ = 1;
   std::shared_ptr<TrafficCounter> counter_;
 };
 

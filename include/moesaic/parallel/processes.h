@@ -39,6 +39,9 @@ class Processes {
     launch.size = size;
     return of_store(store, launch, config, /*cuda=*/false);
   }
+  /// Makes process 0 of so many that only count what they would send: each group has a counter of
+  /// its own, also where connect() makes one group of two. Nothing but groups may be used.
+  static std::shared_ptr<const Processes> on_paper(int64_t size, const ParallelConfig& config);
   ~Processes();
 
   int64_t rank() const { return world_->rank(); }

@@ -101,6 +101,10 @@ class GradientPhase : public Phase {
 /// Returns the registry's entry.
 PhaseKind gradient_phase_kind();
 
+/// Returns the parameters that `trains` selects. They, and no others, require gradients from now
+/// on.
+Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase);
+
 /// Returns the size in bytes of the state of the phase's optimizers.
 double optimizer_bytes(const Model& model, const PhaseConfig& phase);
 

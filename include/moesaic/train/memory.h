@@ -11,6 +11,9 @@
 
 namespace moesaic {
 
+/// Returns inputs of so many images on the meta device.
+at::Tensor meta_inputs(const Model& model, int64_t images);
+
 /// Memory of a phase in bytes, without the process itself, its data, buffers within operators of
 /// LibTorch and gaps in the heap.
 struct TrainingMemory {

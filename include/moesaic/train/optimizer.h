@@ -77,8 +77,11 @@ class Optimizer {
   struct Share {
     int64_t state = 0, updated = 0;
   };
-  /// Returns the most that one process would keep and update of what so many divide.
+  /// Returns the most that one process would keep and update where so many divide the state.
   Share largest_share(int64_t processes, const NameTest& everywhere) const;
+
+  /// Sends each parameter from the process that keeps its state to the others, as step() does.
+  void spread() const;
 
   /// Multiplies each gradient by the value of the first pattern that matches its parameter's name,
   /// if there is one.
@@ -135,8 +138,6 @@ class Optimizer {
   bool is_own(const Entry& entry) const;
   /// Returns whether it is a slot of a parameter that another process updates.
   bool is_of_others(const std::string& slot) const;
-  /// Sends each parameter from the process that updated it to the others.
-  void spread() const;
   void step_part(const Part& part, double lr, const at::Tensor& skip) const;
 
   template <class Use>

@@ -81,6 +81,14 @@ void describe(Fields& f, RunConfig& c) {
 }
 ConfigProblem config_problem(const RunConfig& config);
 
+/// Makes paths to data and checkpoints lasting: a relative one is another from another working
+/// directory.
+void keep_lasting_names(RunConfig& config);
+
+/// Returns the configuration that a run was started with as a run that starts now would store it:
+/// an older version kept names of data as they were given.
+nlohmann::ordered_json with_lasting_names(nlohmann::ordered_json started);
+
 /// Throws Error (usage) that names the settings in which `now` differs from the configuration that
 /// the run was started with, except for those that change no result: loader_threads,
 /// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel. `way_out` ends it.

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/train/datasets.h"
+#include "moesaic/train/run_config.h"
 
 namespace moesaic {
 
@@ -46,5 +50,18 @@ DataRecord data_record(const Dataset& data, bool reads_shards = true);
 /// Returns in which way data are not those of the record, e.g. "had 24 examples and has 25 now", or
 /// "" where they are the same as far as both know.
 std::string difference_of(const DataRecord& before, const DataRecord& now);
+
+/// Returns name and split of all data that the phases use, each once.
+std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
+                                                             const Datasets& datasets);
+
+/// Is told of a change since the run began, e.g. of "has other image files".
+using DataChanged = std::function<void(const std::string& name, const std::string& split,
+                                       const std::string& change)>;
+
+/// Returns the marks of all data that a run uses, after telling `changed` of each difference from
+/// those of `before`; classes in another order are none.
+RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before = {},
+                    const DataChanged& changed = {});
 
 }  // namespace moesaic

@@ -8,39 +8,44 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/registry.h"
 #include "moesaic/models/model.h"
-#include "moesaic/train/gpu.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
+
+/// A GPU and its links in the node that it is usually sold in: the vendor's figures, without
+/// sparsity. docs/scaling.md names the sources.
+struct Gpu {
+  double float32 = 0.0, tf32 = 0.0, bfloat16 = 0.0;  ///< Peak FLOP/s of matrix products.
+  double memory = 0.0, memory_rate = 0.0;            ///< Bytes, and bytes/s read or written.
+  double node_rate = 0.0, network_rate = 0.0;  ///< Bytes/s sent within its node and to others.
+};
+
+/// Returns the registry of GPUs that `train --dry-run --gpu` knows; a program may add its own.
+Registry<Gpu>& gpus();
 
 /// How W processes share a network: W = replicas x experts, neighbours in rank share the experts.
 struct ProcessMesh {
   int64_t processes = 1;         ///< W; each takes 1 / W of a batch.
   int64_t experts = 1;           ///< K processes hold E / K experts each of one replica.
   bool shard_optimizer = false;  ///< Each holds 1 / W of the dense parameters' optimizer state.
-
-  int64_t replicas() const { return processes / experts; }
 };
-
-enum class CollectiveKind { all_reduce, all_gather, all_to_all };
 
 /// All collectives of one purpose in a step, as one process takes part in them.
 struct Collective {
+  enum Kind { all_reduce, all_gather, all_to_all };
+
   std::string name;
-  CollectiveKind kind = CollectiveKind::all_reduce;
-  int64_t group = 1;     ///< Processes that take part.
-  int64_t stride = 1;    ///< Distance of their ranks.
-  double calls = 0.0;    ///< Calls in a step.
-  double bytes = 0.0;    ///< Bytes that a process sends in a step.
-  double seconds = 0.0;  ///< Time of all calls, see plan_scaling().
+  Kind kind = all_reduce;
+  int64_t group = 1, stride = 1;    ///< Processes that take part, and the distance of their ranks.
+  double calls = 0.0, bytes = 0.0;  ///< Of a step; bytes are those that a process sends.
+  double seconds = 0.0;             ///< Time of all calls, see plan_scaling().
 };
 
 /// Returns the collectives of a step (of one update, however many parts its batch has) with their
-/// bytes and without their time: `gradients`, `expert_gradients`, `logits`, `logits_gradient`,
-/// `rows`, `row_counts`, `batch_norm`, `expert_batch_norm`, `metrics`, `parameters`; those that
-/// send nothing are left out. `model` is on the meta device (build_model_shape()). Throws Error
-/// (usage) as check_mesh() does.
+/// bytes and without their time, but for those that send nothing. They are counted in a step of
+/// `model`, which is on the meta device. Throws Error (usage) as check_mesh() does.
 std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
                                          const ProcessMesh& mesh);
 
@@ -51,17 +56,15 @@ void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& m
 /// All that the time of a step depends on beside the network: the GPU, and what is assumed.
 struct ClusterModel {
   Gpu gpu = gpus().at("h100");
-  bool tf32 = false;              ///< Products of float32 round their inputs.
-  int64_t node = 8;               ///< GPUs of a node.
-  double tensor_fraction = 0.45;  ///< Of the peak in bfloat16 and TF32, over a whole step.
-  double float32_fraction = 0.7;  ///< Of the peak in float32.
-  double memory_fraction = 0.8;   ///< Of the memory's rate.
-  double link_fraction = 0.8;     ///< Of the links' rates.
-  double call_latency = 10e-6;    ///< Seconds until a collective begins.
-  double node_latency = 1e-6;     ///< Seconds of a hop within a node.
-  double network_latency = 5e-6;  ///< Seconds of a hop between nodes.
-  double routing_forward = 16.0;  ///< Times that routing reads or writes its logits [T, E].
-  double routing_backward = 8.0;  ///< The same in its backward pass.
+  bool tf32 = false;  ///< Products of float32 round their inputs.
+  int64_t node = 8;   ///< GPUs of a node.
+  /// Fractions that a whole step reaches of the peaks in bfloat16 and TF32, and in float32.
+  double tensor_fraction = 0.45, float32_fraction = 0.7;
+  double memory_fraction = 0.8, link_fraction = 0.8;  ///< Of the rates of memory and links.
+  /// Seconds until a collective begins, and of a hop within a node and between nodes.
+  double call_latency = 10e-6, node_latency = 1e-6, network_latency = 5e-6;
+  /// Times that routing reads or writes its logits [T, E] in a forward and a backward pass.
+  double routing_forward = 16.0, routing_backward = 8.0;
 };
 
 /// Memory of a process in bytes, without the program, its data, the allocator's gaps and the
@@ -84,10 +87,9 @@ struct ScalingPlan {
   int64_t images = 0;  ///< Images of a process in a step.
   ProcessMemory memory;
   std::vector<Collective> collectives;
-  double products = 0.0;  ///< Seconds of forward and backward passes.
-  double routing = 0.0;   ///< Seconds of routing, of all processes' tokens or its own.
-  double update = 0.0;    ///< Seconds of the optimizer.
-  double waiting = 0.0;   ///< Seconds of communication that nothing overlaps.
+  /// Seconds of forward and backward passes, of routing all processes' tokens or its own, of the
+  /// optimizer, and of communication that nothing overlaps.
+  double products = 0.0, routing = 0.0, update = 0.0, waiting = 0.0;
   /// Time of the same step without communication and without the tokens of others, over step().
   double efficiency = 1.0;
   double images_per_second = 0.0;  ///< Of all processes.

@@ -26,7 +26,6 @@
 #include "moesaic/train/run_data.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/run_start.h"
 #include "moesaic/train/train_state.h"
 
 namespace moesaic {
@@ -105,8 +104,9 @@ class Trainer {
   void prepare_network();
   std::shared_ptr<Model> network_after(const std::string& phase) const;
   std::vector<std::string> classes_after(const std::string& phase) const;
-  /// Returns what pruning on entry compares with, null without.
-  std::shared_ptr<Model> pretrained_network(const EntryConfig& entry) const;
+  void prune(const PrunePhaseConfig& config);
+  /// Returns what pruning on entry compares with, null for "".
+  std::shared_ptr<Model> pretrained_network(const std::string& name) const;
   bool is_taken_up_later(const std::string& phase) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
@@ -153,12 +153,6 @@ class Trainer {
   void poll(Phase& phase);
   /// Throws Error (usage) unless the processes can share the run, and make the same one.
   void check_processes(const Model& shape);
-  /// Returns name and split of all data that the phases use, each once.
-  std::vector<std::pair<std::string, std::string>> used_splits() const;
-  /// Notes the marks of a split in data_. Returns how they differ from those of `before`, "" where
-  /// they do not or that is null.
-  std::string record_data(const std::string& name, const std::string& split,
-                          const DataRecord* before);
   /// Compares the data with those that the run was begun with. Throws Error (usage) for a
   /// difference, unless such are accepted.
   void check_data(const std::optional<RunData>& started);

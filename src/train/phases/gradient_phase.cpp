@@ -23,7 +23,6 @@
 #include "moesaic/train/schedule.h"
 
 namespace moesaic {
-namespace {
 
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
   Optimizer::NamedParameters chosen;
@@ -37,6 +36,8 @@ Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& ph
   }
   return chosen;
 }
+
+namespace {
 
 LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseContext& context) {
   const auto& config = settings_of<GradientConfig>(plan.config);
@@ -222,7 +223,7 @@ GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Ge
                                                  double fraction, bool last) {
   const LossTerms sum = (*objective_)(*model_, part, random);
   const at::Tensor loss = fraction == 1.0 ? sum.loss : sum.loss * fraction;
-  shared_ && last ? shared_->backward(loss) : loss.backward();
+  shared_&& last ? shared_->backward(loss) : loss.backward();
   Scalars scalars = {{"loss", sum.loss}};
   scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
   for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);

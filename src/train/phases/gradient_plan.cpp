@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "../check_routing.h"
+#include "../check_phase.h"
 #include "../patterns.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -18,6 +18,7 @@
 #include "moesaic/parallel/equal_parts.h"
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/memory.h"
 #include "moesaic/train/schedule.h"
 
 namespace moesaic {
@@ -129,12 +130,10 @@ void check_batch_norm(const PhasePlaces& places, const Model& model, int64_t bat
                       int64_t accumulate) {
   if (batch / accumulate > 1) return;
   const std::shared_ptr<Model> shape = build_model_shape(Value::from_json(model.config(), "model"));
-  std::vector<int64_t> one = shape->input_shape();
-  one.insert(one.begin(), 1);
   shape->train();
   const MetaKernels kernels;
   try {
-    shape->forward(at::empty(one, at::device(at::kMeta).dtype(at::kFloat)));
+    shape->forward(meta_inputs(*shape, 1));
   } catch (const nn::SingleValueError& error) {
     fail_usage("{}: phase '{}': {}: {} of one image are too few for this network",
                places.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),

@@ -11,7 +11,6 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/papers/latent/model.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/run_start.h"
 #include "papers/latent/phase.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"

@@ -289,7 +289,8 @@ void add_bench(CLI::App& app, int& exit_code) {
           ->check(batch_size())
           ->capture_default_str(),
       add_device(*verb, options->device), add_precision(*verb, options->precision),
-      verb->add_option("--seconds", options->seconds, "of passes for each batch size")
+      verb->add_option("--seconds", options->seconds,
+                       "time in seconds that is measured for each batch size")
           ->check(number(0.0, 3600.0))
           ->capture_default_str()};
   for (CLI::Option* option : of_checkpoints) option->group("Of a checkpoint");

@@ -106,7 +106,7 @@ CLI::Option* add_device(CLI::App& verb, std::string& device) {
 
 CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
   return verb
-      .add_option("--precision", precision, "of products in the network: float32 | bfloat16")
+      .add_option("--precision", precision, "dtype of products in the network: float32 | bfloat16")
       ->check(one_of_words({"float32", "bfloat16"}))
       ->capture_default_str();
 }

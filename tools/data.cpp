@@ -110,11 +110,12 @@ void add_pack(CLI::App& verb, int& exit_code) {
           "pixels of the shorter side of larger images, resized once; by default files are "
           "copied as they are")
       ->check(whole_number(1, kMost));
-  command->add_option("--quality", options.quality, "of the JPEG files of resized images")
+  command->add_option("--quality", options.quality, "JPEG quality of resized images, 1 to 100")
       ->capture_default_str()
       ->check(whole_number(1, 100));
   command->add_option("--split", options.split, "the only split to pack; by default all");
-  command->add_option("--seed", options.seed, "of the order of the images")->capture_default_str();
+  command->add_option("--seed", options.seed, "seed of the order of the images")
+      ->capture_default_str();
   command
       ->add_option("--out", arguments->out,
                    "folder for the shards and NAME.json, named after it; by default NAME-shards")

@@ -266,7 +266,8 @@ void add_eval(CLI::App& app, int& exit_code) {
               "over images; a new .png or .svg, with gnuplot's script and data beside it")
           ->check(not_empty())
           ->type_name("FILE");
-  verb->add_option("--images", arguments->images, "of it: the first so many of the split")
+  verb->add_option("--images", arguments->images,
+                   "number of images that --routing-images draws, the first of the split")
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);

@@ -84,7 +84,9 @@ void add_import(CLI::App& app, int& exit_code) {
   verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
       ->required()
       ->type_name("FORMAT");
-  verb->add_option("prefix", options.prefix, "of PREFIX.index and PREFIX.data-nnnnn-of-NNNNN")
+  verb->add_option(
+          "prefix", options.prefix,
+          "path of a checkpoint up to its endings: PREFIX.index and PREFIX.data-nnnnn-of-NNNNN")
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");
@@ -112,7 +114,7 @@ void add_import(CLI::App& app, int& exit_code) {
           "the configuration is then the new network's")
       ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--seed", options.seed, "of what begins with random values")
+  verb->add_option("--seed", options.seed, "seed of parameters that begin with random values")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print what was done as one JSON document");

@@ -230,24 +230,26 @@ int prune_until_stopped(const PruneArguments& arguments, const CLI::App& verb) {
 
 void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group = "How much stays (one of these)";
-  verb.add_option("--keep", arguments->keep,
-                  "experts of each layer, in an ensemble of each member: a fraction (0.25, to the "
-                  "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
+  verb.add_option(
+          "--keep", arguments->keep,
+          "experts kept in each layer, in an ensemble of each member: a fraction (0.25, to the "
+          "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE")
       ->group(group);
-  verb.add_option("--keep-parameters", arguments->keep_parameters,
-                  "as many experts as fit into this fraction of the network's parameters")
+  verb.add_option(
+          "--keep-parameters", arguments->keep_parameters,
+          "fraction of the network's parameters that is kept, by as many experts as fit into it")
       ->check(number(0.0, 1.0))
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--max-drop", arguments->max_drop,
-                  "the fewest with which at most this fraction of images is lost: 0.01 is one "
-                  "point of accuracy, on the validation split")
+                  "largest loss of accuracy on the validation split, as a fraction of its images "
+                  "(0.01: one point); the fewest experts within it are kept")
       ->check(number(0.0, 0.99))
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--plan", arguments->plan,
-                  "what a plan says, as --json prints it; it may be edited")
+                  "plan to follow, as --json prints it; it may be edited")
       ->check(not_empty())
       ->type_name("FILE")
       ->group(group);
@@ -271,12 +273,14 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "its mean output on calibration images; with --plan, in place of what it says")
       ->check(one_of_words({kReplaceByNothing, kReplaceByMean}))
       ->default_str(kReplaceByNothing);
-  verb.add_option("--seed", prune.seed, "of --criterion random, and of the order of images")
+  verb.add_option("--seed", prune.seed,
+                  "seed of --criterion random, and of the order of calibration images")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   verb.add_option("--search", arguments->search,
-                  "of --max-drop: bisection, of one number for all layers; greedy, one expert at a "
-                  "time from the layer that bears it best, which evaluates many more networks")
+                  "way in which --max-drop searches: bisection, over one number for all layers; "
+                  "greedy, one expert at a time from the layer that bears it best, which evaluates "
+                  "many more networks")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();
   verb.add_option("--figure", arguments->figure,
@@ -293,7 +297,8 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->check(known_dataset())
       ->type_name("NAME")
       ->group(group);
-  verb.add_option("--split", arguments->split, "validation where the data has it, else train")
+  verb.add_option("--split", arguments->split,
+                  "split of the data set (validation where there is one, else train)")
       ->type_name("NAME")
       ->group(group);
   verb.add_option("--images", arguments->images, "calibration images, drawn by the seed")

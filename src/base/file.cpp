@@ -162,7 +162,12 @@ fs::path unique_sibling(const fs::path& path) {
 
 fs::path without_staging(const fs::path& path) {
   fs::path result;
-  for (const fs::path& part : path) result /= final_name(part.string());
+  for (const fs::path& part : path) {
+    const std::string name = part.string();
+    const std::string_view last = final_name(name);
+    // A sibling of "FOLDER/." holds what goes into the folder itself.
+    if (last != "." || last == name) result /= last;
+  }
   return result;
 }
 

@@ -26,7 +26,7 @@ void write_json(const fs::path& folder, const std::string& name, const Json& jso
   try {
     write_atomic(path, std::string_view(json.dump(2) + "\n"));
   } catch (const Json::exception& error) {
-    fail("{}: cannot be written as JSON: {}", path.string(), error.what());
+    fail("{}: cannot be written as JSON: {}", without_staging(path).string(), error.what());
   }
   manifest.files[name] = content_of(path);
 }

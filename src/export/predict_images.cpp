@@ -14,6 +14,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/transforms.h"
+#include "moesaic/export/info.h"
 #include "moesaic/train/classification_loss.h"
 
 namespace moesaic {
@@ -135,17 +136,6 @@ std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& image
   return list;
 }
 
-/// Returns whether an image's result depends on the others of a batch, by the capacity of experts
-/// or by the noise of its place.
-bool depends_on_batch(const Model& model) {
-  const auto blocks = model.moe_blocks();
-  return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
-    const nn::Router& router = block.layer->router;
-    return nn::couples_tokens(router->evaluation_rule()) ||
-           router->options().evaluation_seed.has_value();
-  });
-}
-
 void check_predicts_classes(const Model& model, const InputSpec& spec, const std::string& loss) {
   if (!spec.images) {
     fail_usage(
@@ -183,7 +173,7 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
   const std::shared_ptr<const Dataset> data = inputs_of(spec, files);
   const c10::InferenceMode inference;
   model.eval();
-  const bool alone = depends_on_batch(model);
+  const bool alone = !batch_dependence(model).empty();
   const auto total = static_cast<int64_t>(files.size());
   for (int64_t first = 0; first < total; first += options.batch_size) {
     const int64_t count = std::min(options.batch_size, total - first);

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 #include "tar_entry.h"
@@ -91,7 +92,7 @@ class Unpacking {
   void make_folders(const fs::path& folder) const {
     std::error_code error;
     fs::create_directories(folder, error);
-    if (error) fail("{}: cannot be made: {}", folder.string(), error.message());
+    if (error) fail("{}: cannot be made: {}", without_staging(folder).string(), error.message());
   }
 
   void write_file(const fs::path& place) {

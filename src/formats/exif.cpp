@@ -88,9 +88,9 @@ Span after_zero(Span bytes) {
 }
 
 /// Puts into `found` the text of a PNG's chunk that begins with its kind, where it is called
-/// `keyword` and no other was.
+/// `keyword`: of several the last one counts, as for Pillow.
 void take_text(Span kind, Span data, std::string_view keyword, std::optional<Bytes>& found) {
-  if (found || !begins(data, keyword) || number(data, keyword.size(), 1) != 0) return;
+  if (!begins(data, keyword) || number(data, keyword.size(), 1) != 0) return;
   Span text = after(data, keyword.size() + 1);
   bool packed = begins(kind, "zTXt");
   if (begins(kind, "iTXt")) {
@@ -190,8 +190,10 @@ std::optional<uint32_t> tiff_orientation(Span tiff) {
   constexpr size_t kEntryBytes = 12;
   constexpr uint32_t kOrientation = 0x0112;
   while (begins(tiff, kExif)) tiff = tiff.subspan(kExif.size());  // Some write it before a PNG's.
-  const bool big = begins(tiff, "MM");
-  if (!big && !begins(tiff, "II")) return {};
+  using namespace std::string_view_literals;
+  // Pillow takes the number 42 in either byte order.
+  const bool big = begins(tiff, "MM\0*"sv) || begins(tiff, "MM*\0"sv);
+  if (!big && !begins(tiff, "II*\0"sv) && !begins(tiff, "II\0*"sv)) return {};
   const size_t directory = number(tiff, 4, 4, big), entries = number(tiff, directory, 2, big);
   std::optional<uint32_t> found;
   for (size_t i = 0; i < entries; ++i) {

@@ -13,6 +13,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
 #include "safetensors_header.h"
 #include "zip.h"
@@ -220,7 +221,7 @@ FileContent write(const std::filesystem::path& path, std::vector<Item> items,
 FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
                            const Source& source, const std::map<std::string, std::string>& metadata,
                            std::function<void()> progress) {
-  const std::string file = path.string();
+  const std::string file = without_staging(path).string();
   for (const Item& item : items) checked_size(item, file);
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::pair(dtype_size(b.dtype), std::string_view(a.name)) <

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 #include "tar_entry.h"
@@ -160,7 +161,7 @@ struct TarWriter::State {
   void check(la_ssize_t result) const {
     if (result >= ARCHIVE_OK || result == ARCHIVE_WARN) return;
     const int error = archive_errno(open.get());
-    fail("{}: cannot be written: {}", path.string(),
+    fail("{}: cannot be written: {}", without_staging(path).string(),
          error > 0 ? std::strerror(error) : last_reason(open.get()));
   }
 };

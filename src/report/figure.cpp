@@ -14,10 +14,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A hidden folder beside the figure, removed on destruction.
+/// A hidden folder for files that go into `folder`, whose names messages show. It is removed on
+/// destruction.
 class Workshop {
  public:
-  explicit Workshop(const fs::path& folder) : path_(unique_sibling(folder / "figure")) {
+  explicit Workshop(const fs::path& folder) : path_(unique_sibling(folder / ".")) {
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) {

@@ -199,6 +199,8 @@ TEST(WithoutStaging, IsTheFinalPath) {
   const fs::path staged = unique_sibling("runs/step_5");
   EXPECT_EQ(without_staging(unique_sibling(staged / "model.safetensors")),
             "runs/step_5/model.safetensors");
+  EXPECT_EQ(without_staging(unique_sibling("runs/.") / "loss.tsv"), "runs/loss.tsv");
+  EXPECT_EQ(without_staging("./a/./b"), "./a/./b");
   EXPECT_EQ(without_staging("a/.b/c.part"), "a/.b/c.part");
   EXPECT_EQ(without_staging("a/.b.c.12-3.part/d"), "a/b.c/d");
   for (const char* other : {".part", "..part", ".1-2.part", "..1-2.part", ".a.1-.part",

@@ -14,9 +14,10 @@
 
 namespace moesaic::test {
 
-enum class JpegKind { rgb, grey, ycck, noise };
+/// By row or by column pixels go from black to white.
+enum class JpegKind { rgb, grey, ycck, noise, rows, columns };
 
-/// An image of one colour, given in the bytes that the file's pixels have, or of noise.
+/// An image of one colour, given in the bytes that the file's pixels have, or of its kind.
 inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t, 4> colour,
                         int flags = 0) {
   const bool inks = kind == JpegKind::ycck;
@@ -24,10 +25,13 @@ inline Bytes jpeg_bytes(int height, int width, JpegKind kind, std::array<uint8_t
   const int format = inks ? TJPF_CMYK : kind == JpegKind::grey ? TJPF_GRAY : TJPF_RGB;
   Bytes pixels(static_cast<size_t>(height * width * channels));
   uint32_t noise = 1;
+  const auto line = static_cast<size_t>(width * channels);
   for (size_t i = 0; i < pixels.size(); ++i) {
     noise = noise * 1664525 + 1013904223;
-    pixels[i] = kind == JpegKind::noise ? static_cast<uint8_t>(noise >> 24)
-                                        : colour[i % static_cast<size_t>(channels)];
+    pixels[i] = kind == JpegKind::noise     ? static_cast<uint8_t>(noise >> 24)
+                : kind == JpegKind::rows    ? static_cast<uint8_t>(255 * i / pixels.size())
+                : kind == JpegKind::columns ? static_cast<uint8_t>(255 * (i % line) / line)
+                                            : colour[i % static_cast<size_t>(channels)];
   }
   const int sampling = kind == JpegKind::grey ? TJSAMP_GRAY : TJSAMP_444;
   const tjhandle handle = tjInitCompress();

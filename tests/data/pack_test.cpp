@@ -214,7 +214,7 @@ TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
 TEST_F(PackFolder, AFullDiskLeavesNothing) {
   const test::FileSizeLimit limit(4000);
   EXPECT_THAT(refusal(ErrorKind::failure, root().string() + "/", {.shards = 1}),
-              HasSubstr("cannot be written"));
+              HasSubstr((out() / "train-00000.tar").string() + ": cannot be written"));
 }
 
 TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {

@@ -118,6 +118,17 @@ TEST_F(PredictImages, DamagedFilesAreNamedAndTheRestGoesOn) {
   EXPECT_TRUE(to_json(found[1], kNames).contains("error"));
 }
 
+TEST_F(PredictImages, OfGroupsOfOneImageAreThoseOfEachAlone) {
+  VMoEConfig config = small_vmoe_config();
+  config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
+  config.encoder.moe.group_images = 1;
+  const auto model = small_vmoe(config);
+  const auto together = predictions(*model);
+  for (size_t i = 0; i < together.size(); ++i) {
+    expect_probabilities({together[i]}, testing::run(*model, inputs[i]).logits.softmax(1));
+  }
+}
+
 TEST_F(PredictImages, DoNotDependOnTheirNeighboursWhereExpertsHaveACapacity) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;

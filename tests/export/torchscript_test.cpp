@@ -304,7 +304,9 @@ TEST(ExportTorchScript, AFailureLeavesNothing) {
   test::failure_of([&] { export_torchscript(*model, folder / "no/such/folder.pt"); });
   {
     const test::FileSizeLimit limit(4096);
-    test::failure_of([&] { export_torchscript(*model, folder / "model.pt"); });
+    const std::string error =
+        test::failure_of([&] { export_torchscript(*model, folder / "model.pt"); });
+    EXPECT_EQ(error.find((folder / "model.pt").string()), 0U) << error;
   }
   EXPECT_TRUE(folder.names().empty());
 }

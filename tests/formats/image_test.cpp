@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/image.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -193,6 +194,53 @@ TEST(Image, TheSegmentOfAJpegInAPngTurnsIt) {
                                  std::string("Raw profile type APP1\0\nAPP1\n 32\n", 32) + segment);
   EXPECT_EQ(decode_image(bytes, true).height, 6);
   EXPECT_EQ(decode_image(bytes).height, 4);
+}
+
+/// EXIF of a PNG that begins with `magic` and says to turn the image by this orientation.
+std::string turning_tiff(const std::string& magic, char orientation) {
+  if (magic[0] == 'M') {
+    return magic + std::string("\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", 15) + orientation +
+           std::string(6, '\0');
+  }
+  return magic + std::string("\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0", 14) + orientation +
+         std::string(7, '\0');
+}
+
+/// As Pillow 13 reads them.
+TEST(Image, OfSeveralTextsOfAPngTheLastOneTurnsIt) {
+  const auto profile = [](char orientation) {
+    std::string digits;
+    for (const char c :
+         "Exif" + std::string(2, '\0') + turning_tiff(std::string("II*\0", 4), orientation)) {
+      digits += fmt::format("{:02x}", static_cast<unsigned char>(c));
+    }
+    return "Raw profile type exif" + std::string(1, '\0') + "\nexif\n 32\n" + digits;
+  };
+  const auto xmp = [](char orientation) {
+    return "XML:com.adobe.xmp" + std::string(5, '\0') + "<r tiff:Orientation=\"" + orientation +
+           "\"/>";
+  };
+  const Bytes plain = plain_png_bytes(4, 6, {1, 2, 3});
+  const auto height_of = [&](const char* kind, const std::string& first, const std::string& last) {
+    return decode_image(with_chunk(with_chunk(plain, kind, last), kind, first), true).height;
+  };
+  EXPECT_EQ(height_of("tEXt", profile(6), profile(1)), 4);
+  EXPECT_EQ(height_of("tEXt", profile(1), profile(6)), 6);
+  EXPECT_EQ(height_of("iTXt", xmp('6'), xmp('1')), 4);
+  EXPECT_EQ(height_of("iTXt", xmp('1'), xmp('6')), 6);
+}
+
+TEST(Image, ExifWithoutTheNumberOfATiffTurnsNothing) {
+  const auto height_of = [](const std::string& magic) {
+    const Bytes plain = plain_png_bytes(4, 6, {1, 2, 3});
+    return decode_image(with_chunk(plain, "eXIf", turning_tiff(magic, 6)), true).height;
+  };
+  for (const char* magic : {"II*\0", "MM\0*", "II\0*", "MM*\0"}) {
+    EXPECT_EQ(height_of(std::string(magic, 4)), 6) << magic;
+  }
+  for (const char* magic : {"II\0\0", "MM\0\0", "II+\0", "MM**", "IIxy"}) {
+    EXPECT_EQ(height_of(std::string(magic, 4)), 4) << magic;
+  }
 }
 
 TEST(Image, WithoutItsEndMarkerAPngIsWhole) {

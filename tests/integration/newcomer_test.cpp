@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <sstream>
 
 #include "data/png_bytes.h"
@@ -116,6 +117,22 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   EXPECT_EQ(missing.exit_code, 0);
   EXPECT_NE(missing.err.find("warning: init: 'runs/nope' is not there"), std::string::npos)
       << missing.err;
+}
+
+// A text is read without its neighbours: "seed of ..." and not "of ...", "or ...".
+TEST_F(Newcomer, TextsOfHelpStandAlone) {
+  const std::regex fragment(R"(\n  \S[^\n]*  (of|or|by|whose|for) )");
+  const std::vector<std::vector<std::string>> commands = {{"train"}, {"prune"},  {"eval"},
+                                                          {"bench"}, {"import"}, {"data", "pack"}};
+  for (std::vector<std::string> command : commands) {
+    command.emplace_back("--help");
+    const std::string text = run_program(command).out;
+    EXPECT_FALSE(text.empty());
+    std::smatch found;
+    EXPECT_FALSE(std::regex_search(text, found, fragment)) << found.str();
+  }
+  const std::string prune = run_program({"prune", "--help"}).out;
+  EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
 }
 
 TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {

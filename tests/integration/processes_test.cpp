@@ -40,8 +40,9 @@ TEST_F(ProcessesTest, ACheckpointOfSomeIsGoneOnWithByOthers) {
   expect_same_losses(path("one"), path("run"));
 }
 
-// Of a network of 8 million numbers, whose sums depend on the number of threads.
-TEST_F(ProcessesTest, WithOtherNumbersOfThreadsAreEqual) {
+// Of a network of 8 million numbers, whose sums depend on the number of threads: what processes
+// compare at a start and at a resume must not depend on that. Trained networks may.
+TEST_F(ProcessesTest, OfOtherNumbersOfThreadsStartAndResumeTogether) {
   if (!have_fashion_mnist()) GTEST_SKIP() << "needs Fashion-MNIST";
   Strings arguments = {"train", smoke_recipe(), "model.hidden_size=512",
                        "model.encoder.mlp_dim=2048", "phases.pretrain.steps=2",

@@ -158,6 +158,16 @@ TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
   EXPECT_EQ(names_in(folder), std::vector<std::string>{});
 }
 
+TEST(DrawFigureFile, AFullDiskIsToldByThePlaceOfTheFile) {
+  const TempDir temp;
+  const std::string error = error_of([&] {
+    const test::FileSizeLimit limit(100);
+    draw_figure_file(temp / "a.png", {"plot 1\n", std::string(200, '1')});
+  });
+  EXPECT_EQ(error.find("failure: " + (temp / "a.tsv").string() + ": cannot write: "), 0U) << error;
+  EXPECT_EQ(names_in(temp / ""), std::vector<std::string>{});
+}
+
 TEST(DrawFigureFile, AFigureThatIsCutShortIsAnErrorAndLeavesNothing) {
   for (const std::string kind : {"png", "svg"}) {
     const TempDir temp;

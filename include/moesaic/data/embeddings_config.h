@@ -23,7 +23,7 @@ void describe(Fields& f, EmbeddingsConfig& c) {
   f("file", c.file, "in place of both: one file, split at random");
   f("test_fraction", c.test_fraction, "of the texts of 'file' that are the test split",
     between(0.0001, 0.9999));
-  f("seed", c.seed, "of that split", at_least(0));
+  f("seed", c.seed, "seed of that split", at_least(0));
   f("width", c.width, "numbers that an embedding has to have; 0: any", between(0, 1048576));
 }
 /// Checks that there is one file, or one for each split, named without folders.

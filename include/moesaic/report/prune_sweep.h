@@ -33,7 +33,7 @@ struct LayerChoice {
 };
 template <class Fields>
 void describe(Fields& f, LayerChoice& c) {
-  f("name", c.name, "of its rows", required, not_empty);
+  f("name", c.name, "name of its rows", required, not_empty);
   f("keep", c.keep,
     "what stays: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and its like",
     required);
@@ -60,7 +60,7 @@ struct PruneSweepConfig {
 };
 template <class Fields>
 void describe(Fields& f, PruneSweepConfig& c) {
-  f("name", c.name, "of the experiment", required, not_empty);
+  f("name", c.name, "name of the experiment", required, not_empty);
   f("kind", c.kind, "what is done", required, one_of({"prune-sweep"}));
   f("description", c.description, "one line for lists and the report", required, not_empty);
   f("runs", c.runs, "networks that are trained and pruned, with seeds that follow each other",

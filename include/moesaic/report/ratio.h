@@ -22,7 +22,7 @@ struct RatioConfig {
 };
 template <class Fields>
 void describe(Fields& f, RatioConfig& c) {
-  f("name", c.name, "of the row in the results", required, not_empty);
+  f("name", c.name, "name of the row in the results", required, not_empty);
   f("metric", c.metric, "what its number is called", required, not_empty);
   f("of", c.of, "the metric that is divided, or that the curves show", required, not_empty);
   f("reaches", c.reaches, "the curves' level");

@@ -28,9 +28,9 @@ struct RowConfig {
 };
 template <class Fields>
 void describe(Fields& f, RowConfig& c) {
-  f("name", c.name, "of the row, or its part of the rows' names", required, not_empty);
+  f("name", c.name, "name of the row, or its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
-  f("runs", c.runs, "in place of the experiment's", at_least(1));
+  f("runs", c.runs, "number of runs, in place of the experiment's", at_least(1));
   f("earlier", c.earlier,
     "by phase: another row of the results, which has what 'after' measures at the phase's end");
 }
@@ -89,8 +89,8 @@ struct FitConfig {
 };
 template <class Fields>
 void describe(Fields& f, FitConfig& c) {
-  f("name", c.name, "of the row that the exponent has in the results, and in 'paper'", required,
-    not_empty);
+  f("name", c.name, "name of the row that the exponent has in the results, and in 'paper'",
+    required, not_empty);
   f("metric", c.metric, "whose logarithm is fitted; the result is <metric>_exponent", required,
     not_empty);
   f("x", c.x, "by row, what it is fitted over; runs of one number are fitted together", required,
@@ -117,10 +117,11 @@ struct RunsConfig {
 };
 template <class Fields>
 void describe(Fields& f, RunsConfig& c) {
-  f("name", c.name, "of the experiment", required, not_empty);
+  f("name", c.name, "name of the experiment", required, not_empty);
   f("kind", c.kind, "what is done", required, one_of({"runs"}));
   f("description", c.description, "one line for lists and the report", required, not_empty);
-  f("runs", c.runs, "of each row, with seeds that follow each other", between(1, 10000));
+  f("runs", c.runs, "number of runs of each row, with seeds that follow each other",
+    between(1, 10000));
   f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
     at_least(0));
   f("train", c.train, "the run that rows change", required);

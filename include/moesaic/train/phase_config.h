@@ -69,15 +69,18 @@ struct PhaseConfig {
 };
 template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
-  f("name", c.name, "of the phase, and of the checkpoint at its end", required, not_empty, common);
+  f("name", c.name, "name of the phase, and of the checkpoint at its end", required, not_empty,
+    common);
   f("data", c.data, "data set (moesaic list datasets), description or folder of images", required,
     not_empty, common);
-  f("epochs", c.epochs, "how often the data is seen", between(0, kMaxSteps), common);
-  f("steps", c.steps, "or how many updates are made", between(0, kMaxSteps), common);
+  f("epochs", c.epochs, "length of the phase in epochs, passes over the data",
+    between(0, kMaxSteps), common);
+  f("steps", c.steps, "length of the phase in updates, in place of epochs", between(0, kMaxSteps),
+    common);
   f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty,
     common);
   f("frozen", c.frozen,
-    "of these, those that never move, though their gradients count in the norm: patterns");
+    "parameters among these that never move, though their gradients count in the norm: patterns");
   f("preprocess", c.preprocess, "what every image becomes, in training and in evaluation");
   f("on_entry", c.on_entry, "what happens to the network before the phase");
   f("evaluate", c.evaluate, "measure on the data's validation and test splits", common);

@@ -37,14 +37,17 @@ struct RunConfig {
 };
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {
-  f("name", c.name, "of the run, and of its folder", required, not_empty, common);
-  f("seed", c.seed, "of everything random", at_least(0), common);
+  f("name", c.name, "name of the run, and of its folder unless --out says another", required,
+    not_empty, common);
+  f("seed", c.seed,
+    "seed of all random numbers: weights, order of images, augmentation, noise, dropout",
+    at_least(0), common);
   f("init", c.init, "checkpoint or run to start from", common);
   f("model", c.model, "the network (moesaic list models); may be left out where init is given",
     common);
   f("precision", c.precision,
-    "of products in the network: float32, or bfloat16 where rounding does little harm; parameters, "
-    "router, losses and optimizer stay float32",
+    "dtype of products in the network: float32, or bfloat16 where rounding does little harm; "
+    "parameters, router, losses and optimizer stay float32",
     one_of({"float32", "bfloat16"}), common);
   f("tf32", c.tf32,
     "on a GPU, let products and convolutions of float32 round their inputs to 10 bits of mantissa: "

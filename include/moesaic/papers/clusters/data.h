@@ -51,7 +51,7 @@ void describe(Fields& f, ClusterMixtureConfig& c) {
   f("endless", c.endless,
     "examples to train on never come again: epoch e has those from e * train on; the test split "
     "stays as it is");
-  f("seed", c.seed, "of signals, centres and examples", at_least(0));
+  f("seed", c.seed, "seed of signals, centres and examples", at_least(0));
 }
 /// Checks that ranges are two numbers in order and that 2 K vectors fit into d dimensions.
 ConfigProblem config_problem(const ClusterMixtureConfig& config);

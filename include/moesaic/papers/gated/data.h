@@ -44,7 +44,7 @@ void describe(Fields& f, GatedMixtureConfig& c) {
   f("train", c.train, "examples that count as an epoch of the endless training split",
     between(1, 1e12));
   f("test", c.test, "examples to test with", between(1, 1e8));
-  f("seed", c.seed, "of directions and examples", at_least(0));
+  f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
 /// Refuses 2 k - 1 > d (assumption 3).
 ConfigProblem config_problem(const GatedMixtureConfig& config);

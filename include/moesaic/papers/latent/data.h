@@ -46,7 +46,7 @@ void describe(Fields& f, LatentClustersConfig& c) {
   f("train", c.train, "examples that count as an epoch of the endless training split",
     between(1, 1e12));
   f("test", c.test, "examples to test with", between(1, 1e8));
-  f("seed", c.seed, "of directions and examples", at_least(0));
+  f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
 /// Refuses more directions than dimensions, and tasks whose information exponent is at most 2.
 ConfigProblem config_problem(const LatentClustersConfig& config);

@@ -33,7 +33,7 @@ void describe(Fields& f, PatchPatternsConfig& c) {
     between(0.0, 1.0));
   f("train", c.train, "examples of an epoch; there is no end of them", at_least(1));
   f("test", c.test, "examples of the test split", between(1, 10000000));
-  f("seed", c.seed, "of all examples", at_least(0));
+  f("seed", c.seed, "seed of all examples", at_least(0));
 }
 /// Checks that so many patches are left to be close, and that patterns can be close: 2 delta_r >
 /// (1 - delta_d) / 2, with |q| = 1.

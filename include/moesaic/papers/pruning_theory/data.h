@@ -24,7 +24,7 @@ void describe(Fields& f, PatternTokensConfig& c) {
   f("train", c.train, "examples that count as an epoch; there is no end of them",
     between(1, 1000000000));
   f("test", c.test, "examples of the test split", between(1, 10000000));
-  f("seed", c.seed, "of all examples", at_least(0));
+  f("seed", c.seed, "seed of all examples", at_least(0));
 }
 
 /// Tokens as numbers of patterns: 0 is o_1, 1 is o_2, the others do not tell the class.

@@ -94,6 +94,7 @@ class ImageFiles final : public StoredImages {
   int64_t label(int64_t index) const override;
   int64_t group(int64_t index) const override;
   std::filesystem::path path(int64_t index) const override { return files_.path(index); }
+  std::filesystem::path file(int64_t index) const override { return path(index); }
 
  private:
   std::string read(int64_t index) const override;

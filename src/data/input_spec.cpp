@@ -53,6 +53,9 @@ ConfigProblem config_problem(const InputSpec& spec) {
                         values.size()),
             {name}};
   }
+  if (const std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
+    return {unit, {"mean", "std"}};
+  }
   if (spec.rescale_factor && std::abs(*spec.rescale_factor - kByte) > 1e-6 * kByte) {
     return {fmt::format("rescale_factor must be 1/255, found {}", *spec.rescale_factor),
             {"rescale_factor"}};

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -54,13 +53,13 @@ std::string names_in(const safetensors::File& file) {
   return did_you_mean("images", names);
 }
 
-/// Returns the entry after checking its dtype and shape, before anything is read.
-const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
-                                        const fs::path& path) {
+/// Checks dtype and shape of 'images' before anything is read.
+void check_images(const safetensors::File& file, const Model& model, const fs::path& path) {
   const safetensors::Entry* entry = file.find("images");
   if (entry == nullptr) fail("{}: no tensor 'images'; {}", path.string(), names_in(file));
-  if (entry->dtype != "F32") {
-    fail("{}: 'images' must be F32, normalised, found {}", path.string(), entry->dtype);
+  if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
+    fail("{}: 'images' must be F32, F16 or BF16, normalised, found {}", path.string(),
+         entry->dtype);
   }
   const std::vector<int64_t> shape = model.input_shape();
   const bool fits =
@@ -69,7 +68,6 @@ const safetensors::Entry& checked_entry(const safetensors::File& file, const Mod
     fail("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
          fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
   }
-  return *entry;
 }
 
 void check_finite(const at::Tensor& images, const fs::path& path) {
@@ -81,11 +79,8 @@ void check_finite(const at::Tensor& images, const fs::path& path) {
 }
 
 at::Tensor read_images(const Model& model, const fs::path& path) {
-  const safetensors::File file(path);
-  const safetensors::Entry& entry = checked_entry(file, model, path);
-  at::Tensor images = torch::empty(entry.shape, torch::kFloat);
-  const auto bytes = file.bytes(entry);
-  if (!bytes.empty()) std::memcpy(images.mutable_data_ptr(), bytes.data(), bytes.size());
+  check_images(safetensors::File(path), model, path);
+  at::Tensor images = read_weights(path, /*in_file=*/false).at("images");
   check_finite(images, path);
   return images;
 }

@@ -89,8 +89,11 @@ void match_classes(CheckpointData& data, const std::filesystem::path& from,
     return;
   }
   try {
+    // Outputs can take the names of as many classes only.
+    constexpr std::string_view kFewerOrMore =
+        "rename the class, or leave it out by a description with keep_classes";
     data.dataset = with_classes_of(std::move(data.dataset), names,
-                                   own == names.size() ? way_out : std::string_view());
+                                   own == names.size() ? way_out : kFewerOrMore);
   } catch (const Error& error) {
     fail_usage("{}: {}", from.string(), error.what());
   }

@@ -17,8 +17,8 @@ namespace moesaic {
 namespace {
 
 constexpr size_t kMarkDigits = 16;
-constexpr int64_t kMaxLabels = 1 << 21, kMaxImages = 64;
-constexpr uint64_t kMaxImageBytes = uint64_t{1} << 26;
+constexpr int64_t kMaxLabels = 1 << 21, kMaxSizes = 1 << 16, kMaxImages = 64;
+constexpr size_t kMaxImageBytes = size_t{1} << 20;
 
 void add_number(Sha256& hash, int64_t number) {
   hash.update(std::as_bytes(std::span(&number, 1)));
@@ -54,18 +54,39 @@ std::string hash_of_labels(const Dataset& data) {
   return mark_of(hash);
 }
 
+/// Adds a file's folder and name: data may be moved as a whole.
+void add_name(Sha256& hash, const std::filesystem::path& file) {
+  const std::string name = (file.parent_path().filename() / file.filename()).string() + '\n';
+  hash.update(std::as_bytes(std::span(name)));
+}
+
+/// Marks the files that are an image each: their names, and the sizes of many of them.
+void add_files(const Dataset& data, DataRecord& record) {
+  if (data.size() == 0 || data.file(0).empty()) return;
+  Sha256 names, sizes;
+  const int64_t step = stride_of(data, kMaxSizes);
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const std::filesystem::path file = data.file(i);
+    add_name(names, file);
+    if (i % step != 0) continue;
+    std::error_code missing;
+    add_number(sizes, static_cast<int64_t>(std::filesystem::file_size(file, missing)));
+  }
+  record.names = mark_of(names);
+  record.sizes = mark_of(sizes);
+}
+
 /// Returns "" where images are not stored as files.
 std::string hash_of_images(const Dataset& data) {
   Sha256 hash;
   bool any = false;
-  uint64_t bytes = 0;  // Files may be large, so that fewer of them have to do.
   const int64_t step = stride_of(data, kMaxImages);
-  for (int64_t i = 0; i < data.size() && bytes < kMaxImageBytes; i += step) {
+  for (int64_t i = 0; i < data.size(); i += step) {
     try {
       const std::optional<EncodedImage> file = data.encoded(i);
-      if (!file) continue;
-      bytes += file->bytes.size();
-      hash.update(std::as_bytes(std::span(file->bytes)));
+      if (!file) return "";
+      const std::string_view bytes = file->bytes;
+      hash.update(std::as_bytes(std::span(bytes.substr(0, kMaxImageBytes))));
     } catch (const ImageError&) {
       add_number(hash, -1);
     }
@@ -89,10 +110,12 @@ std::string difference_of_classes(const std::vector<std::string>& before,
   const std::vector<std::string> gone = lacking_in(now, before), added = lacking_in(before, now);
   if (gone.empty() && added.empty()) return "has its classes in another order";
   std::string text;
-  if (!gone.empty()) text = "has no class " + quoted_names(gone) + " any more";
+  if (!gone.empty())
+    text = fmt::format("has no {} {} any more", gone.size() == 1 ? "class" : "classes",
+                       quoted_names(gone));
   if (!added.empty()) {
-    text +=
-        (text.empty() ? "has" : " and has") + std::string(" a new class ") + quoted_names(added);
+    text += fmt::format("{} {} {}", text.empty() ? "has" : " and has",
+                        added.size() == 1 ? "a new class" : "new classes", quoted_names(added));
   }
   return text;
 }
@@ -115,13 +138,15 @@ bool both_differ(const std::string& before, const std::string& now) {
 }  // namespace
 
 DataRecord data_record(const Dataset& data, bool reads_shards) {
-  DataRecord record{data.info().classes, data.size(), "", "", ""};
+  DataRecord record{.classes = data.info().classes, .examples = data.size()};
   if (data.endless()) return record;
   const std::vector<int64_t> blocks = data.blocks();
   if (!blocks.empty()) record.shards = hash_of_shards(blocks);
   if (!blocks.empty() && !reads_shards) return record;
   if (!record.classes.empty()) record.labels = hash_of_labels(data);
-  if (data.has_images()) record.images = hash_of_images(data);
+  if (!data.has_images()) return record;
+  add_files(data, record);
+  record.images = hash_of_images(data);
   return record;
 }
 
@@ -134,6 +159,8 @@ std::string difference_of(const DataRecord& before, const DataRecord& now) {
   if (both_differ(before.shards, now.shards)) return "has shards with other numbers of images";
   if (both_differ(before.labels, now.labels))
     return "has other labels, or its images in another order";
+  if (both_differ(before.names, now.names)) return "has image files of other names";
+  if (both_differ(before.sizes, now.sizes)) return "has image files of other sizes";
   return both_differ(before.images, now.images) ? "has other image files" : "";
 }
 

@@ -138,7 +138,15 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   check_images(places, network.model(), *data);
   check_outputs(places, index, network.model(), data->info());
   if (!data->info().classes.empty()) {
-    if (phase.on_entry.new_head || network.classes().empty()) network.set_classes(data->info());
+    const bool named = !network.classes().empty() || phase.on_entry.new_head;
+    const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
+    if (!named && begun && data->info().classes_named) {
+      log_warning(
+          "{}: phase '{}': its network comes without the names of its classes: its outputs are "
+          "taken to be those of '{}', in their order",
+          places.of({"data"}), phase.name, phase.data);
+    }
+    if (!named || phase.on_entry.new_head) network.set_classes(data->info());
     check_class_names(places, network.classes(), datasets);
   }
   if (phase.on_entry.prune) {
@@ -435,7 +443,8 @@ void Trainer::restore() {
   if (!state_.phase_complete && loaded.config.contains(kInputKey)) {
     input_ = input_spec_of(loaded, *model_);
     const auto data = datasets_.get(plan().config.data, "train");
-    with_classes_of(data, input_->classes);  // Throws where the phase has other classes.
+    // Throws where the phase has other classes.
+    with_classes_of(data, input_->classes, "begin another run with init and on_entry.new_head");
     warn_of_overruled(*input_, data->info(), from);
   }
   if (state_.phase_complete) {

@@ -259,8 +259,9 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
 }
 
 std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
-  return preprocessed(with_classes_of(datasets_.get(plan().config.data, split), input_->classes),
-                      *input_);
+  constexpr const char* kWayOut = "a run with init and a new_head takes the data's classes";
+  return preprocessed(
+      with_classes_of(datasets_.get(plan().config.data, split), input_->classes, kWayOut), *input_);
 }
 
 void Trainer::prepare_network() {

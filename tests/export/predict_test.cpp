@@ -124,6 +124,19 @@ TEST(PredictFile, ReadsImagesAndWritesOutputs) {
   }
 }
 
+TEST(PredictFile, WidensHalfPrecision) {
+  const test::TempDir folder;
+  const auto model = small_vmoe();
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor images = small_images(3).to(type);
+    write_tensors(folder / "in.safetensors", {{"images", images}});
+    predict_file(*model, folder / "in.safetensors", folder / "out.safetensors");
+    EXPECT_TRUE(at::equal(read_tensors(folder / "out.safetensors").at("logits"),
+                          predict(*model, images.to(at::kFloat)).at("logits")))
+        << type;
+  }
+}
+
 TEST(PredictFile, RefusesOtherInputInOneLine) {
   const test::TempDir folder;
   const auto model = small_vmoe();

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "data/png_bytes.h"
 #include "train/train_fixture.h"
 
@@ -29,7 +31,7 @@ TEST(DataRecord, SaysHowDataDiffer) {
   EXPECT_EQ(difference_of(before, record_of({"a", "b"}, {0, 0, 1})),
             "has other labels, or its images in another order");
   EXPECT_EQ(difference_of(before, record_of({"a", "c", "d"}, {0, 1, 1})),
-            "has no class 'b' any more and has a new class 'c', 'd'");
+            "has no class 'b' any more and has new classes 'c', 'd'");
   EXPECT_EQ(difference_of(before, record_of({"b", "a"}, {0, 1, 1})),
             "has its classes in another order");
   const DataRecord again = parse<DataRecord>(Value::from_json(to_json(before), "data.json"));
@@ -128,8 +130,17 @@ TEST_F(ChangedData, AnImageOfAnotherClassIsNoticed) {
 
 TEST_F(ChangedData, AnotherImageOfTheSameNameIsNoticed) {
   run(false);
-  put("val/2/8.png", 1);
+  put("val/2/8.png", 9);
   EXPECT_THAT(resume(), AllOf(HasSubstr("the test split"), HasSubstr("has other image files")));
+}
+
+TEST_F(ChangedData, AFileOfAnotherNameOrSizeIsNoticed) {
+  run(false);
+  fs::rename(data() / "train/0/3.png", data() / "train/0/33.png");
+  EXPECT_THAT(resume(), HasSubstr("it has image files of other names"));
+  fs::rename(data() / "train/0/33.png", data() / "train/0/3.png");
+  std::ofstream(data() / "train/0/3.png", std::ios::app) << "behind the image";
+  EXPECT_THAT(resume(), HasSubstr("it has image files of other sizes"));
 }
 
 /// Which split decides about `best` follows from those that there are.

@@ -307,6 +307,16 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   for (const char* name : {"embedding.weight", "blocks.1.moe.experts.w1", "head.weight"}) {
     EXPECT_TRUE(torch::equal(to.at(name), from.at(name))) << name;
   }
+  // Nothing says what the outputs of the checkpoint are called.
+  Datasets datasets(train_test::open_tiny);
+  ::testing::internal::CaptureStderr();
+  plan_phases(config, *model, datasets);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("phase 'pretrain': its network comes without the names of its classes: its "
+                        "outputs are taken to be those of 'three', in their order"));
+  ::testing::internal::CaptureStderr();
+  plan_tiny();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("names of its classes")));
   config =
       config_of(four_phases(), {"model.encoder.mlp_dim=16", "init=" + (folder / "from").string()});
   EXPECT_THAT(error_of([&] { build_initial_model(config); }), HasSubstr("the shapes differ"));

@@ -121,6 +121,8 @@ class Dataset {
   /// Returns an image's file, unless images are not stored as files. Throws ImageError where it
   /// cannot be read; the bytes are not checked.
   virtual std::optional<EncodedImage> encoded(int64_t index) const;
+  /// Returns the path of the file that is an image alone, or "" where images are stored otherwise.
+  virtual std::filesystem::path file(int64_t index) const;
 
   const DatasetInfo& info() const { return info_; }
   /// Returns the bytes of one image: channels * height * width.

@@ -128,6 +128,7 @@ TEST(InputSpec, RefusesWhatAStrangerMayHaveWritten) {
       {"mean", "null", "mean"},
       {"std", "[0.1, 0.2, 0]", "std"},
       {"std", "[0.1, 0.2, 1e-300]", "std"},
+      {"mean", "[123.7, 116.3, 103.5]", "divide it by 255"},
       {"rescale_factor", "1", "1/255"},
       {"channel_order", "\"gray\"", "rgb"},
       {"channel_order", "\"bgr\"", "bgr"},

@@ -279,9 +279,59 @@ TEST_F(ImageFolder, ALinkInACircleIsNoClass) {
   test::fs::create_directory_symlink(".", root() / "train" / "loop");
   test::fs::create_directory_symlink("..", root() / "train" / "up");
   test::fs::create_directory_symlink(root() / "train" / "dog", root() / "train" / "hound");
+  EXPECT_THAT(
+      opening_says(root()),
+      HasSubstr("3 left out: 2 folders that are read already ('loop', 'up'); 1 link to what "
+                "is read already ('hound -> " +
+                (root() / "train/dog").string() + "')"));
+  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_EQ(open()->size(), 12);
+}
+
+TEST_F(ImageFolder, ALinkOutOfTheTreeIsReadOnce) {
+  test::fs::rename(root() / "train" / "dog", folder_ / "dogs");
+  for (const char* name : {"dog", "hound"}) {
+    test::fs::create_directory_symlink(folder_ / "dogs", root() / "train" / name);
+  }
+  test::fs::create_symlink(folder_ / "dogs/0.jpg", root() / "val/dog/b.jpg");
+  test::fs::rename(root() / "val/dog/a.jpeg", folder_ / "a.jpeg");
+  test::fs::create_symlink(folder_ / "a.jpeg", root() / "val/dog/a.jpeg");
+  EXPECT_THAT(opening_says(root()), HasSubstr("1 link to what is read already ('hound -> " +
+                                              (root() / "train/dog").string() + "')"));
+  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog"));
+  EXPECT_EQ(open()->size(), 12);
+  EXPECT_THAT(opening_says(root(), "test"),
+              HasSubstr("'dog/b.jpg -> " + (root() / "train/dog/0.jpg").string() + "'"));
+  EXPECT_EQ(open("test")->size(), 1);
+}
+
+TEST_F(ImageFolder, LinksBetweenSplitsAreLeftOutOrNamed) {
+  const std::string train = (root() / "train").string(), val = (root() / "val").string();
+  test::fs::create_directory_symlink("../train/cat", root() / "val/cat");
+  test::fs::create_symlink("../../val/dog/a.jpeg", root() / "train/dog/seen.jpeg");
+  test::fs::create_symlink("0.jpg", root() / "train/dog/again.jpg");
   EXPECT_THAT(opening_says(root()),
-              HasSubstr("2 left out: 2 folders that are read already ('loop', 'up')"));
-  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog", "hound"));
+              HasSubstr("in " + train +
+                        " 2 left out: 2 links to what is read already "
+                        "('dog/again.jpg -> " +
+                        train + "/dog/0.jpg', 'dog/seen.jpeg -> " + val + "/dog/a.jpeg')"));
+  EXPECT_EQ(open()->size(), 12);
+  EXPECT_THAT(opening_says(root(), "test"),
+              HasSubstr("in " + val + " 1 left out: 1 link to what is read already ('cat -> " +
+                        train + "/cat')"));
+  EXPECT_EQ(open("test")->size(), 1);
+  test::fs::remove(root() / "val/dog/a.jpeg");
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+              HasSubstr("; 1 left out: 1 link to what is read already"));
+  // A whole split is read, since somebody who tries something out has no other.
+  test::fs::remove_all(root() / "val");
+  test::fs::create_directory_symlink("train", root() / "val");
+  EXPECT_THAT(opening_says(root(), "test"),
+              HasSubstr("2 folders of " + val +
+                        " are read in another split too, so that its "
+                        "results are of images that were seen before: 'cat -> " +
+                        train + "/cat', 'dog -> " + train + "/dog'"));
+  EXPECT_EQ(open("test")->size(), 12);
 }
 
 TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {

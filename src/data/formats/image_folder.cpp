@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "../image_files.h"
 #include "built_in.h"
@@ -84,17 +86,81 @@ void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
   }
 }
 
+/// Folders of classes by where they are without links, with the names that they are read by.
+using Places = std::map<fs::path, fs::path>;
+
+/// What lies in the folder of a split.
+struct SplitListing {
+  fs::path part;
+  ImageListing listing;
+  /// Folders that are no links, and that another split reads too.
+  std::vector<std::string> shared;
+};
+
+std::string link_text(const std::string& name, const fs::path& target) {
+  return fmt::format("{} -> {}", name, target.string());
+}
+
+bool is_link(const ImageListing& listing, const std::string& name) {
+  return std::binary_search(listing.links.begin(), listing.links.end(), name);
+}
+
+/// Lists a split and adds the folders of its classes to `read`. Links to a folder that is there
+/// already are left out; folders come before links, so that each is read by its own name.
+SplitListing list_split(const fs::path& part, Places& read) {
+  SplitListing split{part, list_images(part), {}};
+  ImageListing& listing = split.listing;
+  std::vector<std::string> folders = std::exchange(listing.folders, {});
+  std::stable_partition(folders.begin(), folders.end(),
+                        [&](const std::string& name) { return !is_link(listing, name); });
+  for (std::string& name : folders) {
+    const auto [place, is_new] = read.emplace(place_of(part / name), part / name);
+    if (!is_new && is_link(listing, name)) {
+      listing.left_out.add(WhyLeftOut::linked, link_text(name, place->second));
+      continue;
+    }
+    if (!is_new) split.shared.push_back(link_text(name, place->second));
+    listing.folders.push_back(std::move(name));
+  }
+  std::sort(listing.folders.begin(), listing.folders.end());
+  return split;
+}
+
+/// All splits in the order in which they are read: what is trained on is nothing to test with.
+struct SplitListings {
+  std::map<std::string, SplitListing> splits;
+  Places read;
+};
+
+SplitListings list_splits(const DatasetSpec& spec, const std::string& wanted,
+                          const fs::path& folder) {
+  SplitListings all;
+  const auto part_of = [&](const std::string& split) {
+    return (folder / source_image_folder(spec, split)).lexically_normal();
+  };
+  for (const char* split : {"train", "validation", "test"}) {
+    const fs::path part = part_of(split);
+    if (split != wanted) {
+      const bool described = settings_of(spec).splits.contains(split);
+      if (!described || part == part_of(wanted) || !is_folder(part)) continue;
+    }
+    all.splits.emplace(split, list_split(part, all.read));
+  }
+  return all;
+}
+
 /// Returns the described classes, else the folders of the training images, common to all splits.
-std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
-                                    const fs::path& part) {
+std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing& split) {
   if (!spec.classes.empty()) return spec.classes;
-  const fs::path train = (folder / source_image_folder(spec, "train")).lexically_normal();
-  const fs::path& listed = is_folder(train) ? train : part;
-  std::vector<std::string> classes = list_images(listed).folders;
-  if (classes.empty()) fail("{}: no folder of a class in it", listed.string());
+  const std::vector<std::string>& classes = split.listing.folders;
+  if (classes.empty()) {
+    const std::string left_out = split.listing.left_out.text();
+    fail("{}: no folder of a class in it{}{}", split.part.string(), left_out.empty() ? "" : "; ",
+         left_out);
+  }
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
-    fail("dataset '{}': {} has folders of {}, expected {}", spec.name, listed.string(),
+    fail("dataset '{}': {} has folders of {}, expected {}", spec.name, split.part.string(),
          count_text(static_cast<int64_t>(classes.size()), "class"), expected);
   }
   return classes;
@@ -190,14 +256,31 @@ struct Found {
   std::vector<std::string> empty;
 };
 
-Found find_files(const std::vector<std::string>& classes, const fs::path& part,
-                 const std::vector<std::string>& folders) {
-  Found found{FileList(part), {}, {}};
+/// Leaves out the links to images that have their own names in a folder that is read.
+void leave_out_links(const fs::path& folder, const Places& read, ImageListing& listing) {
+  std::erase_if(listing.images, [&](const std::string& name) {
+    if (!is_link(listing, name)) return false;
+    const fs::path target = place_of(folder / name);
+    const auto place = read.find(target.parent_path());
+    const fs::path file = target.filename();
+    if (place == read.end() || file.string().starts_with('.') || !has_image_name(file)) {
+      return false;
+    }
+    listing.left_out.add(WhyLeftOut::linked, link_text(name, place->second / file));
+    return true;
+  });
+}
+
+Found find_files(const std::vector<std::string>& classes, const SplitListing& split,
+                 const Places& read) {
+  const std::vector<std::string>& folders = split.listing.folders;
+  Found found{FileList(split.part), {}, {}};
   for (size_t label = 0; label < classes.size(); ++label) {
     const std::string& name = classes[label];
     ImageListing listing;
     if (std::binary_search(folders.begin(), folders.end(), name)) {
-      listing = list_images(part / name);
+      listing = list_images(split.part / name);
+      leave_out_links(split.part / name, read, listing);
     }
     if (listing.images.empty()) found.empty.push_back(name);
     const int32_t number = found.files.add_folder(name);
@@ -214,17 +297,19 @@ Found find_files(const std::vector<std::string>& classes, const fs::path& part,
 
 std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, DatasetInfo info,
                                                  const fs::path& folder) {
-  const fs::path part = (folder / source_image_folder(spec, info.split)).lexically_normal();
-  info.classes = classes_in(spec, folder, part);
+  const SplitListings all = list_splits(spec, info.split, folder);
+  const SplitListing& split = all.splits.at(info.split);
+  const fs::path& part = split.part;
+  const auto train = all.splits.find("train");
+  info.classes = classes_in(spec, train == all.splits.end() ? split : train->second);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings_of(spec).undescribed;
-  ImageListing listing = list_images(part);
-  check_known(listing.folders, info.classes, part);
-  Found found = find_files(info.classes, part, listing.folders);
-  for (std::string& image : listing.images) {
-    found.left_out.add(WhyLeftOut::beside, std::move(image));
+  check_known(split.listing.folders, info.classes, part);
+  Found found = find_files(info.classes, split, all.read);
+  for (const std::string& image : split.listing.images) {
+    found.left_out.add(WhyLeftOut::beside, image);
   }
-  found.left_out.add("", listing.left_out);
+  found.left_out.add("", split.listing.left_out);
   const std::string left_out = found.left_out.text();
   if (found.files.size() == 0) {
     fail("{}: no images ({}) in its folders{}", part.string(), fmt::join(image_endings(), ", "),
@@ -239,6 +324,14 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   if (!left_out.empty()) {
     say_once(LogLevel::warning,
              fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
+  }
+  if (!split.shared.empty()) {
+    say_once(LogLevel::warning,
+             fmt::format("dataset '{}': {} of {} {} read in another split too, so that its "
+                         "results are of images that were seen before: {}",
+                         info.name, count_text(static_cast<int64_t>(split.shared.size()), "folder"),
+                         part.string(), split.shared.size() == 1 ? "is" : "are",
+                         quoted_names(split.shared)));
   }
   warn_of_twins(info);
   if (settings_of(spec).found && info.split == "train") report_splits(spec, folder);

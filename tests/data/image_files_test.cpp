@@ -398,6 +398,45 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
                         "train/<class>, and in"));
 }
 
+TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
+  const auto make = [&](const char* name) {
+    write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  };
+  make("Test");
+  make("labels");
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("; left out: 'Test', 'labels'; 'Test' is not read as a split: rename it to "
+                        "'test' if it is one\n"));
+  test::fs::rename(root() / "val", root() / "Val");
+  EXPECT_THAT(
+      error_of(ErrorKind::failure, [&] { open("test"); }),
+      HasSubstr("folder 'val' not found in " + root().string() + "; did you mean 'Val'?; "));
+}
+
+TEST_F(ImageFolder, FoldersThatNoDescribedSplitIsAreNamed) {
+  const auto described = [&](const test::fs::path& folder, const std::string& settings) {
+    write_file(folder_ / "pets.json", R"({"name": "pets", "format": "image_folder", "paths": [")" +
+                                          folder.string() + R"("], )" + settings + "}");
+    return opening_says(folder_ / "pets.json");
+  };
+  EXPECT_THAT(described(root(), R"("splits": {"train": "train", "test": "val"})"),
+              Not(HasSubstr("trains on")));
+  test::fs::create_directories(root() / "labels");
+  EXPECT_THAT(described(root(), R"("splits": {"train": "train", "test": "val"})"),
+              HasSubstr("dataset 'pets': trains on 'train', tests on 'val', validates on nothing, "
+                        "so that 'best' is chosen by the test images; left out: 'labels'\n"));
+  test::fs::create_directories(root() / "sets/old");
+  test::fs::rename(root() / "train", root() / "sets/train");
+  EXPECT_THAT(described(root(), R"("splits": {"train": "sets/train", "test": "val"})"),
+              HasSubstr("; left out: 'labels', 'sets/old'\n"));
+  for (const char* file : {"Train/1.jpg", "Train/2.jpg", "bird/1.jpg", "bird/2.jpg"}) {
+    write_file(folder_ / "flat" / file, jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
+  EXPECT_THAT(described(folder_ / "flat", R"("validation": 0.5)"),
+              HasSubstr("; 'Train' is read as a class, not as a split: rename it to 'train' if it "
+                        "is one\n"));
+}
+
 TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {
   test::fs::rename(root() / "train", folder_.path() / "flat");
   const std::string description = (folder_.path() / "flat/flat.json").string();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -185,14 +186,62 @@ void say_once(LogLevel level, const std::string& text) {
   if (said.insert(text).second) log_at(level, "{}", text);
 }
 
-/// Returns what lies beside the folders of the splits, as a part of a line.
-std::string left_out_beside(const fs::path& folder,
-                            const std::map<std::string, std::string>& splits) {
-  ImageListing beside = list_images(folder);
-  std::erase_if(beside.folders, [&](const std::string& name) {
-    return std::any_of(splits.begin(), splits.end(),
-                       [&](const auto& split) { return split.second == name; });
-  });
+/// Names of folders that are to test or to validate with, by habit; the first that is there is to
+/// test with.
+constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
+
+/// Returns which of these folders may be splits whose names are not read as such, as a part of a
+/// line. Of folders that are read as classes only names in capitals are doubtful.
+std::string misnamed_splits(const fs::path& folder, const std::vector<std::string>& names,
+                            bool are_classes) {
+  std::vector<std::string> habits(kHeldOutFolders.begin(), kHeldOutFolders.end());
+  habits.emplace_back("train");
+  std::vector<std::string> absent;
+  std::copy_if(habits.begin(), habits.end(), std::back_inserter(absent),
+               [&](const std::string& name) { return !is_folder(folder / name); });
+  std::string text;
+  for (const std::string& name : names) {
+    if (std::find(habits.begin(), habits.end(), name) != habits.end()) continue;
+    const auto meant = nearest(name, absent);
+    if (!meant || (are_classes && edit_distance(name, *meant) > 0)) continue;
+    text += fmt::format("; '{}' is {}: rename it to '{}' if it is one", name,
+                        are_classes ? "read as a class, not as a split" : "not read as a split",
+                        *meant);
+  }
+  return text;
+}
+
+/// What lies beside the folders of splits, with names relative to the folder of the dataset.
+struct Beside {
+  std::vector<std::string> folders, images;
+};
+
+Beside beside_splits(const fs::path& folder, const std::map<std::string, std::string>& splits) {
+  std::set<fs::path> used, parents;
+  std::vector<fs::path> parts;
+  for (const auto& [split, name] : splits) {
+    parts.push_back(fs::path(name + "/.").lexically_normal().parent_path());
+    for (fs::path path = parts.back(); !path.empty(); path = path.parent_path()) {
+      used.insert(path);
+      parents.insert(path.parent_path());
+    }
+  }
+  for (const fs::path& part : parts) parents.erase(part);  // Its folders are classes.
+  Beside beside;
+  for (const fs::path& parent : parents) {
+    if (!is_folder(folder / parent)) continue;
+    const ImageListing listing = list_images(folder / parent);
+    for (const std::string& name : listing.folders) {
+      if (!used.contains(parent / name)) beside.folders.push_back((parent / name).string());
+    }
+    for (const std::string& name : listing.images) {
+      beside.images.push_back((parent / name).string());
+    }
+  }
+  return beside;
+}
+
+std::string left_out_text(const Beside& beside) {
   std::vector<std::string> parts;
   if (!beside.folders.empty()) parts.push_back(quoted_names(beside.folders));
   if (const size_t count = beside.images.size(); count > 0) {
@@ -222,10 +271,24 @@ void warn_of_twins(const DatasetInfo& info) {
   }
 }
 
+/// Returns which folders are no splits, as a part of a line.
+std::string folders_that_are_no_splits(const DatasetSpec& spec, const fs::path& folder) {
+  const ImageFolderSettings& settings = settings_of(spec);
+  if (settings.splits.at("train") == ".") {
+    return misnamed_splits(folder, list_images(folder).folders, /*are_classes=*/true);
+  }
+  const Beside beside = beside_splits(folder, settings.splits);
+  const bool by_habit = settings.found;
+  return left_out_text(beside) +
+         (by_habit ? misnamed_splits(folder, beside.folders, /*are_classes=*/false) : "");
+}
+
 /// Says which folders are which splits, what follows where none is to validate with, and which
-/// folders are none.
+/// folders are none; of described splits only where some are none.
 void report_splits(const DatasetSpec& spec, const fs::path& folder) {
   const auto& splits = settings_of(spec).splits;
+  const std::string odd_folders = folders_that_are_no_splits(spec, folder);
+  if (!settings_of(spec).found && odd_folders.empty()) return;
   const auto named = [&](const char* split) {
     const auto found = splits.find(split);
     const bool here = found != splits.end() && is_folder(folder / found->second);
@@ -245,8 +308,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
     text += test.empty() ? ", validates on nothing"
                          : ", validates on nothing, so that 'best' is chosen by the test images";
   }
-  if (splits.at("train") != ".") text += left_out_beside(folder, splits);
-  say_once(LogLevel::info, text);
+  say_once(LogLevel::info, text + odd_folders);
 }
 
 /// What was found in the folders of the classes.
@@ -334,13 +396,9 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
                          quoted_names(split.shared)));
   }
   warn_of_twins(info);
-  if (settings_of(spec).found && info.split == "train") report_splits(spec, folder);
+  if (info.split == "train") report_splits(spec, folder);
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }
-
-/// Names of folders that are to test or to validate with, by habit; the first that is there is to
-/// test with.
-constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
 
 /// Adds the splits that a folder has by habit to those that are described. Where images are held
 /// out to validate with, the folder may hold the classes themselves.

@@ -38,6 +38,8 @@ std::pair<std::string, std::string> words_of(WhyLeftOut why) {
       return {"hidden", "hidden"};
     case WhyLeftOut::walked:
       return {"folder that is read already", "folders that are read already"};
+    case WhyLeftOut::linked:
+      return {"link to what is read already", "links to what is read already"};
     case WhyLeftOut::special:
       return {"neither file nor folder", "neither files nor folders"};
     case WhyLeftOut::beside:
@@ -76,13 +78,6 @@ void take_hidden(const fs::directory_entry& entry, std::string name, ImageListin
   }
 }
 
-fs::path place_of(const fs::path& folder) {
-  std::error_code error;
-  fs::path place = fs::canonical(folder, error);
-  if (error) fail_errno(folder, "cannot be examined", error.value());
-  return place;
-}
-
 /// Returns whether a folder is a link to the one that it lies in, or to one around that.
 bool is_circle(const fs::directory_entry& entry) {
   std::error_code unknown;
@@ -94,9 +89,12 @@ bool is_circle(const fs::directory_entry& entry) {
 void take(const fs::directory_entry& entry, ImageListing& listing) {
   std::string name = entry.path().filename().string();
   if (name.starts_with('.')) return take_hidden(entry, std::move(name), listing);
+  std::error_code unknown;
+  const bool is_link = entry.is_symlink(unknown);
   switch (type_of(entry)) {
     case fs::file_type::regular:
       if (has_image_name(name)) {
+        if (is_link) listing.links.push_back(name);
         listing.images.push_back(std::move(name));
       } else {
         listing.left_out.add(WhyLeftOut::ending, std::move(name));
@@ -108,6 +106,7 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
       } else if (is_circle(entry)) {
         listing.left_out.add(WhyLeftOut::walked, std::move(name));
       } else {
+        if (is_link) listing.links.push_back(name);
         listing.folders.push_back(std::move(name));
       }
       return;
@@ -144,8 +143,8 @@ class Walk {
     const ImageListing listing = list_images(folder);
     for (const std::string& name : listing.images) found_.files.push_back(folder / name);
     for (const std::string& name : listing.folders) {
-      std::error_code unknown;
-      (fs::is_symlink(folder / name, unknown) ? links_ : folders_).push_back(below / name);
+      const bool is_link = std::binary_search(listing.links.begin(), listing.links.end(), name);
+      (is_link ? links_ : folders_).push_back(below / name);
     }
     found_.left_out.add(below.string(), listing.left_out);
   }
@@ -198,11 +197,19 @@ ImageListing list_images(const fs::path& folder) {
   if (error) fail_errno(folder, "cannot be listed", error.value());
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.images.begin(), listing.images.end());
+  std::sort(listing.links.begin(), listing.links.end());
   return listing;
 }
 
 FoundImages image_files_in(const fs::path& folder) {
   return Walk(folder).run();
+}
+
+fs::path place_of(const fs::path& path) {
+  std::error_code error;
+  fs::path place = fs::canonical(path, error);
+  if (error) fail_errno(path, "cannot be examined", error.value());
+  return place;
 }
 
 bool is_folder(const fs::path& path) {

@@ -89,6 +89,7 @@ std::string fetch_command(const std::string& name) {
     what = fmt::format("{} '{}'", part.is_folder ? "folder" : "file", part.path);
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") {
+      folders.back() += nearest_sibling(fs::path(spec.name) / part.path);
       how += ", or name it 'test', 'validation' or 'valid'; " + way_to_hold_out(spec);
     }
   }

@@ -16,7 +16,7 @@ const std::vector<std::string>& image_endings();
 /// Returns whether a file is called like an image that can be read, in upper or lower case.
 bool has_image_name(const std::filesystem::path& path);
 
-enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, special, beside };
+enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, linked, special, beside };
 
 /// What a walk leaves out.
 class LeftOut {
@@ -36,6 +36,7 @@ class LeftOut {
 /// Names of what lies in a folder, sorted.
 struct ImageListing {
   std::vector<std::string> folders, images;
+  std::vector<std::string> links;  ///< Those of both that are links.
   LeftOut left_out;
 };
 
@@ -55,6 +56,9 @@ struct FoundImages {
 /// Finds the images in `folder` and in all folders below it as list_images() does. A folder that
 /// several links lead to is walked once, and a link to a folder around it not at all.
 FoundImages image_files_in(const std::filesystem::path& folder);
+
+/// Returns the path that a file or folder has without links. Throws IoError if there is none.
+std::filesystem::path place_of(const std::filesystem::path& path);
 
 /// Returns whether a folder is there, also by a link. Throws IoError if that cannot be determined.
 bool is_folder(const std::filesystem::path& path);

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "../image_files.h"
 #include "built_in.h"
@@ -84,17 +87,81 @@ void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
   }
 }
 
+/// Folders of classes by where they are without links, with the names that they are read by.
+using Places = std::map<fs::path, fs::path>;
+
+/// What lies in the folder of a split.
+struct SplitListing {
+  fs::path part;
+  ImageListing listing;
+  /// Folders that are no links, and that another split reads too.
+  std::vector<std::string> shared;
+};
+
+std::string link_text(const std::string& name, const fs::path& target) {
+  return fmt::format("{} -> {}", name, target.string());
+}
+
+bool is_link(const ImageListing& listing, const std::string& name) {
+  return std::binary_search(listing.links.begin(), listing.links.end(), name);
+}
+
+/// Lists a split and adds the folders of its classes to `read`. Links to a folder that is there
+/// already are left out; folders come before links, so that each is read by its own name.
+SplitListing list_split(const fs::path& part, Places& read) {
+  SplitListing split{part, list_images(part), {}};
+  ImageListing& listing = split.listing;
+  std::vector<std::string> folders = std::exchange(listing.folders, {});
+  std::stable_partition(folders.begin(), folders.end(),
+                        [&](const std::string& name) { return !is_link(listing, name); });
+  for (std::string& name : folders) {
+    const auto [place, is_new] = read.emplace(place_of(part / name), part / name);
+    if (!is_new && is_link(listing, name)) {
+      listing.left_out.add(WhyLeftOut::linked, link_text(name, place->second));
+      continue;
+    }
+    if (!is_new) split.shared.push_back(link_text(name, place->second));
+    listing.folders.push_back(std::move(name));
+  }
+  std::sort(listing.folders.begin(), listing.folders.end());
+  return split;
+}
+
+/// All splits in the order in which they are read: what is trained on is nothing to test with.
+struct SplitListings {
+  std::map<std::string, SplitListing> splits;
+  Places read;
+};
+
+SplitListings list_splits(const DatasetSpec& spec, const std::string& wanted,
+                          const fs::path& folder) {
+  SplitListings all;
+  const auto part_of = [&](const std::string& split) {
+    return (folder / source_image_folder(spec, split)).lexically_normal();
+  };
+  for (const char* split : {"train", "validation", "test"}) {
+    const fs::path part = part_of(split);
+    if (split != wanted) {
+      const bool described = settings_of(spec).splits.contains(split);
+      if (!described || part == part_of(wanted) || !is_folder(part)) continue;
+    }
+    all.splits.emplace(split, list_split(part, all.read));
+  }
+  return all;
+}
+
 /// Returns the described classes, else the folders of the training images, common to all splits.
-std::vector<std::string> classes_in(const DatasetSpec& spec, const fs::path& folder,
-                                    const fs::path& part) {
+std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing& split) {
   if (!spec.classes.empty()) return spec.classes;
-  const fs::path train = (folder / source_image_folder(spec, "train")).lexically_normal();
-  const fs::path& listed = is_folder(train) ? train : part;
-  std::vector<std::string> classes = list_images(listed).folders;
-  if (classes.empty()) fail("{}: no folder of a class in it", listed.string());
+  const std::vector<std::string>& classes = split.listing.folders;
+  if (classes.empty()) {
+    const std::string left_out = split.listing.left_out.text();
+    fail("{}: no folder of a class in it{}{}", split.part.string(), left_out.empty() ? "" : "; ",
+         left_out);
+  }
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
-    fail("dataset '{}': {} has folders of {}, expected {}", spec.name, listed.string(),
+    fail("dataset '{}': {} has folders of {}, expected {}", spec.name, split.part.string(),
          count_text(static_cast<int64_t>(classes.size()), "class"), expected);
   }
   return classes;
@@ -119,14 +186,62 @@ void say_once(LogLevel level, const std::string& text) {
   if (said.insert(text).second) log_at(level, "{}", text);
 }
 
-/// Returns what lies beside the folders of the splits, as a part of a line.
-std::string left_out_beside(const fs::path& folder,
-                            const std::map<std::string, std::string>& splits) {
-  ImageListing beside = list_images(folder);
-  std::erase_if(beside.folders, [&](const std::string& name) {
-    return std::any_of(splits.begin(), splits.end(),
-                       [&](const auto& split) { return split.second == name; });
-  });
+/// Names of folders that are to test or to validate with, by habit; the first that is there is to
+/// test with.
+constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
+
+/// Returns which of these folders may be splits whose names are not read as such, as a part of a
+/// line. Of folders that are read as classes only names in capitals are doubtful.
+std::string misnamed_splits(const fs::path& folder, const std::vector<std::string>& names,
+                            bool are_classes) {
+  std::vector<std::string> habits(kHeldOutFolders.begin(), kHeldOutFolders.end());
+  habits.emplace_back("train");
+  std::vector<std::string> absent;
+  std::copy_if(habits.begin(), habits.end(), std::back_inserter(absent),
+               [&](const std::string& name) { return !is_folder(folder / name); });
+  std::string text;
+  for (const std::string& name : names) {
+    if (std::find(habits.begin(), habits.end(), name) != habits.end()) continue;
+    const auto meant = nearest(name, absent);
+    if (!meant || (are_classes && edit_distance(name, *meant) > 0)) continue;
+    text += fmt::format("; '{}' is {}: rename it to '{}' if it is one", name,
+                        are_classes ? "read as a class, not as a split" : "not read as a split",
+                        *meant);
+  }
+  return text;
+}
+
+/// What lies beside the folders of splits, with names relative to the folder of the dataset.
+struct Beside {
+  std::vector<std::string> folders, images;
+};
+
+Beside beside_splits(const fs::path& folder, const std::map<std::string, std::string>& splits) {
+  std::set<fs::path> used, parents;
+  std::vector<fs::path> parts;
+  for (const auto& [split, name] : splits) {
+    parts.push_back(fs::path(name + "/.").lexically_normal().parent_path());
+    for (fs::path path = parts.back(); !path.empty(); path = path.parent_path()) {
+      used.insert(path);
+      parents.insert(path.parent_path());
+    }
+  }
+  for (const fs::path& part : parts) parents.erase(part);  // Its folders are classes.
+  Beside beside;
+  for (const fs::path& parent : parents) {
+    if (!is_folder(folder / parent)) continue;
+    const ImageListing listing = list_images(folder / parent);
+    for (const std::string& name : listing.folders) {
+      if (!used.contains(parent / name)) beside.folders.push_back((parent / name).string());
+    }
+    for (const std::string& name : listing.images) {
+      beside.images.push_back((parent / name).string());
+    }
+  }
+  return beside;
+}
+
+std::string left_out_text(const Beside& beside) {
   std::vector<std::string> parts;
   if (!beside.folders.empty()) parts.push_back(quoted_names(beside.folders));
   if (const size_t count = beside.images.size(); count > 0) {
@@ -156,10 +271,24 @@ void warn_of_twins(const DatasetInfo& info) {
   }
 }
 
+/// Returns which folders are no splits, as a part of a line.
+std::string folders_that_are_no_splits(const DatasetSpec& spec, const fs::path& folder) {
+  const ImageFolderSettings& settings = settings_of(spec);
+  if (settings.splits.at("train") == ".") {
+    return misnamed_splits(folder, list_images(folder).folders, /*are_classes=*/true);
+  }
+  const Beside beside = beside_splits(folder, settings.splits);
+  const bool by_habit = settings.found;
+  return left_out_text(beside) +
+         (by_habit ? misnamed_splits(folder, beside.folders, /*are_classes=*/false) : "");
+}
+
 /// Says which folders are which splits, what follows where none is to validate with, and which
-/// folders are none.
+/// folders are none; of described splits only where some are none.
 void report_splits(const DatasetSpec& spec, const fs::path& folder) {
   const auto& splits = settings_of(spec).splits;
+  const std::string odd_folders = folders_that_are_no_splits(spec, folder);
+  if (!settings_of(spec).found && odd_folders.empty()) return;
   const auto named = [&](const char* split) {
     const auto found = splits.find(split);
     const bool here = found != splits.end() && is_folder(folder / found->second);
@@ -179,8 +308,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
     text += test.empty() ? ", validates on nothing"
                          : ", validates on nothing, so that 'best' is chosen by the test images";
   }
-  if (splits.at("train") != ".") text += left_out_beside(folder, splits);
-  say_once(LogLevel::info, text);
+  say_once(LogLevel::info, text + odd_folders);
 }
 
 /// What was found in the folders of the classes.
@@ -190,14 +318,31 @@ struct Found {
   std::vector<std::string> empty;
 };
 
-Found find_files(const std::vector<std::string>& classes, const fs::path& part,
-                 const std::vector<std::string>& folders) {
-  Found found{FileList(part), {}, {}};
+/// Leaves out the links to images that have their own names in a folder that is read.
+void leave_out_links(const fs::path& folder, const Places& read, ImageListing& listing) {
+  std::erase_if(listing.images, [&](const std::string& name) {
+    if (!is_link(listing, name)) return false;
+    const fs::path target = place_of(folder / name);
+    const auto place = read.find(target.parent_path());
+    const fs::path file = target.filename();
+    if (place == read.end() || file.string().starts_with('.') || !has_image_name(file)) {
+      return false;
+    }
+    listing.left_out.add(WhyLeftOut::linked, link_text(name, place->second / file));
+    return true;
+  });
+}
+
+Found find_files(const std::vector<std::string>& classes, const SplitListing& split,
+                 const Places& read) {
+  const std::vector<std::string>& folders = split.listing.folders;
+  Found found{FileList(split.part), {}, {}};
   for (size_t label = 0; label < classes.size(); ++label) {
     const std::string& name = classes[label];
     ImageListing listing;
     if (std::binary_search(folders.begin(), folders.end(), name)) {
-      listing = list_images(part / name);
+      listing = list_images(split.part / name);
+      leave_out_links(split.part / name, read, listing);
     }
     if (listing.images.empty()) found.empty.push_back(name);
     const int32_t number = found.files.add_folder(name);
@@ -214,17 +359,19 @@ Found find_files(const std::vector<std::string>& classes, const fs::path& part,
 
 std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, DatasetInfo info,
                                                  const fs::path& folder) {
-  const fs::path part = (folder / source_image_folder(spec, info.split)).lexically_normal();
-  info.classes = classes_in(spec, folder, part);
+  const SplitListings all = list_splits(spec, info.split, folder);
+  const SplitListing& split = all.splits.at(info.split);
+  const fs::path& part = split.part;
+  const auto train = all.splits.find("train");
+  info.classes = classes_in(spec, train == all.splits.end() ? split : train->second);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings_of(spec).undescribed;
-  ImageListing listing = list_images(part);
-  check_known(listing.folders, info.classes, part);
-  Found found = find_files(info.classes, part, listing.folders);
-  for (std::string& image : listing.images) {
-    found.left_out.add(WhyLeftOut::beside, std::move(image));
+  check_known(split.listing.folders, info.classes, part);
+  Found found = find_files(info.classes, split, all.read);
+  for (const std::string& image : split.listing.images) {
+    found.left_out.add(WhyLeftOut::beside, image);
   }
-  found.left_out.add("", listing.left_out);
+  found.left_out.add("", split.listing.left_out);
   const std::string left_out = found.left_out.text();
   if (found.files.size() == 0) {
     fail("{}: no images ({}) in its folders{}", part.string(), fmt::join(image_endings(), ", "),
@@ -240,14 +387,18 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
     say_once(LogLevel::warning,
              fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
   }
+  if (!split.shared.empty()) {
+    say_once(LogLevel::warning,
+             fmt::format("dataset '{}': {} of {} {} read in another split too, so that its "
+                         "results are of images that were seen before: {}",
+                         info.name, count_text(static_cast<int64_t>(split.shared.size()), "folder"),
+                         part.string(), split.shared.size() == 1 ? "is" : "are",
+                         quoted_names(split.shared)));
+  }
   warn_of_twins(info);
-  if (settings_of(spec).found && info.split == "train") report_splits(spec, folder);
+  if (info.split == "train") report_splits(spec, folder);
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }
-
-/// Names of folders that are to test or to validate with, by habit; the first that is there is to
-/// test with.
-constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
 
 /// Adds the splits that a folder has by habit to those that are described. Where images are held
 /// out to validate with, the folder may hold the classes themselves.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "data/image_files.h"
+#include "data/image_folder_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "moesaic/data/catalog.h"
@@ -19,40 +20,15 @@ namespace {
 
 using test::Bytes;
 using test::error_of;
+using test::ImageFolder;
 using test::jpeg_bytes;
 using test::JpegKind;
+using test::opening_says;
 using test::write_file;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// A folder of images: colours by class, sizes by number.
-class ImageFolder : public ::testing::Test {
- protected:
-  ImageFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
-    for (int i = 0; i < 6; ++i) {
-      write_file(root() / "train" / "cat" / (std::to_string(i) + ".JPEG"),
-                 jpeg_bytes(40 + 9 * i, 61, JpegKind::rgb, {200, 100, 50}));
-      write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
-                 jpeg_bytes(33, 30 + 7 * i, JpegKind::noise, {}));
-    }
-    write_file(root() / "val" / "dog" / "a.jpeg", jpeg_bytes(50, 50, JpegKind::grey, {9}));
-  }
-
-  test::fs::path root() const { return folder_.path() / "images"; }
-  std::shared_ptr<const Dataset> open(std::string_view split = "train") const {
-    return open_dataset(root().string(), split);
-  }
-  std::shared_ptr<const Dataset> at_size(int64_t size) const {
-    PreprocessConfig config;
-    config.size = size;
-    return preprocessed(open(), config);
-  }
-
-  test::TempDir folder_;
-  test::ScopedEnv data_env_;
-};
 
 TEST_F(ImageFolder, ClassesAreTheFoldersOfTheTrainingImages) {
   const auto train = open();
@@ -252,13 +228,6 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
               HasSubstr("no such folder"));
 }
 
-/// What opening a split says.
-std::string opening_says(const test::fs::path& root, std::string_view split = "train") {
-  ::testing::internal::CaptureStderr();
-  open_dataset(root.string(), split);
-  return ::testing::internal::GetCapturedStderr();
-}
-
 TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
   EXPECT_THAT(opening_says(root()), Not(HasSubstr("warning")));
   EXPECT_THAT(opening_says(root(), "test"),
@@ -275,65 +244,6 @@ TEST_F(ImageFolder, EmptyClassesAndFilesBesideThemAreNamed) {
   EXPECT_EQ(opening_says(root()), "") << "it is said once";
 }
 
-TEST_F(ImageFolder, ALinkInACircleIsNoClass) {
-  test::fs::create_directory_symlink(".", root() / "train" / "loop");
-  test::fs::create_directory_symlink("..", root() / "train" / "up");
-  test::fs::create_directory_symlink(root() / "train" / "dog", root() / "train" / "hound");
-  EXPECT_THAT(
-      opening_says(root()),
-      HasSubstr("3 left out: 2 folders that are read already ('loop', 'up'); 1 link to what "
-                "is read already ('hound -> " +
-                (root() / "train/dog").string() + "')"));
-  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog"));
-  EXPECT_EQ(open()->size(), 12);
-}
-
-TEST_F(ImageFolder, ALinkOutOfTheTreeIsReadOnce) {
-  test::fs::rename(root() / "train" / "dog", folder_ / "dogs");
-  for (const char* name : {"dog", "hound"}) {
-    test::fs::create_directory_symlink(folder_ / "dogs", root() / "train" / name);
-  }
-  test::fs::create_symlink(folder_ / "dogs/0.jpg", root() / "val/dog/b.jpg");
-  test::fs::rename(root() / "val/dog/a.jpeg", folder_ / "a.jpeg");
-  test::fs::create_symlink(folder_ / "a.jpeg", root() / "val/dog/a.jpeg");
-  EXPECT_THAT(opening_says(root()), HasSubstr("1 link to what is read already ('hound -> " +
-                                              (root() / "train/dog").string() + "')"));
-  EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog"));
-  EXPECT_EQ(open()->size(), 12);
-  EXPECT_THAT(opening_says(root(), "test"),
-              HasSubstr("'dog/b.jpg -> " + (root() / "train/dog/0.jpg").string() + "'"));
-  EXPECT_EQ(open("test")->size(), 1);
-}
-
-TEST_F(ImageFolder, LinksBetweenSplitsAreLeftOutOrNamed) {
-  const std::string train = (root() / "train").string(), val = (root() / "val").string();
-  test::fs::create_directory_symlink("../train/cat", root() / "val/cat");
-  test::fs::create_symlink("../../val/dog/a.jpeg", root() / "train/dog/seen.jpeg");
-  test::fs::create_symlink("0.jpg", root() / "train/dog/again.jpg");
-  EXPECT_THAT(opening_says(root()),
-              HasSubstr("in " + train +
-                        " 2 left out: 2 links to what is read already "
-                        "('dog/again.jpg -> " +
-                        train + "/dog/0.jpg', 'dog/seen.jpeg -> " + val + "/dog/a.jpeg')"));
-  EXPECT_EQ(open()->size(), 12);
-  EXPECT_THAT(opening_says(root(), "test"),
-              HasSubstr("in " + val + " 1 left out: 1 link to what is read already ('cat -> " +
-                        train + "/cat')"));
-  EXPECT_EQ(open("test")->size(), 1);
-  test::fs::remove(root() / "val/dog/a.jpeg");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
-              HasSubstr("; 1 left out: 1 link to what is read already"));
-  // A whole split is read, since somebody who tries something out has no other.
-  test::fs::remove_all(root() / "val");
-  test::fs::create_directory_symlink("train", root() / "val");
-  EXPECT_THAT(opening_says(root(), "test"),
-              HasSubstr("2 folders of " + val +
-                        " are read in another split too, so that its "
-                        "results are of images that were seen before: 'cat -> " +
-                        train + "/cat', 'dog -> " + train + "/dog'"));
-  EXPECT_EQ(open("test")->size(), 12);
-}
-
 TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
   const std::string composed = "caf\u00e9", decomposed = "cafe\u0301";
   for (const std::string& name : {composed, decomposed}) {
@@ -341,16 +251,6 @@ TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
   }
   EXPECT_THAT(opening_says(root()), HasSubstr("': two classes are called '" + decomposed +
                                               "', caf\\u{e9} and cafe\\u{301}\n"));
-}
-
-TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {
-  const auto refusal = [&](const test::fs::path& folder) {
-    return error_of(ErrorKind::failure, [&] { open_dataset(folder.string() + "/", "train"); });
-  };
-  EXPECT_THAT(refusal(folder_.path()),
-              HasSubstr("folder 'train' not found in it, but in '" + root().string() + "/'; "));
-  test::fs::rename(root() / "train", root() / "Train");
-  EXPECT_THAT(refusal(root()), HasSubstr("not found in it; did you mean 'Train'?; images lie in"));
 }
 
 TEST_F(ImageFolder, WhatASystemMakesIsNoClass) {
@@ -361,80 +261,6 @@ TEST_F(ImageFolder, WhatASystemMakesIsNoClass) {
               HasSubstr("3 left out: 2 folders that a system made ('@eaDir', '__MACOSX'); 1 hidden "
                         "('.ipynb_checkpoints')"));
   EXPECT_THAT(open()->info().classes, ElementsAre("cat", "dog"));
-}
-
-TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
-  const auto make = [&](const char* name) {
-    write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  };
-  EXPECT_THAT(
-      opening_says(root()),
-      HasSubstr("trains on 'train', tests on 'val', validates on nothing, so that 'best' is "
-                "chosen by the test images\n"));
-  make("test");
-  EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'test', validates on 'val'\n"));
-  make("validation");
-  EXPECT_THAT(opening_says(root()),
-              HasSubstr("tests on 'test', validates on 'validation'; left out: 'val'\n"));
-  test::fs::remove_all(root() / "val");
-  make("extra");
-  write_file(root() / "stray.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  test::fs::rename(root() / "validation", root() / "valid");
-  EXPECT_THAT(opening_says(root()),
-              HasSubstr("tests on 'test', validates on 'valid'; left out: 'extra' and 1 image "
-                        "beside the splits ('stray.jpg')\n"));
-  EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
-  test::fs::remove_all(root() / "test");
-  EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'valid', validates on nothing, so that"));
-  EXPECT_EQ(open("test")->size(), 1);
-  test::fs::remove_all(root() / "valid");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
-              AllOf(HasSubstr("folder 'val' not found in " + root().string()),
-                    HasSubstr("or name it 'test', 'validation' or 'valid'; to hold out a fifth of "
-                              "each class, write {\"name\":\"images\",")));
-  test::fs::rename(root() / "train", root() / "Train");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
-              HasSubstr("folder 'train' not found in it; did you mean 'Train'?; images lie in "
-                        "train/<class>, and in"));
-}
-
-TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
-  const auto make = [&](const char* name) {
-    write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  };
-  make("Test");
-  make("labels");
-  EXPECT_THAT(opening_says(root()),
-              HasSubstr("; left out: 'Test', 'labels'; 'Test' is not read as a split: rename it to "
-                        "'test' if it is one\n"));
-  test::fs::rename(root() / "val", root() / "Val");
-  EXPECT_THAT(
-      error_of(ErrorKind::failure, [&] { open("test"); }),
-      HasSubstr("folder 'val' not found in " + root().string() + "; did you mean 'Val'?; "));
-}
-
-TEST_F(ImageFolder, FoldersThatNoDescribedSplitIsAreNamed) {
-  const auto described = [&](const test::fs::path& folder, const std::string& settings) {
-    write_file(folder_ / "pets.json", R"({"name": "pets", "format": "image_folder", "paths": [")" +
-                                          folder.string() + R"("], )" + settings + "}");
-    return opening_says(folder_ / "pets.json");
-  };
-  EXPECT_THAT(described(root(), R"("splits": {"train": "train", "test": "val"})"),
-              Not(HasSubstr("trains on")));
-  test::fs::create_directories(root() / "labels");
-  EXPECT_THAT(described(root(), R"("splits": {"train": "train", "test": "val"})"),
-              HasSubstr("dataset 'pets': trains on 'train', tests on 'val', validates on nothing, "
-                        "so that 'best' is chosen by the test images; left out: 'labels'\n"));
-  test::fs::create_directories(root() / "sets/old");
-  test::fs::rename(root() / "train", root() / "sets/train");
-  EXPECT_THAT(described(root(), R"("splits": {"train": "sets/train", "test": "val"})"),
-              HasSubstr("; left out: 'labels', 'sets/old'\n"));
-  for (const char* file : {"Train/1.jpg", "Train/2.jpg", "bird/1.jpg", "bird/2.jpg"}) {
-    write_file(folder_ / "flat" / file, jpeg_bytes(8, 8, JpegKind::grey, {9}));
-  }
-  EXPECT_THAT(described(folder_ / "flat", R"("validation": 0.5)"),
-              HasSubstr("; 'Train' is read as a class, not as a split: rename it to 'train' if it "
-                        "is one\n"));
 }
 
 TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "data/jpeg_bytes.h"
+#include "moesaic/data/catalog.h"
+#include "moesaic/data/preprocess.h"
+
+namespace moesaic::test {
+
+/// A folder of images: colours by class, sizes by number.
+class ImageFolder : public ::testing::Test {
+ protected:
+  ImageFolder() : data_env_("MOESAIC_DATA", std::nullopt) {
+    for (int i = 0; i < 6; ++i) {
+      write_file(root() / "train" / "cat" / (std::to_string(i) + ".JPEG"),
+                 jpeg_bytes(40 + 9 * i, 61, JpegKind::rgb, {200, 100, 50}));
+      write_file(root() / "train" / "dog" / (std::to_string(i) + ".jpg"),
+                 jpeg_bytes(33, 30 + 7 * i, JpegKind::noise, {}));
+    }
+    write_file(root() / "val" / "dog" / "a.jpeg", jpeg_bytes(50, 50, JpegKind::grey, {9}));
+  }
+
+  fs::path root() const { return folder_.path() / "images"; }
+  std::shared_ptr<const Dataset> open(std::string_view split = "train") const {
+    return open_dataset(root().string(), split);
+  }
+  std::shared_ptr<const Dataset> at_size(int64_t size) const {
+    PreprocessConfig config;
+    config.size = size;
+    return preprocessed(open(), config);
+  }
+
+  TempDir folder_;
+  ScopedEnv data_env_;
+};
+
+/// What opening a split says.
+inline std::string opening_says(const fs::path& root, std::string_view split = "train") {
+  ::testing::internal::CaptureStderr();
+  open_dataset(root.string(), split);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+}  // namespace moesaic::test

@@ -42,16 +42,6 @@ const DatasetPart& first_missing(const DatasetSpec& spec, const std::vector<Data
   return parts.front();
 }
 
-/// Returns the description of a bare folder of which a part is held out.
-std::string way_to_hold_out(const DatasetSpec& spec) {
-  const std::string name = plain_name(name_without_folders(spec.name));
-  const nlohmann::ordered_json description = {
-      {"name", name}, {"format", "image_folder"}, {"paths", spec.paths}, {"validation", 0.2}};
-  return fmt::format("to hold out a fifth of each class, write {} to {}.json and give that",
-                     description.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                     name);
-}
-
 /// Returns which folder may be meant by one that is not there, as a part of a line.
 std::string where_instead(const fs::path& folder, const std::string& part) {
   for (const std::string& name : list_images(folder).folders) {
@@ -90,7 +80,7 @@ std::string fetch_command(const std::string& name) {
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") {
       folders.back() += nearest_sibling(fs::path(spec.name) / part.path);
-      how += ", or name it 'test', 'validation' or 'valid'; " + way_to_hold_out(spec);
+      how += ", or name it 'test', 'validation' or 'valid'";
     }
   }
   if (!spec.files.empty() || (format_of(spec).fetch && !spec.urls.empty())) {

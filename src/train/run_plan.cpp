@@ -201,8 +201,12 @@ std::string describe_run(const RunConfig& config, const Model& model,
   if (model.moe_blocks().empty()) {
     text += "experts       none that tokens are routed to: nothing can be pruned\n";
   }
-  text +=
-      fmt::format("FLOPs/image   {:.4g}\n\n", model.flops_per_image(even_rows_per_token(model)));
+  text += fmt::format("FLOPs/image   {:.4g}\n", model.flops_per_image(even_rows_per_token(model)));
+  const auto every = [](const Interval& interval) {
+    return interval.count == 0 ? "never" : "every " + to_text(interval);
+  };
+  text += fmt::format("intervals     log {}, save {}, evaluate {}\n\n", every(config.log_every),
+                      every(config.checkpoint_every), every(config.evaluate_every));
   text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
                       "images", "outputs", "batch", "steps", "trained", "on entry");
   for (const PhasePlan& phase : phases) {

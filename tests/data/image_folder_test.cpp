@@ -103,10 +103,9 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'valid', validates on nothing, so that"));
   EXPECT_EQ(open("test")->size(), 1);
   test::fs::remove_all(root() / "valid");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
-              AllOf(HasSubstr("folder 'val' not found in " + root().string()),
-                    HasSubstr("or name it 'test', 'validation' or 'valid'; to hold out a fifth of "
-                              "each class, write {\"name\":\"images\",")));
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("trains on 'train', tests on nothing, validates on "
+                        "the last 10 % of each class of the training images"));
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               HasSubstr("folder 'train' not found in it; did you mean 'Train'?; images lie in "
@@ -160,6 +159,26 @@ TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {
               HasSubstr("folder 'train' not found in it, but in '" + root().string() + "/'; "));
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(refusal(root()), HasSubstr("not found in it; did you mean 'Train'?; images lie in"));
+}
+
+TEST_F(ImageFolder, WithoutImagesToValidateWithGivesATenthOfEachClass) {
+  const auto check = [&](const test::fs::path& folder) {
+    const std::string name = folder.string() + "/";
+    EXPECT_THAT(dataset_splits(name), ElementsAre("train", "validation"));
+    EXPECT_THAT(test::labels_of(*open_dataset(name, "train")),
+                ElementsAre(0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1));
+    EXPECT_THAT(test::labels_of(*open_dataset(name, "validation")), ElementsAre(0));
+    EXPECT_EQ(open_dataset(name, "train+validation")->size(), 12);
+  };
+  test::fs::remove_all(root() / "val");
+  check(root());
+  test::fs::rename(root() / "train", folder_.path() / "flat");
+  check(folder_.path() / "flat");
+  // A folder that may be a split keeps the others from being classes.
+  test::fs::create_directories(folder_.path() / "flat/Train");
+  EXPECT_THAT(error_of(ErrorKind::failure,
+                       [&] { open_dataset((folder_.path() / "flat/").string(), "train"); }),
+              HasSubstr("folder 'train' not found in it; did you mean 'Train'?"));
 }
 
 }  // namespace

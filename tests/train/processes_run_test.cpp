@@ -287,8 +287,8 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
 
 /// Networks that differ where a phase ends, as by rounding, are one where the next begins.
 TEST(ProcessesRun, APhaseBeginsWithTheNetworkOfProcess0) {
-  const std::string recipe = R"({"name": "two", "seed": 3, "loader_threads": 0, "model": )" +
-                             std::string(kModel) + R"(,
+  const std::string recipe =
+      R"({"name": "two", "seed": 3, "loader_threads": 0, "model": )" + std::string(kModel) + R"(,
     "phases": [{"name": "first", "data": "three", "batch_size": 6, "steps": 2, "evaluate": false,
                 "optimizer": {"name": "sgd", "lr": 0.1}},
                {"name": "second", "data": "three", "batch_size": 6, "steps": 2, "evaluate": false,

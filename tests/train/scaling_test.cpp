@@ -202,8 +202,7 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   };
   // Two numbers of a channel and the number of values, forward and backward, half of them sent on
   // twice; and how many rows each of two experts has, in 64 bits.
-  EXPECT_EQ(sent({.processes = 2}).at("expert_batch_norm"),
-            2 * 4 * (2 * channels + norms) + 2 * 8);
+  EXPECT_EQ(sent({.processes = 2}).at("expert_batch_norm"), 2 * 4 * (2 * channels + norms) + 2 * 8);
   EXPECT_FALSE(sent({.processes = 2}).contains("batch_norm"));
   const std::vector<int64_t> shape = model->input_shape();
   const auto pixels = static_cast<double>(shape[0] * shape[1] * shape[2]);

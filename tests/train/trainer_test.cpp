@@ -363,8 +363,9 @@ TEST(Trainer, DescribesARunWithoutStartingIt) {
   EXPECT_EQ(phases[1].outputs, 2);
   EXPECT_EQ(phases[0].trained, model->parameter_count());
   const std::string text = describe_run(config, *model, phases);
-  for (const char* part : {"tiny", "vmoe", "parameters", "FLOPs/image", "pretrain", "new head",
-                           "keep 0.5 by router-norm-change"}) {
+  for (const char* part :
+       {"tiny", "vmoe", "parameters", "FLOPs/image", "save every 1 step, evaluate every 1 epoch",
+        "pretrain", "new head", "keep 0.5 by router-norm-change"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

@@ -421,6 +421,25 @@ void find_splits(const fs::path& folder, const DatasetSpec& spec,
   if (!described) find("validation", std::array{"validation", "val", "valid"});
 }
 
+/// Fraction of each class that is held out of a bare folder's images where it has no others.
+constexpr double kHeldOutAlone = 0.1;
+
+/// Returns whether a bare folder has images to train on alone: in train/, or in folders of two
+/// classes or more.
+bool has_training_images_alone(const fs::path& folder) {
+  const auto is_here = [&](const char* name) { return is_folder(folder / name); };
+  if (std::any_of(kHeldOutFolders.begin(), kHeldOutFolders.end(), is_here)) return false;
+  const std::vector<std::string> folders = list_images(folder).folders;
+  const bool flat = !is_here("train");
+  if (!misnamed_splits(folder, folders, /*are_classes=*/flat).empty()) return false;
+  if (!flat) return true;
+  int64_t classes = 0;
+  for (const std::string& name : folders) {
+    if (!list_images(folder / name).images.empty() && ++classes == 2) return true;
+  }
+  return false;
+}
+
 /// Takes what the description does not say from the folder: its splits, and mean and std of
 /// photographs.
 void complete_image_folder(DatasetSpec& spec) {
@@ -436,6 +455,9 @@ void complete_image_folder(DatasetSpec& spec) {
   }
   if (place.empty()) return;
   settings.found = settings.splits.empty();
+  if (spec.is_path() && !spec.validation && has_training_images_alone(place)) {
+    spec.validation = kHeldOutAlone;
+  }
   find_splits(place, spec, settings.splits);
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/data_fixture.h"
 #include "data/image_folder_fixture.h"
 
 namespace moesaic {

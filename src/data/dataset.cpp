@@ -265,8 +265,8 @@ std::optional<EncodedImage> Dataset::encoded(int64_t) const {
   return std::nullopt;
 }
 
-std::filesystem::path Dataset::file(int64_t) const {
-  return {};
+std::optional<ImageFile> Dataset::file(int64_t) const {
+  return std::nullopt;
 }
 
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {

@@ -53,9 +53,9 @@ void FileList::add(int32_t folder, const std::string& name, int32_t label) {
   names_ += '\0';
 }
 
-fs::path FileList::path(int64_t index) const {
+fs::path FileList::name(int64_t index) const {
   const Entry& entry = entries_[static_cast<size_t>(index)];
-  return root_ / folders_[static_cast<size_t>(entry.folder)] / (names_.c_str() + entry.name);
+  return fs::path(folders_[static_cast<size_t>(entry.folder)]) / (names_.c_str() + entry.name);
 }
 
 int64_t ImageFiles::label(int64_t index) const {
@@ -68,6 +68,13 @@ int64_t ImageFiles::label(int64_t index) const {
 int64_t ImageFiles::group(int64_t index) const {
   check_index(index);
   return groups_.empty() ? Dataset::group(index) : groups_[static_cast<size_t>(index)];
+}
+
+std::optional<ImageFile> ImageFiles::file(int64_t index) const {
+  check_index(index);
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(files_.path(index), error);
+  return ImageFile{files_.name(index).string(), error ? -1 : static_cast<int64_t>(bytes)};
 }
 
 std::string ImageFiles::read(int64_t index) const {

@@ -25,7 +25,9 @@ class FileList {
   void add(int32_t folder, const std::string& name, int32_t label);
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
-  std::filesystem::path path(int64_t index) const;
+  std::filesystem::path path(int64_t index) const { return root_ / name(index); }
+  /// Returns the path below the root.
+  std::filesystem::path name(int64_t index) const;
   int64_t label(int64_t index) const { return entries_[static_cast<size_t>(index)].label; }
 
  private:
@@ -94,7 +96,7 @@ class ImageFiles final : public StoredImages {
   int64_t label(int64_t index) const override;
   int64_t group(int64_t index) const override;
   std::filesystem::path path(int64_t index) const override { return files_.path(index); }
-  std::filesystem::path file(int64_t index) const override { return path(index); }
+  std::optional<ImageFile> file(int64_t index) const override;
 
  private:
   std::string read(int64_t index) const override;

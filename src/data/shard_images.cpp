@@ -163,6 +163,14 @@ fs::path ShardImages::path(int64_t index) const {
          (indexed(place.shard).names.c_str() + image_at(place).name);
 }
 
+std::optional<ImageFile> ShardImages::file(int64_t index) const {
+  const Place place = place_of(index);
+  const ShardIndex::Image& image = image_at(place);
+  const fs::path shard = fs::path(shards_[place.shard]->placed.path).filename();
+  return ImageFile{(shard / (indexed(place.shard).names.c_str() + image.name)).string(),
+                   image.size};
+}
+
 std::string ShardImages::read(int64_t index) const {
   const Place place = place_of(index);
   const ShardIndex::Image& image = image_at(place);

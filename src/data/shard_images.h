@@ -40,6 +40,7 @@ class ShardImages final : public StoredImages {
   int64_t label(int64_t index) const override;
   std::vector<int64_t> blocks() const override;
   std::filesystem::path path(int64_t index) const override;
+  std::optional<ImageFile> file(int64_t index) const override;
 
  private:
   struct Shard {

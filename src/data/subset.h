@@ -39,7 +39,9 @@ class DatasetView : public Dataset {
   std::optional<EncodedImage> encoded(int64_t index) const override {
     return base_->encoded(to_base(index));
   }
-  std::filesystem::path file(int64_t index) const override { return base_->file(to_base(index)); }
+  std::optional<ImageFile> file(int64_t index) const override {
+    return base_->file(to_base(index));
+  }
 
  protected:
   DatasetView(DatasetInfo info, std::shared_ptr<const Dataset> base)

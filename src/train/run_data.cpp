@@ -17,8 +17,8 @@ namespace moesaic {
 namespace {
 
 constexpr size_t kMarkDigits = 16;
-constexpr int64_t kMaxLabels = 1 << 21, kMaxSizes = 1 << 16, kMaxImages = 64;
-constexpr size_t kMaxImageBytes = size_t{1} << 20;
+constexpr int64_t kMaxLabels = 1 << 21, kMaxImages = 64;
+constexpr int64_t kMaxImageBytes = int64_t{1} << 26;
 
 void add_number(Sha256& hash, int64_t number) {
   hash.update(std::as_bytes(std::span(&number, 1)));
@@ -54,39 +54,49 @@ std::string hash_of_labels(const Dataset& data) {
   return mark_of(hash);
 }
 
-/// Adds a file's folder and name: data may be moved as a whole.
-void add_name(Sha256& hash, const std::filesystem::path& file) {
-  const std::string name = (file.parent_path().filename() / file.filename()).string() + '\n';
-  hash.update(std::as_bytes(std::span(name)));
+/// Returns the name and size of an image's file, nothing where there is none.
+std::optional<ImageFile> file_of(const Dataset& data, int64_t index) {
+  try {
+    return data.file(index);
+  } catch (const ImageError&) {
+    return ImageFile();  // It is lost with its shard each time, or the data have changed.
+  }
 }
 
-/// Marks the files that are an image each: their names, and the sizes of many of them.
-void add_files(const Dataset& data, DataRecord& record) {
-  if (data.size() == 0 || data.file(0).empty()) return;
-  Sha256 names, sizes;
-  const int64_t step = stride_of(data, kMaxSizes);
+/// Returns "" where images are not stored as files.
+std::string hash_of_files(const Dataset& data) {
+  Sha256 hash;
   for (int64_t i = 0; i < data.size(); ++i) {
-    const std::filesystem::path file = data.file(i);
-    add_name(names, file);
-    if (i % step != 0) continue;
-    std::error_code missing;
-    add_number(sizes, static_cast<int64_t>(std::filesystem::file_size(file, missing)));
+    const std::optional<ImageFile> file = file_of(data, i);
+    if (!file) return "";
+    hash.update(std::as_bytes(std::span(file->name)));
+    add_number(hash, file->bytes);  // It ends the name, too.
   }
-  record.names = mark_of(names);
-  record.sizes = mark_of(sizes);
+  return mark_of(hash);
+}
+
+/// Returns the distance of images that are spread over the data, whose files together are small
+/// enough to be read: of large ones fewer have to do.
+int64_t stride_of_images(const Dataset& data) {
+  for (int64_t step = stride_of(data, kMaxImages);; step *= 2) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < data.size(); i += step) {
+      bytes += std::max<int64_t>(0, file_of(data, i).value_or(ImageFile()).bytes);
+    }
+    if (bytes <= kMaxImageBytes || step >= data.size()) return step;
+  }
 }
 
 /// Returns "" where images are not stored as files.
 std::string hash_of_images(const Dataset& data) {
   Sha256 hash;
   bool any = false;
-  const int64_t step = stride_of(data, kMaxImages);
+  const int64_t step = stride_of_images(data);
   for (int64_t i = 0; i < data.size(); i += step) {
     try {
       const std::optional<EncodedImage> file = data.encoded(i);
-      if (!file) return "";
-      const std::string_view bytes = file->bytes;
-      hash.update(std::as_bytes(std::span(bytes.substr(0, kMaxImageBytes))));
+      if (!file) continue;
+      hash.update(std::as_bytes(std::span(file->bytes)));
     } catch (const ImageError&) {
       add_number(hash, -1);
     }
@@ -110,11 +120,12 @@ std::string difference_of_classes(const std::vector<std::string>& before,
   const std::vector<std::string> gone = lacking_in(now, before), added = lacking_in(before, now);
   if (gone.empty() && added.empty()) return "has its classes in another order";
   std::string text;
-  if (!gone.empty())
+  if (!gone.empty()) {
     text = fmt::format("has no {} {} any more", gone.size() == 1 ? "class" : "classes",
                        quoted_names(gone));
+  }
   if (!added.empty()) {
-    text += fmt::format("{} {} {}", text.empty() ? "has" : " and has",
+    text += fmt::format("{}has {} {}", text.empty() ? "" : " and ",
                         added.size() == 1 ? "a new class" : "new classes", quoted_names(added));
   }
   return text;
@@ -138,14 +149,14 @@ bool both_differ(const std::string& before, const std::string& now) {
 }  // namespace
 
 DataRecord data_record(const Dataset& data, bool reads_shards) {
-  DataRecord record{.classes = data.info().classes, .examples = data.size()};
+  DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.endless()) return record;
   const std::vector<int64_t> blocks = data.blocks();
   if (!blocks.empty()) record.shards = hash_of_shards(blocks);
   if (!blocks.empty() && !reads_shards) return record;
   if (!record.classes.empty()) record.labels = hash_of_labels(data);
   if (!data.has_images()) return record;
-  add_files(data, record);
+  record.files = hash_of_files(data);
   record.images = hash_of_images(data);
   return record;
 }
@@ -159,9 +170,10 @@ std::string difference_of(const DataRecord& before, const DataRecord& now) {
   if (both_differ(before.shards, now.shards)) return "has shards with other numbers of images";
   if (both_differ(before.labels, now.labels))
     return "has other labels, or its images in another order";
-  if (both_differ(before.names, now.names)) return "has image files of other names";
-  if (both_differ(before.sizes, now.sizes)) return "has image files of other sizes";
-  return both_differ(before.images, now.images) ? "has other image files" : "";
+  // A version that recorded no names and sizes chose other images.
+  const bool same_choice = before.files.empty() == now.files.empty();
+  if (same_choice && both_differ(before.images, now.images)) return "has other image files";
+  return both_differ(before.files, now.files) ? "has image files of other names or sizes" : "";
 }
 
 std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,

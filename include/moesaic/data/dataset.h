@@ -40,6 +40,12 @@ struct EncodedImage {
   std::string name;      ///< Its path, for messages.
 };
 
+/// Where an image is stored; reads nothing of it.
+struct ImageFile {
+  std::string name;    ///< Below the folder or the shards of its split.
+  int64_t bytes = -1;  ///< Its size; -1 where that cannot be had.
+};
+
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where
 /// images differ in size until preprocessing (data/preprocess.h). The targets are either classes or
 /// real numbers: one of `classes` and `targets` is empty.
@@ -121,8 +127,9 @@ class Dataset {
   /// Returns an image's file, unless images are not stored as files. Throws ImageError where it
   /// cannot be read; the bytes are not checked.
   virtual std::optional<EncodedImage> encoded(int64_t index) const;
-  /// Returns the path of the file that is an image alone, or "" where images are stored otherwise.
-  virtual std::filesystem::path file(int64_t index) const;
+  /// Returns that file's name and size, unless images are not stored as files. Throws ImageError
+  /// for an image that was lost with its shard.
+  virtual std::optional<ImageFile> file(int64_t index) const;
 
   const DatasetInfo& info() const { return info_; }
   /// Returns the bytes of one image: channels * height * width.

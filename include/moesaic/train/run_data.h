@@ -22,9 +22,8 @@ struct DataRecord {
   int64_t examples = 0;
   std::string shards;  ///< Hash of the numbers of images of all shards.
   std::string labels;  ///< Hash of the labels in their order.
-  std::string names;   ///< Hash of the names of all files of an image each, with their folders.
-  std::string sizes;   ///< Hash of the bytes that these files have, of many of them.
-  std::string images;  ///< Hash of what some files of images begin with.
+  std::string files;   ///< Hash of names and sizes of all files of images, in order.
+  std::string images;  ///< Hash of what some of them hold, which are spread over the data.
 };
 template <class Fields>
 void describe(Fields& f, DataRecord& c) {
@@ -32,9 +31,8 @@ void describe(Fields& f, DataRecord& c) {
   f("examples", c.examples, "how many there are", required, at_least(0));
   f("shards", c.shards, "hash of how many images each shard has");
   f("labels", c.labels, "hash of the labels in order");
-  f("names", c.names, "hash of the names of image files");
-  f("sizes", c.sizes, "hash of the sizes of image files");
-  f("images", c.images, "hash of the beginning of some image files");
+  f("files", c.files, "hash of names and sizes of all image files in order");
+  f("images", c.images, "hash of some image files");
 }
 
 /// The document data.json in a run's folder.
@@ -46,10 +44,10 @@ void describe(Fields& f, RunData& c) {
   f("splits", c.splits, "marks of each split of the run's data");
 }
 
-/// Reads up to two million labels, the sizes of up to 65 536 image files and the first MiB of up to
-/// 64, all of them spread over the data. Without `reads_shards`
-/// no image and no label of data in shards is asked for, since it may have to be fetched. Of
-/// endless data there is nothing but the number of examples that count as an epoch.
+/// Reads up to two million labels, the sizes of all image files, and up to 64 of these files, which
+/// are at equal distances; of large ones fewer, so that they are 64 MiB in all or one file. Without
+/// `reads_shards` no image and no label of data in shards is asked for, since it may have to be
+/// fetched. Of endless data there is nothing but the number of examples that count as an epoch.
 DataRecord data_record(const Dataset& data, bool reads_shards = true);
 
 /// Returns in which way data are not those of the record, e.g. "had 24 examples and has 25 now", or

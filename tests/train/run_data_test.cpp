@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "data/png_bytes.h"
 #include "train/train_fixture.h"
 

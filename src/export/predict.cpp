@@ -11,7 +11,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/export/info.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/train/classification_loss.h"
 
@@ -19,6 +18,13 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool couples_images(const Model& model) {
+  const auto blocks = model.moe_blocks();
+  return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
+    return nn::couples_tokens(block.layer->router->evaluation_rule());
+  });
+}
 
 /// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
@@ -88,8 +94,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   }
   const torch::NoGradGuard no_grad;
   const int64_t count = images_BCHW.size(0);
-  const int64_t batch =
-      batch_dependence(model).empty() ? options.batch_size : std::max<int64_t>(count, 1);
+  const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
   Parts parts;
   int64_t begin = 0;
   do {  // Runs once even without an image, for the outputs' shapes.

@@ -14,6 +14,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/export/formats.h"
 #include "together.h"
 #include "verbs.h"
@@ -76,6 +77,7 @@ int export_model(const ExportArguments& arguments) {
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   Checkpoint checkpoint =
       load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
+  check_outside_trained_images(arguments.options.out, checkpoint.config);
   const std::shared_ptr<Model> model =
       arguments.without_capacity ? without_capacity(checkpoint) : model_of(checkpoint);
   checkpoint.model.clear();        // The model holds copies.

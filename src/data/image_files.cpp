@@ -72,9 +72,18 @@ int64_t ImageFiles::group(int64_t index) const {
 
 std::optional<ImageFile> ImageFiles::file(int64_t index) const {
   check_index(index);
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(files_.path(index), error);
-  return ImageFile{files_.name(index).string(), error ? -1 : static_cast<int64_t>(bytes)};
+  const fs::path path = files_.path(index);
+  const auto size = [&]() -> int64_t {
+    std::error_code error;
+    const uintmax_t bytes = fs::file_size(path, error);
+    if (!error) return static_cast<int64_t>(bytes);
+    const bool is_gone = error == std::errc::no_such_file_or_directory ||
+                         error == std::errc::not_a_directory ||
+                         error == std::errc::too_many_symbolic_link_levels;
+    if (!is_gone) throw IoError(fmt::format("{}: {}", path.string(), error.message()));
+    return -1;
+  };
+  return ImageFile{files_.name(index).string(), retry_io(size, pause())};
 }
 
 std::string ImageFiles::read(int64_t index) const {

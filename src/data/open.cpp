@@ -70,9 +70,9 @@ std::string fetch_command(const std::string& name) {
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail(
         "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "
-        "test/<class>, val/<class>, validation/<class> or valid/<class>; {}",
-        spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path,
-        way_to_hold_out(spec));
+        "test/<class>, val/<class>, validation/<class> or valid/<class>, or all in the folders of "
+        "their classes",
+        spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path);
   }
   if (!parts.empty()) {
     const DatasetPart& part = first_missing(spec, parts);

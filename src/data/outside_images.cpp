@@ -39,4 +39,11 @@ void check_outside_images(const fs::path& out, const std::string& data) {
   }
 }
 
+void check_outside_trained_images(const fs::path& out, const nlohmann::ordered_json& config) {
+  const auto data = config.find("data");
+  if (data != config.end() && data->is_string()) {
+    check_outside_images(out, data->get<std::string>());
+  }
+}
+
 }  // namespace moesaic

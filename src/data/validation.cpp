@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/validation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -44,7 +45,9 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
     fail_usage("dataset '{}' is endless: nothing can be held out of it", all->info().name);
   }
   const bool held = split == "validation";
-  const int64_t train = training_count(all->size(), validation);
+  // Of few examples at least one is held out.
+  const int64_t most = by_class ? std::max<int64_t>(1, all->size() - 1) : all->size();
+  const int64_t train = std::min(training_count(all->size(), validation), most);
   const int64_t count = held ? all->size() - train : train;
   DatasetInfo info = all->info();
   if (count == 0) {

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -53,8 +54,9 @@ std::string names_in(const safetensors::File& file) {
   return did_you_mean("images", names);
 }
 
-/// Checks dtype and shape of 'images' before anything is read.
-void check_images(const safetensors::File& file, const Model& model, const fs::path& path) {
+/// Returns the entry after checking its dtype and shape, before anything is read.
+const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
+                                        const fs::path& path) {
   const safetensors::Entry* entry = file.find("images");
   if (entry == nullptr) fail("{}: no tensor 'images'; {}", path.string(), names_in(file));
   if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
@@ -68,6 +70,7 @@ void check_images(const safetensors::File& file, const Model& model, const fs::p
     fail("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
          fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
   }
+  return *entry;
 }
 
 void check_finite(const at::Tensor& images, const fs::path& path) {
@@ -79,8 +82,15 @@ void check_finite(const at::Tensor& images, const fs::path& path) {
 }
 
 at::Tensor read_images(const Model& model, const fs::path& path) {
-  check_images(safetensors::File(path), model, path);
-  at::Tensor images = read_weights(path, /*in_file=*/false).at("images");
+  const safetensors::File file(path);
+  const safetensors::Entry& entry = checked_entry(file, model, path);
+  const at::ScalarType type = entry.dtype == "F32"   ? at::kFloat
+                              : entry.dtype == "F16" ? at::kHalf
+                                                     : at::kBFloat16;
+  const at::Tensor stored = torch::empty(entry.shape, type);
+  const auto bytes = file.bytes(entry);
+  if (!bytes.empty()) std::memcpy(stored.mutable_data_ptr(), bytes.data(), bytes.size());
+  const at::Tensor images = stored.to(at::kFloat);
   check_finite(images, path);
   return images;
 }

@@ -13,6 +13,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/data/outside_images.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
@@ -340,6 +341,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_prune_options(options);
   constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
   Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  check_outside_trained_images(options.out, checkpoint.config);
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointResult result;
   result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);

@@ -63,6 +63,11 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
   return !has("test") && has("validation") ? "validation" : "test";
 }
 
+/// Returns whether the data are a folder of which a part is held out, since it has no splits.
+bool is_bare_folder(const std::string& data) {
+  return is_described(data) && load_dataset_spec(data).is_path() && validation_fraction(data) > 0;
+}
+
 /// Says whose data they are where no one gave their name.
 void check_is_here(const DatasetOpener& open, const std::string& data,
                    const std::filesystem::path& checkpoint) {
@@ -194,6 +199,11 @@ CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetO
   CheckpointData found;
   found.name = data.empty() ? trained_on(checkpoint.config, checkpoint.folder) : data;
   if (data.empty()) check_is_here(open, found.name, checkpoint.folder);
+  if (!data.empty() && split.empty() && choose == evaluation_split && is_bare_folder(data)) {
+    found.split = "train+validation";  // The network has learned from none of them.
+    found.dataset = open(found.name, found.split);
+    return found;
+  }
   found.split = split.empty() ? choose(open.splits(found.name)) : split;
   found.dataset = open_split(open, found.name, found.split);
   return found;

@@ -10,6 +10,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
+#include "moesaic/data/catalog.h"
 #include "patterns.h"
 
 namespace moesaic {

@@ -66,8 +66,21 @@ bool holds_something(const fs::path& root) {
   return !has_key(root / "data.json", "splits", kMaxListBytes);
 }
 
-/// Metrics may be those of many steps, whose checkpoints are elsewhere.
-void keep_metrics(const fs::path& root) {
+/// Sets aside what a run left that begins anew, since its checkpoints of steps are gone: metrics of
+/// many steps, its best checkpoint, and those of phases.
+void keep_results(const fs::path& root) {
+  std::vector<fs::path> results;
+  std::error_code none, ignored;
+  for (const fs::path& folder : {root, root / "checkpoints"}) {
+    for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none)) {
+      if (fs::exists(it->path() / "MANIFEST.json", ignored)) results.push_back(it->path());
+    }
+  }
+  for (const fs::path& path : results) {
+    const fs::path kept = set_aside(path, "old");
+    log_warning("{}: of a run whose other checkpoints are gone; it is kept as {}", path.string(),
+                kept.filename().string());
+  }
   std::error_code error;
   if (const auto bytes = fs::file_size(root / "metrics.jsonl", error); !error && bytes > 0) {
     const fs::path kept = set_aside(root / "metrics.jsonl", "old");
@@ -136,8 +149,7 @@ std::optional<RunData> RunFolder::started_data(const fs::path& root) {
 RunFolder::RunFolder(fs::path root, bool resume)
     : root_(made(std::move(root))), lock_(std::in_place, root_) {
   check(root_, resume);  // again: another process may have used it before the lock was ours
-  // A killed start has this folder, and --resume writes its lines again.
-  if (!resume || !fs::exists(root_ / "checkpoints")) keep_metrics(root_);
+  if (!has_checkpoint(root_)) keep_results(root_);
   if (!resume) remove_start(root_);
   remove_leftovers(root_);
   remove_leftovers(made(root_ / "checkpoints"));

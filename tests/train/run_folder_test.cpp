@@ -72,6 +72,19 @@ TEST(RunFolder, MetricsOfCheckpointsThatWereMovedAwayAreKept) {
   }
 }
 
+TEST(RunFolder, WhatIsLeftWithoutCheckpointsOfStepsIsKept) {
+  TempDir folder;
+  train(folder / "run");
+  const std::string metrics = read_text(folder / "run/metrics.jsonl");
+  const std::string best = read_text(folder / "run/best/MANIFEST.json");
+  for (const auto& entry : fs::directory_iterator(folder / "run/checkpoints")) {
+    fs::remove_all(entry.path());
+  }
+  train(folder / "run", {}, /*resume=*/true);
+  EXPECT_EQ(read_text(folder / "run/metrics.jsonl.old"), metrics);
+  EXPECT_EQ(read_text(folder / "run/best.old/MANIFEST.json"), best);
+}
+
 TEST(RunFolder, FilesOfSomeoneElseDo) {
   const std::vector<std::function<void(const fs::path&)>> changes = {
       [](const fs::path& run) { fs::remove(run / ".lock"); },

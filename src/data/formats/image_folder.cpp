@@ -220,8 +220,10 @@ Beside beside_splits(const fs::path& folder, const std::map<std::string, std::st
   std::set<fs::path> used, parents;
   std::vector<fs::path> parts;
   for (const auto& [split, name] : splits) {
-    parts.push_back(fs::path(name + "/.").lexically_normal().parent_path());
-    for (fs::path path = parts.back(); !path.empty(); path = path.parent_path()) {
+    const fs::path part = fs::path(name + "/.").lexically_normal().parent_path();
+    if (part.is_absolute() || *part.begin() == "..") continue;  // It lies elsewhere.
+    parts.push_back(part);
+    for (fs::path path = part; !path.empty(); path = path.parent_path()) {
       used.insert(path);
       parents.insert(path.parent_path());
     }

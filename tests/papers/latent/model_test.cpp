@@ -35,7 +35,7 @@ std::shared_ptr<LatentMoE> build_latent(const std::string& settings = "") {
   return model;
 }
 
-double latent_product(const Tensor& a, const Tensor& b) {
+double dot_product(const Tensor& a, const Tensor& b) {
   double sum = 0.0;
   for (int64_t j = 0; j < a.size(0); ++j) sum += a[j].item<double>() * b[j].item<double>();
   return sum;
@@ -56,7 +56,7 @@ double expert(const LatentMoE& model, int64_t m, const Tensor& x) {
   const nn::ShallowExpertsImpl& own = *model.experts;
   double sum = 0.0;
   for (int64_t j = 0; j < own.w.size(1); ++j) {
-    const double z = latent_product(own.w[m][j], x) + own.b[m][j].item<double>();
+    const double z = dot_product(own.w[m][j], x) + own.b[m][j].item<double>();
     sum += own.a[m][j].item<double>() * activated(model, m, j, z);
   }
   return sum / static_cast<double>(own.w.size(1));
@@ -74,7 +74,7 @@ TEST_P(EveryActivation, OutputIsThatOfSection32) {
       const Tensor x = x_B[b][0][0];
       double wanted = 0.0, sum = 0.0, largest = -1e30, first = 0.0;
       for (int64_t m = 0; m < 3; ++m) {
-        const double h = latent_product(model->moe->router->weight[m], x);
+        const double h = dot_product(model->moe->router->weight[m], x);
         if (h >= 0) wanted += expert(*model, m, x);
         sum += std::exp(h);
         if (h > largest) first = std::exp(h) * expert(*model, m, x);

@@ -169,8 +169,9 @@ void plan_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model, co
 }  // namespace
 
 PhaseKind gated_sgd_kind() {
+  const GatedSgdConfig defaults;
   return kind_of_phase<GatedSgd>(
-      "gated_sgd", GatedSgdConfig{},
+      "gated_sgd", defaults,
       "stochastic gradient descent of a gated mixture on fresh batches by L4, L_log or the squared "
       "loss",
       plan_sgd);

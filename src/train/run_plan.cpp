@@ -344,12 +344,12 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_training_memory(config_, *shape);
   }
 
+  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_);
   check_processes(*shape);
   if (start && options_.processes) {
     options_.processes->wait_for_all();
     options_.processes->check_same("init", start->mark());
   }
-  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_);
   if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
   if (options_.processes) options_.processes->wait_for_all();
   if (!in_memory() && !leads()) {
@@ -398,7 +398,11 @@ void Trainer::check_processes(const Model& shape) {
   if (!processes) return;
   std::string data;
   for (const auto& [name, split] : used_splits(config_, datasets_)) {
-    data += fmt::format("{} {} {}, ", name, split, data_mark(*datasets_.get(name, split)));
+    const std::shared_ptr<const Dataset> read = datasets_.get(name, split);
+    const auto record = data_.splits.find(fmt::format("{} {}", name, split));
+    const std::string mark =
+        record == data_.splits.end() ? data_mark(*read) : data_mark(*read, record->second);
+    data += fmt::format("{} {} {}, ", name, split, mark);
   }
   bool evaluates = false;
   for (const PhasePlan& plan : plan_) {

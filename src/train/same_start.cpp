@@ -92,7 +92,12 @@ void agree_on_network(const Processes& processes, const std::filesystem::path& c
 }
 
 std::string data_mark(const Dataset& data) {
-  const DataRecord record = data_record(data, /*reads_shards=*/false);
+  return data_mark(data, data_record(data, /*reads_shards=*/false));
+}
+
+std::string data_mark(const Dataset& data, DataRecord record) {
+  // Not every process has the same shards here.
+  if (!record.shards.empty()) record.labels = record.files = record.images = "";
   std::string text = to_json(record).dump();
   if (record.shards.empty() && record.images.empty()) text += pixel_hash(data);
   return fmt::format("{} {}", count_text(data.size(), "image"),

@@ -10,6 +10,7 @@
 namespace moesaic {
 
 class Dataset;
+struct DataRecord;
 class Model;
 class Processes;
 
@@ -34,5 +35,7 @@ void agree_on_network(const Processes& processes, const std::filesystem::path& c
 /// Returns a text that differs where splits differ in what data_record() knows without reading
 /// shards, or in the pixels of a few images that are not files.
 std::string data_mark(const Dataset& data);
+/// Returns the same text of a split whose record is there.
+std::string data_mark(const Dataset& data, DataRecord record);
 
 }  // namespace moesaic

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "row_bound.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/SymFloat.h>
 
 namespace moesaic::ops {
@@ -44,6 +45,13 @@ SymInt over_groups(const SymInt& tokens, const SymInt& group_size, const Rows& r
 }
 
 }  // namespace
+
+RowTensors unfilled_rows(const at::Tensor& logits_TE, const SymInt& computed, const SymInt& bound) {
+  const at::TensorOptions index = logits_TE.options().dtype(at::kInt);
+  return {at::empty_symint({computed + 1}, index), at::empty_symint({bound}, index),
+          at::empty_symint({bound}, logits_TE.options()),
+          at::empty_symint({logits_TE.sym_size(0) + 1}, index), at::empty_symint({bound}, index)};
+}
 
 SymInt token_choice_row_bound(const SymInt& tokens, const SymInt& experts,
                               const TokenChoiceCall& call) {

@@ -15,6 +15,7 @@
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
+#include "../row_bound.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
 #include "row_layout.h"
@@ -317,17 +318,14 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
-  const at::Tensor offsets = at::empty({plan.computed + 1}, index);
-  const at::Tensor token = at::empty({plan.bound}, index);
-  const at::Tensor gate = at::empty({plan.bound}, logits.options());
-  const at::Tensor token_offsets = at::empty({plan.tokens + 1}, index);
-  const at::Tensor token_row = at::empty({plan.bound}, index);
+  const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);
   const at::Tensor choice = at::empty({plan.tokens, plan.k}, index);
   const at::Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   const at::Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
                                         plan.columns, plan.k, options.gate};
+    const auto& [offsets, token, gate, token_offsets, token_row] = rows;
     route_tokens<scalar_t>(
         plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
         gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
@@ -335,7 +333,7 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
          token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
          gate.mutable_data_ptr<scalar_t>()});
   });
-  return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
+  return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }
 
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,

@@ -119,11 +119,6 @@ Tensor places_in_queues(const Tensor& choice_Tk, const Tensor& gate_Tk, int64_t 
   return by_gate ? at::empty_like(place_Tk).index_copy_(0, first, place_Tk) : place_Tk;
 }
 
-GroupRows rows_of_groups(const TokenGroups& cut, int64_t experts,
-                         const TokenChoiceOptions& options) {
-  return capacity_rows(cut, options.k, capacity_of(options), seen_experts(options, experts));
-}
-
 /// Throws where logits on the CPU are invalid for a token.
 void check_tokens(const char* op, const Tensor& bad_T, const char* problem) {
   if (!bad_T.is_cpu() || !bad_T.any().item<bool>()) return;
@@ -135,37 +130,35 @@ void check_tokens(const char* op, const Tensor& bad_T, const char* problem) {
 
 ChoiceTensors rows_of_choices(const Tensor& choice_Tk, const Tensor& gate_Tk, int64_t experts,
                               const TokenChoiceOptions& options) {
-  const TokenGroups cut(choice_Tk.size(0), options.group_size);
-  const GroupRows rows = rows_of_groups(cut, experts, options);
-  const int64_t computed = computed_experts(options, experts);
+  const TokenChoiceSizes sizes(choice_Tk.size(0), experts, options);
   Tensor slot_Tk = slots_of(choice_Tk, experts, options.kept);
-  if (rows.limits(cut)) {
+  if (sizes.limited) {
+    const TokenGroups& cut = sizes.cut;
     const Tensor place_Tk = places_in_queues(choice_Tk.to(at::kLong), gate_Tk, experts,
                                              cut.group_size, options.batch_priority);
-    const Tensor room_T = at::full({cut.tokens}, rows.full, slot_Tk.options());
-    room_T.slice(0, cut.begin(cut.count() - 1)).fill_(rows.last);
-    slot_Tk = slot_Tk.masked_fill(place_Tk.ge(room_T.unsqueeze(1)), computed);
+    const Tensor room_T = at::full({cut.tokens}, sizes.rows.full, slot_Tk.options());
+    room_T.slice(0, cut.begin(cut.count() - 1)).fill_(sizes.rows.last);
+    slot_Tk = slot_Tk.masked_fill(place_Tk.ge(room_T.unsqueeze(1)), sizes.computed);
   }
-  const int64_t bound = token_choice_row_bound(cut, options.k, computed, rows);
-  const auto [by_expert, row_Tk] = lay_out(slot_Tk, gate_Tk, computed, bound);
+  const auto [by_expert, row_Tk] = lay_out(slot_Tk, gate_Tk, sizes.computed, sizes.bound);
   return std::tuple_cat(by_expert, std::tuple(choice_Tk.to(at::kInt).contiguous(), row_Tk));
 }
 
 ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& options) {
   check_route_token_choice(logits_TE, options);
   // Refuses a capacity below one row before it looks at the logits.
-  rows_of_groups({logits_TE.size(0), options.group_size}, logits_TE.size(1), options);
+  const TokenChoiceSizes sizes(logits_TE.size(0), logits_TE.size(1), options);
   const at::IntArrayRef seen = seen_ids(options);
   const Tensor logits = columns_of(logits_TE, seen);
   const auto [ranked, order] =
       logits.masked_fill(logits.isnan(), -kInfinity).sort(/*stable=*/true, 1, /*descending=*/true);
-  Tensor choice_Tk = order.narrow(1, 0, options.k);
+  Tensor choice_Tk = order.narrow(1, 0, sizes.k);
   if (!seen.empty()) {
     choice_Tk = index_on(logits.device(), options.kept)
                     .index_select(0, choice_Tk.flatten())
                     .view_as(choice_Tk);
   }
-  const Tensor best_Tk = ranked.narrow(1, 0, options.k), top_T1 = ranked.narrow(1, 0, 1);
+  const Tensor best_Tk = ranked.narrow(1, 0, sizes.k), top_T1 = ranked.narrow(1, 0, 1);
   // Where the logit is the gate, every choice has to be finite.
   const Tensor needed = options.gate == Gate::logit ? best_Tk : top_T1;
   const Tensor bad_T = logits.isnan().any(1).logical_or_(needed.isfinite().logical_not_().any(1));
@@ -176,8 +169,8 @@ ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& op
     const Tensor& summed = options.gate == Gate::softmax_all ? logits : best_Tk;
     gate_Tk = softmax_exp(best_Tk - top_T1) / sum_in_order(softmax_exp(summed - top_T1));
   }
-  return rows_of_choices(choice_Tk, gate_Tk.masked_fill(bad_T.unsqueeze(1), kNan),
-                         logits_TE.size(1), options);
+  return rows_of_choices(choice_Tk, gate_Tk.masked_fill(bad_T.unsqueeze(1), kNan), sizes.experts,
+                         options);
 }
 
 /// With g the softmax of the gates and u_e the gradient of expert e's gate (0 for drops):
@@ -194,9 +187,8 @@ Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
                                  .index_select(0, choice_row_Tk.flatten() + 1)
                                  .view_as(choice);
   if (options.gate == Gate::logit) return grad_TE.scatter_(1, choice, arriving_Tk);
-  Tensor g_Tk;
   if (options.gate == Gate::softmax_selected) {
-    g_Tk = softmax_of(logits_TE.gather(1, choice));
+    const Tensor g_Tk = softmax_of(logits_TE.gather(1, choice));
     const Tensor inner_T1 = sum_in_order(g_Tk * arriving_Tk);
     return grad_TE.scatter_(1, choice, g_Tk * (arriving_Tk - inner_T1));
   }
@@ -208,18 +200,10 @@ Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
 
 namespace {
 
-/// Sizes of an expert choice. Groups are of equal sizes, but for a last one that may be smaller.
-struct ExpertChoicePlan {
-  int64_t computed;
-  TokenGroups cut;
-  GroupRows rows;
-
+/// Groups are of equal sizes, but for a last one that may be smaller.
+struct ExpertChoicePlan : ExpertChoiceSizes {
   ExpertChoicePlan(const Tensor& logits_TE, const ExpertChoiceOptions& options)
-      : computed(computed_experts(options, logits_TE.size(1))),
-        cut(logits_TE.size(0), options.group_size),
-        rows(expert_choice_rows(cut, options, logits_TE.size(1))) {}
-
-  int64_t bound() const { return computed * rows.total(); }
+      : ExpertChoiceSizes(logits_TE.size(0), logits_TE.size(1), options) {}
 
   /// Calls visit(view, rows) for the groups of one size: view(x) are those of x_KT, [K, groups, S].
   template <class Visit>

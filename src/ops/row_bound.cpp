@@ -57,11 +57,11 @@ SymInt token_choice_row_bound(const SymInt& tokens, const SymInt& experts,
                               const TokenChoiceCall& call) {
   const SymInt computed = computed_experts(call.known, experts);
   const SymInt selected = tokens * computed.min(call.known.k);
-  const bool fixed = call.capacity.maybe_as_int() != 0;
+  const bool fixed = call.rows.maybe_as_int() != 0;
   if (!fixed && call.known.capacity_factor == 0.0) return selected;
   const SymInt seen = seen_experts(call.known, experts);
   const SymInt rows = over_groups(tokens, call.group_size, [&](const SymInt& group) {
-    return group.min(fixed ? call.capacity
+    return group.min(fixed ? call.rows
                            : capacity_of_group(group, call.known.k, capacity_of(call.known), seen));
   });
   return selected.min(computed * rows);

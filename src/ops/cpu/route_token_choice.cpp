@@ -26,29 +26,16 @@ namespace {
 constexpr int32_t kDropped = -1;
 
 /// Values of a call that depend on sizes and options only.
-struct TokenChoicePlan {
-  int64_t tokens, experts, k, computed;
+struct TokenChoicePlan : TokenChoiceSizes {
   std::vector<int32_t> columns;  ///< Ids of the experts that selection sees.
   std::vector<int32_t> slot_of;  ///< Slot of each expert [E] among the computed ones, or -1.
-  int64_t bound;
-  bool limited;  ///< Whether choices can be dropped.
   Segments segments;
-  GroupRows rows;
 
   TokenChoicePlan(const at::Tensor& logits, const TokenChoiceOptions& options)
-      : tokens(logits.size(0)),
-        experts(logits.size(1)),
-        k(options.k),
-        computed(computed_experts(options, experts)),
+      : TokenChoiceSizes(logits.size(0), logits.size(1), options),
         columns(seen_columns(experts, options.kept, options.pruned)),
         slot_of(experts, kDropped),
-        segments(TokenGroups(tokens, options.group_size), kTokensPerSegment),
-        rows(capacity_rows(segments.cut, k, capacity_of(options),
-                           static_cast<int64_t>(columns.size()))) {
-    bound = token_choice_row_bound(segments.cut, k, computed, rows);
-    limited = rows.limits(segments.cut);
-    // Groups matter to capacities only.
-    if (!limited) segments = Segments(TokenGroups(tokens, 0), kTokensPerSegment);
+        segments(cut, kTokensPerSegment) {
     for (int64_t slot = 0; slot < computed; ++slot) {
       slot_of[options.kept.empty() ? slot : options.kept[slot]] = static_cast<int32_t>(slot);
     }

@@ -34,27 +34,12 @@ static_assert(static_cast<int>(Gate::softmax_selected) ==
               static_cast<int>(Gate::one) == static_cast<int>(kernels::GateKind::one));
 
 /// Values of a call that depend on sizes and options only.
-struct TokenChoicePlan {
-  int64_t tokens, experts, k, computed;
-  GroupRows rows;
-  bool limited;  ///< Whether choices can be dropped; only then do groups matter.
-  int64_t bound;
+struct TokenChoicePlan : TokenChoiceSizes {
   kernels::QueueIndex queues;
 
   TokenChoicePlan(const Tensor& logits, const TokenChoiceOptions& options)
-      : tokens(logits.size(0)),
-        experts(logits.size(1)),
-        k(options.k),
-        computed(computed_experts(options, experts)),
-        rows(capacity_rows(TokenGroups(tokens, options.group_size), k, capacity_of(options),
-                           seen_experts(options, experts))),
-        limited(rows.limits(TokenGroups(tokens, options.group_size))),
-        bound(token_choice_row_bound(TokenGroups(tokens, options.group_size), k, computed, rows)),
-        queues(Segments(TokenGroups(tokens, limited ? options.group_size : 0),
-                        segment_length(computed)),
-               k, computed) {
-    if (!limited) rows = {1, tokens, tokens};
-  }
+      : TokenChoiceSizes(logits.size(0), logits.size(1), options),
+        queues(Segments(cut, segment_length(computed)), k, computed) {}
 
   int threads() const { return static_cast<int>(queues.segments.length); }
 };

@@ -39,10 +39,10 @@ void expect_token_choice(const Tensor& logits, const TokenChoiceOptions& options
                                                  std::get<5>(found), std::get<6>(found), options);
 }
 
-// A few experts of a token are chosen by another kernel than many.
+// Each is chosen by a kernel of its own.
 TEST_F(RoutingRaces, TokenChoiceWithCapacityInSeveralGroups) {
   for (const auto type : {at::kFloat, at::kDouble}) {
-    for (const int64_t k : {1, 2, 3, 6, 9}) {
+    for (const int64_t k : {1, 2, 3, 8}) {
       expect_token_choice(coarse_logits(600, 12, type),
                           {.k = k, .capacity_factor = 0.7, .group_size = 260});
     }
@@ -61,7 +61,7 @@ TEST_F(RoutingRaces, TokenChoiceOfKeptExperts) {
 
 // Bits of all experts no longer fit beside those of 256 tokens.
 TEST_F(RoutingRaces, TokenChoiceOfMoreThanAThousandExperts) {
-  expect_token_choice(coarse_logits(150, 1100), {.k = 9, .capacity_factor = 1.0});
+  expect_token_choice(coarse_logits(150, 1100), {.k = 8, .capacity_factor = 1.0});
 }
 
 void expect_expert_choice(const Tensor& logits, const ExpertChoiceOptions& options) {

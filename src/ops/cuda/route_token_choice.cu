@@ -5,13 +5,12 @@
 
 namespace moesaic::ops::kernels {
 
-#define MOESAIC_INSTANTIATE(Scalar)                       \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 1>)         \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 2>)         \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 4>)         \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 8>)         \
-  MOESAIC_START(256, ChooseManyExperts<Scalar>)           \
-  MOESAIC_START(256, PlaceChoices<Scalar>)                \
+#define MOESAIC_INSTANTIATE(Scalar)                           \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, 1>)            \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, 2>)            \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, 4>)            \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, kMostChoices>) \
+  MOESAIC_START(256, PlaceChoices<Scalar>)                    \
   MOESAIC_START(256, GateGradient<Scalar>)
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)

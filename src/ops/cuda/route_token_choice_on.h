@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token choice on a device by three kernels that choose, scan and place; with batch priority the
-// first, and the composite (../route.h) for the rows. Nothing synchronises with the host, so
+// Token choice on a device by three kernels that choose, scan and place; with batch priority by the
+// first and the composite (../route.h) for the rows, and with many choices by the composite
+// alone. Nothing synchronises with the host, so
 // invalid logits (NaN, infinite, or all -infinity) cannot be reported: the token is still routed,
 // NaN counting as -infinity, with gates of NaN, which show in all results computed from them.
 // `Device` starts kernels and owns memory: the current stream of a GPU (tensors.h), or the serial
@@ -68,11 +69,10 @@ void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& pla
   const auto go = [&](const auto& kernel) {
     device.template start<256>(kernel, plan.queues.count, threads, in.shared_bytes(threads));
   };
-  if (plan.k == 1) return go(kernels::ChooseFewExperts<Scalar, 1>{in});
-  if (plan.k == 2) return go(kernels::ChooseFewExperts<Scalar, 2>{in});
-  if (plan.k <= 4) return go(kernels::ChooseFewExperts<Scalar, 4>{in});
-  if (plan.k <= 8) return go(kernels::ChooseFewExperts<Scalar, 8>{in});
-  go(kernels::ChooseManyExperts<Scalar>{in});
+  if (plan.k == 1) return go(kernels::ChooseBestExperts<Scalar, 1>{in});
+  if (plan.k == 2) return go(kernels::ChooseBestExperts<Scalar, 2>{in});
+  if (plan.k <= 4) return go(kernels::ChooseBestExperts<Scalar, 4>{in});
+  go(kernels::ChooseBestExperts<Scalar, kernels::kMostChoices>{in});
 }
 
 /// Lays out rows of the chosen experts; choice_row holds their slots on entry.
@@ -98,6 +98,7 @@ template <class Device>
 ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
                                     const TokenChoiceOptions& options) {
   check_route_token_choice(logits_in, options);
+  if (options.k > kernels::kMostChoices) return token_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
   const TokenChoicePlan plan(logits, options);

@@ -50,8 +50,8 @@ void check_route_token_choice(const at::Tensor& logits, const TokenChoiceCall& c
   check_capacity(kOp, capacity_of(options));
   check_rows(kOp, "capacity", call.rows);
   if (options.capacity_factor > 0.0 && call.rows > 0) {
-    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp,
-         c10::str(call.rows), options.capacity_factor);
+    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp, c10::str(call.rows),
+         options.capacity_factor);
   }
   check_rows(kOp, "group_size", call.group_size);
   check_row_count(kOp, logits.sym_size(0), k);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adaptive routing: schema, checks and shape function. The kernels are cpu/route_adaptive.cpp and
-// its siblings. Gates are 1, so that there is no gradient.
+// Adaptive routing: schema, checks and shape function. route.cpp computes it. Gates are 1, so that
+// there is no gradient.
 #include "moesaic/ops/route_adaptive.h"
 
 #include <torch/library.h>
@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "moesaic/base/error.h"
-#include "route_arguments.h"
+#include "row_bound.h"
 
 namespace moesaic {
 namespace ops {
@@ -35,13 +35,8 @@ namespace {
 
 RowTensors route_adaptive_meta(const at::Tensor& logits, const AdaptiveOptions& options) {
   check_route_adaptive(logits, options);
-  const c10::SymInt tokens = logits.sym_size(0);
   const c10::SymInt computed = computed_experts(options, logits.sym_size(1));
-  const c10::SymInt bound = tokens * computed;
-  const auto index = logits.options().dtype(at::kInt);
-  return {at::empty_symint({computed + 1}, index), at::empty_symint({bound}, index),
-          at::empty_symint({bound}, logits.options()), at::empty_symint({tokens + 1}, index),
-          at::empty_symint({bound}, index)};
+  return unfilled_rows(logits, computed, logits.sym_size(0) * computed);
 }
 
 RowTensors route_adaptive_autograd(const at::Tensor& logits, const AdaptiveOptions& options) {

@@ -23,53 +23,46 @@ inline PrunedSelection pruned_selection(bool reroute) {
   return reroute ? PrunedSelection::reroute : PrunedSelection::zero;
 }
 
-/// Options of a call of the operator, whose sizes may be symbols of a compiler that traces it. They
+/// Returns the number of rows that options give in place of a capacity factor; 0: by the factor.
+inline int64_t& given_rows(TokenChoiceOptions& options) {
+  return options.capacity;
+}
+inline int64_t& given_rows(ExpertChoiceOptions& options) {
+  return options.rows;
+}
+
+/// Options of a call of an operator, whose sizes may be symbols of a compiler that traces it. They
 /// are made from options, and are options again where the sizes are numbers.
-struct TokenChoiceCall {
-  TokenChoiceOptions known;  ///< All but the sizes.
-  c10::SymInt group_size, capacity;
-
-  TokenChoiceCall(const TokenChoiceOptions& options)
-      : TokenChoiceCall(options, options.group_size, options.capacity) {}
-  TokenChoiceCall(TokenChoiceOptions known_, c10::SymInt group_size_, c10::SymInt capacity_)
-      : known(std::move(known_)),
-        group_size(std::move(group_size_)),
-        capacity(std::move(capacity_)) {}
-  operator TokenChoiceOptions() const {
-    TokenChoiceOptions options = known;
-    options.group_size = group_size.expect_int();
-    options.capacity = capacity.expect_int();
-    return options;
-  }
-};
-
-/// Does the same for expert choice.
-struct ExpertChoiceCall {
-  ExpertChoiceOptions known;
+template <class Options>
+struct RouteCall {
+  Options known;  ///< All but the sizes.
   c10::SymInt group_size, rows;
 
-  ExpertChoiceCall(const ExpertChoiceOptions& options)
-      : ExpertChoiceCall(options, options.group_size, options.rows) {}
-  ExpertChoiceCall(ExpertChoiceOptions known_, c10::SymInt group_size_, c10::SymInt rows_)
+  RouteCall(Options options) : known(std::move(options)) {
+    group_size = known.group_size;
+    rows = given_rows(known);
+  }
+  RouteCall(Options known_, c10::SymInt group_size_, c10::SymInt rows_)
       : known(std::move(known_)), group_size(std::move(group_size_)), rows(std::move(rows_)) {}
-  operator ExpertChoiceOptions() const {
-    ExpertChoiceOptions options = known;
+  operator Options() const {
+    Options options = known;
     options.group_size = group_size.expect_int();
-    options.rows = rows.expect_int();
+    given_rows(options) = rows.expect_int();
     return options;
   }
 };
+using TokenChoiceCall = RouteCall<TokenChoiceOptions>;
+using ExpertChoiceCall = RouteCall<ExpertChoiceOptions>;
 
 struct TokenChoicePacking {
   static constexpr const char* kName = "moesaic::route_token_choice";
 
   static auto pack(const TokenChoiceCall& call) {
     const TokenChoiceOptions& options = call.known;
-    return std::make_tuple(options.k, static_cast<int64_t>(options.gate), options.capacity_factor,
-                           call.group_size, options.kept, options.batch_priority,
-                           options.pruned == PrunedSelection::reroute,
-                           static_cast<int64_t>(options.capacity_rounding),
-                           options.capacity_multiple_of, call.capacity);
+    return std::make_tuple(
+        options.k, static_cast<int64_t>(options.gate), options.capacity_factor, call.group_size,
+        options.kept, options.batch_priority, options.pruned == PrunedSelection::reroute,
+        static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of, call.rows);
   }
   static TokenChoiceCall unpack(int64_t k, int64_t gate, double capacity_factor,
                                 c10::SymInt group_size, at::IntArrayRef kept, bool batch_priority,

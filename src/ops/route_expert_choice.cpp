@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert-choice routing: schema, checks, shape function and gradient. The kernels are
-// cpu/route_expert_choice.cpp and its siblings.
+// Expert-choice routing: schema, checks, shape function and gradient. route.cpp computes it, on a
+// GPU the kernels of cuda/route_expert_choice.cpp.
 #include "moesaic/ops/route_expert_choice.h"
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -91,11 +91,8 @@ namespace {
 
 RowTensors route_expert_choice_meta(const at::Tensor& logits, const ExpertChoiceCall& call) {
   check_route_expert_choice(logits, call);
-  const c10::SymInt bound = row_bound(logits, call);
-  const auto index = logits.options().dtype(at::kInt);
-  return {at::empty_symint({computed_experts(call.known, logits.sym_size(1)) + 1}, index),
-          at::empty_symint({bound}, index), at::empty_symint({bound}, logits.options()),
-          at::empty_symint({logits.sym_size(0) + 1}, index), at::empty_symint({bound}, index)};
+  return unfilled_rows(logits, computed_experts(call.known, logits.sym_size(1)),
+                       row_bound(logits, call));
 }
 
 at::Tensor route_expert_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,

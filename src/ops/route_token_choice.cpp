@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token-choice routing: schema, checks, shape function and gradient. The kernels are
-// cpu/route_token_choice.cpp and its siblings.
+// cpu/route_token_choice.cpp and its siblings; route.cpp computes it on other devices.
 #include "moesaic/ops/route_token_choice.h"
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -48,10 +48,10 @@ void check_route_token_choice(const at::Tensor& logits, const TokenChoiceCall& c
   }
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
   check_capacity(kOp, capacity_of(options));
-  check_rows(kOp, "capacity", call.capacity);
-  if (options.capacity_factor > 0.0 && call.capacity > 0) {
-    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp,
-         c10::str(call.capacity), options.capacity_factor);
+  check_rows(kOp, "capacity", call.rows);
+  if (options.capacity_factor > 0.0 && call.rows > 0) {
+    fail("{}: give either capacity or capacity_factor, found {} and {}", kOp, c10::str(call.rows),
+         options.capacity_factor);
   }
   check_rows(kOp, "group_size", call.group_size);
   check_row_count(kOp, logits.sym_size(0), k);
@@ -85,14 +85,10 @@ ChoiceTensors route_token_choice_meta(const at::Tensor& logits, const TokenChoic
   const c10::SymInt tokens = logits.sym_size(0), experts = logits.sym_size(1), k = call.known.k;
   const c10::SymInt computed = computed_experts(call.known, experts);
   const c10::SymInt bound = token_choice_row_bound(tokens, experts, call);
-  const auto index = logits.options().dtype(at::kInt);
-  return {at::empty_symint({computed + 1}, index),
-          at::empty_symint({bound}, index),
-          at::empty_symint({bound}, logits.options()),
-          at::empty_symint({tokens + 1}, index),
-          at::empty_symint({bound}, index),
-          at::empty_symint({tokens, k}, index),
-          at::empty_symint({tokens, k}, index)};
+  const auto choices = [&] {
+    return std::tuple(at::empty_symint({tokens, k}, logits.options().dtype(at::kInt)));
+  };
+  return std::tuple_cat(unfilled_rows(logits, computed, bound), choices(), choices());
 }
 
 at::Tensor route_token_choice_backward_meta(const at::Tensor& grad_gate, const at::Tensor& logits,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "row_bound.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/SymFloat.h>
 
 namespace moesaic::ops {
@@ -45,15 +46,22 @@ SymInt over_groups(const SymInt& tokens, const SymInt& group_size, const Rows& r
 
 }  // namespace
 
+RowTensors unfilled_rows(const at::Tensor& logits_TE, const SymInt& computed, const SymInt& bound) {
+  const at::TensorOptions index = logits_TE.options().dtype(at::kInt);
+  return {at::empty_symint({computed + 1}, index), at::empty_symint({bound}, index),
+          at::empty_symint({bound}, logits_TE.options()),
+          at::empty_symint({logits_TE.sym_size(0) + 1}, index), at::empty_symint({bound}, index)};
+}
+
 SymInt token_choice_row_bound(const SymInt& tokens, const SymInt& experts,
                               const TokenChoiceCall& call) {
   const SymInt computed = computed_experts(call.known, experts);
   const SymInt selected = tokens * computed.min(call.known.k);
-  const bool fixed = call.capacity.maybe_as_int() != 0;
+  const bool fixed = call.rows.maybe_as_int() != 0;
   if (!fixed && call.known.capacity_factor == 0.0) return selected;
   const SymInt seen = seen_experts(call.known, experts);
   const SymInt rows = over_groups(tokens, call.group_size, [&](const SymInt& group) {
-    return group.min(fixed ? call.capacity
+    return group.min(fixed ? call.rows
                            : capacity_of_group(group, call.known.k, capacity_of(call.known), seen));
   });
   return selected.min(computed * rows);

@@ -15,7 +15,6 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
-#include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/report/device_agreement.h"
@@ -72,9 +71,6 @@ std::vector<DeviceCase> routing_cases() {
         "route_expert_choice", what, {tokens, 6},
         [choice](const Tensor& logits) { return route_expert_choice(logits, choice); }));
   }
-  cases.push_back(routing_case("route_adaptive", "", {500, 6}, [](const Tensor& logits) {
-    return route_adaptive(logits, {.threshold = 0.3});
-  }));
   return cases;
 }
 

@@ -15,6 +15,7 @@
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
+#include "../row_bound.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
 #include "row_layout.h"
@@ -25,29 +26,16 @@ namespace {
 constexpr int32_t kDropped = -1;
 
 /// Values of a call that depend on sizes and options only.
-struct TokenChoicePlan {
-  int64_t tokens, experts, k, computed;
+struct TokenChoicePlan : TokenChoiceSizes {
   std::vector<int32_t> columns;  ///< Ids of the experts that selection sees.
   std::vector<int32_t> slot_of;  ///< Slot of each expert [E] among the computed ones, or -1.
-  int64_t bound;
-  bool limited;  ///< Whether choices can be dropped.
   Segments segments;
-  GroupRows rows;
 
   TokenChoicePlan(const at::Tensor& logits, const TokenChoiceOptions& options)
-      : tokens(logits.size(0)),
-        experts(logits.size(1)),
-        k(options.k),
-        computed(computed_experts(options, experts)),
+      : TokenChoiceSizes(logits.size(0), logits.size(1), options),
         columns(seen_columns(experts, options.kept, options.pruned)),
         slot_of(experts, kDropped),
-        segments(TokenGroups(tokens, options.group_size), kTokensPerSegment),
-        rows(capacity_rows(segments.cut, k, capacity_of(options),
-                           static_cast<int64_t>(columns.size()))) {
-    bound = token_choice_row_bound(segments.cut, k, computed, rows);
-    limited = rows.limits(segments.cut);
-    // Groups matter to capacities only.
-    if (!limited) segments = Segments(TokenGroups(tokens, 0), kTokensPerSegment);
+        segments(cut, kTokensPerSegment) {
     for (int64_t slot = 0; slot < computed; ++slot) {
       slot_of[options.kept.empty() ? slot : options.kept[slot]] = static_cast<int32_t>(slot);
     }
@@ -317,17 +305,14 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
-  const at::Tensor offsets = at::empty({plan.computed + 1}, index);
-  const at::Tensor token = at::empty({plan.bound}, index);
-  const at::Tensor gate = at::empty({plan.bound}, logits.options());
-  const at::Tensor token_offsets = at::empty({plan.tokens + 1}, index);
-  const at::Tensor token_row = at::empty({plan.bound}, index);
+  const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);
   const at::Tensor choice = at::empty({plan.tokens, plan.k}, index);
   const at::Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   const at::Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
                                         plan.columns, plan.k, options.gate};
+    const auto& [offsets, token, gate, token_offsets, token_row] = rows;
     route_tokens<scalar_t>(
         plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
         gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
@@ -335,7 +320,7 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
          token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
          gate.mutable_data_ptr<scalar_t>()});
   });
-  return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
+  return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }
 
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,

@@ -13,12 +13,7 @@ namespace moesaic::ops::kernels {
   MOESAIC_START(kSelectThreads, SumTerms<Scalar>) \
   MOESAIC_START(256, AddUpSoftmax<Scalar>) \
   MOESAIC_START(256, CountRule<ExpertChoiceRule<Scalar>>)         \
-  MOESAIC_START(256, PlaceRule<Scalar, ExpertChoiceRule<Scalar>>) \
-  MOESAIC_START(256, ScatterRows<Scalar>)                         \
-  MOESAIC_START(256, SoftmaxGradient<Scalar>)                     \
-  MOESAIC_START(kSelectThreads, SumGates<Scalar>) \
-  MOESAIC_START(kSelectThreads, SpreadSoftmax<Scalar>) \
-  MOESAIC_START(kSelectThreads, AddGateGradients<Scalar>)
+  MOESAIC_START(256, PlaceRule<Scalar, ExpertChoiceRule<Scalar>>)
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)
 #undef MOESAIC_INSTANTIATE

@@ -33,25 +33,4 @@ void route_by_rule(const at::Tensor& logits, int64_t slots, const Rule& rule,
                              place.shared_bytes(threads));
 }
 
-/// Tensors of a routing without choices.
-struct RuleTensors {
-  at::Tensor offsets, token, gate, token_offsets, token_row;
-
-  RuleTensors(const at::Tensor& logits, int64_t slots, int64_t bound) {
-    const auto index = logits.options().dtype(at::kInt);
-    offsets = at::empty({slots + 1}, index);
-    token = at::empty({bound}, index);
-    gate = at::empty({bound}, logits.options());
-    token_offsets = at::empty({logits.size(0) + 1}, index);
-    token_row = at::empty({bound}, index);
-  }
-
-  template <class Scalar>
-  kernels::RoutingArrays<Scalar> arrays() const {
-    return {out<int32_t>(offsets),    out<int32_t>(token), out<int32_t>(token_offsets),
-            out<int32_t>(token_row),  out<Scalar>(gate),   token.size(0),
-            token_offsets.size(0) - 1};
-  }
-};
-
 }  // namespace moesaic::ops

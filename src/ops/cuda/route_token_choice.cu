@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../kernels/route_token_choice.h"
-#include "../kernels/route_token_choice_priority.h"
 #include "../kernels/route_token_choice_queues.h"
 #include "start.cuh"
 
 namespace moesaic::ops::kernels {
 
-#define MOESAIC_INSTANTIATE(Scalar)                       \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 1>)         \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 2>)         \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 4>)         \
-  MOESAIC_START(256, ChooseFewExperts<Scalar, 8>)         \
-  MOESAIC_START(256, ChooseManyExperts<Scalar>)           \
-  MOESAIC_START(kSelectThreads, SelectBorders<PriorityQueues<Scalar>>) \
-  MOESAIC_START(kSelectThreads, SelectDigit<PriorityQueues<Scalar>>) \
-  MOESAIC_START(256, MarkByPriority<Scalar>)              \
-  MOESAIC_START(256, PlaceChoices<Scalar>)                \
+#define MOESAIC_INSTANTIATE(Scalar)                           \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, 1>)            \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, 2>)            \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, 4>)            \
+  MOESAIC_START(256, ChooseBestExperts<Scalar, kMostChoices>) \
+  MOESAIC_START(256, PlaceChoices<Scalar>)                    \
   MOESAIC_START(256, GateGradient<Scalar>)
 MOESAIC_INSTANTIATE(float)
 MOESAIC_INSTANTIATE(double)

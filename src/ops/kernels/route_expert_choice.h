@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of expert choice: scores, a border for every expert of every group (select.h), the rule
-// by which the kernels of route_rule.h make rows of them, and the gradients of the gates.
+// Kernels of expert choice: scores, a border for every expert of every group (select.h), and
+// the rule by which the kernels of route_rule.h make rows of them.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +87,6 @@ struct ExpertQueues {
     PlaceDigits digits;
     const Scalar* score;
 
-    MOESAIC_INLINE bool takes(int64_t) const { return true; }
     MOESAIC_INLINE QueueEntry place(int64_t i) const { return QueueEntry::of(score[i], begin + i); }
   };
 
@@ -246,137 +245,6 @@ struct ExpertChoiceRule {
     if (kind == ExpertGateKind::one) return 1;
     if (kind == ExpertGateKind::softmax_experts) return score(token, slot);
     return softmax_exp(score(token, slot) - at.top) / at.sum;
-  }
-};
-
-/// Sets to[token[r], column of r's expert] = from[r]; each place is written at most once.
-template <class Scalar>
-struct ScatterRows {
-  const Scalar* from;
-  const int32_t* token;
-  int64_t rows, rows_each, experts;
-  KeptView kept;
-  Scalar* to;
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    block.each([&](int thread) {
-      const int64_t r = block.index() * block.threads() + thread;
-      if (r < rows) to[token[r] * experts + kept.column(r / rows_each)] = from[r];
-    });
-  }
-};
-
-/// Computes the gradient of gates by a softmax over experts, in place: grad holds d loss / d gate
-/// on entry and d loss / d logits on return. One thread per token.
-template <class Scalar>
-struct SoftmaxGradient {
-  const Scalar* probabilities;  // Probabilities from WriteScores for all experts in `seen`.
-  int64_t tokens, experts;
-  ExpertColumns seen;
-  Scalar* grad;
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    block.each([&](int thread) {
-      const int64_t token = block.index() * block.threads() + thread;
-      if (token >= tokens) return;
-      Scalar* const own = grad + token * experts;
-      Scalar inner = 0;
-      for (int32_t slot = 0; slot < seen.slots; ++slot) {
-        inner += probabilities[slot * tokens + token] * own[seen.column(slot)];
-      }
-      for (int32_t slot = 0; slot < seen.slots; ++slot) {
-        Scalar& at = own[seen.column(slot)];
-        at = probabilities[slot * tokens + token] * (at - inner);
-      }
-    });
-  }
-};
-
-/// Gates by a softmax over tokens, and their gradients.
-template <class Scalar>
-struct TokenGates {
-  ExpertQueues<Scalar> queues;
-  const Scalar *grad_gate, *gates;  // [rows]
-  const int32_t* token;             // [rows]
-  int64_t experts;
-  KeptView kept;
-  Scalar* grad_logits;  // [T, experts], zero on entry
-
-  MOESAIC_INLINE int64_t first_row(int64_t queue) const {
-    return queue % queues.slots * queues.rows.total() + queues.rows.before(queue / queues.slots);
-  }
-  MOESAIC_INLINE int64_t column(int64_t queue) const { return kept.column(queue % queues.slots); }
-};
-
-/// Writes the sums of gate * d loss / d gate over each part's rows to inner[queue, part].
-template <class Scalar>
-struct SumGates {
-  TokenGates<Scalar> in;
-  Scalar* inner;
-
-  static MOESAIC_INLINE int64_t shared_bytes(int threads) {
-    return static_cast<int64_t>(sizeof(Scalar)) * threads;
-  }
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    Scalar* const partial = block.template shared<Scalar>(0);
-    const int64_t queue = block.index() / in.queues.parts, first = in.first_row(queue);
-    block.each([&](int thread) {
-      Scalar sum = 0;
-      in.queues.share(block, thread, in.queues.at(queue).rank,
-                      [&](int64_t i) { sum += in.gates[first + i] * in.grad_gate[first + i]; });
-      partial[thread] = sum;
-    });
-    const Scalar sum = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
-    block.each([&](int thread) {
-      if (thread == 0) inner[block.index()] = sum;
-    });
-  }
-};
-
-/// Writes -probability * inner, the share of a softmax over all tokens in the gradient of each.
-template <class Scalar>
-struct SpreadSoftmax {
-  TokenGates<Scalar> in;
-  PartialSoftmax<Scalar> softmax, inner;  // The sums of `inner` are those of SumGates.
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t number = block.index() / in.queues.parts;
-    const auto queue = in.queues.at(number);
-    block.each([&](int thread) {
-      const Scalar top = softmax.top(number), sum = softmax.sum(number);
-      const Scalar share = inner.sum(number);
-      in.queues.share(block, thread, queue.size, [&](int64_t i) {
-        in.grad_logits[(queue.begin + i) * in.experts + in.column(number)] =
-            -(softmax_exp(queue.score[i] - top) / sum * share);
-      });
-    });
-  }
-};
-
-/// Adds what arrives at the gates of the rows and, of a softmax over the selected tokens, the share
-/// of the others.
-template <class Scalar>
-struct AddGateGradients {
-  TokenGates<Scalar> in;
-  PartialSoftmax<Scalar> inner;
-  bool over_all_tokens;  // Gate is softmax_tokens instead of softmax_selected.
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t queue = block.index() / in.queues.parts, first = in.first_row(queue);
-    block.each([&](int thread) {
-      const Scalar share = over_all_tokens ? Scalar(0) : inner.sum(queue);
-      in.queues.share(block, thread, in.queues.at(queue).rank, [&](int64_t i) {
-        const int64_t row = first + i;
-        in.grad_logits[in.token[row] * in.experts + in.column(queue)] +=
-            in.gates[row] * in.grad_gate[row] - in.gates[row] * share;
-      });
-    });
   }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routings without a ranking of experts by tokens: expert choice, and adaptive routing by a
-// threshold. A `Rule` says for (token, slot) whether there is a row, and its gate:
+// A routing without a ranking of experts by tokens. A `Rule` says for (token, slot) whether there
+// is a row, and its gate:
 //
 //   bool selects(int64_t token, int32_t slot) const;
 //   Scalar gate(int64_t token, int32_t slot) const;

@@ -17,6 +17,9 @@ namespace moesaic::ops::kernels {
 /// Enumerators with the numbers of moesaic::Gate.
 enum class GateKind : int { softmax_selected, softmax_all, logit, one };
 
+/// Number of experts of a token that a thread keeps in registers.
+constexpr int kMostChoices = 8;
+
 constexpr int kChunkColumns = 32;
 
 /// Columns [from, from + width) of a segment's logits in shared memory.
@@ -90,8 +93,6 @@ struct BestExperts {
 /// expert's index among the computed ones, or -1. counts: see QueueIndex.
 template <class Scalar>
 struct ChooseExperts {
-  static constexpr int kMax = 8;
-
   const Scalar* logits;
   int64_t experts;
   int32_t k;
@@ -110,7 +111,7 @@ struct ChooseExperts {
 };
 
 template <class Scalar, int Max>
-struct ChooseFewExperts {
+struct ChooseBestExperts {
   ChooseExperts<Scalar> in;
 
   using Best = BestExperts<Scalar, Max>;
@@ -179,72 +180,6 @@ struct ChooseFewExperts {
       in.slot[place] = in.kept.slot(best.expert[rank]);
       in.gate[place] = good ? weight : not_a_number<Scalar>();
     }
-  }
-};
-
-/// Selects any number of experts: each rank searches the best expert after the previous rank's.
-template <class Scalar>
-struct ChooseManyExperts {
-  ChooseExperts<Scalar> in;
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t begin = in.queues.segments.begin(block.index());
-    const int64_t end = in.queues.segments.end(block.index());
-    block.each([&](int thread) {
-      if (begin + thread < end) choose(begin + thread);
-    });
-    int32_t* const histogram =
-        block.template shared<int32_t>(LogitChunk<Scalar>::bytes(block.threads(), in.experts));
-    count_choices(block, in.queues, in.k, in.slot, histogram, in.counts);
-  }
-
- private:
-  MOESAIC_INLINE Scalar value(const Scalar* from, int64_t expert, bool& nan) const {
-    const Scalar found = from[expert];
-    nan = nan || found != found;
-    return found != found ? -infinity<Scalar>() : found;
-  }
-
-  MOESAIC_INLINE void choose(int64_t token) const {
-    const Scalar* const from = in.logits + token * in.experts;
-    Scalar before = infinity<Scalar>(), top = 0, sum = 0;
-    int64_t before_at = -1;
-    bool nan = false, good = true;
-    for (int32_t rank = 0; rank < in.k; ++rank) {
-      Scalar best = 0;
-      int64_t at = -1;
-      for (int64_t e = 0; e < in.experts; ++e) {
-        if (!in.seen(e)) continue;
-        const Scalar v = value(from, e, nan);
-        if (rank > 0 && !ranks_before(before, before_at, v, e)) continue;
-        if (at < 0 || v > best) {
-          best = v;
-          at = e;
-        }
-      }
-      if (rank == 0) top = best;
-      if (rank == 0 || in.kind == GateKind::logit) good = good && is_finite(best);
-      if (in.kind == GateKind::softmax_selected) sum += softmax_exp(best - top);
-      in.choice[token * in.k + rank] = static_cast<int32_t>(at);
-      in.slot[token * in.k + rank] = in.kept.slot(at);
-      in.gate[token * in.k + rank] = best;
-      before = best;
-      before_at = at;
-    }
-    for (int64_t e = 0; e < in.experts && in.kind == GateKind::softmax_all; ++e) {
-      if (in.seen(e)) sum += softmax_exp(from[e] - top);
-    }
-    for (int32_t rank = 0; rank < in.k; ++rank) weigh(token * in.k + rank, top, sum, good && !nan);
-  }
-
-  MOESAIC_INLINE void weigh(int64_t place, Scalar top, Scalar sum, bool good) const {
-    Scalar weight = in.gate[place];
-    if (in.kind == GateKind::one) weight = 1;
-    if (in.kind == GateKind::softmax_selected || in.kind == GateKind::softmax_all) {
-      weight = softmax_exp(weight - top) / sum;
-    }
-    in.gate[place] = good ? weight : not_a_number<Scalar>();
   }
 };
 

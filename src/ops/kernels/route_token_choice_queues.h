@@ -65,11 +65,11 @@ MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_
 }
 
 /// Replaces counts by running sums; one block per expert. before[slot, segment]: the rows of
-/// earlier segments; totals[slot]: all rows; queued[slot]: all entries, accepted or dropped.
+/// earlier segments; totals[slot]: all rows.
 struct ScanQueues {
   QueueIndex queues;
   GroupRows capacity;
-  int32_t *counts, *before, *totals, *queued;
+  int32_t *counts, *before, *totals;
 
   static MOESAIC_INLINE int64_t shared_bytes(int threads) { return scan_bytes(threads); }
 
@@ -86,9 +86,7 @@ struct ScanQueues {
         block, work, queues.count, [&](int64_t segment) { return fitting(own, all, segment); },
         [&](int64_t segment, int32_t sum) { rows[segment] = sum; });
     block.each([&](int thread) {
-      if (thread != 0) return;
-      totals[slot] = total;
-      queued[slot] = all;
+      if (thread == 0) totals[slot] = total;
     });
   }
 
@@ -106,17 +104,14 @@ struct ScanQueues {
   }
 };
 
-/// Rule of acceptance: all choices, those before their queue is full, or those not marked with -1.
-enum class Acceptance : int { all, by_position, as_marked };
-
 /// Token choice, second half: writes rows for the accepted choices. `slot` holds the choices'
-/// experts on entry (-1: not computed, or marked as dropped) and their rows on return (-1: none).
+/// experts on entry (-1: not computed) and their rows on return (-1: none).
 /// Needs at least one block, even without tokens.
 template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
   GroupRows capacity;
-  Acceptance acceptance;
+  bool limited;           // Whether choices can be dropped.
   const int32_t* counts;  // Running sums.
   SegmentRows rows;
   const Scalar* gate;  // [T, k]
@@ -138,7 +133,7 @@ struct PlaceChoices {
     const int64_t segment = block.index();
     if (segment >= queues.count) return;
     const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
-    if (acceptance == Acceptance::by_position) drop_past_capacity(block, masks, begin, end);
+    if (limited) drop_past_capacity(block, masks, begin, end);
     masks.clear(block);
     block.each([&](int thread) {
       if (begin + thread >= end) return;

@@ -12,66 +12,35 @@
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic {
 namespace {
 
-struct Choices {
-  std::vector<int64_t> expert;
-  std::vector<float> gate;
-};
-
-/// Chooses the expert of the largest logit for each sample, by its random number among several.
-Choices choose_largest(const at::Tensor& logits_SK, const std::vector<float>& random) {
+/// Returns the rows of samples whose experts have the largest logit, one of several by the sample's
+/// random number; gates are softmaxes over all experts.
+Routing route_to_largest(const at::Tensor& logits_SK, const std::vector<float>& random) {
   const int64_t samples = logits_SK.size(0), experts = logits_SK.size(1);
-  Choices choices{std::vector<int64_t>(static_cast<size_t>(samples)),
-                  std::vector<float>(static_cast<size_t>(samples))};
+  const at::Tensor chosen_SK = at::zeros_like(logits_SK), gate_S = at::empty({samples});
   const auto* logits = logits_SK.const_data_ptr<float>();
-  for (int64_t s = 0; s < samples; ++s, logits += experts) {
+  auto *chosen = chosen_SK.mutable_data_ptr<float>(), *gate = gate_S.mutable_data_ptr<float>();
+  for (int64_t s = 0; s < samples; ++s, logits += experts, chosen += experts) {
     const float largest = *std::max_element(logits, logits + experts);
     const auto ties = std::count(logits, logits + experts, largest);
     const float number = random[static_cast<size_t>(s)] * static_cast<float>(ties);
-    int64_t left = std::min<int64_t>(static_cast<int64_t>(number), ties - 1), chosen = 0;
+    int64_t left = std::min<int64_t>(static_cast<int64_t>(number), ties - 1);
     float sum = 0.0f;
     for (int64_t k = 0; k < experts; ++k) {
-      if (logits[k] == largest && left-- == 0) chosen = k;
+      if (logits[k] == largest && left-- == 0) chosen[k] = 1.0f;
       sum += std::exp(logits[k] - largest);
     }
-    choices.expert[static_cast<size_t>(s)] = chosen;
-    choices.gate[static_cast<size_t>(s)] = 1.0f / sum;
+    gate[s] = 1.0f / sum;
   }
-  return choices;
+  Routing routing = route_token_choice(chosen_SK, {.k = 1, .gate = Gate::one});
+  routing.gate = gate_S.index_select(0, routing.token);
+  return routing;
 }
-
-/// Collects rows sorted by expert, then by sample.
-class Rows {
- public:
-  explicit Rows(int64_t experts)
-      : samples_(static_cast<size_t>(experts)), gates_(samples_.size()) {}
-
-  void add(int64_t expert, int64_t sample, float gate) {
-    samples_[static_cast<size_t>(expert)].push_back(static_cast<int32_t>(sample));
-    gates_[static_cast<size_t>(expert)].push_back(gate);
-  }
-
-  void write(RoutedSamples& to) const {
-    std::vector<int64_t> offset = {0};
-    std::vector<int32_t> sample;
-    std::vector<float> gate;
-    for (size_t k = 0; k < samples_.size(); ++k) {
-      sample.insert(sample.end(), samples_[k].begin(), samples_[k].end());
-      gate.insert(gate.end(), gates_[k].begin(), gates_[k].end());
-      offset.push_back(static_cast<int64_t>(sample.size()));
-    }
-    to.offset = torch::tensor(offset, torch::kLong);
-    to.sample = torch::tensor(sample, torch::kInt);
-    to.gate = torch::tensor(gate, torch::kFloat);
-  }
-
- private:
-  std::vector<std::vector<int32_t>> samples_;
-  std::vector<std::vector<float>> gates_;
-};
 
 }  // namespace
 
@@ -84,24 +53,18 @@ RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
   block.rows.y_S = y_S;
   const bool zero = router_Kd.eq(0).all().item<bool>();
   block.logits_SK = zero ? at::zeros({samples, experts}) : x_Sd.mm(router_Kd.t());
-  Rows rows(experts);
+  Routing routed;
   if (routing == nn::kTopOne) {
     std::vector<float> random(static_cast<size_t>(samples));
     ties.uniforms(first, samples, 0, random.data());
-    const Choices choices = choose_largest(block.logits_SK, random);
-    for (int64_t s = 0; s < samples; ++s) {
-      const auto i = static_cast<size_t>(s);
-      rows.add(choices.expert[i], s, choices.gate[i]);
-    }
+    routed = route_to_largest(block.logits_SK, random);
   } else {
-    const auto* logits = block.logits_SK.const_data_ptr<float>();
-    for (int64_t s = 0; s < samples; ++s, logits += experts) {
-      for (int64_t k = 0; k < experts; ++k) {
-        if (logits[k] >= 0.0f) rows.add(k, s, 1.0f);
-      }
-    }
+    routed = route_adaptive(block.logits_SK, {.threshold = 0.0});
   }
-  rows.write(block.rows);
+  const auto rows = routed.offsets[experts].item<int64_t>();
+  block.rows.offset = routed.offsets.to(at::kLong);
+  block.rows.sample = routed.token.narrow(0, 0, rows);
+  block.rows.gate = routed.gate.narrow(0, 0, rows);
   return block;
 }
 

@@ -17,6 +17,7 @@ namespace moesaic {
 /// What is generated for a split.
 struct GeneratedSplit {
   MakeInputs inputs;
+  int64_t numbers = 0;  ///< Of an input.
   int64_t size = 0;  ///< Examples; of an endless split those that count as an epoch.
   bool endless = false;
   Directions directions = {};

@@ -136,7 +136,9 @@ DatasetFormat clusters_format() {
       const ClusterExamples made = cluster_examples(config, signals, split, first, count);
       return DatasetInputs{made.x_NPd.unsqueeze(1), made.labels_N, made.cluster_N};
     };
-    return {.inputs = inputs, .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
+    return {.inputs = inputs,
+            .numbers = config.patches * config.width,
+            .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
   };
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);

@@ -146,7 +146,7 @@ TEST(ClusterMixture, RefusesMoreThanTheMachineHolds) {
   EXPECT_NO_THROW(load_dataset_spec(file));
   EXPECT_NE(test::usage_of([&] {
               open_dataset(file, "train");
-            }).find("the train split of 100000000 examples of 4096 x 65536 numbers needs "),
+            }).find("the train split of 100000000 examples of 268435456 numbers needs "),
             std::string::npos);
 }
 

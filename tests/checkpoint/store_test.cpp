@@ -267,7 +267,7 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   fs::remove(checkpoints / "step_2/config.json");
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
-              AllOf(HasSubstr("none of its 4 checkpoints is whole"), HasSubstr("step_4")));
+              AllOf(HasSubstr("none of its 4 checkpoints of steps is whole"), HasSubstr("step_4")));
   ::testing::internal::GetCapturedStderr();
 }
 

@@ -91,6 +91,7 @@ TEST_F(OwnData, WhatIsPrunedOrExportedLiesElsewhereToo) {
     EXPECT_EQ(result.exit_code, 2) << command << ": " << result.err;
     EXPECT_THAT(result.err, HasSubstr("images of dataset '")) << command;
   }
+  EXPECT_EQ(here("prune run --keep 1 --criterion router-magnitude --dry-run").exit_code, 0);
 }
 
 TEST_F(OwnData, NothingIsWrittenAmongItsImages) {

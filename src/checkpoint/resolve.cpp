@@ -40,7 +40,7 @@ std::string others_beside(const fs::path& checkpoints) {
     }
   }
   std::sort(others.begin(), others.end());
-  return others.empty() ? "" : fmt::format("; there are {}, too", fmt::join(others, ", "));
+  return others.empty() ? "" : fmt::format("; its others are {}", fmt::join(others, ", "));
 }
 
 }  // namespace

@@ -35,8 +35,9 @@ std::string others_beside(const fs::path& checkpoints) {
   std::error_code error, ignored;
   for (const fs::path& folder : {checkpoints, checkpoints.parent_path()}) {
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-      const bool whole = fs::exists(it->path() / "MANIFEST.json", ignored);
-      if (whole && !step_of(it->path())) others.push_back(it->path().string());
+      const bool staged = it->path().filename().string().starts_with('.');
+      const bool saved = !staged && fs::exists(it->path() / "MANIFEST.json", ignored);
+      if (saved && !step_of(it->path())) others.push_back(it->path().string());
     }
   }
   std::sort(others.begin(), others.end());

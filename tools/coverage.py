@@ -38,11 +38,7 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=95, help="per cent of every folder's lines")
     parser.add_argument("--missed", action="store_true", help="list the lines that did not run")
     arguments = parser.parse_args()
-    objects = arguments.build / "src/CMakeFiles"
-    # Files of the layers without tensors are in moesaic_core, others joined by layer (cmake/Options.cmake).
-    notes = sorted(objects.glob("moesaic_core.dir/**/*.gcno"))
-    for folder in arguments.folders:
-        notes += sorted(objects.glob(f"moesaic.dir/Unity/unity_{folder}_*.gcno"))
+    notes = [note for folder in arguments.folders for note in sorted((arguments.build / "src/CMakeFiles").glob(f"*.dir/{folder}/*.gcno"))]
     counts = lines_of(notes)
     enough = True
     for folder in arguments.folders:

@@ -16,10 +16,10 @@ suites_of() {
     sed 's|.*|&.*:&/*:*/&.*:*/&/*|' | paste -s -d :
 }
 
-# The last build that somebody made stays the one that other scripts take. Names of files stay whole without ccache.
+# The last build that somebody made stays the one that other scripts take.
 built=
 if [ -e build/preset ]; then built=$(cat build/preset); fi
-CCACHE_DISABLE=1 MOESAIC_PRESET=coverage tools/build.sh tests_core tests_torch
+MOESAIC_PRESET=coverage tools/build.sh tests_core tests_torch
 if [ -n "$built" ]; then echo "$built" >build/preset; else rm -f build/preset; fi
 
 find build/coverage -name '*.gcda' -delete

@@ -191,6 +191,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (options.out.empty() && !options.dry_run) {
     fail_usage("prune: give --out, or --dry-run for the plan alone");
   }
+  check_outside_images(options.out, arguments.data);
   if (!options.plan) options.prune.keep = keep_of(arguments);
   if (!options.plan && options.pretrained.empty() &&
       criterion_needs_pretrained(options.prune.criterion)) {

@@ -47,7 +47,7 @@ std::string shortened(const std::string& path) {
   }
   if (fs::is_directory(folder / "train")) {
     fail_usage("train: {}: a folder, not a recipe; give a recipe with phases.0.data={}",
-               folder.string(), name);
+               folder.string(), shell_quoted((folder / "").string()));
   }
   const Names recipes = json_files(folder);
   fail_usage("train: {}: a folder, not a recipe; {}", folder.string(),

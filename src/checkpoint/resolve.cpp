@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -26,6 +27,25 @@ constexpr std::string_view kStep = "step_";
 
 }  // namespace
 
+namespace {
+
+/// Returns which checkpoints of phases, and best, lie beside those of steps, as a part of a line.
+std::string others_beside(const fs::path& checkpoints) {
+  std::vector<std::string> others;
+  std::error_code error, ignored;
+  for (const fs::path& folder : {checkpoints, checkpoints.parent_path()}) {
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      const bool staged = it->path().filename().string().starts_with('.');
+      const bool saved = !staged && fs::exists(it->path() / "MANIFEST.json", ignored);
+      if (saved && !step_of(it->path())) others.push_back(it->path().string());
+    }
+  }
+  std::sort(others.begin(), others.end());
+  return others.empty() ? "" : fmt::format("; its others are {}", fmt::join(others, ", "));
+}
+
+}  // namespace
+
 Checkpoint load_newest_step(const fs::path& checkpoints,
                             const std::function<LoadOptions(const fs::path& step)>& options_of) {
   const std::vector<fs::path> steps = step_checkpoints(checkpoints);
@@ -41,10 +61,11 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
            error.what(), step.filename().string());
     }
   }
-  const std::string none = steps.size() == 1
-                               ? "its only checkpoint is not whole"
-                               : fmt::format("none of its {} checkpoints is whole", steps.size());
-  fail("{}: {}; the newest: {}", checkpoints.string(), none, first_error);
+  const std::string none =
+      steps.size() == 1 ? "its only checkpoint of a step is not whole"
+                        : fmt::format("none of its {} checkpoints of steps is whole", steps.size());
+  fail("{}: {}; the newest: {}{}", checkpoints.string(), none, first_error,
+       others_beside(checkpoints));
 }
 
 std::optional<int64_t> step_of(const fs::path& folder) {

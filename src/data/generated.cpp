@@ -21,11 +21,10 @@ std::shared_ptr<const Dataset> open_generated(DatasetInfo info, GeneratedSplit s
     return make_stream_dataset(std::move(info), split.size, std::move(split.inputs),
                                std::move(split.directions));
   }
-  const int64_t numbers = split.inputs(0, 1).values_NCHW.numel();
-  check_memory(
-      sizeof(float) * static_cast<double>(numbers) * static_cast<double>(split.size),
-      fmt::format("the {} split of {} examples of {} numbers", info.split, split.size, numbers),
-      fmt::format("dataset '{}'", info.name));
+  check_memory(sizeof(float) * static_cast<double>(split.numbers) * static_cast<double>(split.size),
+               fmt::format("the {} split of {} examples of {} numbers", info.split, split.size,
+                           split.numbers),
+               fmt::format("dataset '{}'", info.name));
   return make_input_dataset(std::move(info), split.inputs(0, split.size),
                             std::move(split.directions));
 }

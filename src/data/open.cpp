@@ -71,7 +71,7 @@ std::string fetch_command(const std::string& name) {
     fail(
         "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "
         "test/<class>, val/<class>, validation/<class> or valid/<class>, or all in the folders of "
-        "their classes",
+        "two classes or more",
         spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path);
   }
   if (!parts.empty()) {

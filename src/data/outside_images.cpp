@@ -23,7 +23,7 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
 }  // namespace
 
 void check_outside_images(const fs::path& out, const std::string& data) {
-  if (!is_described(data)) return;
+  if (out.empty() || !is_described(data)) return;  // Nothing is written, or nothing is known.
   for (const DatasetSpec& spec : file_specs(data)) {
     for (const std::string& split : stored_splits(spec)) {
       const fs::path folder = find_folder(spec, split);

@@ -14,7 +14,7 @@ namespace {
 
 /// Returns the held-out examples, the last ones of every class, or the others. Up to the end of
 /// each class their number is its fraction of `held_out`, rounded, so that the rounding errors of
-/// classes do not add up.
+/// classes do not add up; but each split has at least one of a class that has two.
 std::vector<Subset::Item> chosen_by_class(const Dataset& all, int64_t held_out, bool validation) {
   const int64_t count = all.size();
   const auto held_until = [&](int64_t end) {
@@ -25,7 +25,9 @@ std::vector<Subset::Item> chosen_by_class(const Dataset& all, int64_t held_out, 
   for (int64_t begin = 0, end = 0; begin < count; begin = end) {
     const int64_t label = all.label(begin);
     while (end < count && all.label(end) == label) ++end;
-    const int64_t boundary = end - (held_until(end) - held_until(begin));
+    // Of two examples of a class each split has one.
+    const int64_t held = std::max<int64_t>(1, held_until(end) - held_until(begin));
+    const int64_t boundary = std::max(begin + 1, end - held);
     const int64_t first = validation ? boundary : begin, last = validation ? end : boundary;
     for (int64_t i = first; i < last; ++i) items.push_back({i, label});
   }
@@ -45,10 +47,12 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
     fail_usage("dataset '{}' is endless: nothing can be held out of it", all->info().name);
   }
   const bool held = split == "validation";
-  // Of few examples at least one is held out.
-  const int64_t most = by_class ? std::max<int64_t>(1, all->size() - 1) : all->size();
-  const int64_t train = std::min(training_count(all->size(), validation), most);
-  const int64_t count = held ? all->size() - train : train;
+  const int64_t train = training_count(all->size(), validation);
+  std::vector<Subset::Item> items;
+  if (by_class) items = chosen_by_class(*all, all->size() - train, held);
+  const int64_t count = by_class ? static_cast<int64_t>(items.size())
+                        : held   ? all->size() - train
+                                 : train;
   DatasetInfo info = all->info();
   if (count == 0) {
     fail("dataset '{}': of {} training examples a validation fraction of {} leaves none for '{}'",
@@ -58,7 +62,6 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
   if (!by_class) {
     return std::make_shared<Range>(std::move(info), std::move(all), held ? train : 0, count);
   }
-  std::vector<Subset::Item> items = chosen_by_class(*all, all->size() - train, held);
   return std::make_shared<Subset>(std::move(info), std::move(all), std::move(items));
 }
 

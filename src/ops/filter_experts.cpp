@@ -71,7 +71,8 @@ Tensor filters_by_expert(Tensor x, const Tensor& offsets, const Tensor& token, T
     int64_t first = begin[e];
     do {
       const int64_t count = std::min<int64_t>(rows, begin[e + 1] - first);
-      const Tensor seen = x.index_select(0, token.narrow(0, first, count)).view({-1, width});
+      const Tensor seen =
+          x.index_select(0, token.narrow(0, first, count)).view({count * patches, width});
       y.push_back(apply_activation(at::addmm(b_J[expert], seen, w_dJ[expert]), activation)
                       .view({count, patches, outputs, filters / outputs})
                       .sum(at::IntArrayRef{1, 3}));

@@ -45,10 +45,14 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   return data.get<std::string>();
 }
 
+/// The training split with what is held out of it.
+constexpr const char* kWhole = "train+validation";
+
 std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::string& data,
                                           const std::string& split) {
   const std::vector<std::string> splits = open.splits(data);
-  if (std::find(splits.begin(), splits.end(), split) == splits.end()) {
+  const bool known = std::find(splits.begin(), splits.end(), split) != splits.end();
+  if (!known && split != kWhole) {  // What that is without a validation split, the data tell.
     fail_usage("dataset '{}' has no split '{}'; choose one of {}", data, split,
                fmt::join(splits, ", "));
   }
@@ -199,11 +203,6 @@ CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetO
   CheckpointData found;
   found.name = data.empty() ? trained_on(checkpoint.config, checkpoint.folder) : data;
   if (data.empty()) check_is_here(open, found.name, checkpoint.folder);
-  if (!data.empty() && split.empty() && choose == evaluation_split && is_bare_folder(data)) {
-    found.split = "train+validation";  // The network has learned from none of them.
-    found.dataset = open(found.name, found.split);
-    return found;
-  }
   found.split = split.empty() ? choose(open.splits(found.name)) : split;
   found.dataset = open_split(open, found.name, found.split);
   return found;
@@ -226,8 +225,10 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   CheckpointEvaluation result;
   Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
   result.checkpoint = checkpoint.folder;
-  CheckpointData data =
-      open_checkpoint_data(checkpoint, options.open, options.data, options.split, evaluation_split);
+  // A network has learned from no part of a folder that is not its own.
+  const bool whole = options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
+  CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
+                                             whole ? kWhole : options.split, evaluation_split);
   for (const std::filesystem::path& file : options.files) check_outside_images(file, data.name);
   if (options.split.empty() && data.split != "test") {
     log_info("'{}' has no test split: its {} split is measured", data.name, data.split);

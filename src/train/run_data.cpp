@@ -148,6 +148,11 @@ bool both_differ(const std::string& before, const std::string& now) {
 
 }  // namespace
 
+const DataRecord* RunData::find(const std::string& data, const std::string& split) const {
+  const auto found = splits.find(key_of(data, split));
+  return found == splits.end() ? nullptr : &found->second;
+}
+
 DataRecord data_record(const Dataset& data, bool reads_shards) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.endless()) return record;
@@ -194,26 +199,22 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,
                     const DataChanged& changed) {
   RunData now;
-  const auto knew = [&](const std::string& name, const std::string& split) {
-    return before.splits.contains(key_of(name, split));
-  };
   for (const auto& [name, split] : used_splits(config, datasets)) {
-    const bool known = knew(name, split);
-    const DataRecord then = known ? before.splits.at(key_of(name, split)) : DataRecord();
+    const DataRecord* const then = before.find(name, split);
     std::shared_ptr<const Dataset> data = datasets.get(name, split);
-    if (known && same_names(then.classes, data->info().classes)) {
-      data = with_classes_of(data, then.classes);  // Their order alone is no change.
+    if (then != nullptr && same_names(then->classes, data->info().classes)) {
+      data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
     const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
     const DataRecord& record = now.splits[key_of(name, split)] = data_record(*data, here);
-    std::string change = known ? difference_of(then, record) : "";
-    if (!known && knew(name, "train")) change = "was not there";
+    std::string change = then == nullptr ? "" : difference_of(*then, record);
+    if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";
     if (!change.empty()) changed(name, split, change);
   }
   for (const PhaseConfig& phase : config.phases) {
     for (const char* split : {"validation", "test"}) {
-      const bool gone = !now.splits.contains(key_of(phase.data, split));
-      if (gone && knew(phase.data, split)) changed(phase.data, split, "is gone");
+      const bool gone = now.find(phase.data, split) == nullptr;
+      if (gone && before.find(phase.data, split) != nullptr) changed(phase.data, split, "is gone");
     }
   }
   return now;

@@ -73,7 +73,10 @@ void keep_results(const fs::path& root) {
   std::error_code none, ignored;
   for (const fs::path& folder : {root, root / "checkpoints"}) {
     for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none)) {
-      if (fs::exists(it->path() / "MANIFEST.json", ignored)) results.push_back(it->path());
+      const bool staged = it->path().filename().string().starts_with('.');
+      if (!staged && fs::exists(it->path() / "MANIFEST.json", ignored)) {
+        results.push_back(it->path());
+      }
     }
   }
   for (const fs::path& path : results) {

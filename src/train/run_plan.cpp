@@ -399,9 +399,8 @@ void Trainer::check_processes(const Model& shape) {
   std::string data;
   for (const auto& [name, split] : used_splits(config_, datasets_)) {
     const std::shared_ptr<const Dataset> read = datasets_.get(name, split);
-    const auto record = data_.splits.find(fmt::format("{} {}", name, split));
-    const std::string mark =
-        record == data_.splits.end() ? data_mark(*read) : data_mark(*read, record->second);
+    const DataRecord* const record = data_.find(name, split);
+    const std::string mark = record == nullptr ? data_mark(*read) : data_mark(*read, *record);
     data += fmt::format("{} {} {}, ", name, split, mark);
   }
   bool evaluates = false;

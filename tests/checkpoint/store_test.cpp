@@ -23,6 +23,7 @@ using test::put;
 using test::usage_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 const std::vector<std::string> kFiles = {"MANIFEST.json", "config.json", "model.safetensors",
@@ -265,9 +266,13 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
 
   fs::remove(checkpoints / "step_1/config.json");
   fs::remove(checkpoints / "step_2/config.json");
+  save_checkpoint(checkpoints / "train", example());
+  save_checkpoint(folder / "run/best", example());
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
-              AllOf(HasSubstr("none of its 4 checkpoints is whole"), HasSubstr("step_4")));
+              AllOf(HasSubstr("none of its 4 checkpoints of steps is whole"), HasSubstr("step_4"),
+                    EndsWith("; its others are " + (folder / "run/best").string() + ", " +
+                             (checkpoints / "train").string())));
   ::testing::internal::GetCapturedStderr();
 }
 

@@ -3,10 +3,39 @@
 
 #include <gtest/gtest.h>
 
+#include "base/support.h"
 #include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
 
 namespace moesaic {
 namespace {
+
+struct Lengths {
+  std::optional<int64_t> epochs, steps;
+};
+template <class Fields>
+void describe(Fields& f, Lengths& c) {
+  f("epochs", c.epochs, "length in epochs");
+  f("steps", c.steps, "length in steps");
+}
+ConfigProblem config_problem(const Lengths& lengths) {
+  if (lengths.epochs && lengths.steps) return excluding({"epochs", "null"}, {"steps", "null"});
+  return {};
+}
+
+TEST(Excluding, SaysHowToTurnOffTheSettingThatNoArgumentGave) {
+  const auto message = [](const std::vector<std::string>& arguments) {
+    Document document = Document::from_text(R"({"epochs": 2, "steps": 3})", "recipe.json");
+    for (const std::string& argument : arguments) document.set(argument);
+    return test::usage_of([&] { parse<Lengths>(document.root(), "phases.0"); });
+  };
+  EXPECT_EQ(
+      message({}),
+      "recipe.json:1:24: 'epochs' and 'steps' exclude one another (phases.0.steps); leave one out");
+  EXPECT_EQ(message({"steps=4"}),
+            "argument 'steps=4': 'epochs' and 'steps' exclude one another (phases.0.steps); give "
+            "phases.0.epochs=null too");
+}
 
 Document recipe() {
   return Document::from_text(

@@ -207,8 +207,8 @@ TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { pack_dataset(name, folder_ / "a b", {}); }),
               HasSubstr("'a b'"));
   test::fs::remove_all(root() / "val");
-  EXPECT_THAT(refusal(ErrorKind::failure, name, {.split = "test"}), HasSubstr("'val' not found"));
-  EXPECT_EQ(pack({}).splits.size(), 1u);  // What is here, without being told.
+  EXPECT_THAT(refusal(ErrorKind::usage, name, {.split = "test"}), HasSubstr("has no split 'test'"));
+  EXPECT_EQ(pack({}).splits.size(), 2u);  // A part of train/ is the validation split.
 }
 
 TEST_F(PackFolder, AFullDiskLeavesNothing) {

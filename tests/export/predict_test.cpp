@@ -130,8 +130,9 @@ TEST(PredictFile, WidensHalfPrecision) {
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     const at::Tensor images = small_images(3).to(type);
     write_tensors(folder / "in.safetensors", {{"images", images}});
-    predict_file(*model, folder / "in.safetensors", folder / "out.safetensors");
-    EXPECT_TRUE(at::equal(read_tensors(folder / "out.safetensors").at("logits"),
+    const fs::path out = folder / fmt::format("{}.safetensors", c10::toString(type));
+    predict_file(*model, folder / "in.safetensors", out);
+    EXPECT_TRUE(at::equal(read_tensors(out).at("logits"),
                           predict(*model, images.to(at::kFloat)).at("logits")))
         << type;
   }

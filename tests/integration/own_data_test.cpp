@@ -74,8 +74,24 @@ TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
                                  HasSubstr("step 2: validation accuracy")));
   EXPECT_EQ(here("eval run --split validation").exit_code, 0);
   const auto bare = here("data verify ./flat");
-  EXPECT_EQ(bare.exit_code, 1);
-  EXPECT_THAT(bare.err + bare.out, HasSubstr(R"("validation":0.2} to flat.json)"));
+  EXPECT_EQ(bare.exit_code, 0);
+  EXPECT_THAT(bare.err, HasSubstr("validates on the last 10 % of each class"));
+  const auto all = here("eval run --data flat/");
+  EXPECT_THAT(all.err, HasSubstr("its train+validation split is measured"));
+  EXPECT_THAT(all.out, HasSubstr("flat/, 8 train+validation images"));
+}
+
+TEST_F(OwnData, WhatIsPrunedOrExportedLiesElsewhereToo) {
+  write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 1)");
+  ASSERT_EQ(here("train recipe.json --out run").exit_code, 0);
+  for (const char* command :
+       {"prune run --keep 1 --criterion router-magnitude --out photos/train/c",
+        "export run --format safetensors --out photos/train/cat/c"}) {
+    const auto result = here(command);
+    EXPECT_EQ(result.exit_code, 2) << command << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr("images of dataset '")) << command;
+  }
+  EXPECT_EQ(here("prune run --keep 1 --criterion router-magnitude --dry-run").exit_code, 0);
 }
 
 TEST_F(OwnData, NothingIsWrittenAmongItsImages) {

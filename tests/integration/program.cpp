@@ -2,12 +2,12 @@
 #include "integration/program.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -47,6 +47,35 @@ std::string slurp(const fs::path& path) {
   _exit(127);
 }
 
+/// Returns the most memory that the process has had since its exec(), or 0 where it has none left.
+/// ru_maxrss would do, but it also holds the memory of this process, from before the exec().
+uint64_t peak_memory(pid_t process) {
+  std::ifstream status(fmt::format("/proc/{}/status", process));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return 1024 * std::stoull(line.substr(6));
+  }
+  return 0;
+}
+
+/// Waits until the child can be reaped; returns its peak of memory, read every two milliseconds.
+uint64_t wait_for_end(pid_t child) {
+  uint64_t peak = 0;
+  siginfo_t ended{};
+  const auto has_ended = [&] {
+    return waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+           ended.si_pid == child;
+  };
+  const std::string program = fs::read_symlink("/proc/self/exe");
+  std::error_code error;
+  while (!has_ended()) {
+    // Until its exec() the child is a copy of this process.
+    const fs::path runs = fs::read_symlink(fmt::format("/proc/{}/exe", child), error);
+    if (!error && runs != program) peak = std::max(peak, peak_memory(child));
+    std::this_thread::sleep_for(2ms);
+  }
+  return peak;
+}
+
 void interrupt(pid_t child, const ProgramOptions& options) {
   for (int waited = 0; waited < 60'000 && !fs::exists(options.interrupt_when); waited += 10) {
     std::this_thread::sleep_for(10ms);
@@ -74,17 +103,12 @@ ProgramResult run_command(const std::vector<std::string>& command, const Program
   }
   // The number of a process that is waited for belongs to nobody else, so that a late signal meets
   // none.
-  siginfo_t ended{};
-  while (waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) != 0 &&
-         errno == EINTR) {
-  }
+  ProgramResult result;
+  result.peak_bytes = wait_for_end(child);
   if (interrupter.joinable()) interrupter.join();
   int status = 0;
-  rusage usage{};
-  wait4(child, &status, 0, &usage);
-  ProgramResult result;
+  waitpid(child, &status, 0);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  result.peak_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
   result.out = slurp(folder / "out");
   result.err = slurp(folder / "err");
   fs::remove_all(folder);

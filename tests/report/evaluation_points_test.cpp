@@ -24,7 +24,7 @@ std::shared_ptr<const Dataset> clustered() {
   ClusterMixtureConfig config;
   config.clusters = 3;
   config.test = 120;
-  ClusterExamples examples = cluster_examples(config, "test");
+  ClusterExamples examples = cluster_examples(config, cluster_signals(config), "test", 0, config.test);
   DatasetInfo info;
   info.name = "clustered";
   info.classes = {"-1", "+1"};

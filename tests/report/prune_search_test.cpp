@@ -16,12 +16,13 @@ namespace {
 using namespace train_test;  // NOLINT(google-build-using-namespace): runs of a second
 using ::testing::HasSubstr;
 
-/// A network of two layers with four experts each, of which a token selects one, on three quarters.
+/// A network of two layers with four experts each, of which a token selects one, on three quarters;
+/// of a seed with which accuracy falls with every expert.
 class PruneSearchOf : public ::testing::Test {
  protected:
   PruneSearchOf() {
     const RunConfig run = config_of(
-        R"({"name": "small", "seed": 2, "loader_threads": 0, "checkpoint_every": 0,
+        R"({"name": "small", "seed": 5, "loader_threads": 0, "checkpoint_every": 0,
             "model": {"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 8,
                       "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8,
                       "moe": {"layers": [0, 1], "num_experts": 4,

@@ -17,7 +17,9 @@ namespace {
 
 TEST_F(PruneSweepRun, ProcessesShareItsNetworks) {
   const std::vector<std::string> changes = {"runs=2"};
-  const std::string expected = numbers(run(temp / "one", changes));
+  std::string expected;
+  // In a thread too: rounding depends on how many threads a process has.
+  test::run_processes(1, {}, [&](const auto&) { expected = numbers(run(temp / "one", changes)); });
   SweepOutcome outcome;
   std::mutex mutex;
   std::array<std::set<std::string>, 3> opened;

@@ -349,7 +349,7 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
   };
   resume_with_damage_at(6);  // The end of the first phase.
   EXPECT_THAT(error_of([&] { resume_with_damage_at(5); }),
-              HasSubstr("its only checkpoint is not whole"));
+              HasSubstr("its only checkpoint of a step is not whole"));
 }
 
 TEST(Trainer, DescribesARunWithoutStartingIt) {

@@ -17,12 +17,13 @@ namespace moesaic {
 /// What is generated for a split.
 struct GeneratedSplit {
   MakeInputs inputs;
-  int64_t size = 0;  ///< Examples; of an endless split those that count as an epoch.
+  int64_t numbers = 0;  ///< Values of one input.
+  int64_t size = 0;     ///< Examples; of an endless split those that count as an epoch.
   bool endless = false;
   Directions directions = {};
 };
 
-/// The settings of generated data in a description: one of them, Config::kKey, says what is made.
+/// The settings of generated data in a description: one object, under the key Config::kKey.
 template <class Config>
 struct GeneratedSettings {
   std::optional<Config> data;
@@ -39,7 +40,7 @@ ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool giv
 /// memory.
 std::shared_ptr<const Dataset> open_generated(DatasetInfo info, GeneratedSplit split);
 
-/// Returns whether the training split of data never ends; it does not unless a setting says so.
+/// Returns whether the training split has no end: always, unless the settings have an `endless`.
 template <class Config>
 bool is_endless(const Config& config) {
   if constexpr (requires { config.endless; }) return config.endless;

@@ -20,7 +20,8 @@ int64_t training_count(int64_t count, double validation);
 /// Returns the part of the training examples `all` that is the split "train" or "validation". The
 /// last examples are held out; with `by_class`, for examples sorted by class, the last ones of
 /// every class, as many of each as rounding the cumulative counts of classes gives, so that the
-/// total is the same. (The examples that TensorFlow Datasets holds out depend on the order of its
+/// total is the same where each class gives one or more; of a class of two examples or more each
+/// split has at least one. (The examples that TensorFlow Datasets holds out depend on the order of its
 /// own files, which differs.) Shares the memory of `all`. Throws Error: failure if the split would
 /// be empty, usage if `all` is endless.
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,

@@ -38,6 +38,9 @@ void describe(Fields& f, DataRecord& c) {
 /// The document data.json in a run's folder.
 struct RunData {
   std::map<std::string, DataRecord> splits;  ///< By "DATA SPLIT".
+
+  /// Returns the record of a split, or null without one.
+  const DataRecord* find(const std::string& data, const std::string& split) const;
 };
 template <class Fields>
 void describe(Fields& f, RunData& c) {

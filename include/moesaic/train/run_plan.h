@@ -61,7 +61,7 @@ void check_initial_weights(const RunConfig& config, Model& shape);
 enum class MissingFiles { refused, planned };
 
 /// Checks phases, network and data against one another and plans each phase. Throws Error (usage)
-/// with the location of the setting to blame, e.g. for classes that differ without a new head,
+/// with the location of the setting at fault, e.g. for classes that differ without a new head,
 /// images of another shape, a pattern that matches no parameter, pruning without its pre-trained
 /// network. config.model serves for locations only and should stay as it was written.
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,

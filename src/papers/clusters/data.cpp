@@ -102,11 +102,6 @@ ClusterSignals cluster_signals(const ClusterMixtureConfig& config) {
   return {vectors.slice(0, 0, config.clusters).clone(), vectors.slice(0, config.clusters).clone()};
 }
 
-ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const std::string& split) {
-  const int64_t count = split == "train" ? config.train : config.test;
-  return cluster_examples(config, cluster_signals(config), split, 0, count);
-}
-
 ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
                                  const std::string& split, int64_t first, int64_t count) {
   ClusterExamples examples{at::empty({count, config.patches, config.width}, at::kFloat),
@@ -136,7 +131,9 @@ DatasetFormat clusters_format() {
       const ClusterExamples made = cluster_examples(config, signals, split, first, count);
       return DatasetInputs{made.x_NPd.unsqueeze(1), made.labels_N, made.cluster_N};
     };
-    return {.inputs = inputs, .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
+    return {.inputs = inputs,
+            .numbers = config.patches * config.width,
+            .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
   };
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);

@@ -187,7 +187,7 @@ DatasetFormat gated_format() {
       return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
                            .targets_NK = made.y_N.unsqueeze(1)};
     };
-    return {.inputs = inputs, .directions = std::move(directions)};
+    return {.inputs = inputs, .numbers = config.width, .directions = std::move(directions)};
   };
   return generated_format<GatedMixtureConfig>(
       "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)", make);

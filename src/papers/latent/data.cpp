@@ -239,6 +239,7 @@ DatasetFormat latent_format() {
                            .targets_NK = made.y_N.unsqueeze(1)};
     };
     return {.inputs = inputs,
+            .numbers = config.width,
             .directions = {
                 {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}}};
   };

@@ -160,6 +160,7 @@ DatasetFormat patch_patterns_format() {
                            .groups_N = made.place_N};
     };
     return {.inputs = inputs,
+            .numbers = config.patches * config.width,
             .directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}}};
   };
   return generated_format<PatchPatternsConfig>(

@@ -43,7 +43,9 @@ DatasetFormat patterns_format() {
       return DatasetInputs{.values_NCHW = made.tokens_Nn.unsqueeze(1).unsqueeze(1),
                            .labels_N = made.label_N};
     };
-    return {.inputs = inputs, .directions = {{"pattern", at::eye(config.patterns)}}};
+    return {.inputs = inputs,
+            .numbers = config.tokens,
+            .directions = {{"pattern", at::eye(config.patterns)}}};
   };
   return generated_format<PatternTokensConfig>(
       "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",

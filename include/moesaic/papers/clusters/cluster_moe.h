@@ -9,10 +9,10 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/models/image_token_model.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/ops/activation.h"
+#include "moesaic/papers/clusters/image_token_model.h"
 
 namespace moesaic {
 

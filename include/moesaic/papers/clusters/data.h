@@ -72,8 +72,7 @@ struct ClusterExamples {
 /// their ranges; the patches y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of
 /// N(0, sigma_p^2 / d I) in random order, times `scale`; without `shuffle` in the order of this
 /// list. `split` is "train" or "test"; both share signals and centres. Example i depends on seed,
-/// split and i only. Returns all examples of the split, or `count` of them from index `first` on.
-ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const std::string& split);
+/// split and i only. Returns `count` of them from index `first` on.
 ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
                                  const std::string& split, int64_t first, int64_t count);
 

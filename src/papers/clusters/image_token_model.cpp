@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/image_token_model.h"
+#include "moesaic/papers/clusters/image_token_model.h"
 
 #include <torch/torch.h>
 

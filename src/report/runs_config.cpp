@@ -8,6 +8,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/runs.h"
+#include "sweep_runs.h"
 
 namespace moesaic {
 namespace {
@@ -104,6 +105,12 @@ ConfigProblem config_problem(const SnapshotConfig& config) {
 }
 
 ConfigProblem config_problem(const RunsConfig& config) {
+  if (config.sweep.is_given()) return sweep_problem(config);
+  for (const char* key : {"whole", "by_layer", "criteria", "replace", "images", "finetuned",
+                          "recover", "throughput", "export", "kept"}) {
+    if (config.source.find(key) == nullptr) continue;
+    return {fmt::format("'{}' is for networks that are pruned: give 'keep', too", key), {key}};
+  }
   for (size_t i = 0; i < config.grid.size(); ++i) {
     if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
   }

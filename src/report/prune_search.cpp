@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -115,68 +114,27 @@ class Search {
     return plan;
   }
 
-  /// Returns the counts between which bisection searches: fewer than the first are not allowed, the
-  /// second removes nothing of any group.
-  std::pair<int64_t, int64_t> bounds() const {
-    int64_t least = 1, all = 0;
-    for (const MoEBlock& block : shape_->moe_blocks()) {
-      if (keep_.rule_of(block.block) == nullptr) continue;
-      const int64_t groups = block.ranked_groups();
-      const int64_t selected = nn::choices_of_token(block.layer->options().rule);
-      if (keep_.scope() == KeepScope::network) {
-        least = (all == 0 ? 0 : least) + groups * std::max<int64_t>(1, selected);
-        all += static_cast<int64_t>(block.layer->kept().size());
-      } else {
-        least = std::max(least, selected);
-        std::map<int64_t, int64_t> sizes;
-        for (const int64_t id : block.layer->kept()) {
-          all = std::max(all, ++sizes[id * groups / block.layer->options().experts]);
-        }
-      }
-    }
-    return {least, all};
-  }
-
   void bisect() {
-    auto [least, good] = bounds();
-    int64_t bad = least - 1;
+    const CountRange range = count_range(*shape_, keep_);
+    int64_t bad = range.least - 1, good = range.most;
     at_most_ = 2;
-    for (int64_t width = good - least + 1; width > 1; width = (width + 1) / 2) ++at_most_;
+    for (int64_t width = good - bad; width > 1; width = (width + 1) / 2) ++at_most_;
     while (good - bad > 1) {
       const int64_t middle = bad + (good - bad) / 2;
       (try_plan(plan_with(middle)) ? good : bad) = middle;
     }
   }
 
-  /// Returns the plan without the expert of lowest score of each group of this layer that has more
-  /// than a token selects, or nothing where none has.
+  /// Returns the plan without the expert of lowest score of each group of this layer, or nothing
+  /// where none can go.
   std::optional<PrunePlan> with_one_less(const PrunePlan& plan, size_t index) const {
     PrunePlan next = plan;
     PruneLayerPlan& layer = next.layers[index];
-    const std::vector<MoEBlock> blocks = shape_->moe_blocks();
-    const MoEBlock& block = blocks[index];
+    const MoEBlock block = shape_->moe_blocks()[index];
     if (keep_.rule_of(block.block) == nullptr) return std::nullopt;
-    const int64_t selected =
-        std::max<int64_t>(1, nn::choices_of_token(block.layer->options().rule));
-    const int64_t each = layer.experts / layer.groups;
-    std::vector<int64_t> left;
-    bool shrinks = false;
-    for (int64_t group = 0; group < layer.groups; ++group) {
-      std::vector<int64_t> own;
-      for (const int64_t id : layer.kept) {
-        if (id / each == group) own.push_back(id);
-      }
-      if (static_cast<int64_t>(own.size()) > selected) {
-        // Of equal scores the higher index goes, as elsewhere.
-        own.erase(std::min_element(own.begin(), own.end(), [&](int64_t a, int64_t b) {
-          return layer.scores[a] != layer.scores[b] ? layer.scores[a] < layer.scores[b] : a > b;
-        }));
-        shrinks = true;
-      }
-      left.insert(left.end(), own.begin(), own.end());
-    }
-    if (!shrinks) return std::nullopt;
-    layer.kept = std::move(left);
+    auto left = without_worst(block, layer.kept, layer.scores);
+    if (!left) return std::nullopt;
+    layer.kept = std::move(*left);
     return next;
   }
 

@@ -143,6 +143,18 @@ TEST(Experiments, ANameThatIsNoFolderIsRefused) {
   }
 }
 
+TEST(Experiments, TheFormerKindOfThoseThatPruneIsReadAndWarnedOf) {
+  const ExperimentFile file(replaced(report_test::tiny_sweep(), R"("kind": "runs", "runs": 1,)",
+                                     R"("kind": "prune-sweep",)"));
+  ::testing::internal::CaptureStderr();
+  const RunsConfig config = file.parsed();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("'prune-sweep' is 'runs' now"),
+            std::string::npos);
+  EXPECT_EQ(config.kind, "runs");
+  EXPECT_EQ(config.runs, 1);
+  EXPECT_EQ(config.sweep.keep.size(), 3U);
+}
+
 TEST(Experiments, ErrorsSayLineAndColumn) {
   const std::string text = report_test::tiny_sweep();
   EXPECT_EQ(ExperimentFile(replaced(text, "\"criteria\"", "\"criterias\"")).error(),

@@ -32,36 +32,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Seconds spent on an experiment, including earlier, interrupted calls, stored in the output
-/// folder.
-class Stopwatch {
- public:
-  explicit Stopwatch(fs::path file) : file_(std::move(file)) {
-    std::error_code ignored;
-    if (fs::is_regular_file(file_, ignored)) before_ = read_seconds();
-  }
-  double save() const {
-    const auto spent = std::chrono::steady_clock::now() - begin_;
-    const double seconds = before_ + std::chrono::duration<double>(spent).count();
-    write_atomic(file_, nlohmann::json{{"seconds", seconds}}.dump() + "\n");
-    return seconds;
-  }
-
- private:
-  /// Returns the stored seconds; an unreadable file counts as 0 instead of failing the experiment.
-  double read_seconds() const {
-    const std::string text = read_text(file_, kMaxDocumentBytes, "a time");
-    const auto json = find_json(text).value_or(nullptr);
-    const auto seconds = json.is_object() ? json.value("seconds", nlohmann::ordered_json()) : json;
-    if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();
-    log_warning("{}: damaged; the time of earlier calls is left out", file_.string());
-    return 0.0;
-  }
-
-  fs::path file_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  double before_ = 0.0;
-};
+/// Returns the seconds that earlier, interrupted calls spent on an experiment; an unreadable file
+/// counts as 0 instead of failing it.
+double seconds_before(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return 0.0;
+  const auto json = find_json(read_text(file, kMaxDocumentBytes, "a time")).value_or(nullptr);
+  const auto seconds = json.is_object() ? json.value("seconds", nlohmann::ordered_json()) : json;
+  if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();
+  log_warning("{}: damaged; the time of earlier calls is left out", file.string());
+  return 0.0;
+}
 
 }  // namespace
 
@@ -151,14 +132,18 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
     options.processes->check_same("folder", options.out.string());
   }
   if (follows && !runs) return {};  // Process 0 draws alone.
-  const Stopwatch stopwatch(options.out / "elapsed.json");
+  const fs::path elapsed = options.out / "elapsed.json";
+  const double before = seconds_before(elapsed);
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<MeasuredRow> rows;
   const bool complete = !runs || measure_rows(*runs, options, rows);
   // Without a signal of its own, another process had one.
   const int signal = complete ? 0 : std::max(options.stop->number(), SIGINT);
   if (follows) return {.signal = signal};
   const Report samples = runs ? Report{} : report_of_samples(experiment, options);
-  const double seconds = stopwatch.save();
+  const double seconds =
+      before + std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  write_atomic(elapsed, nlohmann::json{{"seconds", seconds}}.dump() + "\n");
   if (!complete) return {.signal = signal};
   Reproduction done;
   done.results = {.experiment = experiment.name,

@@ -89,9 +89,11 @@ class SharedRuns {
  public:
   SharedRuns(const ReadyRuns& runs, const ReproduceOptions& options)
       : runs_(runs), options_(options), check_([this](const std::string& row, const Json& entry) {
-          const FilledRow* found = find(row);
-          return found == nullptr ? "" : record_problem(*found, entry);
+          const auto found = filled_.find(row);
+          return found == filled_.end() ? "" : record_problem(*found->second, entry);
         }) {
+    runs.for_each_filled(
+        [&](const ReadyRow&, const FilledRow& filled) { filled_[filled.name] = &filled; });
     if (leads()) {
       folder_.emplace(options.out);
       remove_leftovers(options.out);
@@ -122,7 +124,7 @@ class SharedRuns {
 
   std::vector<MeasuredRow> rows() const {
     std::vector<MeasuredRow> rows;
-    for_each_row([&](const ReadyRow& row, const FilledRow& filled) {
+    runs_.for_each_filled([&](const ReadyRow& row, const FilledRow& filled) {
       rows.push_back({filled.name, filled.metrics, {}, filled.earlier_phases});
       for (int64_t i = 0; i < row.runs; ++i) {
         rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
@@ -140,23 +142,6 @@ class SharedRuns {
   }
   std::filesystem::path file_of(int64_t rank) const {
     return options_.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
-  }
-
-  template <class F>
-  void for_each_row(F&& action) const {
-    for (const std::vector<ReadyRow>& stage : runs_.stages) {
-      for (const ReadyRow& row : stage) {
-        for (const FilledRow& filled : row.fills) action(row, filled);
-      }
-    }
-  }
-
-  const FilledRow* find(const std::string& name) const {
-    const FilledRow* found = nullptr;
-    for_each_row([&](const ReadyRow&, const FilledRow& filled) {
-      if (filled.name == name) found = &filled;
-    });
-    return found;
   }
 
   /// Returns whether a run is in the log, with all rows that it fills.
@@ -200,6 +185,7 @@ class SharedRuns {
   const ReadyRuns& runs_;
   const ReproduceOptions& options_;
   RunLog::Check check_;
+  std::map<std::string, const FilledRow*> filled_;
   std::optional<ExperimentFolder> folder_;
   std::optional<RunLog> log_;
 };

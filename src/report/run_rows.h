@@ -39,13 +39,23 @@ struct ReadyRow {
 
 /// All rows of an experiment.
 struct ReadyRuns {
-  nlohmann::ordered_json settings;  ///< Of the folder; "runs" are those of each row.
+  nlohmann::ordered_json settings = {};  ///< Of the folder; "runs" are those of each row.
   /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
   /// earlier ones left on disk.
-  std::vector<std::vector<ReadyRow>> stages;
+  std::vector<std::vector<ReadyRow>> stages = {};
   bool on_disk = false;  ///< Runs have folders: they may be large and are made one at a time.
   /// Adds what is measured of all rows together. Throws Stopped.
   std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
+
+  /// Calls action(row, filled) for all rows of the results, in order.
+  template <class F>
+  void for_each_filled(F&& action) const {
+    for (const std::vector<ReadyRow>& stage : stages) {
+      for (const ReadyRow& row : stage) {
+        for (const FilledRow& filled : row.fills) action(row, filled);
+      }
+    }
+  }
 };
 
 /// Makes the runs that the experiment's folder lacks, and adds to `rows` what all of them came to,

@@ -51,14 +51,12 @@ void check_arguments(const RunsConfig& config) {
 /// Checks what an experiment says of rows, phases and metrics against those that its runs have.
 class RunsCheck {
  public:
-  RunsCheck(const RunsConfig& config, const std::vector<ReadyRow>& rows) : config_(config) {
-    for (const ReadyRow& row : rows) {
-      for (const FilledRow& filled : row.fills) {
-        names_.push_back(filled.name);
-        add(filled.metrics, final_);
-        add(filled.snapshot_metrics, curves_);
-      }
-    }
+  RunsCheck(const RunsConfig& config, const ReadyRuns& runs) : config_(config) {
+    runs.for_each_filled([&](const ReadyRow&, const FilledRow& row) {
+      names_.push_back(row.name);
+      add(row.metrics, final_);
+      add(row.snapshot_metrics, curves_);
+    });
   }
 
   /// Checks that some row has the phases after which is measured.
@@ -153,7 +151,7 @@ class RunsCheck {
   std::vector<Metric> final_, curves_;
 };
 
-ReadyRow ready_row(PlannedRow row, ExperimentRun planned, Datasets& datasets) {
+ReadyRow ready_row(const PlannedRow& row, ExperimentRun planned, Datasets& datasets) {
   const auto run = std::make_shared<const ExperimentRun>(std::move(planned));
   ReadyRow ready{
       .name = row.name, .fills = run->earlier, .runs = row.runs, .images = run->images()};
@@ -165,12 +163,12 @@ ReadyRow ready_row(PlannedRow row, ExperimentRun planned, Datasets& datasets) {
   return ready;
 }
 
-/// Plans and checks the rows of a grid.
+/// Plans the rows of a grid, and checks what is to be measured and drawn of them.
 ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
                      Datasets& datasets) {
   check_arguments(config);
   Json runs = Json::object(), earlier = Json::object();
-  std::vector<ReadyRow> rows;
+  ReadyRuns ready{.stages = std::vector<std::vector<ReadyRow>>(1)};
   std::vector<std::string> phases;
   for (PlannedRow& row : planned_rows(config)) {
     ExperimentRun run = plan_run(row, config, datasets);
@@ -178,18 +176,17 @@ ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
     runs[row.name] = to_json(run.config);
     if (!row.earlier.empty()) earlier[row.name] = row.earlier;
     for (const PhaseConfig& phase : run.config.phases) phases.push_back(phase.name);
-    rows.push_back(ready_row(std::move(row), std::move(run), datasets));
+    ready.stages[0].push_back(ready_row(row, std::move(run), datasets));
   }
-  RunsCheck check(config, rows);
+  const RunsCheck check(config, ready);
   check.phases(phases);
   check.plots();
   check.snapshots(config.snapshots.value_or(SnapshotConfig()));
-  check.values();
-  Json settings = {{"runs", std::move(runs)}, {"probes", config.probes}};
-  if (!config.after.empty()) settings["after"] = config.after;
-  if (!earlier.empty()) settings["earlier"] = std::move(earlier);
-  if (config.snapshots) settings["snapshots"] = to_json(*config.snapshots);
-  return {.settings = std::move(settings), .stages = {std::move(rows)}};
+  ready.settings = {{"runs", std::move(runs)}, {"probes", config.probes}};
+  if (!config.after.empty()) ready.settings["after"] = config.after;
+  if (!earlier.empty()) ready.settings["earlier"] = std::move(earlier);
+  if (config.snapshots) ready.settings["snapshots"] = to_json(*config.snapshots);
+  return ready;
 }
 
 }  // namespace
@@ -215,9 +212,10 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
   Datasets datasets(options.open);
-  return make_rows(config.sweep.is_given() ? ready_sweep(config, options, datasets)
-                                           : ready_grid(config, options, datasets),
-                   options, rows);
+  const ReadyRuns ready = config.sweep.is_given() ? ready_sweep(config, options, datasets)
+                                                  : ready_grid(config, options, datasets);
+  RunsCheck(config, ready).values();
+  return make_rows(ready, options, rows);
 }
 
 }  // namespace moesaic

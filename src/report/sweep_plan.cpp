@@ -5,16 +5,45 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
-#include "moesaic/prune/plan.h"
+#include "moesaic/base/text.h"
 #include "moesaic/train/dry_run.h"
 #include "moesaic/train/run_start.h"
 #include "sweep_runs.h"
 
 namespace moesaic {
 namespace {
+
+template <class T>
+bool contains(const std::vector<T>& list, const T& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+/// Whether the name is that of a number of experts, "keep4".
+bool is_count(const std::string& name) {
+  constexpr std::string_view kKeep = "keep";
+  return name.starts_with(kKeep) && name.size() > kKeep.size() &&
+         std::isdigit(static_cast<unsigned char>(name[kKeep.size()])) != 0;
+}
+
+/// Returns what is wrong with the phases before and after pruning.
+ConfigProblem phases_problem(const SweepConfig& config, const RunConfig& train) {
+  if (train.phases.size() < 2 && train.init.empty()) {
+    return {"train.phases must pre-train and fine-tune: one phase needs train.init",
+            {"train.phases"}};
+  }
+  if (!config.finetuned.empty() && train.init.empty()) {
+    return {"finetuned takes the place of train's phases: it needs train.init to compare with",
+            {"finetuned"}};
+  }
+  if (config.recover->data == train.phases.back().data) return {};
+  return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
+                      config.recover->data, train.phases.back().data),
+          {"recover.data", fmt::format("train.phases.{}.data", train.phases.size() - 1)}};
+}
 
 /// Returns the name of a choice with the experts of each layer, if scores do not decide how many;
 /// of an ensemble a member's, or their mean, as numbers to keep are.
@@ -74,6 +103,99 @@ RunConfig first_run(const RunsConfig& config) {
 }
 
 }  // namespace
+
+RunConfig sweep_train(const RunsConfig& config) {
+  auto train = parse<RunConfig>(config.train, "train");
+  // The phases before the last were those of whoever made the checkpoint.
+  if (!config.sweep.finetuned.empty()) {
+    train.phases.erase(train.phases.begin(), train.phases.end() - 1);
+  }
+  return train;
+}
+
+std::string sweep_size(int64_t keep) {
+  return fmt::format("keep{}", keep);
+}
+
+std::string sweep_row(const std::string& size, const std::string& criterion) {
+  return size + "/" + criterion;
+}
+
+ConfigProblem config_problem(const LayerChoice& choice) {
+  if (!is_plain_name(choice.name) || is_count(choice.name)) {
+    return {fmt::format("the choice's name {} may hold letters, digits, '-', '_' and '.', and not "
+                        "begin like that of a number of experts, keep4",
+                        printable(choice.name)),
+            {"name"}};
+  }
+  if (choice.keep.kind() == Value::Kind::string) {
+    return {
+        "'keep' of a choice by layer names no file, since it stands in the experiment's results",
+        {"keep"}};
+  }
+  KeepSpec::from_value(choice.keep);
+  return {};
+}
+
+ConfigProblem sweep_problem(const RunsConfig& config) {
+  const SweepConfig& sweep = config.sweep;
+  for (const char* key : {"rows", "grid", "separator", "set", "max_steps", "probes", "after",
+                          "snapshots", "plots", "fits", "ratios"}) {
+    if (config.source.find(key) == nullptr) continue;
+    return {fmt::format("'keep' makes the rows, which '{}' does not go with", key), {key}};
+  }
+  if (sweep.criteria.empty() || !sweep.recover) {
+    return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",
+            {"keep"}};
+  }
+  if (sweep.exported && (!contains(sweep.keep, sweep.exported->keep) ||
+                         !contains(sweep.criteria, sweep.exported->criterion))) {
+    return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
+                        sweep.exported->keep, sweep.exported->criterion),
+            {"export.keep", "export.criterion", "keep", "criteria"}};
+  }
+  return phases_problem(sweep, parse<RunConfig>(config.train, "train"));
+}
+
+std::vector<std::string> sweep_rows(const RunsConfig& config) {
+  std::vector<std::string> sizes, rows;
+  for (const int64_t keep : config.sweep.keep) sizes.push_back(sweep_size(keep));
+  for (const LayerChoice& choice : config.sweep.by_layer) sizes.push_back(choice.name);
+  for (const PhaseConfig& phase : parse<RunConfig>(config.train).phases) rows.push_back(phase.name);
+  for (const std::string& size : sizes) {
+    for (const std::string& criterion : config.sweep.criteria) {
+      rows.push_back(sweep_row(size, criterion));
+    }
+  }
+  return rows;
+}
+
+bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
+  const size_t slash = std::min(row.find('/'), row.size());
+  const std::string size = row.substr(0, slash);
+  return slash < row.size() && contains(criterion_names(), row.substr(slash + 1)) &&
+         (is_count(size) || is_argument(config.source, "by_layer") ||
+          std::any_of(config.sweep.by_layer.begin(), config.sweep.by_layer.end(),
+                      [&](const LayerChoice& choice) { return choice.name == size; }));
+}
+
+const std::vector<Metric>& sweep_metrics(bool of_network) {
+  // Those that are optional are of the first run alone, or follow from all rows.
+  static const std::vector<Metric> of_networks = {
+      {"accuracy", "test accuracy, %"},
+      {"accuracy_lost", "test accuracy lost, points", 2, false, /*optional=*/true},
+      {"accuracy_recovered", "test accuracy after recovery, %"},
+      {"accuracy_lost_recovered", "test accuracy lost after recovery, points", 2, false, true},
+      {"parameters", "parameters", 2, false, true},
+      {"flops", "FLOPs an image"},
+      {"images_per_second", "images a second", 2, false, true},
+      {"bytes", "bytes of weights", 2, false, true},
+      {"parameters_pruned", "parameters pruned, %", 2, false, true},
+      {"flops_saved", "FLOPs saved, %", 2, false, true},
+      {"time_saved", "forward time saved, %", 2, false, true}};
+  static const std::vector<Metric> of_phases = {{"test_accuracy", "test accuracy, %"}};
+  return of_network ? of_networks : of_phases;
+}
 
 KeepSpec keep_of(const SweepConfig& config, const SweepSize& size) {
   if (size.count > 0) {

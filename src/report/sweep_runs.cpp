@@ -85,11 +85,9 @@ nlohmann::ordered_json folder_settings(const RunsConfig& config) {
   return {{"experiment", config.name}, {"runs", std::move(runs)}};
 }
 
-std::map<std::string, double>& numbers_of(std::vector<MeasuredRow>& rows, const std::string& name,
-                                          size_t run = 0) {
-  const auto found = std::find_if(rows.begin(), rows.end(),
-                                  [&](const MeasuredRow& row) { return row.name == name; });
-  return found->runs.at(run).final.numbers;
+MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
+  return *std::find_if(rows.begin(), rows.end(),
+                       [&](const MeasuredRow& row) { return row.name == name; });
 }
 
 /// Trains a network with each seed, prunes it, recovers what is left and measures all of them.
@@ -149,35 +147,28 @@ class Sweep {
 
   /// Times the first run's networks, and the exported one, in turn.
   void finish(std::vector<MeasuredRow>& rows) const {
-    const fs::path model = options_.out / kSweepModel;
-    if (config_.exported) export_network(model);
-    log_info("timing {} networks in turn", networks_.size() + (config_.exported ? 1 : 0));
     std::vector<ForwardPass> passes;
     std::vector<int64_t> input_shape;
     for (const Network& network : networks_) {
-      auto loaded = load(recovered_of(network, 0));
-      input_shape = loaded->input_shape();
-      passes.push_back(forward_pass(std::move(loaded)));
+      auto model = load(recovered_of(network, 0));
+      input_shape = model->input_shape();
+      passes.push_back(forward_pass(std::move(model)));
     }
-    if (config_.exported) {
-      auto script = std::make_shared<torch::jit::Module>(torch::jit::load(model.string(), device_));
-      passes.emplace_back([script](const at::Tensor& images) { script->forward({images}); });
-    }
+    if (config_.exported) passes.push_back(exported_pass());
+    log_info("timing {} networks in turn", passes.size());
     const PhaseConfig& phase = *config_.recover;
     const std::vector<double> rates = measure_passes(
         passes, datasets_.get(phase.data, "test", phase.preprocess, input_shape),
         config_.throughput, [this] { return go_on(); }, device_);
     for (size_t i = 0; i < networks_.size(); ++i) {
-      for (const std::string& row : networks_[i].rows) {
-        numbers_of(rows, row)["images_per_second"] = rates[i];
+      for (const std::string& name : networks_[i].rows) {
+        row_of(rows, name).runs[0].final.numbers["images_per_second"] = rates[i];
+        if (!config_.exported || name != exported_row()) continue;
+        RunRecord exported;
+        exported.final.numbers["forward_time_ratio"] = rates[i] / rates.back();
+        const Metric metric{"forward_time_ratio", "TorchScript's forward time over ours"};
+        rows.push_back({"export", {metric}, {exported}});
       }
-    }
-    if (config_.exported) {
-      const double ours = numbers_of(rows, exported_row()).at("images_per_second");
-      RunRecord exported;
-      exported.final.numbers["forward_time_ratio"] = ours / rates.back();
-      const Metric metric{"forward_time_ratio", "TorchScript's forward time over ours"};
-      rows.push_back({"export", {metric}, {exported}});
     }
     add_savings(plan_, rows);
   }
@@ -302,14 +293,18 @@ class Sweep {
     return run;
   }
 
-  void export_network(const fs::path& file) const {
+  /// Exports the chosen network and returns the forward pass of the file.
+  ForwardPass exported_pass() const {
     const auto chosen =
         std::find_if(networks_.begin(), networks_.end(), [&](const Network& network) {
           return std::count(network.rows.begin(), network.rows.end(), exported_row()) > 0;
         });
-    const Checkpoint exported = load_checkpoint(recovered_of(*chosen, 0), {.optimizer = false});
-    const auto network = model_of(exported);
-    export_torchscript(*network, file, export_info(exported, *network));
+    const Checkpoint checkpoint = load_checkpoint(recovered_of(*chosen, 0), {.optimizer = false});
+    const auto network = model_of(checkpoint);
+    const fs::path file = options_.out / kSweepModel;
+    export_torchscript(*network, file, export_info(checkpoint, *network));
+    auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file.string(), device_));
+    return [script](const at::Tensor& images) { script->forward({images}); };
   }
 
   const SweepConfig& config_;
@@ -325,38 +320,35 @@ class Sweep {
 }  // namespace
 
 void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
-  const auto mean_flops = [&](const MeasuredRow& row) {
-    std::vector<double> values;
-    for (const RunRecord& run : row.runs) values.push_back(run.final.numbers.at("flops"));
-    return moments(values).mean;
+  const auto mean_flops = [](const MeasuredRow& row) {
+    double sum = 0.0;
+    for (const RunRecord& run : row.runs) sum += run.final.numbers.at("flops");
+    return sum / static_cast<double>(row.runs.size());
   };
-  const std::string& finetuned = plan.phases.back().name;
+  const auto first = [](const MeasuredRow& row) { return row.runs[0].final.numbers; };
+  const MeasuredRow& finetuned = row_of(rows, plan.phases.back().name);
   for (const std::string& criterion : plan.criteria) {
     std::vector<MeasuredRow*> networks;
     for (const SweepSize& size : plan.sizes) {
-      const std::string name = sweep_row(size.name, criterion);
-      networks.push_back(&*std::find_if(rows.begin(), rows.end(),
-                                        [&](const MeasuredRow& row) { return row.name == name; }));
+      networks.push_back(&row_of(rows, sweep_row(size.name, criterion)));
     }
-    const auto first = [](const MeasuredRow* row) -> auto& {
-      return row->runs[0].final.numbers;
-    };
     const MeasuredRow& whole = **std::max_element(
         networks.begin(), networks.end(),
-        [&](auto* a, auto* b) { return first(a).at("parameters") < first(b).at("parameters"); });
+        [&](auto* a, auto* b) { return first(*a).at("parameters") < first(*b).at("parameters"); });
+    const auto saved = [](double own, double of_whole) { return 100.0 - 100.0 * own / of_whole; };
     for (MeasuredRow* row : networks) {
       for (size_t i = 0; i < row->runs.size(); ++i) {
         auto& own = row->runs[i].final.numbers;
-        const double before = numbers_of(rows, finetuned, i).at("test_accuracy");
+        const double before = finetuned.runs[i].final.numbers.at("test_accuracy");
         own["accuracy_lost"] = before - own.at("accuracy");
         own["accuracy_lost_recovered"] = before - own.at("accuracy_recovered");
       }
-      auto& own = row->runs[0].final.numbers;
-      const auto& of_whole = first(&whole);
-      own["parameters_pruned"] = 100.0 - 100.0 * own.at("parameters") / of_whole.at("parameters");
-      own["flops_saved"] = 100.0 - 100.0 * mean_flops(*row) / mean_flops(whole);
-      own["time_saved"] =
-          100.0 - 100.0 * of_whole.at("images_per_second") / own.at("images_per_second");
+      const auto own = first(*row), most = first(whole);
+      auto& numbers = row->runs[0].final.numbers;
+      numbers["parameters_pruned"] = saved(own.at("parameters"), most.at("parameters"));
+      numbers["flops_saved"] = saved(mean_flops(*row), mean_flops(whole));
+      // Time is the inverse of speed.
+      numbers["time_saved"] = saved(most.at("images_per_second"), own.at("images_per_second"));
     }
   }
 }

@@ -17,6 +17,12 @@ inline constexpr const char* kTestImages = "test_images";
 /// Returns what is wrong with the settings of an experiment that prunes.
 ConfigProblem sweep_problem(const RunsConfig& config);
 
+/// Returns the rows of the results that the settings name.
+std::vector<std::string> sweep_rows(const RunsConfig& config);
+/// Whether a sweep that keeps other numbers, compares other criteria or, where the command line
+/// gives its own, makes other choices by layer has this row.
+bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row);
+
 /// Returns the run that is pruned; of a network that is given its last phase alone.
 RunConfig sweep_train(const RunsConfig& config);
 

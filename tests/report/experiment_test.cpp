@@ -176,14 +176,16 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   const std::string one_phase =
       R"({"name": "p", "data": "two", "steps": 1, "optimizer": {"lr": 0.1}})";
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"criteria=[\"randon\"]", "criteria has no 'randon'; did you mean 'random'?"},
+      {"criteria=[\"randon\"]",
+       "'criteria.0' cannot be the string \"randon\"; did you mean 'random'?"},
       {"recover.data=three", "recover.data is 'three', but the last phase of train was on 'two'"},
       {"export.keep=1", "export is keep 1 by 'router-norm-change', which is not part of the sweep"},
       {"export.criterion=magnitude",
        "export is keep 2 by 'magnitude', which is not part of the sweep"},
-      {"keep=[4, 2, 4]", "keep names a number twice"},
+      {"keep=[4, 2, 4]", "two rows are called 'keep4/router-norm-change'"},
       {"max_steps=3", "'keep' makes the rows, which 'max_steps' does not go with"},
-      {"criteria=[\"router-norm-change\", \"router-norm-change\"]", "criteria names one twice"},
+      {"criteria=[\"router-norm-change\", \"router-norm-change\"]",
+       "two rows are called 'keep4/router-norm-change'"},
       {"train.phases=[" + one_phase + "]",
        "train.phases must pre-train and fine-tune: one phase needs train.init"}};
   for (const auto& [change, problem] : cases) {

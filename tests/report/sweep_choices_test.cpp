@@ -106,7 +106,7 @@ TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
   expect(R"([{"name": "a", "keep": {"1": 5}}])", "cannot keep 5 experts");
   expect(R"([{"name": "a", "keep": {"1": 1}}])", "that a token selects");
   expect(R"([{"name": "a", "keep": {"1": 2}}, {"name": "a", "keep": 3}])",
-         "two choices called 'a'");
+         "two rows are called 'a/router-norm-change'");
   expect(R"([{"name": "keep3", "keep": {"1": 2}}])", "not begin like that of a number");
   expect(R"([{"name": "a/b", "keep": {"1": 2}}])", "may hold letters");
   expect(R"([{"name": "a", "keep": "file.json"}])", "names no file");

@@ -173,9 +173,6 @@ std::string plan_rows_of(const RunsConfig& config);
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
 
-/// Adds what a paper prints for this row, if anything.
-void beside_paper(ResultRow& row, const PaperValues& values);
-
 /// Returns every number of every row, in the order of the probes: mean and standard deviation over
 /// the runs beside the paper's values; then the exponents of the fits, one for each run that all of
 /// their rows have, by least squares of logarithms.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/measurement.h"
@@ -63,7 +64,8 @@ void describe(Fields& f, SweepConfig& c) {
     not_empty, at_least(1));
   f("whole", c.whole, "blocks whose experts all stay, whatever keep says", at_least(0));
   f("by_layer", c.by_layer, "choices of how many stay in which layer, beside those of keep");
-  f("criteria", c.criteria, "what ranks the experts (moesaic list criteria)", not_empty);
+  f("criteria", c.criteria, "what ranks the experts (moesaic list criteria)", not_empty,
+    one_of(criterion_names()));
   f("replace", c.replace, "what removed experts leave to tokens that still select them",
     one_of({kReplaceByNothing, kReplaceByMean}));
   f("images", c.images,

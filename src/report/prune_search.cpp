@@ -25,9 +25,6 @@ std::string experts_text(const PrunePlan& plan) {
   return fmt::format("{}", fmt::join(counts, ", "));
 }
 
-/// Ends a search that is not to go on.
-struct Ended {};
-
 class Search {
  public:
   Search(const Checkpoint& checkpoint, std::shared_ptr<const Dataset> data,
@@ -45,14 +42,9 @@ class Search {
     result_.method = options_.method;
     result_.max_drop = options_.max_drop;
     result_.plan = ranking_;  // It keeps all experts.
-    try {
-      at_most_ = 1;
-      whole_ = accuracy_of(ranking_);
-      add_point(ranking_, whole_);
-      options_.method == kGreedy ? search_greedily() : bisect();
-    } catch (const Ended&) {
-      result_.complete = false;
-    }
+    whole_ = accuracy_of(ranking_);
+    add_point(ranking_, whole_);
+    options_.method == kGreedy ? search_greedily() : bisect();
     return std::move(result_);
   }
 
@@ -61,27 +53,23 @@ class Search {
     const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
     EvaluateOptions options = options_.evaluate;
     options.proceed = [this](int64_t, int64_t) {
-      return !options_.proceed || options_.proceed(done_, at_most_);
+      if (options_.progress) options_.progress(result_.evaluations, at_most_);
+      return true;
     };
     model->to(at::Device(options_.device));
     const Evaluation evaluation = evaluate(*model, data_, options);
-    if (!evaluation.complete) throw Ended{};
-    result_.evaluations = ++done_;
+    ++result_.evaluations;
     return evaluation.metric("accuracy");
   }
 
   bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
 
   void add_point(const PrunePlan& plan, double accuracy) {
-    const auto all = static_cast<double>(shape_->parameter_count());
-    result_.points.push_back(
-        {experts_text(plan), parameters_of(plan) / all, accuracy, is_near(accuracy)});
-  }
-
-  double parameters_of(const PrunePlan& plan) const {
     const std::shared_ptr<Model> shape = shape_of(checkpoint_);
     apply_plan(*shape, plan);
-    return static_cast<double>(shape->parameter_count());
+    const double parameters = static_cast<double>(shape->parameter_count()) /
+                              static_cast<double>(shape_->parameter_count());
+    result_.points.push_back({experts_text(plan), parameters, accuracy, is_near(accuracy)});
   }
 
   /// Tries a plan and keeps it where it is near. Returns whether it is.
@@ -139,10 +127,8 @@ class Search {
   }
 
   void search_greedily() {
-    at_most_ = 1;
-    for (size_t i = 0; i < ranking_.layers.size(); ++i) {
-      at_most_ += static_cast<int64_t>(ranking_.layers.size()) *
-                  (ranking_.layers[i].experts / ranking_.layers[i].groups - 1);
+    for (const PruneLayerPlan& layer : ranking_.layers) {
+      at_most_ += static_cast<int64_t>(ranking_.layers.size()) * (layer.experts / layer.groups - 1);
     }
     for (;;) {
       std::optional<PrunePlan> best;
@@ -170,7 +156,7 @@ class Search {
   std::shared_ptr<Model> shape_;
   ExpertScores scores_;
   double whole_ = 0.0;
-  int64_t done_ = 0, at_most_ = 1;
+  int64_t at_most_ = 1;
   PruneSearch result_;
 };
 

@@ -457,6 +457,24 @@ TEST_F(Runs, RefusesOtherSettingsInAFolder) {
   EXPECT_THAT(other(R"("rows": [{"name": "a"}])"), HasSubstr("config.json: damaged: not JSON"));
 }
 
+TEST_F(Runs, OtherRowsMayJoinAFolder) {
+  run(runs_config(R"("rows": [{"name": "a", "runs": 1}])"));
+  auto log = nlohmann::json::parse(read_text(folder_ / "out/runs.json"));
+  log["a#0"]["final"]["numbers"]["test_accuracy"] = 12.5;
+  write_atomic(folder_ / "out/runs.json", log.dump());
+  const std::vector<MeasuredRow> other = run(runs_config(R"("rows": [{"name": "b", "runs": 1}])"));
+  EXPECT_EQ(other.size(), 1U);
+  EXPECT_THAT(test::usage_of([&] {
+                run(runs_config(R"("rows": [{"name": "a", "set": {"seed": 6}}])"));
+              }),
+              HasSubstr("'runs.a.seed' was 5 and is 6 now"))
+      << "a row that is left out stays what it was";
+  const std::vector<MeasuredRow> both =
+      run(runs_config(R"("rows": [{"name": "b", "runs": 1}, {"name": "a", "runs": 1}])"));
+  EXPECT_EQ(both[0].runs[0].final.numbers, other[0].runs[0].final.numbers);
+  EXPECT_EQ(both[1].runs[0].final.numbers.at("test_accuracy"), 12.5);
+}
+
 TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a", "set": {"model.activation": "cubik"}}])"),
               HasSubstr("cubic"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/sweep_report.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,39 +90,16 @@ TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
 TEST(SweepRows, NameEveryNumber) {
   const Results results = made_sweep().results();
   EXPECT_EQ(results.rows.size(), 2u + 4u * 11u + 1u);
-  const auto value = [&](const char* name, const char* metric) {
-    const ResultRow* row = results.find(name, metric);
-    EXPECT_NE(row, nullptr) << name << " " << metric;
-    return row == nullptr ? -1.0 : row->measured;
-  };
-  std::vector<std::string> metrics;
+  std::string text;
   for (const ResultRow& row : results.rows) {
-    if (row.name == "keep4/random") metrics.push_back(row.metric);
-  }
-  EXPECT_EQ(metrics, (std::vector<std::string>{"accuracy", "accuracy_lost", "accuracy_recovered",
-                                               "accuracy_lost_recovered", "parameters", "flops",
-                                               "images_per_second", "bytes", "parameters_pruned",
-                                               "flops_saved", "time_saved"}));
-  EXPECT_EQ(value("pretrain", "test_accuracy"), 88.125);
-  EXPECT_EQ(value("finetune", "test_accuracy"), 96.5);
-  EXPECT_EQ(value("keep4/random", "accuracy"), 71.0);
-  EXPECT_EQ(value("keep4/random", "accuracy_recovered"), 95.0);
-  EXPECT_EQ(value("keep4/random", "parameters"), 900000.0);
-  EXPECT_EQ(value("keep4/random", "flops"), 12e6);
-  EXPECT_EQ(value("keep4/random", "images_per_second"), 6400.0);
-  EXPECT_EQ(value("keep4/random", "bytes"), 3600000.0);
-  EXPECT_EQ(value("keep4/random", "accuracy_lost"), 25.5);  // 96.5 - 71
-  EXPECT_EQ(value("keep4/random", "accuracy_lost_recovered"), 1.5);
-  EXPECT_EQ(value("keep4/random", "parameters_pruned"), 40.0);
-  EXPECT_EQ(value("keep4/random", "flops_saved"), 40.0);
-  EXPECT_EQ(value("keep4/random", "time_saved"), 37.5);  // 1 - 4000 / 6400
-  EXPECT_EQ(value("keep8/random", "time_saved"), 0.0);
-  EXPECT_EQ(value("keep8/random", "accuracy"), 96.5);
-  EXPECT_EQ(value("export", "forward_time_ratio"), 1.125);
-  for (const ResultRow& row : results.rows) {
+    if (row.name == "keep4/random") text += fmt::format("{} {}\n", row.metric, row.measured);
     EXPECT_EQ(row.runs, 1);
     EXPECT_FALSE(row.std || row.paper || row.paper_std) << row.name;
   }
+  EXPECT_EQ(text,
+            "accuracy 71\naccuracy_lost 25.5\naccuracy_recovered 95\naccuracy_lost_recovered 1.5\n"
+            "parameters 900000\nflops 12000000\nimages_per_second 6400\nbytes 3600000\n"
+            "parameters_pruned 40\nflops_saved 40\ntime_saved 37.5\n");
 }
 
 TEST(SweepMarkdown, IsTheWholeReport) {

@@ -107,15 +107,6 @@ TEST_F(SweepRuns, TheSameCallUsesWhatIsFinished) {
   EXPECT_EQ(fs::last_write_time(first / "keep3-random" / "checkpoints" / "recover"), written);
 }
 
-TEST_F(SweepRuns, AnotherNumberToKeepJoinsWhatIsThere) {
-  const Outcome two = run(out, {"keep=[4, 2]"});
-  const Outcome three = run(out);
-  EXPECT_EQ(two.networks(), 4u);
-  ASSERT_EQ(three.networks(), 6u);
-  EXPECT_EQ(two.at("keep2/random", "accuracy_recovered"),
-            three.at("keep2/random", "accuracy_recovered"));
-}
-
 TEST_F(SweepRuns, MoreRunsJoinWhatIsThereWithSeedsThatFollow) {
   const Outcome one = run(out, {"keep=[4, 2]"});
   const Outcome two = run(out, {"keep=[4, 2]", "runs=2"});

@@ -167,13 +167,12 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   PruneSearch found;
   {
     Progress bar({.label = "search", .unit = "networks"});
-    search.proceed = [&](int64_t done, int64_t at_most) {
+    search.progress = [&](int64_t done, int64_t at_most) {
       bar.show(done, at_most);
-      return !stop.requested();
+      if (stop.requested()) throw Stopped{stop.number()};
     };
     found = search_pruning(options, checkpoint, data.dataset, search);
   }
-  if (!found.complete) throw Stopped{stop.number()};
   (arguments.json ? std::cerr : std::cout) << to_text(found) << '\n';
   if (!arguments.figure.empty()) {
     draw_figure_file(arguments.figure,

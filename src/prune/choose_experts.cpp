@@ -270,6 +270,34 @@ std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<doubl
   return best_by_group(block, scores, counts);
 }
 
+CountRange count_range(const Model& model, const KeepSpec& keep) {
+  CountRange range{0, 0};
+  const bool together = keep.scope() == KeepScope::network;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    if (keep.rule_of(block.block) == nullptr) continue;
+    for (const RankedGroup& group : groups_of(block)) {
+      range.least = together ? range.least + group.least() : std::max(range.least, group.least());
+      range.most = together ? range.most + group.size() : std::max(range.most, group.size());
+    }
+  }
+  return range;
+}
+
+std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
+                                                  const std::vector<int64_t>& kept,
+                                                  const std::vector<double>& scores) {
+  Ids left;
+  const std::vector<RankedGroup> groups = groups_of(block);
+  const std::vector<Ids> own = by_group(kept, block);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto size = static_cast<int64_t>(own[i].size());
+    const Ids stay = best(scores, own[i], std::min(size, std::max(groups[i].least(), size - 1)));
+    left.insert(left.end(), stay.begin(), stay.end());
+  }
+  if (left.size() == kept.size()) return std::nullopt;
+  return left;
+}
+
 KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   if (blocks.empty()) fail_usage("prune: the network has no layer with experts");

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
@@ -53,6 +54,18 @@ void shrink(Document& document) {
   }
 }
 
+/// Reads the former kind of experiments that prune as what it is now.
+void rename_kind(Document& document) {
+  const Value root = document.root();
+  const Value* kind = root.find("kind");
+  if (kind == nullptr || kind->kind() != Value::Kind::string) return;
+  if (kind->as_string() != "prune-sweep") return;
+  log_warning("{}: the kind 'prune-sweep' is 'runs' now, with \"runs\": 1 where it has no number",
+              kind->where());
+  document.set("kind", Value::from_json("runs", kind->where()));
+  if (root.find("runs") == nullptr) document.set("runs", Value::from_json(1, kind->where()));
+}
+
 /// Throws Error (usage) for a name that cannot be that of a folder; '/' parts the family from it.
 void check_name(const Value& value) {
   const std::string name = value.as_string("name");
@@ -96,6 +109,7 @@ Experiment load_experiment(const std::string& name_or_file, Scale scale,
                            const std::vector<std::string>& overrides) {
   Document document = Document::from_file(find_experiment(name_or_file));
   for (const std::string& assignment : overrides) check_override(assignment);
+  rename_kind(document);
   if (scale == Scale::quick) shrink(document);
   for (const std::string& assignment : overrides) document.set(assignment);
   const Value& root = document.root();

@@ -12,6 +12,19 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// Adds to the "runs" of each those that only the other has: rows may join a folder.
+void join_runs(Json& before, Json& now) {
+  if (!before.is_object() || !before.contains("runs") || !before["runs"].is_object()) return;
+  const auto add = [](const Json& from, Json& to) {
+    for (const auto& [row, run] : from.items()) {
+      if (!to.contains(row)) to[row] = run;
+    }
+  };
+  add(before["runs"], now["runs"]);
+  add(now["runs"], before["runs"]);
+}
 
 void check_output(const fs::path& out) {
   if (out.empty()) fail_usage("an experiment needs a folder; give --out");
@@ -38,14 +51,21 @@ fs::path made(const fs::path& out) {
 
 ExperimentFolder::ExperimentFolder(const fs::path& out) : path_(made(out)), lock_(path_) {}
 
-void ExperimentFolder::claim(const nlohmann::ordered_json& settings) const {
+void ExperimentFolder::claim(Json settings) const {
   const fs::path file = path_ / "config.json";
-  if (!fs::exists(file)) return write_atomic(file, settings.dump(2) + "\n");
-  const auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
-  if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
-  if (*found == settings) return;
-  fail_usage("{}: was made with other settings: {}; set back what changed or give another --out",
-             path_.string(), describe(differences(*found, settings)));
+  if (fs::exists(file)) {
+    auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
+    if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+    if (*found == settings) return;
+    join_runs(*found, settings);
+    const std::vector<Difference> changed = differences(*found, settings);
+    if (!changed.empty()) {
+      fail_usage(
+          "{}: was made with other settings: {}; set back what changed or give another --out",
+          path_.string(), describe(changed));
+    }
+  }
+  write_atomic(file, settings.dump(2) + "\n");
 }
 
 }  // namespace moesaic

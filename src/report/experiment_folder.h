@@ -18,9 +18,9 @@ class ExperimentFolder {
 
   const std::filesystem::path& path() const { return path_; }  ///< Absolute path.
 
-  /// Writes `settings` to config.json, or compares them with those in it. Throws Error (usage) if
-  /// they differ.
-  void claim(const nlohmann::ordered_json& settings) const;
+  /// Writes `settings` to config.json, or compares them with those in it, whose "runs" they join.
+  /// Throws Error (usage) if they differ in what both have.
+  void claim(nlohmann::ordered_json settings) const;
 
  private:
   std::filesystem::path path_;

@@ -78,11 +78,11 @@ PhaseProbes probes_after(const std::map<std::string, std::string>& names, const 
 }
 
 /// Returns the metrics of the row of this name, a new one where there is none.
-std::vector<Metric>& metrics_of(std::vector<EarlierRow>& rows, const std::string& name) {
-  for (EarlierRow& row : rows) {
+std::vector<Metric>& metrics_of(std::vector<FilledRow>& rows, const std::string& name) {
+  for (FilledRow& row : rows) {
     if (row.name == name) return row.metrics;
   }
-  return rows.emplace_back(EarlierRow{name, {}}).metrics;
+  return rows.emplace_back(FilledRow{name, {}}).metrics;
 }
 
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
@@ -105,20 +105,6 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
   if (earlier.empty()) return;
   fail_usage("{}: row '{}': 'after' measures nothing at the end of a phase '{}' of it",
              place_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
-}
-
-Measurement measured(const ExperimentRun& run, const Grounds& grounds,
-                     const std::vector<const Probe*>& probes, Model& model, int64_t step) {
-  const c10::InferenceMode inference;
-  EvaluateOptions options;
-  options.batch_size = run.config.evaluate_batch_size;
-  options.loader_threads = 0;
-  options.loss = grounds.loss;
-  options.precision = run.config.precision;
-  ProbeSubject subject(model, step, grounds.data, options);
-  Measurement measurement{.step = step};
-  for (const Probe* probe : probes) probe->measure(subject, measurement);
-  return measurement;
 }
 
 constexpr const char *kSecondsTo = "seconds_to_", *kUpdateSeconds = "update_seconds";
@@ -236,6 +222,28 @@ Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
 
 }  // namespace
 
+Measurement measured(const RunConfig& config, const Grounds& grounds,
+                     const std::vector<const Probe*>& probes, Model& model, int64_t step,
+                     const std::function<bool(int64_t, int64_t)>& proceed) {
+  const c10::InferenceMode inference;
+  EvaluateOptions options;
+  options.batch_size = config.evaluate_batch_size;
+  options.loader_threads = config.loader_threads;
+  options.proceed = proceed;
+  options.loss = grounds.loss;
+  options.precision = config.precision;
+  ProbeSubject subject(model, step, grounds.data, options);
+  Measurement measurement{.step = step};
+  for (const Probe* probe : probes) probe->measure(subject, measurement);
+  return measurement;
+}
+
+DatasetOpener opener_of(Datasets& datasets) {
+  return [&datasets](std::string_view name, std::string_view split) {
+    return datasets.get(std::string(name), std::string(split));
+  };
+}
+
 int64_t ExperimentRun::images(int64_t updates) const {
   int64_t sum = 0;
   for (const auto& [steps, batch] : phases) {
@@ -268,8 +276,7 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
 }
 
 ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets) {
-  ExperimentRun run;
-  run.config = config_of(experiment, row);
+  ExperimentRun run{.row = row.name, .config = config_of(experiment, row)};
   const std::shared_ptr<Model> shape = build_initial_shape(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
   run.grounds = grounds_of(plans.back(), *shape, datasets);
@@ -303,22 +310,20 @@ ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Data
 std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
                                 const Going& going) {
   MadeRun made;
-  RunRecord& record = made.record;
+  RunRecord& record = made[run.row];
   TrainingTime time;
   std::vector<double> seconds;
   const auto take_snapshot = [&](Model& model, int64_t step) {
     // The last step of a run makes no update, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshot_probes.empty() || !fresh) return;
-    record.snapshots.push_back(measured(run, run.grounds, run.snapshot_probes, model, step));
+    record.snapshots.push_back(measured(run.config, run.grounds, run.snapshot_probes, model, step));
     seconds.push_back(time.seconds());
   };
   TrainerOptions options;
   options.progress = false;
   options.device = run.device;
-  options.open = [&](std::string_view name, std::string_view split) {
-    return datasets.get(std::string(name), std::string(split));
-  };
+  options.open = opener_of(datasets);
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   options.watch = [&](Model& model, int64_t step) {
     if (!going(run.images(step))) return false;
@@ -333,8 +338,8 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
     const auto found = run.after.find(phase);
     if (found == run.after.end()) return;
     const PhaseProbes& wanted = found->second;
-    Measurement now = measured(run, wanted.grounds, wanted.probes, model, step);
-    Measurement& to = wanted.row.empty() ? after : made.earlier[wanted.row].final;
+    Measurement now = measured(run.config, wanted.grounds, wanted.probes, model, step);
+    Measurement& to = wanted.row.empty() ? after : made[wanted.row].final;
     to.step = step;
     for (const auto& [metric, name] : wanted.names) {
       if (now.numbers.contains(metric)) to.numbers[name] = now.numbers.at(metric);
@@ -350,7 +355,7 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
   if (!seconds.empty()) seconds.back() = time.seconds();
-  record.final = measured(run, run.grounds, run.probes, *model, result.steps);
+  record.final = measured(run.config, run.grounds, run.probes, *model, result.steps);
   record.final.numbers.merge(after.numbers);
   record.final.tables.merge(after.tables);
   add_best(run.best, record);

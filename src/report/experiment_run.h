@@ -17,7 +17,7 @@
 #include "moesaic/report/runs.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
-#include "run_pool.h"
+#include "run_rows.h"
 
 namespace moesaic {
 
@@ -42,20 +42,15 @@ struct PhaseProbes {
   std::string row;                           ///< Row of the results, "" for the run's own.
 };
 
-/// A row of the results that is measured at the end of a phase.
-struct EarlierRow {
-  std::string name;
-  std::vector<Metric> metrics;
-};
-
 struct ExperimentRun {
+  std::string row;
   RunConfig config;
   std::string device = "cpu";
   Grounds grounds;                            ///< Those of the last phase.
   std::vector<const Probe*> probes;           ///< All applicable probes, for its end.
   std::vector<const Probe*> snapshot_probes;  ///< Probes of snapshots.
   std::map<std::string, PhaseProbes> after;   ///< By phase.
-  std::vector<EarlierRow> earlier;            ///< In the order of their phases.
+  std::vector<FilledRow> earlier;             ///< In the order of their phases.
   std::vector<Metric> metrics;                ///< Metrics of all other probes.
   std::vector<Metric> snapshot_metrics;
   std::vector<std::string> best;       ///< Metrics whose best snapshot is a metric, best_<name>.
@@ -72,10 +67,14 @@ struct ExperimentRun {
 /// Plans the runs of a row. Throws Error (usage) for inconsistent settings and unknown probes.
 ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets);
 
-struct MadeRun {
-  RunRecord record;
-  std::map<std::string, RunRecord> earlier;  ///< Those of earlier rows, by name.
-};
+/// Returns the measurement of a network at a step of such a run. `proceed` is called after each
+/// batch; it may throw.
+Measurement measured(const RunConfig& config, const Grounds& grounds,
+                     const std::vector<const Probe*>& probes, Model& model, int64_t step,
+                     const std::function<bool(int64_t, int64_t)>& proceed = {});
+
+/// Returns what opens these data in a run.
+DatasetOpener opener_of(Datasets& datasets);
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
 /// for the seconds that it took to converge.

@@ -94,4 +94,16 @@ bool make_runs(const std::vector<int64_t>& images, const ReproduceOptions& optio
   return RunPool(images, options, make).run();
 }
 
+bool make_runs_in_turn(size_t count, const ReproduceOptions& options, const MakeRun& make) {
+  const auto going = [&](int64_t) { return options.stop == nullptr || !options.stop->requested(); };
+  try {
+    for (size_t task = 0; task < count; ++task) {
+      if (!going(0) || !make(task, going)) return false;
+    }
+    return true;
+  } catch (const Stopped&) {
+    return false;
+  }
+}
+
 }  // namespace moesaic

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/runs.h"
+#include "sweep_runs.h"
 
 namespace moesaic {
 namespace {
@@ -69,6 +71,31 @@ ConfigProblem size_problem(const std::vector<std::string>& rows, const std::stri
   return {};
 }
 
+std::vector<std::string> names_of_rows(const RunsConfig& config) {
+  if (config.sweep.is_given()) return sweep_rows(config);
+  std::vector<std::string> names;
+  for (const PlannedRow& row : planned_rows(config)) {
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+ConfigProblem grid_problem(const RunsConfig& config) {
+  for (const char* key : {"whole", "by_layer", "criteria", "replace", "images", "finetuned",
+                          "recover", "throughput", "export", "kept"}) {
+    if (config.source.find(key) == nullptr) continue;
+    return {fmt::format("'{}' is for networks that are pruned: give 'keep', too", key), {key}};
+  }
+  for (size_t i = 0; i < config.grid.size(); ++i) {
+    if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
+  }
+  if (grid_rows(config) > kMaxRows) {
+    return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
+  }
+  if (!config.rows.empty() || !config.grid.empty()) return {};
+  return {"there is neither a grid nor a row, nor 'keep'", {"rows", "grid"}};
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const PlotConfig& config) {
@@ -92,29 +119,19 @@ ConfigProblem config_problem(const FitConfig& config) {
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config) {
-  if (const auto metric = repeated(config.best)) {
-    return {fmt::format("the metric '{}' is listed twice", *metric), {"best"}};
+  for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
+                                             std::tuple("metric", "converged", &config.converged),
+                                             std::tuple("probe", "probes", &config.probes)}) {
+    const auto name = repeated(*names);
+    if (name) return {fmt::format("the {} '{}' is listed twice", what, *name), {setting}};
   }
-  if (const auto metric = repeated(config.converged)) {
-    return {fmt::format("the metric '{}' is listed twice", *metric), {"converged"}};
-  }
-  const auto probe = repeated(config.probes);
-  if (!probe) return {};
-  return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
+  return {};
 }
 
 ConfigProblem config_problem(const RunsConfig& config) {
-  for (size_t i = 0; i < config.grid.size(); ++i) {
-    if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
-  }
-  if (grid_rows(config) > kMaxRows) {
-    return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
-  }
-  std::vector<std::string> names;
-  for (const PlannedRow& row : planned_rows(config)) {
-    for (std::string& name : row.names()) names.push_back(std::move(name));
-  }
-  if (names.empty()) return {"there is neither a grid nor a row", {"rows", "grid"}};
+  ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
+  if (!problem.empty()) return problem;
+  std::vector<std::string> names = names_of_rows(config);
   for (const std::string& name : names) {
     if (one_line(name, name.size()) != name) {
       return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
@@ -122,7 +139,8 @@ ConfigProblem config_problem(const RunsConfig& config) {
     }
   }
   if (const auto name = repeated(names)) {
-    return {fmt::format("two rows are called '{}'", *name), {"rows", "grid"}};
+    return {fmt::format("two rows are called '{}'", *name),
+            {"rows", "grid", "keep", "criteria", "by_layer"}};
   }
   if (const auto probe = repeated(config.probes)) {
     return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
@@ -137,19 +155,20 @@ ConfigProblem config_problem(const RunsConfig& config) {
   for (const FitConfig& fit : config.fits) names.push_back(fit.name);
   for (const PlotConfig& plot : config.plots) {
     for (const std::string& curve : plot.series) {
-      if (const ConfigProblem problem = size_problem(names, curve, plot.x); !problem.empty()) {
-        return problem;
-      }
+      problem = size_problem(names, curve, plot.x);
+      if (!problem.empty()) return problem;
     }
   }
   for (const RatioConfig& ratio : config.ratios) {
     for (const std::string& side : {ratio.over, ratio.under}) {
-      const ConfigProblem problem =
-          ratio.reaches ? size_problem(names, side, ratio.x) : row_problem(names, side);
+      problem = ratio.reaches ? size_problem(names, side, ratio.x) : row_problem(names, side);
       if (!problem.empty()) return problem;
     }
   }
   for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
+  for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
+    if (config.sweep.is_given() && is_row_of_some_sweep(config, row)) names.push_back(row);
+  }
   return paper_problem(config.paper, names);
 }
 

@@ -51,13 +51,6 @@ ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
 
 }  // namespace
 
-void beside_paper(ResultRow& row, const PaperValues& values) {
-  const std::optional<PaperNumber> paper = paper_number(values, row.name, row.metric);
-  if (!paper) return;
-  row.paper = paper->value;
-  row.paper_std = paper->std;
-}
-
 std::vector<ResultRow> runs_results(const RunsConfig& config,
                                     const std::vector<MeasuredRow>& rows) {
   std::vector<ResultRow> results;
@@ -71,19 +64,19 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       if (metric.is_table || values.empty()) continue;
       ResultRow result = row_of_runs(row.name, metric.name, std::move(values));
       result.digits = metric.digits;
-      beside_paper(result, config.paper);
       results.push_back(std::move(result));
     }
   }
-  for (const FitConfig& fit : config.fits) {
-    results.push_back(fitted(fit, rows));
-    beside_paper(results.back(), config.paper);
-  }
+  for (const FitConfig& fit : config.fits) results.push_back(fitted(fit, rows));
   for (const RatioConfig& ratio : config.ratios) {
     std::optional<ResultRow> made = ratio_row(ratio, results);
-    if (!made) continue;
-    beside_paper(*made, config.paper);
-    results.push_back(std::move(*made));
+    if (made) results.push_back(std::move(*made));
+  }
+  for (ResultRow& row : results) {
+    const std::optional<PaperNumber> paper = paper_number(config.paper, row.name, row.metric);
+    if (!paper) continue;
+    row.paper = paper->value;
+    row.paper_std = paper->std;
   }
   return results;
 }

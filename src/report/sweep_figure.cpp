@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "moesaic/report/measurement.h"
 #include "moesaic/report/sweep_report.h"
 #include "plots/panels.h"
 
@@ -66,8 +65,8 @@ constexpr std::string_view kSweepPanels =
 )";
 
 /// Returns the choices by layer: the sizes that are no number.
-std::vector<SweepSize> choices_of(const SweepOutcome& outcome) {
-  std::vector<SweepSize> choices = outcome.sizes;
+std::vector<SweepSize> choices_of(const SweepPlan& plan) {
+  std::vector<SweepSize> choices = plan.sizes;
   std::erase_if(choices, [](const SweepSize& size) { return size.count > 0; });
   return choices;
 }
@@ -78,53 +77,55 @@ std::string letter_of(size_t choice) {
   return choice < 26 ? letter : letter + std::to_string(choice / 26);
 }
 
-/// Returns the lines of one size: what every criterion came to.
-std::string data_line(const SweepOutcome& outcome, size_t i,
-                      const std::vector<std::vector<WorkFraction>>& fractions) {
-  const SweepSize& size = outcome.sizes[i];
+/// Returns the line of one size: what every criterion came to.
+std::string data_line(const SweepPlan& plan, const SweepSize& size, const Results& results) {
   std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
-  for (size_t c = 0; c < outcome.criteria.size(); ++c) {
-    const SweepPoint& point = outcome.at(size.name, outcome.criteria[c]);
-    const WorkFraction& fraction = fractions[c][i];
-    const Moments pruned = moments(point.accuracy), recovered = moments(point.accuracy_recovered);
+  for (const std::string& criterion : plan.criteria) {
+    const std::string row = sweep_row(size.name, criterion);
+    const auto value = [&](const char* metric) { return sweep_value(results, row, metric); };
+    const auto spread = [&](const char* metric) {
+      return results.find(row, metric)->std.value_or(0.0);
+    };
     text += fmt::format("\t{:.3f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}",
-                        100.0 - fraction.parameters, pruned.mean, pruned.std, recovered.mean,
-                        recovered.std, fraction.flops, fraction.time);
+                        value("parameters_pruned"), value("accuracy"), spread("accuracy"),
+                        value("accuracy_recovered"), spread("accuracy_recovered"),
+                        100.0 - value("flops_saved"), 100.0 - value("time_saved"));
   }
   return text + "\n";
 }
 
 /// Returns a block of the numbers of experts and, where there are any, one of the choices by layer.
-std::string data_of(const SweepOutcome& outcome) {
+std::string data_of(const SweepPlan& plan, const Results& results) {
   std::string counts = "# experts";
-  for (const std::string& criterion : outcome.criteria) {
+  for (const std::string& criterion : plan.criteria) {
     for (const char* what : {"parameters pruned, %", "accuracy, %", "std", "recovered, %", "std",
                              "FLOPs, %", "forward time, %"}) {
       counts += fmt::format("\t{}: {}", criterion, what);
     }
   }
   counts += "\n";
-  std::vector<std::vector<WorkFraction>> fractions;
-  for (const std::string& c : outcome.criteria) fractions.push_back(work_fractions(outcome, c));
   std::string choices;
-  for (size_t i = 0; i < outcome.sizes.size(); ++i) {
-    (outcome.sizes[i].count > 0 ? counts : choices) += data_line(outcome, i, fractions);
+  for (const SweepSize& size : plan.sizes) {
+    (size.count > 0 ? counts : choices) += data_line(plan, size, results);
   }
   return counts + (choices.empty() ? "" : "\n\n" + choices);
 }
 
+/// Returns the fraction of parameters, in %, that the first criterion's network of a size lacks.
+double pruned_of(const SweepPlan& plan, const SweepSize& size, const Results& results) {
+  return sweep_value(results, sweep_row(size.name, plan.criteria.front()), "parameters_pruned");
+}
+
 /// Returns tics where the first criterion's markers stand, one for all that have the same text.
-std::string tics_of(const SweepOutcome& outcome) {
+std::string tics_of(const SweepPlan& plan, const Results& results) {
   struct Tic {
     std::string percent, sizes;
     double place = 0.0;
   };
   std::vector<Tic> tics;
-  const auto fractions = work_fractions(outcome, outcome.criteria.front());
   size_t choices = 0;
-  for (size_t i = 0; i < outcome.sizes.size(); ++i) {
-    const double pruned = 100.0 - fractions[i].parameters;
-    const SweepSize& size = outcome.sizes[i];
+  for (const SweepSize& size : plan.sizes) {
+    const double pruned = pruned_of(plan, size, results);
     const std::string name = size.count > 0 ? std::to_string(size.count) : letter_of(choices++);
     const std::string percent = fmt::format("{:.0f}", pruned);
     const auto same = std::find_if(tics.begin(), tics.end(),
@@ -142,20 +143,15 @@ std::string tics_of(const SweepOutcome& outcome) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// Returns the fraction of parameters, in %, that the first criterion's smallest network lacks.
-double largest_pruned(const SweepOutcome& outcome) {
-  double pruned = 0.0;
-  for (const WorkFraction& fraction : work_fractions(outcome, outcome.criteria.front())) {
-    pruned = std::max(pruned, 100.0 - fraction.parameters);
-  }
-  return pruned;
-}
-
 }  // namespace
 
-Figure sweep_figure(const SweepOutcome& outcome) {
-  const bool bars = outcome.runs() > 1;
-  const std::vector<SweepSize> choices = choices_of(outcome);
+Figure sweep_figure(const SweepPlan& plan, const Results& results) {
+  const bool bars = results.rows.front().runs > 1;
+  double most_pruned = 0.0;
+  for (const SweepSize& size : plan.sizes) {
+    most_pruned = std::max(most_pruned, pruned_of(plan, size, results));
+  }
+  const std::vector<SweepSize> choices = choices_of(plan);
   std::string lines;
   for (size_t i = 0; i < choices.size(); ++i) {
     lines += " . \"\\n\" . " + plot_name(letter_of(i) + ": " + choices[i].text);
@@ -163,25 +159,25 @@ Figure sweep_figure(const SweepOutcome& outcome) {
   // The figure grows for the lines of choices under the axis and for those of the key above it.
   constexpr int kHeight = 450, kLine = 18, kRows = 3;
   constexpr double kAround = 0.25 * kHeight;
-  const int rows = std::max(kRows, (static_cast<int>(outcome.criteria.size()) + 3) / 2);
+  const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
   const int under = kLine * static_cast<int>(choices.size()), above = kLine * (rows - kRows);
   const int height = kHeight + under + above;
   std::string head = script_head("figure");
-  head += fmt::format("criteria = '{}'\n", fmt::join(outcome.criteria, " "));
-  head += fmt::format("experts = {}\n", outcome.experts);
+  head += fmt::format("criteria = '{}'\n", fmt::join(plan.criteria, " "));
+  head += fmt::format("experts = {}\n", plan.experts);
   head += fmt::format("choices = ''{}  # by layer, called a, b and so on\n", lines);
   head += fmt::format("chosen = {}  # criteria that have them\n",
-                      choices.empty() ? 0 : outcome.criteria.size());
+                      choices.empty() ? 0 : plan.criteria.size());
   head += fmt::format("whole = {}  # the network that the fractions are of\n",
-                      plot_name(largest_text(outcome, outcome.criteria.front())));
-  head += fmt::format("span = {:.3f}\n", bars ? largest_pruned(outcome) : 0.0);
+                      plot_name(largest_text(plan, results, plan.criteria.front())));
+  head += fmt::format("span = {:.3f}\n", bars ? most_pruned : 0.0);
   head += fmt::format("rows = {}  # of the key\n", rows);
   head += fmt::format("bottom = {:.4f}\ntop = {:.4f}\n", (kAround + under) / height,
                       1.0 - (kAround + above) / height);
   head += fmt::format("set errorbars {}\n", bars ? "0.5" : "0");
-  head += fmt::format("set xtics ({})\n", tics_of(outcome));
+  head += fmt::format("set xtics ({})\n", tics_of(plan, results));
   head += std::string(kSweepStyle) + for_both_files(960, height);
-  return {head + std::string(kSweepPanels), data_of(outcome)};
+  return {head + std::string(kSweepPanels), data_of(plan, results)};
 }
 
 }  // namespace moesaic

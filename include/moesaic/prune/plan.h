@@ -105,6 +105,21 @@ KeptExperts check_keep(const Model& model, const KeepSpec& keep);
 std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
                                   int64_t count);
 
+/// Numbers of experts, of the network or of each group, between which a search chooses.
+struct CountRange {
+  int64_t least;  ///< Of fewer no token could select its experts.
+  int64_t most;   ///< Removes none.
+};
+
+/// Returns the range of the scope of `keep`, over the blocks that it does not leave whole.
+CountRange count_range(const Model& model, const KeepSpec& keep);
+
+/// Returns `kept` without the expert of lowest score of each of the layer's groups that has more
+/// than a token selects; nothing where none has.
+std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
+                                                  const std::vector<int64_t>& kept,
+                                                  const std::vector<double>& scores);
+
 /// Returns the first experts of each group, as many as the rule keeps: the shape of a pruned layer
 /// before there are scores. Checks nothing.
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);

@@ -14,6 +14,7 @@
 #include "moesaic/report/paper.h"
 #include "moesaic/report/ratio.h"
 #include "moesaic/report/results.h"
+#include "moesaic/report/sweep.h"
 
 namespace moesaic {
 
@@ -104,6 +105,7 @@ struct RunsConfig {
   Value train, set;
   std::vector<RowConfig> rows;
   std::vector<std::vector<RowConfig>> grid;
+  SweepConfig sweep;
   std::string separator = ", ";
   std::vector<std::string> probes = {"test_accuracy", "entropy", "steps"};
   std::map<std::string, std::map<std::string, std::string>> after;
@@ -124,10 +126,11 @@ void describe(Fields& f, RunsConfig& c) {
     between(1, 10000));
   f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
     at_least(0));
-  f("train", c.train, "the run that rows change", required);
+  f("train", c.train, "the run that rows change, or that is pruned to 'keep' experts", required);
   f("set", c.set, "settings of every run, by dotted name, before those of its row");
   f("rows", c.rows, "what is run, one by one");
   f("grid", c.grid, "and axes, each a list of points: a row for one point of each");
+  describe(f, c.sweep);
   f("separator", c.separator, "between the names of a row's points");
   f("probes", c.probes, "what is measured at the end of a run");
   f("after", c.after,
@@ -162,16 +165,14 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 /// Checks every row and returns a table of them as text: runs, phases and updates.
 std::string plan_rows_of(const RunsConfig& config);
 
-/// Makes all runs, in parallel on one thread each; run i of a row is a function of its settings and
-/// seed + i. Writes config.json and runs.json, with every finished run, to `out`, so that the same
-/// call continues after an interruption. Returns false, with `rows` incomplete, if a signal stopped
-/// it. Throws Error (usage) for settings that do not fit each other and for metrics that no row
-/// has, before anything is trained, and if `out` was made with other settings.
+/// Makes all runs, in parallel on one thread each, or where rows are pruned networks one after the
+/// other with a folder each; run i of a row is a function of its settings and seed + i. Writes
+/// config.json and runs.json, with every finished run, to `out`, so that the same call continues
+/// after an interruption, and other rows may join. Returns false, with `rows` incomplete, if a
+/// signal stopped it. Throws Error (usage) for settings that do not fit each other and for metrics
+/// that no row has, before anything is trained, and if `out` was made with other settings.
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
-
-/// Adds what a paper prints for this row, if anything.
-void beside_paper(ResultRow& row, const PaperValues& values);
 
 /// Returns every number of every row, in the order of the probes: mean and standard deviation over
 /// the runs beside the paper's values; then the exponents of the fits, one for each run that all of

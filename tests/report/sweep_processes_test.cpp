@@ -15,12 +15,12 @@
 namespace moesaic::sweep_test {
 namespace {
 
-TEST_F(PruneSweepRun, ProcessesShareItsNetworks) {
+TEST_F(SweepRuns, ProcessesShareItsNetworks) {
   const std::vector<std::string> changes = {"runs=2"};
   std::string expected;
   // In a thread too: rounding depends on how many threads a process has.
-  test::run_processes(1, {}, [&](const auto&) { expected = numbers(run(temp / "one", changes)); });
-  SweepOutcome outcome;
+  test::run_processes(1, {}, [&](const auto&) { expected = run(temp / "one", changes).numbers(); });
+  Outcome outcome;
   std::mutex mutex;
   std::array<std::set<std::string>, 3> opened;
   test::run_processes(3, {}, [&](const auto& processes) {
@@ -31,20 +31,20 @@ TEST_F(PruneSweepRun, ProcessesShareItsNetworks) {
       opened.at(static_cast<size_t>(rank)).insert(std::string(split));
       return open_tiny(name, split);
     };
-    SweepOutcome own;
-    EXPECT_TRUE(run_prune_sweep(config_of(changes), options, own));
-    EXPECT_EQ(own.points.empty(), !processes->leads()) << "process 0 measures";
+    Outcome own;
+    EXPECT_TRUE(measure_rows(config_of(changes), options, own.rows));
+    EXPECT_EQ(own.rows.empty(), !processes->leads()) << "process 0 has the results";
     if (processes->leads()) outcome = std::move(own);
   });
-  EXPECT_EQ(numbers(outcome), expected);
+  EXPECT_EQ(outcome.numbers(), expected);
   for (const auto& splits : opened) EXPECT_TRUE(splits.contains("train"));
 }
 
 /// A signal that comes to one process while it trains.
-TEST_F(PruneSweepRun, ASignalToOneProcessStopsAllAndTheyGoOn) {
-  const std::string expected = numbers(run(temp / "one"));
+TEST_F(SweepRuns, ASignalToOneProcessStopsAllAndTheyGoOn) {
+  const std::string expected = run(temp / "one").numbers();
   const auto run_shared = [&](bool stops) {
-    SweepOutcome outcome;
+    Outcome outcome;
     std::array<bool, 2> complete = {};
     const StopSignal stop;
     std::atomic<bool> raised = !stops;  // A second signal would end the program.
@@ -57,14 +57,14 @@ TEST_F(PruneSweepRun, ASignalToOneProcessStopsAllAndTheyGoOn) {
         if (leads && split == "train" && !raised.exchange(true)) std::raise(SIGINT);
         return open_tiny(name, split);
       };
-      SweepOutcome own;
+      Outcome own;
       complete.at(static_cast<size_t>(processes->rank())) =
-          run_prune_sweep(config_of(), options, own);
+          measure_rows(config_of(), options, own.rows);
       if (processes->leads()) outcome = std::move(own);
     });
     EXPECT_EQ(complete[0], !stops);
     EXPECT_EQ(complete[1], !stops);
-    return numbers(outcome);
+    return outcome.numbers();
   };
   run_shared(true);
   EXPECT_EQ(run_shared(false), expected);

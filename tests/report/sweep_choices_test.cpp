@@ -4,44 +4,51 @@
 
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/report/prune_sweep.h"
 #include "report/sweep_fixture.h"
 
 namespace moesaic::sweep_test {
 namespace {
 
-using PruneSweepChoices = PruneSweepRun;
+using SweepChoices = SweepRuns;
 
-TEST_F(PruneSweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
-  const SweepOutcome outcome =
-      run(out, {"keep=[2]", "export=null", "criteria=[\"random\"]", "train.model.name=e3",
-                "train.model.encoder.moe.ensemble_size=2", kTwoLayers,
-                "train.model.encoder.moe.router.num_selected_experts=1",
-                "train.phases.pretrain.loss=ensemble_softmax",
-                "train.phases.finetune.loss=ensemble_softmax", "recover.loss=ensemble_softmax",
-                R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"});
+std::vector<std::string> texts_of(const std::vector<std::string>& changes) {
   std::vector<std::string> texts;
-  for (const SweepSize& size : outcome.sizes) texts.push_back(size.text);
-  EXPECT_EQ(texts, (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
+  for (const SweepSize& size : sweep_plan(config_of(changes)).sizes) texts.push_back(size.text);
+  return texts;
 }
 
-TEST_F(PruneSweepChoices, BlocksThatAreWholeKeepTheirExperts) {
+TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
+  const std::vector<std::string> changes = {"keep=[2]",
+                                            "export=null",
+                                            "criteria=[\"random\"]",
+                                            "train.model.name=e3",
+                                            "train.model.encoder.moe.ensemble_size=2",
+                                            kTwoLayers,
+                                            "train.model.encoder.moe.router.num_selected_experts=1",
+                                            "train.phases.pretrain.loss=ensemble_softmax",
+                                            "train.phases.finetune.loss=ensemble_softmax",
+                                            "recover.loss=ensemble_softmax",
+                                            R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"};
+  EXPECT_EQ(run(out, changes).networks(), 2u);
+  EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
+}
+
+TEST_F(SweepChoices, BlocksThatAreWholeKeepTheirExperts) {
   run(out, {"keep=[2]", "whole=[1]", kTwoLayers});
   const auto blocks = load_model(first / "keep2-random")->moe_blocks();
   EXPECT_EQ(blocks[0].layer->kept().size(), 2u);
   EXPECT_EQ(blocks[1].layer->kept().size(), 4u);
 }
 
-TEST_F(PruneSweepChoices, ChoicesByLayerStandBesideNumbers) {
+TEST_F(SweepChoices, ChoicesByLayerStandBesideNumbers) {
   const std::string choices = R"(by_layer=[{"name": "half_of-1", "keep": {"1": 2}},
     {"name": "ids", "keep": {"0": [0, 3], "1": 3}},
     {"name": "but-0", "keep": {"count": 2, "whole": [0]}}])";
-  const SweepOutcome outcome = run(out, {"keep=[4, 2]", "export=null", kTwoLayers, choices});
-  std::vector<std::string> texts;
-  for (const SweepSize& size : outcome.sizes) texts.push_back(size.text);
-  EXPECT_EQ(texts, (std::vector<std::string>{"4 of 4", "2 of 4", "half_of-1 (4, 2)", "ids (2, 3)",
-                                             "but-0 (4, 2)"}));
-  ASSERT_EQ(outcome.points.size(), 5u * 2u);
+  const std::vector<std::string> changes = {"keep=[4, 2]", "export=null", kTwoLayers, choices};
+  const Outcome outcome = run(out, changes);
+  EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"4 of 4", "2 of 4", "half_of-1 (4, 2)",
+                                                         "ids (2, 3)", "but-0 (4, 2)"}));
+  ASSERT_EQ(outcome.networks(), 5u * 2u);
   const auto kept = [&](const char* name) {
     std::vector<size_t> counts;
     for (const MoEBlock& block : load_model(first / name)->moe_blocks()) {
@@ -53,15 +60,15 @@ TEST_F(PruneSweepChoices, ChoicesByLayerStandBesideNumbers) {
   EXPECT_EQ(kept("pruned/half_of-1.router-norm-change"), (std::vector<size_t>{4, 2}));
   EXPECT_EQ(load_model(first / "ids.random")->moe_blocks()[0].layer->kept(),
             (std::vector<int64_t>{0, 3}));
-  const int64_t whole = outcome.at("keep4", "random").parameters;
-  EXPECT_EQ(whole - outcome.at("half_of-1", "random").parameters, 2 * 144);
-  EXPECT_EQ(whole - outcome.at("ids", "random").parameters, 3 * 144);
+  const double whole = outcome.at("keep4/random", "parameters");
+  EXPECT_EQ(whole - outcome.at("half_of-1/random", "parameters"), 2 * 144);
+  EXPECT_EQ(whole - outcome.at("ids/random", "parameters"), 3 * 144);
   // A choice that is another one's under a second name is the same network.
-  EXPECT_EQ(outcome.at("half_of-1", "random").accuracy_recovered,
-            outcome.at("but-0", "random").accuracy_recovered);
+  EXPECT_EQ(outcome.at("half_of-1/random", "accuracy_recovered"),
+            outcome.at("but-0/random", "accuracy_recovered"));
 }
 
-TEST_F(PruneSweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
+TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
   const auto choice = [](const char* name, const char* keep) {
     return std::string(R"(by_layer=[{"name": ")") + name + R"(", "keep": )" + keep + "}]";
   };
@@ -73,19 +80,20 @@ TEST_F(PruneSweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnoth
   };
   run(out, plain);
   EXPECT_EQ(read_text(out / "config.json").find("by_layer"), std::string::npos);
-  const SweepOutcome one = run(out, with(choice("first", R"({"0": 2})")));
-  const SweepOutcome other = run(out, with(choice("second", R"({"0": 2, "1": 2})")));
-  EXPECT_EQ(other.points.size(), 4u);
+  const Outcome one = run(out, with(choice("first", R"({"0": 2})")));
+  const Outcome other = run(out, with(choice("second", R"({"0": 2, "1": 2})")));
+  EXPECT_EQ(other.networks(), 4u);
   const std::string folder = fs::canonical(out).string();
-  EXPECT_EQ(error_of([&] { run(out, with(choice("first", R"({"0": 3})"))); }),
-            "usage: " + folder +
-                ": cannot resume with other settings: 'by_layer.first.0' was 2 and is 3 now; set "
-                "back what changed or give another --out");
-  const SweepOutcome again = run(out, with(choice("first", R"({"0": 2})")));
-  EXPECT_EQ(numbers(again), numbers(one));
+  EXPECT_EQ(
+      error_of([&] { run(out, with(choice("first", R"({"0": 3})"))); }),
+      "usage: " + folder +
+          ": was made with other settings: 'runs.by_layer.first.0' was 2 and is 3 now; set back "
+          "what changed or give another --out");
+  const Outcome again = run(out, with(choice("first", R"({"0": 2})")));
+  EXPECT_EQ(again.numbers(), one.numbers());
 }
 
-TEST_F(PruneSweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
+TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
   const auto expect = [&](const std::string& choices, const std::string& part) {
     const std::string text = error_of([&] {
       run(out, {"keep=[4]", "export=null", "by_layer=" + choices});
@@ -98,14 +106,14 @@ TEST_F(PruneSweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
   expect(R"([{"name": "a", "keep": {"1": 5}}])", "cannot keep 5 experts");
   expect(R"([{"name": "a", "keep": {"1": 1}}])", "that a token selects");
   expect(R"([{"name": "a", "keep": {"1": 2}}, {"name": "a", "keep": 3}])",
-         "two choices called 'a'");
+         "two rows are called 'a/router-norm-change'");
   expect(R"([{"name": "keep3", "keep": {"1": 2}}])", "not begin like that of a number");
   expect(R"([{"name": "a/b", "keep": {"1": 2}}])", "may hold letters");
   expect(R"([{"name": "a", "keep": "file.json"}])", "names no file");
   expect(R"([{"name": "a"}])", "missing key 'keep'");
 }
 
-TEST_F(PruneSweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
+TEST_F(SweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
   const auto with = [](const char* keep) {
     return std::vector<std::string>{
         "keep=[4]", "export=null",
@@ -116,10 +124,10 @@ TEST_F(PruneSweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
   EXPECT_NE(error_of([&] { run(out, with(R"({"1": 5})")); }).find("cannot keep 5"),
             std::string::npos);
   EXPECT_EQ(read_text(out / "config.json"), before);
-  EXPECT_EQ(run(out, with(R"({"1": 3})")).points.size(), 4u) << "the name is free";
+  EXPECT_EQ(run(out, with(R"({"1": 3})")).networks(), 4u) << "the name is free";
 }
 
-TEST_F(PruneSweepChoices, APapersValuesMayBeOfChoicesByLayer) {
+TEST_F(SweepChoices, APapersValuesMayBeOfChoicesByLayer) {
   const auto paper = [&](const std::string& row, const std::vector<std::string>& more = {}) {
     std::vector<std::string> changes = {"paper={\"" + row + "\": {\"flops_saved\": 1}}"};
     changes.insert(changes.end(), more.begin(), more.end());

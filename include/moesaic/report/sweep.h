@@ -36,7 +36,7 @@ struct LayerChoice {
 };
 template <class Fields>
 void describe(Fields& f, LayerChoice& c) {
-  f("name", c.name, "of its rows", required, not_empty);
+  f("name", c.name, "name of its rows", required, not_empty);
   f("keep", c.keep,
     "what stays: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and its like",
     required);
@@ -69,8 +69,8 @@ void describe(Fields& f, SweepConfig& c) {
   f("replace", c.replace, "what removed experts leave to tokens that still select them",
     one_of({kReplaceByNothing, kReplaceByMean}));
   f("images", c.images,
-    "of the last phase's data, its validation split where there is one, for criteria and means "
-    "that need them",
+    "number of images for criteria and means that need them, from the last phase's validation "
+    "split, or its training data where there is none",
     between(1, kMaxSteps));
   f("finetuned", c.finetuned,
     "run or checkpoint that takes the place of training: the last phase of train says its data, "

@@ -261,7 +261,7 @@ TEST_F(Extends, AMissingFileIsNamedWithTheNearestOne) {
   put("a.json", "{\n  \"train\": {\"extends\": \"recipes/seting1.json\"}}");
   EXPECT_EQ(error("a.json"),
             "a.json:2:24: extends 'recipes/seting1.json': no such file; did you mean "
-            "'setting1.json'?");
+            "'recipes/setting1.json'?");
 }
 
 TEST_F(Extends, CirclesAndWhatIsNoObjectAreRefused) {
@@ -317,8 +317,12 @@ TEST(Override, FindsListItemsByIndexAndName) {
   EXPECT_EQ(set_error(text, "phases.fintune.lr=4"),
             "argument 'phases.fintune.lr=4': 'phases' holds 3 items and none is 'fintune'; did you "
             "mean 'finetune'?");
-  EXPECT_THAT(set_error(text, "phases.3.lr=4"), HasSubstr("holds 3 items and none is '3'"));
-  EXPECT_THAT(set_error(text, "phases.-1.lr=4"), HasSubstr("none is '-1'"));
+  EXPECT_THAT(set_error(text, "phases.3.opt.lr=4"),
+              HasSubstr("holds 3 items and none is '3'; choose one of pretrain, finetune, e.g. "
+                        "phases.pretrain.opt.lr"));
+  EXPECT_THAT(set_error(text, "phases.-1=4"), HasSubstr("none is '-1'; choose one of pretrain, "
+                                                        "finetune, e.g. phases.pretrain"));
+  EXPECT_THAT(set_error(text, "phases.opt.lr=4"), HasSubstr("e.g. phases.pretrain.opt.lr"));
   EXPECT_EQ(set_error(text, "phases.2.lr=4"),
             "argument 'phases.2.lr=4': 'phases.2' is the integer 7 and holds no 'lr'");
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <system_error>
 
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
@@ -213,6 +214,13 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
   namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
+  const auto init = started.find("init");
+  std::error_code unknown;
+  // The run goes on from its own checkpoint, so that nothing is read of where init is now.
+  if (!now.init.empty() && init != started.end() && init->is_string() && *init != "" &&
+      !fs::exists(init->get<std::string>(), unknown) && !unknown) {
+    *init = now.init;
+  }
   const auto phases = started.find("phases");
   if (phases == started.end() || !phases->is_array()) return moved;
   for (size_t i = 0; i < std::min(now.phases.size(), phases->size()); ++i) {

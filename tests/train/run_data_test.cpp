@@ -189,6 +189,21 @@ TEST(MovedData, AreNoDataThatPhasesExchange) {
   EXPECT_THAT(moved("mnist", "/old/b"), ::testing::IsEmpty());
 }
 
+TEST(MovedData, TheirProjectsInitMayHaveMovedToo) {
+  const TempDir folder;
+  RunConfig now;
+  now.init = (folder / "new").string();
+  const auto after = [&] {
+    RunData before;
+    nlohmann::ordered_json started = {{"init", (folder / "old").string()}};
+    follow_moved_data(now, started, before);
+    return started.at("init").get<std::string>();
+  };
+  EXPECT_EQ(after(), now.init);
+  fs::create_directory(folder / "old");  // It is another one.
+  EXPECT_EQ(after(), (folder / "old").string());
+}
+
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   run(false);
   put("train/0/more.png", 5);

@@ -314,7 +314,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (!in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
-  if (!started.is_null() && config_.model.is_null()) {
+  if (started.contains("model") && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
   keep_lasting_names(config_);
@@ -377,7 +377,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
 
 void Trainer::check_data(const std::optional<RunData>& started) {
   if (!started) {
-    log_info("{}: an older version began it, so that nothing tells whether its data have changed",
+    log_info("{}: has no data.json, so that nothing tells whether its data have changed",
              options_.out.string());
   }
   const auto changed = [&](const std::string& name, const std::string& split,

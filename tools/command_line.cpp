@@ -152,6 +152,12 @@ std::string in_our_words(const CLI::App& verb, const CLI::Error& error) {
   if (kind == CLI::ExitCodes::RequiredError && what.find("subcommand") != std::string::npos) {
     return did_you_mean("", verbs_of(verb));
   }
+  if (kind == CLI::ExitCodes::ExcludesError) {
+    constexpr std::string_view kVerb = " excludes ";
+    const size_t at = what.find(kVerb);
+    return fmt::format("'{}' and '{}' exclude one another", what.substr(0, at),
+                       what.substr(at + kVerb.size()));
+  }
   if (kind == CLI::ExitCodes::ArgumentMismatch) {
     const std::string option = what.substr(0, what.find(':'));
     const bool twice = what.find("At Most") != std::string::npos;

@@ -77,13 +77,19 @@ void check_order(const PredictArguments& arguments) {
 }
 
 /// Returns the files that are named, and those in the folders that are. What is left out of a
-/// folder is a warning, an error where that is everything.
+/// folder is a warning, an error where that is everything; so are files of a system, which a shell
+/// names by FOLDER/*.
 std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
   std::vector<fs::path> files;
+  LeftOut of_system;
   for (const std::string& name : names) {
     if (!path_exists(name) || !fs::is_directory(name)) {
       check_input_file(name);
-      files.emplace_back(name);
+      if (is_system_file(name)) {
+        of_system.add(WhyLeftOut::hidden, name);
+      } else {
+        files.emplace_back(name);
+      }
       continue;
     }
     const FoundImages found = image_files_in(name);
@@ -95,6 +101,8 @@ std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
     if (!left_out.empty()) log_warning("{}: {}", name, left_out);
     files.insert(files.end(), found.files.begin(), found.files.end());
   }
+  if (files.empty()) fail_usage("no image is named; {}", of_system.text());
+  if (!of_system.empty()) log_warning("{}", of_system.text());
   return files;
 }
 

@@ -78,7 +78,10 @@ void log_usage_error(const std::string& what) {
 }
 
 void let_the_leader_speak() {
-  if (!follows_a_leader()) return;
+  if (!follows_a_leader()) {
+    log_threshold();  // A wrong MOESAIC_LOG is named even where the verb has nothing to say.
+    return;
+  }
   set_log_prefix(fmt::format("process {}: ", rank_of(process_environment())));
   const char* const asked = std::getenv("MOESAIC_LOG");
   if (asked != nullptr && *asked != '\0') return;

@@ -35,6 +35,14 @@ bool exchange(const fs::path& a, const fs::path& b) {
 fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
   if (exchange(fresh, old)) return fresh;
   const fs::path aside = unique_sibling(old).replace_extension(kReplacedSuffix);
+  const std::string name = old.filename().string();
+  // After a crash its name is all that tells where the old directory belongs.
+  if (!aside.filename().string().starts_with("." + name + ".")) {
+    fail(
+        "{}: cannot replace: its name has {} bytes, which are too many on a file system without "
+        "RENAME_EXCHANGE; give it one of at most 200 bytes",
+        old.string(), name.size());
+  }
   rename_or_fail(old, aside);
   if (::rename(fresh.c_str(), old.c_str()) != 0) {
     const int error = errno;

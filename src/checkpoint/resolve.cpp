@@ -25,22 +25,14 @@ namespace {
 
 constexpr std::string_view kStep = "step_";
 
-}  // namespace
-
-namespace {
-
 /// Returns which checkpoints of phases, and best, lie beside those of steps, as a part of a line.
 std::string others_beside(const fs::path& checkpoints) {
   std::vector<std::string> others;
-  std::error_code error, ignored;
   for (const fs::path& folder : {checkpoints, checkpoints.parent_path()}) {
-    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-      const bool staged = it->path().filename().string().starts_with('.');
-      const bool saved = !staged && fs::exists(it->path() / "MANIFEST.json", ignored);
-      if (saved && !step_of(it->path())) others.push_back(it->path().string());
+    for (const fs::path& saved : saved_checkpoints(folder)) {
+      if (!step_of(saved)) others.push_back(saved.string());
     }
   }
-  std::sort(others.begin(), others.end());
   return others.empty() ? "" : fmt::format("; its others are {}", fmt::join(others, ", "));
 }
 
@@ -98,6 +90,17 @@ std::vector<fs::path> step_checkpoints(const fs::path& checkpoints) {
     return std::pair(*step_of(b), a) < std::pair(*step_of(a), b);
   });
   return steps;
+}
+
+std::vector<fs::path> saved_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> saved;
+  std::error_code error, ignored;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const bool staged = it->path().filename().string().starts_with('.');
+    if (!staged && fs::exists(it->path() / kManifestFile, ignored)) saved.push_back(it->path());
+  }
+  std::sort(saved.begin(), saved.end());
+  return saved;
 }
 
 Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/document.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -60,7 +62,7 @@ class Override {
       return target->with(path.front(), apply(target->find(path.front()), here, path.subspan(1)));
     }
     if (target->kind() == Value::Kind::array) {
-      const size_t index = find_item(*target, walked, path.front());
+      const size_t index = find_item(*target, walked, path);
       return target->with(index, apply(&target->items()[index], here, path.subspan(1)));
     }
     fail_usage("{}: '{}' is {} and holds no '{}'", where_, walked, target->described(),
@@ -69,7 +71,8 @@ class Override {
 
  private:
   /// Returns the index of the item given by index or by "name".
-  size_t find_item(const Value& list, const std::string& walked, const std::string& part) const {
+  size_t find_item(const Value& list, const std::string& walked, Path path) const {
+    const std::string& part = path.front();
     const Value::Array& items = list.items();
     size_t index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
@@ -82,12 +85,19 @@ class Override {
       if (name->as_string() == part) return i;
       names.push_back(name->as_string());
     }
-    const std::string hint = names.empty() ? std::string() : "; " + did_you_mean(part, names);
-    const std::string example = hint.starts_with("; choose")
-                                    ? fmt::format(", e.g. {}.{}.{}", walked, names.front(), part)
-                                    : std::string();
-    fail_usage("{}: '{}' holds {} and none is '{}'{}{}", where_, walked,
-               count_text(static_cast<int64_t>(items.size()), "item"), part, hint, example);
+    std::string hint;
+    if (!names.empty()) {
+      // A name stands in place of a number, or is missing before the setting of an item.
+      const bool number = part.find_first_not_of("-0123456789") == std::string::npos;
+      hint = "; " + did_you_mean(number ? "" : part, names);
+      if (hint.starts_with("; choose")) {
+        std::vector<std::string> example = {walked, names.front()};
+        example.insert(example.end(), path.begin() + (number ? 1 : 0), path.end());
+        hint += fmt::format(", e.g. {}", fmt::join(example, "."));
+      }
+    }
+    fail_usage("{}: '{}' holds {} and none is '{}'{}", where_, walked,
+               count_text(static_cast<int64_t>(items.size()), "item"), part, hint);
   }
 
   const std::string& where_;

@@ -92,12 +92,17 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     }
     if (!found.empty()) return found;
   }
-  HelpRows last;  // A part of a key alone: a setting, or a group of them.
-  for (const config_detail::HelpRow& row : rows) {
-    const std::string key = "." + without_items(split(row.key, '.')) + ".";
-    if (key.find("." + path + ".") != std::string::npos) last.push_back(row);
+  // A part of a key alone, a setting or a group of them, or else a word: "threads".
+  for (const bool words : {false, true}) {
+    if (words && nearest(path, known)) break;
+    HelpRows found;
+    for (const config_detail::HelpRow& row : rows) {
+      std::string key = "." + without_items(split(row.key, '.')) + ".";
+      if (words) std::replace(key.begin(), key.end(), '_', '.');
+      if (key.find("." + path + ".") != std::string::npos) found.push_back(row);
+    }
+    if (!found.empty()) return found;
   }
-  if (!last.empty()) return last;
   fail_usage("no setting '{}'; {}", one_line(path), did_you_mean(path, known));
 }
 

@@ -236,6 +236,9 @@ Value read_json(std::string_view text, const std::string& source, const ReadOpti
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     fail_usage("{}: a NUL byte", place(text, nul, source, options.lines));
   }
+  if (without_byte_order_mark(text).find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    fail_usage("{}: empty, not JSON", source);
+  }
   Builder builder(text, source, options);
   Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true,
                   options.comments);

@@ -114,10 +114,6 @@ std::vector<std::string> stored_splits(const DatasetSpec& spec) {
   return format_of(spec).splits(spec);
 }
 
-std::string split_source(const DatasetSpec& spec, std::string_view split) {
-  return format_of(spec).source(spec, std::string(split));
-}
-
 std::string config_problem(const DatasetFile& file) {
   if (!is_file_name(file.name)) {
     return file_name_problem("name", file.name);
@@ -236,7 +232,7 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
   if (!fs::is_directory(folder, error)) {
     // A name without a slash would be that of a described set.
     fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
-               nearest_sibling(folder, Sibling::path));
+               nearest_sibling(folder));
   }
   DatasetSpec spec;
   spec.name = folder.string();

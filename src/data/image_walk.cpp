@@ -96,7 +96,7 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
       if (has_image_name(name)) {
         if (is_link) listing.links.push_back(name);
         listing.images.push_back(std::move(name));
-      } else {
+      } else if (!is_system_file(name)) {
         listing.left_out.add(WhyLeftOut::ending, std::move(name));
       }
       return;
@@ -168,6 +168,13 @@ bool has_image_name(const fs::path& path) {
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return std::find(image_endings().begin(), image_endings().end(), ending) != image_endings().end();
+}
+
+bool is_system_file(const fs::path& path) {
+  constexpr std::array<std::string_view, 4> kNames = {".DS_Store", "Thumbs.db", "ehthumbs.db",
+                                                      "desktop.ini"};
+  const std::string name = path.filename().string();
+  return name.starts_with("._") || std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
 void LeftOut::add(const std::string& folder, const LeftOut& other) {

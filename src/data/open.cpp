@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -32,14 +33,29 @@ const std::vector<std::string>& known_splits() {
   return names;
 }
 
-/// Returns the first part that the folder lacks which has others, or else the first one.
-const DatasetPart& first_missing(const DatasetSpec& spec, const std::vector<DatasetPart>& parts) {
+/// Returns the first part of a split that the folder lacks which has others, or else the first one;
+/// nothing for files that are described otherwise.
+std::optional<DatasetPart> first_missing(const DatasetSpec& spec, const std::string& split) {
+  const std::vector<DatasetPart> parts = format_of(spec).parts(spec, split);
   for (const fs::path& folder : search_folders(spec)) {
     const auto here = [&](const DatasetPart& part) { return path_exists(folder / part.path); };
     const auto missing = std::find_if_not(parts.begin(), parts.end(), here);
     if (missing != parts.end() && std::any_of(parts.begin(), parts.end(), here)) return *missing;
   }
-  return parts.front();
+  return parts.empty() ? std::nullopt : std::optional(parts.front());
+}
+
+/// Returns "file 'x'" or "folder 'x'".
+std::string text_of(const DatasetPart& part) {
+  return fmt::format("{} '{}'", part.is_folder ? "folder" : "file", part.path);
+}
+
+/// Returns which splits can be read where another one cannot, as a part of a line.
+std::string splits_here(const DatasetSpec& spec) {
+  std::vector<std::string> splits = stored_splits(spec);
+  std::erase_if(splits, [&](const std::string& one) { return find_folder(spec, one).empty(); });
+  return splits.empty() ? ""
+                        : fmt::format("; its splits that are here: {}", fmt::join(splits, ", "));
 }
 
 /// Returns which folder may be meant by one that is not there, as a part of a line.
@@ -48,7 +64,7 @@ std::string where_instead(const fs::path& folder, const std::string& part) {
     const fs::path deeper = folder / name;
     if (is_folder(deeper / part)) return fmt::format(", but in '{}/'", deeper.string());
   }
-  return nearest_sibling(folder / part);
+  return nearest_sibling(folder / part, Sibling::name);
 }
 
 /// Returns how the files of a data set are fetched; one of somebody's own description has no name
@@ -65,7 +81,6 @@ std::string fetch_command(const std::string& name) {
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
   std::string what = "files", how = "put them or a link there";
   const std::string wanted = split.empty() ? "train" : split;
-  const std::vector<DatasetPart> parts = format_of(spec).parts(spec, wanted);
   const std::vector<DatasetPart> train = format_of(spec).parts(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail(
@@ -74,12 +89,11 @@ std::string fetch_command(const std::string& name) {
         "two classes or more",
         spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path);
   }
-  if (!parts.empty()) {
-    const DatasetPart& part = first_missing(spec, parts);
-    what = fmt::format("{} '{}'", part.is_folder ? "folder" : "file", part.path);
+  if (const auto part = first_missing(spec, wanted)) {
+    what = text_of(*part);
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") {
-      folders.back() += nearest_sibling(fs::path(spec.name) / part.path);
+      folders.back() += nearest_sibling(fs::path(spec.name) / part->path, Sibling::name);
       how += ", or name it 'test', 'validation' or 'valid'";
     }
   }
@@ -88,8 +102,8 @@ std::string fetch_command(const std::string& name) {
   }
   const std::string package =
       spec.debian_package.empty() ? "" : fmt::format(" or install {}", spec.debian_package);
-  fail("dataset '{}': {} not found in {}; {}{}", spec.name, what, fmt::join(folders, ", "), how,
-       package);
+  fail("dataset '{}': {} not found in {}; {}{}{}", spec.name, what, fmt::join(folders, ", "), how,
+       package, split.empty() ? "" : splits_here(spec));
 }
 
 /// Returns the folder with every file, or else the first one with any.
@@ -289,9 +303,10 @@ std::vector<FileVerification> verify_stored(const DatasetSpec& spec) {
   for (const std::string& split : stored_splits(spec)) {
     const fs::path folder = find_folder(spec, split);
     if (folder.empty()) {
+      const auto part = first_missing(spec, split);
       results.push_back({split,
                          {},
-                         fmt::format("{}: not found in {}", split_source(spec, split),
+                         fmt::format("{} not found in {}", part ? text_of(*part) : split,
                                      search_folders(spec).front().string())});
       continue;
     }
@@ -323,24 +338,36 @@ std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::strin
   return outline_described(load_dataset_spec(name), request(name, split));
 }
 
-bool split_is_here(std::string_view name, std::string_view split) {
-  std::string stored = request(name, split).stored();
+namespace {
+
+/// Returns what of a split is not here, "" where nothing is missing.
+std::string missing_of(std::string_view name, std::string_view split) {
+  std::string stored = request(name, split).stored(), of;
   for (const DatasetSpec& files : file_specs(name)) {
-    if (!files.generated() && find_folder(files, stored).empty()) return false;
+    if (!files.generated() && find_folder(files, stored).empty()) {
+      const auto part = first_missing(files, stored);
+      return part ? text_of(*part) + of + " is" : "its files are";
+    }
     stored = "train";  // All after the base's are backdrops.
+    of = " of its backdrops";
   }
-  return true;
+  return "";
+}
+
+}  // namespace
+
+bool split_is_here(std::string_view name, std::string_view split) {
+  return missing_of(name, split).empty();
 }
 
 std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name,
                                                            std::string_view split) {
   const SplitRequest wanted = request(name, split);
   const DatasetSpec spec = load_dataset_spec(name);
-  if (split_is_here(name, split) || !tells_size(spec, wanted.stored())) {
-    return open_dataset(name, split);
-  }
+  const std::string missing = missing_of(name, split);
+  if (missing.empty() || !tells_size(spec, wanted.stored())) return open_dataset(name, split);
   if (absent_.emplace(name).second) {
-    log_warning("dataset '{}': its files are not here; this is planned by its description{}", name,
+    log_warning("dataset '{}': {} not here; this is planned by its description{}", name, missing,
                 spec.keep_classes.empty() ? "" : ", as if all classes had as many images");
   }
   return outline_dataset(name, split);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -49,6 +50,10 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
   check_new_folder(out, "--out");
   if (!is_plain_name(folder)) {
     fail_usage("--out: '{}' names the dataset: letters, digits, '-', '_' and '.'", folder);
+  }
+  if (const std::string file = folder + ".json"; !is_file_name(file)) {
+    fail_usage("--out: its name has {}, but its description '{}' may have at most {}",
+               count_text(static_cast<int64_t>(folder.size()), "byte"), one_line(file), NAME_MAX);
   }
   if (options.shards < 1) fail_usage("--shards must be at least 1, not {}", options.shards);
   if (options.size < 0) fail_usage("--size must be at least 1, not {}", options.size);

@@ -6,6 +6,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -13,6 +16,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/class_names.h"
+#include "moesaic/formats/image.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/keep_spec.h"
@@ -174,8 +178,8 @@ void check_evaluation(const RunConfig& config, const PhasePlaces& places, const 
   }
 }
 
-void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
-                   const DatasetInfo& data) {
+void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t index,
+                   const Model& model, const DatasetInfo& data) {
   const PhaseConfig& phase = places.phase();
   if (phase.on_entry.new_head) return;
   const std::string place =
@@ -184,10 +188,13 @@ void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
     const std::string& setting = model.setting_paths().classes;
-    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}} or {}={}", place,
-               phase.name, error.what(),
-               setting.empty() ? "the model's outputs" : "model." + setting,
-               task_of(data).outputs(data));
+    // The weights of init fit no other number of outputs.
+    const std::string other =
+        !config.init.empty() || setting.empty()
+            ? ""
+            : fmt::format(" or model.{}={}", setting, task_of(data).outputs(data));
+    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}}{}", place, phase.name,
+               error.what(), other);
   }
 }
 
@@ -221,6 +228,32 @@ void check_shares(const RunConfig& config, const PhasePlaces& places, const Mode
   prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
 }
 
+namespace {
+
+/// Returns whether one of a few images, which are spread over the data, has a colour.
+bool any_coloured(const Dataset& data) {
+  constexpr int64_t kMost = 8;
+  if (!data.blocks().empty()) return false;  // Shards may have to be fetched first.
+  const int64_t step = (data.size() + kMost - 1) / kMost;
+  for (int64_t i = 0; i < data.size(); i += step) {
+    try {
+      const std::optional<EncodedImage> file = data.encoded(i);
+      if (!file) return false;
+      const auto* const bytes = reinterpret_cast<const uint8_t*>(file->bytes.data());
+      std::vector<uint8_t> rgb;
+      ImageDecoder(std::span(bytes, file->bytes.size())).decode(/*max_reduction=*/8, rgb);
+      for (size_t at = 0; at < rgb.size(); at += 3) {
+        if (rgb[at] != rgb[at + 1] || rgb[at] != rgb[at + 2]) return true;
+      }
+    } catch (const Error&) {
+      // Whoever reads it for a batch says what is wrong with it.
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
                                          const Model& model, PreprocessConfig& preprocess) {
   const PhaseConfig& phase = places.phase();
@@ -232,8 +265,15 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
   });
   preprocess = for_network(phase.preprocess, data->info(), model.input_shape());
   if (phase.preprocess.channels == 0 && preprocess.channels == 1) {
-    log_info("phase '{}': the images of '{}' become grey, since the network has one channel",
-             phase.name, phase.data);
+    const std::string what =
+        fmt::format("phase '{}': the images of '{}' become grey, since the network has one channel",
+                    phase.name, phase.data);
+    const std::string& setting = model.setting_paths().channels;
+    if (places.leaves(setting) && any_coloured(*data)) {
+      log_warning("{} by default; model.{}=3 keeps their colours", what, setting);
+    } else {
+      log_info("{}", what);
+    }
   }
   return at_place(places.of({"preprocess", "data"}),
                   [&] { return preprocessed(data, preprocess); });

@@ -38,8 +38,8 @@ void check_evaluation(const RunConfig& config, const PhasePlaces& places, const 
                       int64_t images);
 
 /// Checks that the network of phase `index` has outputs for the data, unless it gets a new head.
-void check_outputs(const PhasePlaces& places, size_t index, const Model& model,
-                   const DatasetInfo& data);
+void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t index,
+                   const Model& model, const DatasetInfo& data);
 
 /// Checks that the network's outputs, `classes`, are called as those of the data.
 void check_class_names(const PhasePlaces& places, const std::vector<std::string>& classes,

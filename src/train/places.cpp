@@ -9,6 +9,10 @@ std::string PhasePlaces::of_model(const std::string& setting, const std::string&
   return blame({place_of(model_, {setting}), in_phase});
 }
 
+bool PhasePlaces::leaves(const std::string& setting) const {
+  return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
+}
+
 std::string PhasePlaces::blame(const std::vector<std::string>& places) {
   for (const std::string& place : places) {
     if (place.starts_with("argument '")) return place;

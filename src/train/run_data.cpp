@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_data.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
+#include <system_error>
 
 #include "moesaic/base/hash.h"
 #include "moesaic/base/text.h"
@@ -65,12 +68,21 @@ std::optional<ImageFile> file_of(const Dataset& data, int64_t index) {
 
 /// Returns "" where images are not stored as files.
 std::string hash_of_files(const Dataset& data) {
+  constexpr int64_t kBlock = 1 << 14;  // So that a million names need not be held at once.
   Sha256 hash;
-  for (int64_t i = 0; i < data.size(); ++i) {
-    const std::optional<ImageFile> file = file_of(data, i);
-    if (!file) return "";
-    hash.update(std::as_bytes(std::span(file->name)));
-    add_number(hash, file->bytes);  // It ends the name, too.
+  for (int64_t begin = 0; begin < data.size(); begin += kBlock) {
+    if (!file_of(data, begin)) return "";
+    std::vector<ImageFile> files(static_cast<size_t>(std::min(kBlock, data.size() - begin)));
+    // Each asks for a size, for which a server in a network may take a millisecond.
+    at::parallel_for(0, std::ssize(files), 64, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        files[static_cast<size_t>(i)] = file_of(data, begin + i).value_or(ImageFile());
+      }
+    });
+    for (const ImageFile& file : files) {
+      hash.update(std::as_bytes(std::span(file.name)));
+      add_number(hash, file.bytes);  // It ends the name, too.
+    }
   }
   return mark_of(hash);
 }
@@ -194,6 +206,41 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
     for (const std::string& split : datasets.evaluation_splits(phase.data)) add(phase.data, split);
   }
   return splits;
+}
+
+std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
+                                                     nlohmann::ordered_json& started,
+                                                     RunData& before) {
+  namespace fs = std::filesystem;
+  std::map<std::string, std::string> moved;
+  const RunData recorded = before;
+  const auto init = started.find("init");
+  std::error_code unknown;
+  // The run goes on from its own checkpoint, so that nothing is read of where init is now.
+  if (!now.init.empty() && init != started.end() && init->is_string() && *init != "" &&
+      !fs::exists(init->get<std::string>(), unknown) && !unknown) {
+    *init = now.init;
+  }
+  const auto phases = started.find("phases");
+  if (phases == started.end() || !phases->is_array()) return moved;
+  for (size_t i = 0; i < std::min(now.phases.size(), phases->size()); ++i) {
+    const std::string& name = now.phases[i].data;
+    const auto data = phases->at(i).find("data");
+    if (data == phases->at(i).end() || !data->is_string()) continue;
+    const std::string old = *data;
+    const DataRecord* const train = recorded.find(old, "train");
+    const bool told_apart = train != nullptr && !train->labels.empty();
+    const bool paths = fs::path(old).is_absolute() && fs::path(name).is_absolute();
+    // Data of the run under another name are exchanged, not moved.
+    if (old == name || !told_apart || !paths || recorded.find(name, "train") != nullptr) continue;
+    if (moved.emplace(name, old).first->second != old) continue;
+    for (const char* split : {"train", "validation", "test"}) {
+      const DataRecord* const record = recorded.find(old, split);
+      if (record != nullptr) before.splits.emplace(key_of(name, split), *record);
+    }
+    *data = name;
+  }
+  return moved;
 }
 
 RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,

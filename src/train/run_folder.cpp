@@ -40,7 +40,7 @@ bool is_of_a_start(const fs::path& entry) {
 }
 
 bool has_key(const fs::path& path, const char* key, uint64_t max_bytes) {
-  const auto json = find_json(read_text(path, max_bytes, "a record of a run"));
+  const auto json = find_json(read_text(path, max_bytes, "a record of a run"), max_bytes);
   return json && json->contains(key);
 }
 
@@ -69,26 +69,36 @@ bool holds_something(const fs::path& root) {
 /// Sets aside what a run left that begins anew, since its checkpoints of steps are gone: metrics of
 /// many steps, its best checkpoint, and those of phases.
 void keep_results(const fs::path& root) {
-  std::vector<fs::path> results;
-  std::error_code none, ignored;
   for (const fs::path& folder : {root, root / "checkpoints"}) {
-    for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none)) {
-      const bool staged = it->path().filename().string().starts_with('.');
-      if (!staged && fs::exists(it->path() / "MANIFEST.json", ignored)) {
-        results.push_back(it->path());
-      }
+    for (const fs::path& path : saved_checkpoints(folder)) {
+      const fs::path kept = set_aside(path, "old");
+      log_warning("{}: of a run whose other checkpoints are gone; it is kept as {}", path.string(),
+                  kept.filename().string());
     }
-  }
-  for (const fs::path& path : results) {
-    const fs::path kept = set_aside(path, "old");
-    log_warning("{}: of a run whose other checkpoints are gone; it is kept as {}", path.string(),
-                kept.filename().string());
   }
   std::error_code error;
   if (const auto bytes = fs::file_size(root / "metrics.jsonl", error); !error && bytes > 0) {
     const fs::path kept = set_aside(root / "metrics.jsonl", "old");
     log_warning("{}: of a run that left no checkpoint; it is kept as {}",
                 (root / "metrics.jsonl").string(), kept.filename().string());
+  }
+}
+
+/// What is left to do where nothing tells how to go on.
+std::string other_folder(const fs::path& root) {
+  if (!RunFolder::has_checkpoint(root)) return "give another --out";
+  return fmt::format("give another --out, where init={} trains its network on", root.string());
+}
+
+/// Reads a record of a run; `way_out` ends the line where it is not one.
+template <class F>
+auto read_record(F&& read, const std::string& way_out) {
+  try {
+    return read();
+  } catch (const IoError&) {
+    throw;  // The file may be whole.
+  } catch (const Error& error) {
+    fail("{}; {}", error.what(), way_out);
   }
 }
 
@@ -133,20 +143,29 @@ void RunFolder::check(const fs::path& root, bool resume) {
                fs::exists(root / "config.json") ? "--resume to go on with its run, or " : "");
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
-    fail_usage("{}: has no config.json that says how to go on; give another --out", root.string());
+    fail_usage("{}: has no config.json that says how to go on; {}", root.string(),
+               other_folder(root));
   }
 }
 
 nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
   const fs::path path = root / "config.json";
   if (!fs::exists(path)) return nullptr;
-  return read_stored(path).to_json();
+  return read_record(
+      [&] {
+        const Value config = read_stored(path);
+        config.members();  // Throws where it is no object.
+        return config.to_json();
+      },
+      other_folder(root));
 }
 
 std::optional<RunData> RunFolder::started_data(const fs::path& root) {
   const fs::path path = root / "data.json";
   if (!fs::exists(path)) return std::nullopt;
-  return parse<RunData>(read_stored(path, kMaxListBytes));
+  return read_record(
+      [&] { return std::optional(parse<RunData>(read_stored(path, kMaxListBytes))); },
+      "without this file the run goes on, its data unchecked");
 }
 
 RunFolder::RunFolder(fs::path root, bool resume)

@@ -136,7 +136,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     network.restore(phase.on_entry.restore);
   }
   check_images(places, network.model(), *data);
-  check_outputs(places, index, network.model(), data->info());
+  check_outputs(config, places, index, network.model(), data->info());
   if (!data->info().classes.empty()) {
     const bool named = !network.classes().empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
@@ -230,6 +230,8 @@ std::string dry_run(const RunConfig& given, const ScalingOptions* scaling) {
   RunConfig config = given;
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_shape(config);
+  // What follows would take one that cannot be read for one without names of its classes.
+  if (!config.init.empty() && path_exists(config.init)) load_init(config, kConfigOnly);
   const std::vector<PhasePlan> phases =
       plan_phases(config, *model, datasets, MissingFiles::planned);
   config.model = Value::from_json(model->config(), "model");
@@ -312,7 +314,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (!in_memory()) RunFolder::check(options_.out, options_.resume);
   const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
   const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
-  if (!started.is_null() && config_.model.is_null()) {
+  if (started.contains("model") && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
   keep_lasting_names(config_);
@@ -328,10 +330,13 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     keep_orientation(started, datasets_, given);
     keep_orientation(started, datasets_, config_);
     const std::string& out = options_.out.string();
-    check_same_run(with_lasting_names(started), to_json(config_), out,
+    Json then = with_lasting_names(started);
+    std::optional<RunData> recorded = RunFolder::started_data(options_.out);
+    if (resuming && recorded) moved_ = follow_moved_data(config_, then, *recorded);
+    check_same_run(then, to_json(config_), out,
                    fmt::format("; init={} with another --out trains its network on", out));
+    if (resuming) check_data(recorded);
   }
-  if (resuming) check_data(RunFolder::started_data(options_.out));
   plan_ = plan_phases(given, *shape, datasets_);
   for (const PhaseConfig& phase : config_.phases) {
     if (!in_memory()) check_outside_images(options_.out, phase.data);
@@ -372,14 +377,15 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
 
 void Trainer::check_data(const std::optional<RunData>& started) {
   if (!started) {
-    log_info("{}: an older version began it, so that nothing tells whether its data have changed",
+    log_info("{}: has no data.json, so that nothing tells whether its data have changed",
              options_.out.string());
   }
   const auto changed = [&](const std::string& name, const std::string& split,
                            const std::string& change) {
     const std::string what =
-        fmt::format("{}: since the run began, the {} split of '{}' has changed: it {}",
-                    options_.out.string(), split, name, change);
+        fmt::format("{}: since the run began, the {} split of '{}'{} has changed: it {}",
+                    options_.out.string(), split, name,
+                    moved_.contains(name) ? fmt::format(" (then '{}')", moved_[name]) : "", change);
     if (config_.data_changed != "accept") {
       fail_usage("{}; put the data back, give another --out, or go on with data_changed=accept",
                  what);
@@ -460,7 +466,7 @@ void Trainer::restore() {
     resumed_tensors_ = std::move(loaded.optimizer);
   }
   if (complete()) {
-    log_info("{}: the run is finished, all of its {}; there is nothing to go on with", from,
+    log_info("{}: the run is finished after {}; there is nothing to go on with", from,
              count_text(state_.phase_index, "phase"));
   } else {
     log_info("going on from {}", from);

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <optional>
 #include <thread>
 
@@ -142,22 +143,50 @@ std::optional<bool> killed_at(int n, F&& action) {
   return true;
 }
 
+TEST(StagedDirectoryDeathTest, RefusesANameThatCouldNotBePutBack) {
+  const test::TempDir folder;
+  const fs::path place = folder / std::string(255, 'x');
+  stage(place, "old");
+  const auto replace_without_exchange = [&] {
+    if (!forbid_exchange()) ::_exit(77);
+    const std::string error = test::failure_of([&] { stage(place, "new"); });
+    const bool good = test::get(place / "inner/x") == "old" && folder.names().size() == 1;
+    std::fputs(error.c_str(), stderr);
+    ::_exit(good ? 0 : 1);
+  };
+  EXPECT_EXIT(replace_without_exchange(), ::testing::ExitedWithCode(0),
+              "cannot replace: its name has 255 bytes.* at most 200 bytes");
+  stage(place, "new");
+  EXPECT_EQ(test::get(place / "inner/x"), "new");
+}
+
+void expect_there_wherever_killed(const std::string& name, bool exchanges) {
+  int kills = 0;
+  for (std::optional<bool> killed = true; killed == true; ++kills) {
+    const test::TempDir folder;
+    stage(folder / name, "old");
+    killed = killed_at(kills, [&] {
+      if (!exchanges && !forbid_exchange()) ::_exit(1);
+      try {
+        stage(folder / name, "new");
+      } catch (const Error&) {
+        ::_exit(1);  // The name is too long to be set aside.
+      }
+    });
+    if (!killed) GTEST_SKIP() << "needs ptrace(2)";
+    remove_leftovers(folder.path());
+    ASSERT_THAT(folder.names(), ElementsAre(name)) << "killed at stop " << kills;
+    EXPECT_THAT(test::get(folder / name / "inner/x"), ::testing::AnyOf("old", "new"));
+  }
+  EXPECT_GT(kills, 20);
+}
+
 TEST(StagedDirectory, IsThereAgainWhereverItsProcessIsKilled) {
   for (const bool exchanges : {true, false}) {
-    int kills = 0;
-    for (std::optional<bool> killed = true; killed == true; ++kills) {
-      const test::TempDir folder;
-      stage(folder / "place", "old");
-      killed = killed_at(kills, [&] {
-        if (!exchanges && !forbid_exchange()) ::_exit(1);
-        stage(folder / "place", "new");
-      });
-      if (!killed) GTEST_SKIP() << "needs ptrace(2)";
-      remove_leftovers(folder.path());
-      ASSERT_THAT(folder.names(), ElementsAre("place")) << "killed at stop " << kills;
-      EXPECT_THAT(test::get(folder / "place/inner/x"), ::testing::AnyOf("old", "new"));
+    for (const size_t bytes : {5, 200, 255}) {
+      expect_there_wherever_killed(std::string(bytes, 'x'), exchanges);
+      if (IsSkipped()) return;
     }
-    EXPECT_GT(kills, 20);
   }
 }
 

@@ -292,8 +292,9 @@ TEST(Resolve, SaysWhatAPathIsNot) {
   const test::TempDir folder;
   fs::create_directory(folder / "quickstart");
   put(folder / "file", "x");
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstart"); }),
-              HasSubstr("no such folder; did you mean 'quickstart'?"));
+  EXPECT_THAT(
+      usage_of([&] { newest_folder(folder / "quikstart"); }),
+      HasSubstr("no such folder; did you mean '" + (folder / "quickstart").string() + "'?"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "nowhere/at/all"); }),
               HasSubstr("no such folder"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("neither a folder"));

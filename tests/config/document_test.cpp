@@ -94,6 +94,12 @@ TEST(Document, ComesFromARegularFileOfAMegabyte) {
               HasSubstr("large.json: 1048577 bytes are more than a configuration has"));
 }
 
+TEST(Document, OneWithoutATextIsCalledEmpty) {
+  for (const char* text : {"", " \r\n\t\n", "\xEF\xBB\xBF\n"}) {
+    EXPECT_EQ(read_error(text), "a.json: empty, not JSON");
+  }
+}
+
 TEST(Document, ByteOrderMarkIsNotCounted) {
   EXPECT_EQ(read("\xEF\xBB\xBF{\"a\": 1}").at("a").where(), "a.json:1:7");
   EXPECT_THAT(read_error("\xEF\xBB\xBF{\"a\" 1}"), StartsWith("a.json:1:6: "));
@@ -107,7 +113,6 @@ TEST(Document, SyntaxErrorsSayWhereTheBadTokenBegins) {
   EXPECT_THAT(read_error("[1, \"abc"), StartsWith("a.json:1:5: "));
   EXPECT_THAT(read_error("[1, 2"), StartsWith("a.json:1:6: "));
   EXPECT_THAT(read_error("{} x"), StartsWith("a.json:1:4: "));
-  EXPECT_THAT(read_error(""), StartsWith("a.json:1:1: "));
   EXPECT_THAT(read_error("{ /* open"), StartsWith("a.json:1:10: "));
   EXPECT_THAT(read_error("{ // open"), StartsWith("a.json:1:10: "));
   EXPECT_THAT(read_error("[1, /x]"), StartsWith("a.json:1:5: "));
@@ -261,7 +266,7 @@ TEST_F(Extends, AMissingFileIsNamedWithTheNearestOne) {
   put("a.json", "{\n  \"train\": {\"extends\": \"recipes/seting1.json\"}}");
   EXPECT_EQ(error("a.json"),
             "a.json:2:24: extends 'recipes/seting1.json': no such file; did you mean "
-            "'setting1.json'?");
+            "'recipes/setting1.json'?");
 }
 
 TEST_F(Extends, CirclesAndWhatIsNoObjectAreRefused) {
@@ -317,8 +322,12 @@ TEST(Override, FindsListItemsByIndexAndName) {
   EXPECT_EQ(set_error(text, "phases.fintune.lr=4"),
             "argument 'phases.fintune.lr=4': 'phases' holds 3 items and none is 'fintune'; did you "
             "mean 'finetune'?");
-  EXPECT_THAT(set_error(text, "phases.3.lr=4"), HasSubstr("holds 3 items and none is '3'"));
-  EXPECT_THAT(set_error(text, "phases.-1.lr=4"), HasSubstr("none is '-1'"));
+  EXPECT_THAT(set_error(text, "phases.3.opt.lr=4"),
+              HasSubstr("holds 3 items and none is '3'; choose one of pretrain, finetune, e.g. "
+                        "phases.pretrain.opt.lr"));
+  EXPECT_THAT(set_error(text, "phases.-1=4"), HasSubstr("none is '-1'; choose one of pretrain, "
+                                                        "finetune, e.g. phases.pretrain"));
+  EXPECT_THAT(set_error(text, "phases.opt.lr=4"), HasSubstr("e.g. phases.pretrain.opt.lr"));
   EXPECT_EQ(set_error(text, "phases.2.lr=4"),
             "argument 'phases.2.lr=4': 'phases.2' is the integer 7 and holds no 'lr'");
 }

@@ -276,6 +276,7 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   EXPECT_EQ(keys("phases.optimizer").size(), 5U);
   EXPECT_EQ(keys("seed"), std::vector<std::string>{"seed"});
   EXPECT_EQ(keys("epochs"), std::vector<std::string>{"phases.N.epochs"});
+  EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});
   EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
             "no setting 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
 }

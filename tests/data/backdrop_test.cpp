@@ -191,7 +191,8 @@ TEST_F(BackdropFiles, IsPlannedWithoutThem) {
   describe_on(R"("base": "sized", "backdrop": {"images": "photos", "size": 2})");
   testing::internal::CaptureStderr();
   const auto planned = PlannedDatasets()("on", "train");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("'on': its files are not here"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("'on': folder 'train' of its backdrops is not here"));
   EXPECT_EQ(planned->size(), 12);
   EXPECT_THAT(planned->info().std, ElementsAre(1));
 }
@@ -201,8 +202,9 @@ TEST_F(BackdropFiles, DescriptionsAreChecked) {
       "gamma": [0.5, 3], "noise": 1}, "backdrop": {"images": "photos"})");
   EXPECT_THAT(misuse(), HasSubstr("backdrop needs base"));
   describe_on(R"("base": "tiny", "backdrop": {"images": "photo"})");
-  EXPECT_THAT(misuse(), HasSubstr("unknown dataset 'photo' (a folder of images needs a slash in its "
-                                  "name); did you mean 'photos'?"));
+  EXPECT_THAT(misuse(),
+              HasSubstr("unknown dataset 'photo' (a folder of images needs a slash in its "
+                        "name); did you mean 'photos'?"));
   describe_on(R"("base": "tiny", "backdrop": {"size": 2})");
   EXPECT_THAT(misuse(), HasSubstr("missing key 'images' in backdrop"));
   describe_on(R"("base": "tiny", "backdrop": {"images": "on", "size": 2})");

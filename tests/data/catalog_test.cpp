@@ -74,7 +74,7 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {}, "first": {"test": 1}})"),
               HasSubstr(one_of));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "first": {"tset": 1}})"),
-              HasSubstr("unknown key 'tset' in first"));
+              HasSubstr("unknown key 'tset' in first; did you mean 'test'?"));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {"degrees": 360}})"),
               HasSubstr("degrees"));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "keep_classes": ["dog"],

@@ -61,7 +61,7 @@ TEST_F(ImageWalk, NamesAndCountsWhatIsLeftOut) {
   put("notes.txt");
   put(".cache/3.png");
   put("._1.png");
-  put(".DS_Store");
+  for (const char* name : {".DS_Store", "Thumbs.db", "x/desktop.ini"}) put(name);
   put("__MACOSX/4.png");
   ASSERT_EQ(::mkfifo((root() / "pipe.png").c_str(), 0600), 0);
   test::fs::create_symlink("/nonexistent.jpg", root() / "gone.jpg");

@@ -206,6 +206,10 @@ TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
               AllOf(HasSubstr("is there already"), HasSubstr("name a new or an empty folder")));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { pack_dataset(name, folder_ / "a b", {}); }),
               HasSubstr("'a b'"));
+  // Refused before the images are read: the description in the folder has its name.
+  EXPECT_THAT(
+      error_of(ErrorKind::usage, [&] { pack_dataset(name, folder_ / std::string(251, 'a'), {}); }),
+      AllOf(HasSubstr("--out: its name has 251 bytes"), HasSubstr("may have at most 255")));
   test::fs::remove_all(root() / "val");
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.split = "test"}), HasSubstr("has no split 'test'"));
   EXPECT_EQ(pack({}).splits.size(), 2u);  // A part of train/ is the validation split.

@@ -457,6 +457,20 @@ TEST_F(Shards, AFetchSetsAsideWhatIsNotTheDescribedOne) {
   EXPECT_EQ(test::read_file(home_.data() / "pets/train-0.tar"), shard);
 }
 
+TEST_F(Shards, OneThatIsMissingIsNamedEverywhere) {
+  for (const char* name : {"train-0.tar", "test-0.tar"}) home_.write(name, samples(0, 4));
+  home_.describe(R"({"train": [{"name": "train-{0..1}.tar"}], "test": [{"name": "test-0.tar"}]},
+                     "images": {"train": 12})");
+  const auto missing = HasSubstr("file 'train-1.tar' not found in ");
+  const std::string error = error_of(ErrorKind::failure, [&] { home_.open(); });
+  EXPECT_THAT(error, AllOf(missing, HasSubstr("; its splits that are here: test")));
+  const std::string said = said_by([&] {
+    EXPECT_THAT(verify_dataset(home_.name()).front().problem, missing);
+    EXPECT_EQ(PlannedDatasets()(home_.name(), "train")->size(), 12);
+  });
+  EXPECT_THAT(said, HasSubstr("file 'train-1.tar' is not here; this is planned by its"));
+}
+
 TEST_F(Shards, VerifyNamesEachDamagedShard) {
   home_.write("train-0.tar", samples(0, 4));
   const Bytes second = home_.write("train-1.tar", samples(4, 4));

@@ -269,7 +269,8 @@ TEST_F(BadInput, ADeviceThatThisBuildCannotUse) {
 TEST_F(BadInput, APathThatIsNearlyRight) {
   write("smoke.json", "{}");
   write("file.txt", "x");
-  expect_one_line_error(train(text_path("smok.json")), 2, "did you mean 'smoke.json'?");
+  expect_one_line_error(train(text_path("smok.json")), 2,
+                        "did you mean '" + text_path("smoke.json") + "'?");
   expect_one_line_error(train(text_path("")), 2, "a folder, not a recipe");
   expect_one_line_error(run_program({"train", "seed=2"}), 2, "the recipe comes first");
   const std::string name(300, 'x');
@@ -344,6 +345,15 @@ TEST_F(BadInput, FoldersOfImagesSayWhatTheyLack) {
       << pets.out;
   const auto fetched = run_program({"data", "fetch", "clusters-figure1"});
   EXPECT_EQ(fetched.out, "clusters-figure1: made when it is opened, nothing to fetch\n");
+}
+
+TEST_F(BadInput, ALevelOfMessagesThatIsNone) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"list", "models"}, {"data", "list"}, {"train", "--help"}}) {
+    EXPECT_EQ(run_program(command, {.environment = {"MOESAIC_LOG=loud"}}).err,
+              "warning: MOESAIC_LOG=loud is no level; choose one of debug, info, warning, error\n")
+        << command.front();
+  }
 }
 
 TEST_F(BadInput, StandardOutputThatIsLost) {

@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::Bytes;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Folders : public ProgramTest {
  protected:
@@ -150,6 +151,23 @@ TEST_F(Folders, OfGreyImagesFeedANetworkOfOneChannel) {
   const ProgramResult elsewhere =
       run_program({"eval", text_path("grey"), "--data", text_path("images/")}, options_);
   EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+}
+
+TEST_F(Folders, OfColoursThatADefaultMakesGreyAreWarnedOf) {
+  const auto planned = [&] {
+    return run_program({"train", text_path("run.json"), "--dry-run"}, options_).err;
+  };
+  images("png", [](int i) {
+    const auto shade = static_cast<uint8_t>(40 + i);
+    return test::plain_png_bytes(16, 16, {shade, shade, shade});
+  });
+  recipe(R"("image_size": 16)", R"({"size": 16})");
+  EXPECT_THAT(planned(), Not(HasSubstr("warning: ")));
+  images("png", [](int) { return test::plain_png_bytes(16, 16, {9, 99, 199}); });
+  EXPECT_THAT(planned(), HasSubstr("warning: phase 'train': the images of '"));
+  EXPECT_THAT(planned(), HasSubstr("by default; model.channels=3 keeps their colours"));
+  recipe(R"("image_size": 16, "channels": 1)", R"({"size": 16})");  // This is what was asked for.
+  EXPECT_THAT(planned(), Not(HasSubstr("warning: ")));
 }
 
 TEST_F(Folders, FeedANetworkOfTwoSides) {

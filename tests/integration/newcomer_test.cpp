@@ -80,6 +80,8 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
                            "\n  state      step 6, phase \"train\""}) {
     EXPECT_NE(held.out.find(line), std::string::npos) << line << held.out;
   }
+  expect_one_line_error(run_program({"eval", text_path("rn")}), 2,
+                        "did you mean '" + text_path("run") + "'?");
   expect_one_line_error(train({"phases.0.steps=8", "--resume", "--out", text_path("run")}), 2,
                         "; init=" + text_path("run") + " with another --out trains its network on");
   expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
@@ -98,6 +100,7 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   refused("lr=0.1", "did you mean phases.train.optimizer.lr?");
   refused("num_experts=8", "did you mean model.encoder.moe.num_experts?");
   refused("phases.optimizer.lr=1e-3", "e.g. phases.train.optimizer");
+  refused("phases.1.steps=3", "choose one of train, e.g. phases.train.steps");
   refused("phases.0.optimizer=sgd",
           R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
   EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
@@ -117,6 +120,10 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   EXPECT_EQ(missing.exit_code, 0);
   EXPECT_NE(missing.err.find("warning: init: 'runs/nope' is not there"), std::string::npos)
       << missing.err;
+  const auto no_run = train({"init=" + text_path("images"), "--dry-run"});
+  EXPECT_NE(no_run.exit_code, 0);
+  EXPECT_EQ(no_run.err.find("error: "), 0U) << no_run.err;
+  EXPECT_NE(no_run.err.find("images: neither a checkpoint"), std::string::npos) << no_run.err;
 }
 
 // A text is read without its neighbours: "seed of ..." and not "of ...", "or ...".

@@ -221,10 +221,11 @@ TEST_F(PredictFiles, AreTurnedAsTheySay) {
 TEST_F(PredictFiles, WrongUseIsOneLine) {
   const std::string image = text_path("folder/a.png");
   expect_one_line_error(predict({}), 2, "give images, folders, or --input and --output");
-  expect_one_line_error(predict({text_path("folder/aa.png")}), 2, "did you mean 'a.png'?");
+  expect_one_line_error(predict({text_path("folder/aa.png")}), 2, "did you mean '" + image + "'?");
   expect_one_line_error(predict({image, "--routing"}), 2, "--routing of images needs --json");
   expect_one_line_error(predict({image, "--json", "--csv"}), 2, "--csv");
-  expect_one_line_error(predict({image, "--input", image, "--output", "x"}), 2, "--input");
+  expect_one_line_error(predict({image, "--input", image, "--output", "x"}), 2,
+                        "'images' and '--input' exclude one another");
   expect_one_line_error(predict({"--input", image}), 2, "--output");
   expect_one_line_error(predict({image, "--top", "0"}), 2, "between 1 and");
   fs::create_directories(path("empty"));
@@ -248,6 +249,15 @@ TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
   EXPECT_THAT(result.err, HasSubstr("warning: " + text_path("folder") +
                                     ": 3 left out: 1 file not called .jpg"));
   EXPECT_THAT(result.err, HasSubstr("1 link to nothing ('gone.jpg'); 1 hidden ('.hidden.png')"));
+  for (const char* name : {"Thumbs.db", ".DS_Store", "desktop.ini"}) {
+    write(std::string("folder/") + name, "of a system");
+  }
+  const auto by_name = predict({text_path("folder/a.png"), text_path("folder/Thumbs.db")});
+  EXPECT_EQ(by_name.exit_code, 0) << by_name.err;
+  EXPECT_THAT(by_name.err,
+              HasSubstr("warning: 1 left out: 1 hidden ('" + text_path("folder/Thumbs.db") + "')"));
+  EXPECT_EQ(predict({text_path("folder"), "--json"}).err, result.err);
+  expect_one_line_error(predict({text_path("folder/Thumbs.db")}), 2, "no image is named; 1 left");
   for (const std::string& file : files) fs::remove(file);
   const auto none = predict({text_path("folder")});
   expect_one_line_error(none, 2, "1 link to nothing ('gone.jpg')");

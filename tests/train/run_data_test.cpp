@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "data/png_bytes.h"
+#include "moesaic/base/hash.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -72,6 +75,29 @@ TEST(DataRecord, LargeFilesAreReadAtEqualDistancesAndAllSizesCount) {
   EXPECT_EQ(difference_of(before, data_record(data)), "has image files of other names or sizes");
 }
 
+/// Files whose names and sizes tell their order.
+class ManyFiles final : public Dataset {
+ public:
+  ManyFiles() : Dataset({"many", "train", "", {"a"}, 3, 1, 1, {0.5, 0.5, 0.5}, {1, 1, 1}}) {}
+  int64_t size() const override { return 40'000; }
+  int64_t label(int64_t) const override { return 0; }
+  void image(int64_t, uint8_t*) const override {}
+  std::optional<ImageFile> file(int64_t index) const override {
+    return ImageFile{std::to_string(index), index};
+  }
+};
+
+TEST(DataRecord, NamesAndSizesThatThreadsAskForCountInTheirOrder) {
+  const ManyFiles data;
+  Sha256 hash;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const std::string name = std::to_string(i);
+    hash.update(std::as_bytes(std::span(name)));
+    hash.update(std::as_bytes(std::span(&i, 1)));
+  }
+  EXPECT_EQ(data_record(data).files, hash.hex().substr(0, 16));
+}
+
 /// A run on a folder of images, which change.
 class ChangedData : public ::testing::Test {
  protected:
@@ -115,6 +141,67 @@ class ChangedData : public ::testing::Test {
 TEST_F(ChangedData, TheSameDataGoOn) {
   run(false);
   EXPECT_EQ(resume(), "no error");
+}
+
+TEST_F(ChangedData, OfAProjectThatWasMovedGoOnWhereTheyAreTheSame) {
+  run(false);
+  const fs::path there = folder_ / "elsewhere";
+  fs::rename(data(), there);
+  const std::vector<std::string> moved = {"phases.train.data=" + there.string()};
+  fs::rename(there / "train/0/3.png", there / "train/1/3.png");
+  EXPECT_THAT(resume(moved), HasSubstr("the train split of '" + there.string() + "' (then '" +
+                                       data().string() + "') has changed: it has other labels"));
+  fs::rename(there / "train/1/3.png", there / "train/0/3.png");
+  EXPECT_EQ(resume(moved), "no error");
+  EXPECT_EQ(resume(moved), "no error");  // This is where they are now.
+}
+
+TEST_F(ChangedData, WithoutARecordOfLabelsHaveTheirOldPath) {
+  run(false);
+  fs::rename(data(), folder_ / "elsewhere");
+  const fs::path record = folder_ / "run/data.json";
+  auto json = nlohmann::json::parse(read_text(record));
+  for (auto& split : json.at("splits")) split.erase("labels");
+  write_atomic(record, json.dump());
+  EXPECT_THAT(resume({"phases.train.data=" + (folder_ / "elsewhere").string()}),
+              HasSubstr("'phases.0.data' was \"" + data().string() + "\" and is"));
+}
+
+TEST(MovedData, AreNoDataThatPhasesExchange) {
+  const DataRecord record = record_of({"a", "b"}, {0, 1, 1});
+  const auto moved = [&](const std::string& first, const std::string& second) {
+    RunData before;
+    for (const char* name : {"/old/a train", "/old/b train"}) before.splits[name] = record;
+    RunConfig now;
+    now.phases.resize(2);
+    now.phases[0].data = first;
+    now.phases[1].data = second;
+    auto started =
+        nlohmann::ordered_json::parse(R"({"phases": [{"data": "/old/a"}, {"data": "/old/b"}]})");
+    return follow_moved_data(now, started, before);
+  };
+  EXPECT_THAT(moved("/new/a", "/new/b"),
+              ::testing::ElementsAre(::testing::Pair("/new/a", "/old/a"),
+                                     ::testing::Pair("/new/b", "/old/b")));
+  EXPECT_THAT(moved("/old/b", "/old/a"), ::testing::IsEmpty());
+  EXPECT_THAT(moved("/new/a", "/new/a"),  // The data of both phases do not lie there.
+              ::testing::ElementsAre(::testing::Pair("/new/a", "/old/a")));
+  EXPECT_THAT(moved("mnist", "/old/b"), ::testing::IsEmpty());
+}
+
+TEST(MovedData, TheirProjectsInitMayHaveMovedToo) {
+  const TempDir folder;
+  RunConfig now;
+  now.init = (folder / "new").string();
+  const auto after = [&] {
+    RunData before;
+    nlohmann::ordered_json started = {{"init", (folder / "old").string()}};
+    follow_moved_data(now, started, before);
+    return started.at("init").get<std::string>();
+  };
+  EXPECT_EQ(after(), now.init);
+  fs::create_directory(folder / "old");  // It is another one.
+  EXPECT_EQ(after(), (folder / "old").string());
 }
 
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
@@ -226,7 +313,7 @@ TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {
   put("train/0/more.png", 5);
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(resume(), "no error");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("an older version began it"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("has no data.json, so that nothing"));
   EXPECT_TRUE(fs::exists(folder_ / "run/data.json"));
 }
 

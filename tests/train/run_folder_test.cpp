@@ -10,6 +10,8 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 /// What is there when a run fails in its first step.
@@ -120,6 +122,32 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
                 HasSubstr("has no config.json that says how to go on"));
   }
   EXPECT_NO_THROW(RunFolder::check(folder / "new", true));
+}
+
+TEST(RunFolder, ARecordThatIsNoneIsOneLineWithAWayOut) {
+  const std::vector<std::pair<std::string, std::string>> damages = {
+      {"", "empty, not JSON"}, {" \n", "empty, not JSON"}, {"[]", "must be an object"}};
+  TempDir folder;
+  const fs::path run = folder / "run";
+  train(run);
+  for (const auto& [text, what] : damages) {
+    write_atomic(run / "data.json", text);
+    EXPECT_THAT(error_of([&] { RunFolder::started_data(run); }),
+                AllOf(HasSubstr((run / "data.json").string()), HasSubstr(what),
+                      HasSubstr("; without this file the run goes on, its data unchecked")));
+  }
+  fs::remove(run / "data.json");
+  EXPECT_NO_THROW(train(run, {}, /*resume=*/true));
+  const std::string init = ", where init=" + run.string() + " trains its network on";
+  for (const bool checkpoints : {true, false}) {
+    if (!checkpoints) fs::remove_all(run / "checkpoints");
+    for (const auto& [text, what] : damages) {
+      write_atomic(run / "config.json", text);
+      EXPECT_THAT(error_of([&] { train(run, {}, /*resume=*/true); }),
+                  AllOf(HasSubstr((run / "config.json").string()), HasSubstr(what),
+                        EndsWith("; give another --out" + (checkpoints ? init : ""))));
+    }
+  }
 }
 
 TEST(RunFolder, LinksThatARunWouldWriteThroughAreRefused) {

@@ -164,6 +164,11 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
   EXPECT_EQ(load_model(folder / "head/checkpoints/pretrain")->classes(), 3);
   const std::string error = error_of([&] { train(folder / "strict", {init}); });
   EXPECT_THAT(error, HasSubstr("\"on_entry\": {\"new_head\": true}"));
+  const std::string unwritten = error_of([&] {
+    train(folder / "strict", {init, "model=null", one_phase.back(), "phases.0.data=three"});
+  });
+  EXPECT_THAT(unwritten, HasSubstr("'three' has 3 classes, the model has 2; set \"on_entry\": "));
+  EXPECT_THAT(unwritten, ::testing::EndsWith("true}"));  // No model's setting would do.
   EXPECT_FALSE(fs::exists(folder / "strict"));
 }
 
@@ -269,7 +274,7 @@ TEST(Trainer, SaysThatARunIsFinished) {
   ::testing::internal::CaptureStderr();
   train(folder / "run", {}, true);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("the run is finished, all of its 4 phases"));
+              HasSubstr("the run is finished after 4 phases"));
 }
 
 TEST(Trainer, StopsAtImagesThatAreNotFinite) {

@@ -18,7 +18,7 @@ enum class Sibling { name, path };
 /// Returns what is wrong with a path that does not exist: "; did you mean 'x'?" with the nearest
 /// name in its directory, or which part of it is missing or is not a directory; "" if nothing is
 /// known.
-std::string nearest_sibling(const std::filesystem::path& path, Sibling as = Sibling::name);
+std::string nearest_sibling(const std::filesystem::path& path, Sibling as = Sibling::path);
 
 /// Returns the path of what exists so that it is found from any working directory, without a '/' at
 /// its end; other texts as they are.

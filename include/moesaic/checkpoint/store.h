@@ -94,6 +94,10 @@ std::string step_name(int64_t step);
 /// cannot be listed.
 std::vector<std::filesystem::path> step_checkpoints(const std::filesystem::path& checkpoints);
 
+/// Returns what has a MANIFEST.json in a folder, checkpoints of any name, sorted. What cannot be
+/// listed or looked at is left out.
+std::vector<std::filesystem::path> saved_checkpoints(const std::filesystem::path& folder);
+
 /// Deletes older checkpoints step_N in a run's checkpoints/, so that the newest `keep` (at least 1)
 /// remain. Call it once a new one is in place. Nothing else is touched, nor a step_N that has no
 /// manifest.

@@ -160,10 +160,6 @@ DatasetSpec load_dataset_spec(std::string_view name);
 /// description has one, validation.
 std::vector<std::string> stored_splits(const DatasetSpec& spec);
 
-/// Returns the folder, file or part of a stored split, as given by the description or by default of
-/// the format.
-std::string split_source(const DatasetSpec& spec, std::string_view split);
-
 /// Returns the description with the files: the named one, or for a derived dataset that of its
 /// innermost base.
 DatasetSpec load_base_spec(std::string_view name);

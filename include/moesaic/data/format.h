@@ -49,9 +49,6 @@ struct DatasetFormat {
   std::function<std::vector<std::string>(const DatasetSpec& spec)> splits = [](const DatasetSpec&) {
     return std::vector<std::string>{"train", "test"};
   };
-  /// Returns the format's name of a split; by default the split's name.
-  std::function<std::string(const DatasetSpec& spec, const std::string& split)> source =
-      [](const DatasetSpec&, const std::string& split) { return split; };
   /// Returns what a split requires in addition to spec.files whose role starts with its name.
   std::function<std::vector<DatasetPart>(const DatasetSpec& spec, const std::string& split)> parts =
       [](const DatasetSpec&, const std::string&) { return std::vector<DatasetPart>{}; };

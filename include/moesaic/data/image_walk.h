@@ -16,6 +16,11 @@ const std::vector<std::string>& image_endings();
 /// Returns whether a file is called like an image that can be read, in upper or lower case.
 bool has_image_name(const std::filesystem::path& path);
 
+/// Returns whether a file is called like those that systems put beside images: Thumbs.db,
+/// .DS_Store,
+/// ._0001.jpg and others.
+bool is_system_file(const std::filesystem::path& path);
+
 enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, linked, special, beside };
 
 /// What a walk leaves out.
@@ -42,7 +47,8 @@ struct ImageListing {
 
 /// Lists a folder. Links are followed. Left out are links to nothing and to the folder itself or
 /// one around it, files that are not called like images, hidden folders and images, and what
-/// systems put beside photographs (__MACOSX, @eaDir); hidden files of other kinds are passed over.
+/// systems put beside photographs (__MACOSX, @eaDir); hidden files of other kinds and Thumbs.db are
+/// passed over.
 /// Throws IoError where the folder or something in it cannot be examined, since an image may be
 /// behind that.
 ImageListing list_images(const std::filesystem::path& folder);

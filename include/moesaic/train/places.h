@@ -38,6 +38,9 @@ class PhasePlaces {
   /// the phase. A setting from the command line takes precedence.
   std::string of_model(const std::string& setting, const std::string& otherwise) const;
 
+  /// Returns whether a setting of the model is not written, so that it has its default.
+  bool leaves(const std::string& setting) const;
+
   /// Returns which of several locations to blame: the one that the command line changed last.
   static std::string blame(const std::vector<std::string>& places);
 

@@ -61,6 +61,15 @@ std::string difference_of(const DataRecord& before, const DataRecord& now);
 std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
                                                              const Datasets& datasets);
 
+/// Takes the data of a project that was moved for those that the run began with: where a phase has
+/// another path than in the configuration `started`, and `before` has labels to tell data apart,
+/// the record is copied to the new path, which is put into `started`, as is that of an init whose
+/// old path is gone. Returns the old path of each such new one; record_data() compares what lies
+/// there.
+std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
+                                                     nlohmann::ordered_json& started,
+                                                     RunData& before);
+
 /// Is told of a change since the run began, e.g. of "has other image files".
 using DataChanged = std::function<void(const std::string& name, const std::string& split,
                                        const std::string& change)>;

@@ -165,7 +165,8 @@ class Trainer {
   std::shared_ptr<Model> model_;
   std::vector<PhasePlan> plan_;
   std::optional<RunFolder> folder_;
-  RunData data_;                   ///< Of a run that has a folder.
+  RunData data_;                              ///< Of a run that has a folder.
+  std::map<std::string, std::string> moved_;  ///< Where data were when the run began, by name.
   std::set<std::string> changed_;  ///< Data whose training split is not that of the run's start.
   std::optional<Recorder> recorder_;
   std::optional<Progress> progress_;

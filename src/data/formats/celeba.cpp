@@ -388,7 +388,6 @@ DatasetFormat celeba_format() {
           [](const DatasetSpec&) {
             return std::vector<std::string>{"train", "validation", "test"};
           },
-      .source = source_celeba,
       .parts = [](const DatasetSpec&,
                   const std::string&) { return std::vector<DatasetPart>{{"img_align_celeba"}}; },
       .outline = outline_celeba,

@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "moesaic/base/nearest.h"
 #include "moesaic/data/format.h"
 
 namespace moesaic {
@@ -29,7 +31,8 @@ template <class T>
 ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char* setting) {
   for (const auto& [split, value] : by_split) {
     if (split == "train" || split == "validation" || split == "test") continue;
-    return {fmt::format("unknown key '{}' in {}: train, validation or test", split, setting),
+    static const std::vector<std::string> kSplits = {"train", "validation", "test"};
+    return {fmt::format("unknown key '{}' in {}; {}", split, setting, did_you_mean(split, kSplits)),
             {fmt::format("{}.{}:", setting, split)}};
   }
   return {};

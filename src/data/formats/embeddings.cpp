@@ -93,7 +93,6 @@ DatasetFormat embeddings_format() {
       .images = false,
       .check = check_embeddings,
       .open = open_embeddings,
-      .source = source_embeddings,
       .parts =
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<DatasetPart>{{source_embeddings(spec, split), /*is_folder=*/false}};

@@ -475,7 +475,6 @@ DatasetFormat image_folder_format() {
       .complete = complete_image_folder,
       .open = open_image_folder,
       .splits = splits_image_folder,
-      .source = source_image_folder,
       .parts =
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<DatasetPart>{{source_image_folder(spec, split)}};

@@ -3,40 +3,23 @@
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <numeric>
 
 #include "moesaic/base/error.h"
-#include "moesaic/parallel/lost_process.h"
 
 namespace moesaic {
 
 std::string traffic_name(Traffic traffic) {
-  switch (traffic) {
-    case Traffic::gradients:
-      return "gradients";
-    case Traffic::expert_gradients:
-      return "expert_gradients";
-    case Traffic::logits:
-      return "logits";
-    case Traffic::logits_gradient:
-      return "logits_gradient";
-    case Traffic::rows:
-      return "rows";
-    case Traffic::row_counts:
-      return "row_counts";
-    case Traffic::batch_norm:
-      return "batch_norm";
-    case Traffic::metrics:
-      return "metrics";
-    case Traffic::parameters:
-      return "parameters";
-    case Traffic::other:
-      return "other";
-  }
-  fail("unknown traffic {}", static_cast<int>(traffic));
+  constexpr std::array kNames = {
+      "gradients", "expert_gradients", "logits",  "logits_gradient", "row_counts",
+      "rows",      "batch_norm",       "metrics", "parameters",      "other"};
+  static_assert(kNames.size() == static_cast<size_t>(Traffic::other) + 1);
+  return kNames.at(static_cast<size_t>(traffic));
 }
 
 double all_reduce_bytes(double bytes, int64_t size) {
@@ -207,6 +190,158 @@ std::vector<std::string> Group::all_gather_text(const std::string& text) const {
     texts.emplace_back(begin, static_cast<size_t>(lengths[i].item<int64_t>()));
   }
   return texts;
+}
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using GroupPointer = std::shared_ptr<const Group>;
+
+/// What a backward pass needs of its forward pass, apart from tensors.
+struct Exchange {
+  GroupPointer group;
+  Traffic traffic = Traffic::other;
+  std::vector<int64_t> send = {}, receive = {};
+};
+
+struct HeldExchange : torch::CustomClassHolder {
+  explicit HeldExchange(Exchange held) : exchange(std::move(held)) {}
+  Exchange exchange;
+};
+
+void keep(AutogradContext* context, Exchange exchange) {
+  context->saved_data["exchange"] =
+      c10::IValue::make_capsule(c10::make_intrusive<HeldExchange>(std::move(exchange)));
+}
+
+const Exchange& kept(AutogradContext* context) {
+  const auto holder = context->saved_data.at("exchange").toCapsule();
+  return static_cast<const HeldExchange*>(holder.get())->exchange;
+}
+
+at::Tensor summed(const at::Tensor& x, const Group& group, Traffic traffic) {
+  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(sum, traffic);
+  return sum;
+}
+
+struct GatherRows : torch::autograd::Function<GatherRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupPointer& group) {
+    keep(context, {.group = group});
+    return group->all_gather(x, Traffic::logits);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Group& group = *kept(context).group;
+    const at::Tensor sum = summed(grads[0], group, Traffic::logits_gradient);
+    const int64_t rows = sum.size(0) / group.size();
+    return {sum.narrow(0, group.rank() * rows, rows), {}};
+  }
+};
+
+struct SumOver : torch::autograd::Function<SumOver> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupPointer& group, Traffic traffic) {
+    keep(context, {.group = group, .traffic = traffic});
+    return summed(x, *group, traffic);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Exchange& exchange = kept(context);
+    return {summed(grads[0], *exchange.group, exchange.traffic), {}, {}};
+  }
+};
+
+struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
+                            const GroupPointer& group) {
+    keep(context, {.group = group, .send = send, .receive = receive});
+    context->saved_data["rows"] = x.size(0);
+    return group->all_to_all(x, send, receive, Traffic::rows);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Exchange& exchange = kept(context);
+    at::Tensor back =
+        exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
+    const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
+    if (unsent > 0) {  // Unused rows of a routing's buffer.
+      std::vector<int64_t> shape = back.sizes().vec();
+      shape[0] = unsent;
+      back = at::cat({back, at::zeros(shape, back.options())});
+    }
+    return {back, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor gather_rows(const at::Tensor& x, const GroupPointer& group) {
+  return group->size() == 1 ? x : GatherRows::apply(x, group);
+}
+
+at::Tensor sum_over(const at::Tensor& x, const GroupPointer& group, Traffic traffic) {
+  return group->size() == 1 ? x : SumOver::apply(x, group, traffic);
+}
+
+at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
+                         const std::vector<int64_t>& receive, const GroupPointer& group) {
+  return ExchangeRows::apply(x, send, receive, group);
+}
+
+namespace {
+
+constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
+
+class SilentHandler : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace
+
+struct GradientReducer::State {
+  std::unique_ptr<c10d::Reducer> reducer;
+  TrafficCounter* counter = nullptr;  ///< Null: nothing is reduced.
+  Traffic traffic = Traffic::gradients;
+  double bytes = 0.0;
+  int64_t buckets = 0;
+};
+
+GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
+                                 Traffic traffic, size_t bucket_bytes)
+    : state_(std::make_unique<State>()) {
+  if (group.size() == 1 || parameters.empty()) return;
+  // The last parameters have their gradients first.
+  std::reverse(parameters.begin(), parameters.end());
+  const auto [buckets, limits] =
+      c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, bucket_bytes});
+  double bytes = 0.0;
+  for (const at::Tensor& parameter : parameters) bytes += static_cast<double>(parameter.nbytes());
+  state_->counter = &group.counter();
+  state_->traffic = traffic;
+  state_->bytes = all_reduce_bytes(bytes, group.size());
+  state_->buckets = static_cast<int64_t>(buckets.size());
+  if (!group.c10d()) return;
+  const std::vector<bool> sparse(parameters.size(), false);
+  state_->reducer = std::make_unique<c10d::Reducer>(
+      std::move(parameters), buckets, group.c10d(), sparse, static_cast<int64_t>(bucket_bytes),
+      /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/true,
+      std::unordered_map<size_t, std::string>(), kFirstBucket,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<int64_t>());
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::prepare(const at::Tensor& loss) {
+  if (state_->counter == nullptr) return;
+  state_->counter->add(state_->traffic, state_->bytes, state_->buckets);
+  if (!state_->reducer) return;
+  // It warns where no parameter is unused, which is not known before.
+  SilentHandler silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  state_->reducer->prepare_for_backward({loss});
 }
 
 }  // namespace moesaic

@@ -76,8 +76,7 @@ std::optional<int> listen_on_loopback(const std::string& host, uint16_t port) {
   }
   UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
-  if (fd.get() < 0 ||
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+  if (fd.get() < 0 || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
       ::bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0) {
     return std::nullopt;

@@ -12,7 +12,8 @@ namespace moesaic {
 std::string local_address_towards(const std::string& host, uint16_t port);
 
 /// Returns whether a name means the machine that it is used on, wherever that is: "localhost" and
-/// addresses of the loopback interface. A host's own name may have such an address on that host alone.
+/// addresses of the loopback interface. A host's own name may have such an address on that host
+/// alone.
 bool names_loopback(const std::string& host);
 
 /// Returns a socket that listens on a port of the loopback interface, where `host` is an address of

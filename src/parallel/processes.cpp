@@ -27,9 +27,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/parallel/leader.h"
-#include "moesaic/parallel/lost_process.h"
-#include "text_exchange.h"
 #include "watch.h"
 
 namespace moesaic {

@@ -13,7 +13,7 @@
 #include "moesaic/models/meta_device.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/parallel/equal_parts.h"
-#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/expert_shares.h"

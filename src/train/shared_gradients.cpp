@@ -3,7 +3,7 @@
 
 #include <torch/torch.h>
 
-#include "moesaic/parallel/lost_process.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/clip.h"
 #include "moesaic/train/expert_shares.h"

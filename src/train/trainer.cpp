@@ -18,7 +18,7 @@
 #include "moesaic/data/class_names.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
-#include "moesaic/parallel/lost_process.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"

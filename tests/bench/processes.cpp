@@ -23,7 +23,7 @@
 #include "moesaic/checkpoint/background_save.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"

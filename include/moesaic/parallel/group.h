@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of processes and its collectives, those of c10d.
+// A group of processes and its collectives, those of c10d; those that gradients flow through, and
+// the mean of gradients that is taken while the backward pass goes on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "moesaic/base/error.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -108,6 +112,50 @@ class Group {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   int64_t rank_ = 0, size_ = 1;
   std::shared_ptr<TrafficCounter> counter_;
+};
+
+/// A collective failed, since a process was lost or did not come in time.
+class LostProcess : public Error {
+ public:
+  explicit LostProcess(const std::string& what) : Error(ErrorKind::failure, what) {}
+};
+
+// Collectives that gradients flow through. As in c10d, each process has a loss of its own, and the
+// gradient of all their sum flows back.
+
+/// Returns the rows of all processes by rank, [W N, ...] of x [N, ...].
+at::Tensor gather_rows(const at::Tensor& x, const std::shared_ptr<const Group>& group);
+
+/// Returns the sum of x over all processes.
+at::Tensor sum_over(const at::Tensor& x, const std::shared_ptr<const Group>& group,
+                    Traffic traffic);
+
+/// Sends rows of x and returns those received, see Group::all_to_all().
+at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
+                         const std::vector<int64_t>& receive,
+                         const std::shared_ptr<const Group>& group);
+
+/// Takes the mean of gradients over the processes of a group while the backward pass still
+/// computes others: in buckets, by c10d's Reducer.
+class GradientReducer {
+ public:
+  static constexpr size_t kBucketBytes = size_t{25} << 20;  ///< As in c10d's DDP.
+
+  /// `parameters` that require gradients, in the order in which the network uses them. With a group
+  /// of one process nothing is reduced, with one that only counts nothing but counted.
+  GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic,
+                  size_t bucket_bytes = kBucketBytes);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// Makes the backward pass of `loss` reduce the gradients, with what earlier passes accumulated;
+  /// they are reduced when it ends.
+  void prepare(const at::Tensor& loss);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace moesaic

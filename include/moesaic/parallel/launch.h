@@ -41,4 +41,8 @@ int64_t rank_of(const Environment& environment);
 /// Returns whether the launcher names no process of this machine before this one.
 bool is_first_of_machine(const Environment& environment);
 
+/// Returns whether process 0 came to where the processes meet, within a few seconds. If it did not,
+/// it most likely ended with the same error as this one.
+bool leader_waits(const Launch& launch) noexcept;
+
 }  // namespace moesaic

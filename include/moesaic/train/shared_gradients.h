@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic {
 

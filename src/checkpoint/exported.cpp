@@ -15,11 +15,10 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "tensor_files.h"
 
 namespace moesaic {
 namespace {

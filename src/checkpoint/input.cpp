@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

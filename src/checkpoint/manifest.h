@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+// What lists the files of a checkpoint, its manifest, and the named tensors as they lie in one
+// safetensors file, or in several that an index lists.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moesaic/checkpoint/parts.h"
 #include "moesaic/config/schema.h"
+#include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 
@@ -60,5 +67,53 @@ void check_file(const std::filesystem::path& folder, const std::string& name,
 /// error of the first one by name.
 void check_files(const std::filesystem::path& folder, const Manifest& manifest,
                  const std::function<bool(const std::string& name)>& hash);
+
+/// Returns the name of the index of files that stand for the one named so.
+std::string index_name(const std::string& file);
+/// Returns whether a path is named as an index is.
+bool is_index(const std::filesystem::path& path);
+
+/// Returns the path of `file` in a folder, or of its index where the folder has that instead.
+std::filesystem::path tensors_path(const std::filesystem::path& folder, const std::string& file);
+
+/// Returns the name of the file of each tensor, by name, that an index lists. A stranger may have
+/// written it: throws Error (failure) for a damaged index and names of files that lead elsewhere.
+std::map<std::string, std::string> read_index(const std::filesystem::path& path);
+
+/// One entry of a file.
+struct TensorPiece {
+  std::shared_ptr<const safetensors::File> file;
+  safetensors::Entry entry;
+  std::filesystem::path path;
+
+  std::span<const std::byte> bytes() const { return file->bytes(entry); }
+  std::string where() const { return path.string() + ": " + entry.name; }
+};
+
+/// A tensor that is one entry, or slices along dimension 0 in the order of their rows.
+struct StoredTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;  ///< Of the whole.
+  std::vector<TensorPiece> pieces;
+};
+
+struct TensorFiles {
+  std::vector<std::filesystem::path> paths;          ///< Without the index.
+  std::vector<StoredTensor> tensors;                 ///< In the order of one file, else by name.
+  std::map<std::string, std::string> metadata = {};  ///< Of one file.
+};
+
+/// Opens a safetensors file, or those of an index, and reads the headers. Throws Error (failure)
+/// for whatever formats/safetensors.h rejects, unless the index lists exactly what the files hold,
+/// and where slices do not make up a tensor: a gap, an overlap, other dtypes or other shapes.
+TensorFiles open_tensors(const std::filesystem::path& path);
+
+/// Opens files of a folder that have no index yet, in the same way, and returns their index.
+nlohmann::ordered_json checked_index(const std::filesystem::path& folder,
+                                     const std::vector<std::string>& names);
+
+/// Returns the number of bytes of these files.
+uint64_t file_bytes(const std::vector<std::filesystem::path>& paths);
 
 }  // namespace moesaic

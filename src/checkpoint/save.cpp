@@ -2,6 +2,8 @@
 // One process or many: each writes its part, one publishes.
 #include <fmt/format.h>
 
+#include <chrono>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -10,7 +12,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/parts.h"
 #include "moesaic/checkpoint/store.h"
-#include "tensor_files.h"
+#include "moesaic/parallel/processes.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;
@@ -136,25 +138,55 @@ void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts, con
   staged.commit();
 }
 
-void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
+                     const std::function<FileContent(const fs::path&)>& write_model) {
   with_format(checkpoint.config);  // Throws before anything large is written.
   StagedDirectory staged(folder);
-  const WrittenPart part =
-      write_part(staged.path(), 0, 1, {checkpoint.model, checkpoint.optimizer});
+  WrittenPart part;
+  const auto write = [&](const char* file, const TensorMap& tensors) {
+    check_whole(tensors);
+    part.files[file] = write_tensors(staged.path() / file, tensors);
+  };
+  if (write_model) {
+    part.files[kModelFile] = write_model(staged.path() / kModelFile);
+  } else {
+    write(kModelFile, checkpoint.model);
+  }
+  if (!checkpoint.optimizer.empty()) write(kOptimizerFile, checkpoint.optimizer);
   publish(staged, {part}, checkpoint.config, checkpoint.state);
 }
 
-void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
-                     const std::function<FileContent(const fs::path&)>& write_model) {
-  with_format(checkpoint.config);
-  StagedDirectory staged(folder);
-  WrittenPart part;
-  part.files[kModelFile] = write_model(staged.path() / kModelFile);
-  if (!checkpoint.optimizer.empty()) {
-    part.files[kOptimizerFile] =
-        write_tensors(staged.path() / kOptimizerFile, checkpoint.optimizer);
+void save_together(const Processes& processes, const fs::path& folder, const CheckpointPart& part,
+                   const Json& config, const Json& state) {
+  // Where a disk does not answer, one process stands still and is alive.
+  const auto exchange = [&](const std::string& text) {
+    return processes.exchange(text, std::chrono::seconds(processes.config().timeout));
+  };
+  const bool writes = processes.leads() || !part.model.empty() || !part.optimizer.empty();
+  std::optional<StagedDirectory> staged;
+  if (processes.leads()) staged.emplace(folder);
+  // Process 0 says where to write, the others whether they do.
+  const std::vector<std::string> said = exchange(staged   ? staged->path().string()
+                                                 : writes ? "writes"
+                                                          : "");
+  if (without_staging(said[0]) != folder) {
+    fail("process 0 saves to {}, this one to {}", without_staging(said[0]).string(),
+         folder.string());
   }
-  publish(staged, {part}, checkpoint.config, checkpoint.state);
+  int64_t index = 0, count = 0;
+  for (int64_t rank = 0; rank < processes.size(); ++rank) {
+    if (rank == processes.rank()) index = count;
+    if (!said[static_cast<size_t>(rank)].empty()) ++count;
+  }
+  const auto progress = [&] { processes.progress(); };
+  const std::string written =
+      writes ? text_of(write_part(said[0], index, count, part, progress)) : "";
+  std::vector<WrittenPart> parts;
+  for (const std::string& text : exchange(written)) {
+    if (!text.empty()) parts.push_back(part_of(text));
+  }
+  if (staged) publish(*staged, parts, config, state, progress);
+  exchange("");  // It is published.
 }
 
 }  // namespace moesaic

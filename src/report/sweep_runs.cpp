@@ -13,7 +13,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/export/info.h"

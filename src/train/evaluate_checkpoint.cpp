@@ -11,7 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/class_names.h"

@@ -18,7 +18,7 @@
 #include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/data/outside_images.h"

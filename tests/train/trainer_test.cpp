@@ -9,7 +9,7 @@
 #include <limits>
 #include <sstream>
 
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "train/train_fixture.h"
 

@@ -19,8 +19,8 @@
 #include "moesaic/export/torchscript.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/calibrate.h"
-#include "moesaic/train/places.h"
+#include "moesaic/train/evaluate.h"
+#include "moesaic/train/phase_config.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {

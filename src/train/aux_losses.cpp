@@ -11,7 +11,7 @@
 #include "moesaic/base/registry.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {

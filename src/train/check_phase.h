@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/config/problem.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/datasets.h"
-#include "moesaic/train/places.h"
+#include "moesaic/train/optimizer_config.h"
+#include "moesaic/train/phase_config.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
@@ -52,5 +54,19 @@ void check_shares(const RunConfig& config, const PhasePlaces& places, const Mode
 /// Returns the preprocessed training data. Completes `preprocess` by what the network takes.
 std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
                                          const Model& model, PreprocessConfig& preprocess);
+
+/// Returns what is wrong with the syntax of the patterns.
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns);
+ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values);
+
+/// Throws Error (usage) for a pattern of the list `setting` of the phase that matches no parameter,
+/// with its location and the nearest parameters.
+void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
+                    const std::vector<std::string>& patterns);
+void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
+                    const std::vector<PatternValue>& values);
+
+/// Returns the first problem that is not empty.
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems);
 
 }  // namespace moesaic

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "patterns.h"
+#include "check_phase.h"
 
 namespace moesaic {
 namespace {

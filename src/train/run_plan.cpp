@@ -30,7 +30,7 @@
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/memory.h"
-#include "moesaic/train/places.h"
+#include "moesaic/train/phase_config.h"
 #include "moesaic/train/same_start.h"
 #include "moesaic/train/scaling.h"
 #include "moesaic/train/task.h"

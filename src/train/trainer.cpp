@@ -21,9 +21,9 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/calibrate.h"
+#include "moesaic/train/evaluate.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 #include "moesaic/train/same_start.h"
 #include "moesaic/train/task.h"
 

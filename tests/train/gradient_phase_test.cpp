@@ -11,7 +11,7 @@
 
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -10,7 +10,7 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/models/model.h"
-#include "moesaic/train/places.h"
+#include "moesaic/train/phase_config.h"
 
 namespace moesaic {
 

@@ -6,7 +6,9 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,5 +60,76 @@ Registry<ObjectiveKind>& objectives();
 
 /// Returns the settings of all objectives, "softmax" first.
 std::vector<Choice> objective_choices();
+
+/// Targets of rows of logits.
+struct Targets {
+  at::Tensor labels;       ///< Classes [B] int64.
+  at::Tensor soft_labels;  ///< Used in place of labels where defined, [B, classes] float32.
+  double smoothing = 0.0;  ///< Label smoothing s: targets are (1 - s) t + s / classes.
+};
+
+/// A loss, defined in a file of its own in src/train/losses/. All tensors are float32.
+struct ClassificationLoss {
+  std::string meaning;  ///< Description for lists of objectives.
+  /// Returns the loss of each row, [R], for logits_RC and targets of as many rows.
+  at::Tensor (*of_rows)(const at::Tensor& logits_RC, const Targets& targets);
+  /// Returns log p of each class, along the last dimension.
+  at::Tensor (*log_probabilities)(const at::Tensor& logits);
+  /// Returns the loss of each image, [B], where p is the mean over the members of an ensemble, for
+  /// logits_BMC and targets_BC.
+  at::Tensor (*of_mean)(const at::Tensor& logits_BMC, const at::Tensor& targets_BC);
+  /// Whether the loss takes one row of logits per image and member of an ensemble.
+  bool of_ensemble = false;
+  /// Name of the same loss for an ensemble, or for a single network where this one is of ensembles.
+  std::string counterpart;
+};
+
+/// Returns softmax, sigmoid, softmax_twice, ensemble_softmax and ensemble_sigmoid.
+Registry<ClassificationLoss>& classification_losses();
+
+/// Returns the training loss of each row of logits [B members, classes], an image's members in a
+/// row, each with the image's targets t:
+///
+///     softmax:  -sum_c t_c log softmax(logits)_c
+///     softmax_twice:  softmax with softmax(logits) in place of logits (clusters paper's released
+///                     code), so that two classes cost at least 0.3133
+///     sigmoid:  -sum_c t_c log sigmoid(logit_c) + (1 - t_c) log sigmoid(-logit_c)
+///
+/// The result is [B members] float32. Throws Error (usage) for another name, and for several rows
+/// per image where the loss is not of ensembles.
+at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
+                           const Targets& targets);
+
+/// Returns the loss of each image in evaluation, [B] float32. For an ensemble_* loss the mean
+/// probabilities of the members replace softmax(logits), or sigmoid(logit) and sigmoid(-logit).
+at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
+                             const Targets& targets);
+
+/// Returns the log of the mean over `members` of softmax(logits) [B members, classes], or of
+/// sigmoid(logits) for a sigmoid loss: [B, classes] float32.
+at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
+                                  int64_t members);
+
+struct ClassificationObjectiveConfig {
+  double label_smoothing = 0.0;
+  std::map<std::string, double> aux_losses;  ///< Weight of each, see aux_loss_names().
+};
+template <class Fields>
+void describe(Fields& f, ClassificationObjectiveConfig& c) {
+  f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes",
+    at_least(0.0), below(1.0));
+  f("aux_losses", c.aux_losses,
+    "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
+    "switch_balance_logit",
+    at_least(0.0));
+}
+ConfigProblem config_problem(const ClassificationObjectiveConfig& config);
+
+/// Returns loss = cross entropy + sum of weight * auxiliary loss, where the cross entropy is the
+/// mean of training_losses(loss) over the rows of logits [B members, classes] and `config` gives
+/// the weights. Terms: "accuracy" in % over all rows, "cross_entropy", and each auxiliary loss.
+LossTerms classification_terms(const std::string& loss, const ClassificationObjectiveConfig& config,
+                               const ModelOutput& output, const at::Tensor& labels,
+                               const at::Tensor& soft_labels = {});
 
 }  // namespace moesaic

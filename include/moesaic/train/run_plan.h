@@ -12,7 +12,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/datasets.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
 
 namespace moesaic {

@@ -14,7 +14,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/ops/gated_losses.h"
 #include "moesaic/train/optimizer_config.h"
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/optimizer.h"
 #include "phase.h"
 
 namespace moesaic {

@@ -7,8 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "../check_phase.h"
-#include "../patterns.h"
+#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
@@ -19,7 +18,7 @@
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/memory.h"
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/optimizer.h"
 
 namespace moesaic {
 namespace {

@@ -351,10 +351,6 @@ TensorMap read_tensors(const std::filesystem::path& path) {
   return tensors_of(path, copied);
 }
 
-TensorMap map_tensors(const std::filesystem::path& path) {
-  return tensors_of(path, mapped);
-}
-
 TensorMap read_weights(const std::filesystem::path& path, bool in_file) {
   return tensors_of(path, [&](const StoredTensor& stored, at::ScalarType type) {
     return widened(in_file ? mapped(stored, type) : copied(stored, type));

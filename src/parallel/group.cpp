@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/group.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
 #include <array>
-#include <mutex>
+#include <cstdlib>
 #include <numeric>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 
@@ -30,24 +32,16 @@ double all_gather_bytes(double bytes, int64_t size) {
   return bytes * static_cast<double>(size - 1);
 }
 
-struct TrafficCounter::State {
-  std::mutex mutex;
-  std::map<Traffic, Sent> sent;
-};
-
-TrafficCounter::TrafficCounter() : state_(std::make_unique<State>()) {}
-TrafficCounter::~TrafficCounter() = default;
-
 void TrafficCounter::add(Traffic traffic, double bytes, int64_t calls) {
-  const std::lock_guard lock(state_->mutex);
-  Sent& sent = state_->sent[traffic];
+  const std::lock_guard lock(mutex_);
+  Sent& sent = sent_[traffic];
   sent.calls += calls;
   sent.bytes += bytes;
 }
 
 std::map<Traffic, Sent> TrafficCounter::take() {
-  const std::lock_guard lock(state_->mutex);
-  return std::exchange(state_->sent, {});
+  const std::lock_guard lock(mutex_);
+  return std::exchange(sent_, {});
 }
 
 namespace {
@@ -92,18 +86,11 @@ void Group::finish(const Begin& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 
-void Group::all_reduce(const at::Tensor& x, Traffic traffic) const {
-  if (size() == 1) return;
-  std::vector<at::Tensor> list = {x};
-  finish([&] { return group_->allreduce(list); });
-  counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
-}
-
-void Group::all_reduce_max(const at::Tensor& x, Traffic traffic) const {
+void Group::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {x};
   c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
+  if (largest) options.reduceOp = c10d::ReduceOp::MAX;
   finish([&] { return group_->allreduce(list, options); });
   counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
 }
@@ -300,17 +287,9 @@ class SilentHandler : public c10::WarningHandler {
 
 }  // namespace
 
-struct GradientReducer::State {
-  std::unique_ptr<c10d::Reducer> reducer;
-  TrafficCounter* counter = nullptr;  ///< Null: nothing is reduced.
-  Traffic traffic = Traffic::gradients;
-  double bytes = 0.0;
-  int64_t buckets = 0;
-};
-
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
                                  Traffic traffic, size_t bucket_bytes)
-    : state_(std::make_unique<State>()) {
+    : traffic_(traffic) {
   if (group.size() == 1 || parameters.empty()) return;
   // The last parameters have their gradients first.
   std::reverse(parameters.begin(), parameters.end());
@@ -318,13 +297,12 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group
       c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, bucket_bytes});
   double bytes = 0.0;
   for (const at::Tensor& parameter : parameters) bytes += static_cast<double>(parameter.nbytes());
-  state_->counter = &group.counter();
-  state_->traffic = traffic;
-  state_->bytes = all_reduce_bytes(bytes, group.size());
-  state_->buckets = static_cast<int64_t>(buckets.size());
+  counter_ = &group.counter();
+  bytes_ = all_reduce_bytes(bytes, group.size());
+  buckets_ = static_cast<int64_t>(buckets.size());
   if (!group.c10d()) return;
   const std::vector<bool> sparse(parameters.size(), false);
-  state_->reducer = std::make_unique<c10d::Reducer>(
+  reducer_ = std::make_unique<c10d::Reducer>(
       std::move(parameters), buckets, group.c10d(), sparse, static_cast<int64_t>(bucket_bytes),
       /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/true,
       std::unordered_map<size_t, std::string>(), kFirstBucket,
@@ -335,13 +313,50 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group
 GradientReducer::~GradientReducer() = default;
 
 void GradientReducer::prepare(const at::Tensor& loss) {
-  if (state_->counter == nullptr) return;
-  state_->counter->add(state_->traffic, state_->bytes, state_->buckets);
-  if (!state_->reducer) return;
+  if (counter_ == nullptr) return;
+  counter_->add(traffic_, bytes_, buckets_);
+  if (!reducer_) return;
   // It warns where no parameter is unused, which is not known before.
   SilentHandler silent;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
-  state_->reducer->prepare_for_backward({loss});
+  reducer_->prepare_for_backward({loss});
+}
+
+int64_t nearest_divisor(int64_t number, int64_t wanted) {
+  int64_t best = 1;
+  for (int64_t divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
+      best = divisor;
+    }
+  }
+  return best;
+}
+
+void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, int64_t processes) {
+  const int64_t unit = parts * processes;
+  if (batch % unit == 0) return;
+  std::string choice =
+      fmt::format("a batch of {}, or {}",
+                  count_text(std::max<int64_t>(1, (batch + unit / 2) / unit) * unit, "image"),
+                  count_text(nearest_divisor(batch / parts, processes), "process"));
+  if (batch % processes == 0) {
+    choice = fmt::format("accumulate={}", nearest_divisor(batch / processes, parts));
+  }
+  fail_usage("{}{} cannot have equal parts of a batch of {}{}; choose {}", where,
+             count_text(processes, "process"), count_text(batch, "image"),
+             parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
+}
+
+std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                       int64_t size) {
+  check_equal_parts("", batch, parts, size);
+  const int64_t own = batch / size, ranges = strided ? 1 : parts;
+  std::vector<int64_t> places;
+  for (int64_t part = 0; part < ranges; ++part) {
+    const int64_t first = part * (batch / ranges) + rank * (own / ranges);
+    for (int64_t i = 0; i < own / ranges; ++i) places.push_back(first + i);
+  }
+  return places;
 }
 
 }  // namespace moesaic

@@ -23,7 +23,6 @@
 #include <system_error>
 #include <thread>
 
-#include "local_address.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
@@ -375,7 +374,7 @@ double Processes::of_leader(double value) const {
 
 int64_t Processes::max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
-  world_->all_reduce_max(largest, Traffic::other);
+  world_->all_reduce(largest, Traffic::other, /*largest=*/true);
   return largest.item<int64_t>();
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "evaluation_mode.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
@@ -15,12 +14,32 @@
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
-#include "moesaic/parallel/equal_parts.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "note_replaced.h"
 
 namespace moesaic {
 namespace {
+
+/// Keeps a network in evaluation mode while it lives.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
+    model_.eval();
+    nn::share_batches(model_, {});
+  }
+  ~EvaluationMode() {
+    model_.train(training_);
+    model_.set_first_sample_index(0);
+    nn::share_batches(model_, {});
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Model& model_;
+  bool training_;
+};
 
 void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;

@@ -19,7 +19,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {

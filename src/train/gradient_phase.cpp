@@ -15,7 +15,6 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
-#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/expert_shares.h"

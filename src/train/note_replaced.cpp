@@ -53,7 +53,7 @@ int note_replaced(const Replaced& replaced, Loader& loader, const Processes* pro
   // One exchange of a step has all that the processes agree on beside numbers of the network.
   const at::Tensor largest =
       torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
-  processes->control().all_reduce_max(largest, Traffic::other);
+  processes->control().all_reduce(largest, Traffic::other, /*largest=*/true);
   signal = static_cast<int>(largest[0].item<int64_t>());
   if (largest[1].item<int64_t>() == 0) return signal;
   const std::vector<Replaced> all = new_of_all(fresh, *processes);

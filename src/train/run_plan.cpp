@@ -31,7 +31,7 @@
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/memory.h"
 #include "moesaic/train/phase_config.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 #include "moesaic/train/scaling.h"
 #include "moesaic/train/task.h"
 #include "moesaic/train/trainer.h"

@@ -24,7 +24,7 @@
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/phase.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@
 
 namespace c10d {
 class ProcessGroup;
-}
+class Reducer;
+}  // namespace c10d
 
 namespace moesaic {
 
@@ -53,15 +55,13 @@ struct Sent {
 /// Counts collectives and the bytes that this process sends, by purpose. Thread-safe.
 class TrafficCounter {
  public:
-  TrafficCounter();
-  ~TrafficCounter();
   void add(Traffic traffic, double bytes, int64_t calls = 1);
   /// Returns what was counted since the last call.
   std::map<Traffic, Sent> take();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::mutex mutex_;
+  std::map<Traffic, Sent> sent_;
 };
 
 /// Processes that compute together. All of them call the same collectives in the same order, with
@@ -80,10 +80,9 @@ class Group {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  /// Sums `x`, which must be contiguous, over all processes in place.
-  void all_reduce(const at::Tensor& x, Traffic traffic) const;
-  /// Takes the largest of each number of `x`, in place.
-  void all_reduce_max(const at::Tensor& x, Traffic traffic) const;
+  /// Sums `x`, which must be contiguous, over all processes in place, or takes the largest of each
+  /// of its numbers.
+  void all_reduce(const at::Tensor& x, Traffic traffic, bool largest = false) const;
   /// Returns the rows of all processes by rank: [size * N, ...] of [N, ...].
   at::Tensor all_gather(const at::Tensor& x, Traffic traffic) const;
   /// Sends rows of `x`, the first `send[0]` to process 0 and so on, and returns those received,
@@ -154,8 +153,25 @@ class GradientReducer {
   void prepare(const at::Tensor& loss);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<c10d::Reducer> reducer_;  ///< Null where nothing is reduced.
+  TrafficCounter* counter_ = nullptr;       ///< Null where nothing is counted, either.
+  Traffic traffic_;
+  double bytes_ = 0.0;
+  int64_t buckets_ = 0;
 };
+
+/// Returns the divisor of `number` that is nearest to `wanted`.
+int64_t nearest_divisor(int64_t number, int64_t wanted);
+
+/// Throws Error (usage), with the nearest choices, unless so many processes can take equal parts of
+/// each of the `parts` of a batch that go through the network one after the other. `where` begins
+/// the message.
+void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, int64_t processes);
+
+/// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,
+/// where a batch goes through the network in `parts` one after the other, part by part: of each
+/// part an equal range. With `strided`, part i has the places i, i + parts, ...
+std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                       int64_t size);
 
 }  // namespace moesaic

@@ -132,7 +132,4 @@ PhaseKind gradient_phase_kind();
 /// on.
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase);
 
-/// Returns the size in bytes of the state of the phase's optimizers.
-double optimizer_bytes(const Model& model, const PhaseConfig& phase);
-
 }  // namespace moesaic

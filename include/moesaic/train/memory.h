@@ -22,10 +22,11 @@ struct TrainingMemory {
   /// What else a step holds at once at most, in float32: what backward needs and what it makes, or
   /// what an evaluation's forward pass holds, where that is more. Unset means unknown.
   std::optional<double> activations = 0.0;
+  double buffers = 0.0;  ///< Of several processes: routing of others' tokens, rows under way.
 
   /// Returns the sum of what is known.
   double sum() const {
-    return weights + gradients + optimizer + batches + activations.value_or(0.0);
+    return weights + gradients + optimizer + batches + activations.value_or(0.0) + buffers;
   }
 };
 

@@ -77,8 +77,8 @@ class Optimizer {
   struct Share {
     int64_t state = 0, updated = 0;
   };
-  /// Returns the most that one process would keep and update where so many divide the state.
-  Share largest_share(int64_t processes, const NameTest& everywhere) const;
+  /// Returns the most that one process keeps and updates.
+  Share largest_share() const;
 
   /// Sends each parameter from the process that keeps its state to the others, as step() does.
   void spread() const;
@@ -131,10 +131,6 @@ class Optimizer {
   void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                 const std::vector<std::string>& frozen, NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const Part& part);
-  /// Has `use` called with each entry that is divided and the process that keeps its state: the
-  /// one that has least so far.
-  template <class Parts, class Use>
-  static void divide(Parts& parts, int64_t processes, const NameTest& everywhere, const Use& use);
   bool is_own(const Entry& entry) const;
   /// Returns whether it is a slot of a parameter that another process updates.
   bool is_of_others(const std::string& slot) const;

@@ -190,7 +190,7 @@ void GradientPhase::load(const PhaseState& state) {
   const int64_t size = loader_.loader().dataset().size();
   std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
   for (const int64_t index : state_.replaced) {
-    loader_.loader().count_damaged(index, "" * warn = * / false);
+    loader_.loader().count_damaged(index, "", /*warn=*/false);
   }
   // An epoch of data that have changed, which a run may accept, can be shorter.
   loader_.seek(state_.epoch, std::min(state_.batch, loader_.batches_per_epoch()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objectives, which gradient phases minimise, by name. Each is a file in src/train/objectives/ with
-// its own settings.
+// Objectives, which gradient phases minimise, by name, each with its own settings, and the losses of
+// logits and labels that those of classes have in training and in evaluation.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,7 +21,7 @@
 
 namespace moesaic {
 
-class PhasePlaces;  // train/places.h
+class PhasePlaces;  // train/phase_config.h
 
 /// A loss and its terms: float32 scalars on the network's device.
 struct LossTerms {
@@ -55,7 +55,7 @@ struct ObjectiveKind {
 };
 
 /// Returns softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid
-/// (train/classification_loss.h) and hinge for classes, and squared for real-valued targets.
+/// (classification_losses()) and hinge for classes, and squared for real-valued targets.
 Registry<ObjectiveKind>& objectives();
 
 /// Returns the settings of all objectives, "softmax" first.
@@ -68,7 +68,7 @@ struct Targets {
   double smoothing = 0.0;  ///< Label smoothing s: targets are (1 - s) t + s / classes.
 };
 
-/// A loss, defined in a file of its own in src/train/losses/. All tensors are float32.
+/// A loss of classes. All tensors are float32.
 struct ClassificationLoss {
   std::string meaning;  ///< Description for lists of objectives.
   /// Returns the loss of each row, [R], for logits_RC and targets of as many rows.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of a phase, through which the Trainer runs it. Kinds of phases are registered in
-// train/phase_kind.h.
+// The interface of a phase, through which the Trainer runs it, and the kinds of phases that the
+// configuration of a run can name.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace moesaic {
 
 inline constexpr double kMaxSteps = 1e9;  // Products with batch sizes stay within 64 bits.
 
-/// Returns the registered kinds of phases (train/phase_kind.h) with their default settings,
+/// Returns the registered kinds of phases (train/phase.h) with their default settings,
 /// "gradient" first.
 std::vector<Choice> phase_kind_choices();
 

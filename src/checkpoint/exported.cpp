@@ -7,7 +7,6 @@
 
 #include <array>
 #include <map>
-#include <string>
 
 #include "manifest.h"
 #include "moesaic/base/error.h"
@@ -15,7 +14,6 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"

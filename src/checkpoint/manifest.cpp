@@ -7,19 +7,15 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
-#include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/parts.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
-#include "moesaic/config/schema.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "moesaic/checkpoint/parts.h"
+#include "moesaic/checkpoint/save.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/formats/safetensors.h"
 

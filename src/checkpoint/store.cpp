@@ -6,14 +6,11 @@
 #include <torch/types.h>
 
 #include <utility>
-#include <vector>
 
 #include "exported.h"
 #include "manifest.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
 #include "moesaic/models/registry.h"

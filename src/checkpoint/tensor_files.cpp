@@ -20,7 +20,7 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/parts.h"
+#include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -186,25 +185,22 @@ using torch::autograd::variable_list;
 using GroupPointer = std::shared_ptr<const Group>;
 
 /// What a backward pass needs of its forward pass, apart from tensors.
-struct Exchange {
+struct Exchange : torch::CustomClassHolder {
   GroupPointer group;
   Traffic traffic = Traffic::other;
   std::vector<int64_t> send = {}, receive = {};
 };
 
-struct HeldExchange : torch::CustomClassHolder {
-  explicit HeldExchange(Exchange held) : exchange(std::move(held)) {}
-  Exchange exchange;
-};
-
-void keep(AutogradContext* context, Exchange exchange) {
-  context->saved_data["exchange"] =
-      c10::IValue::make_capsule(c10::make_intrusive<HeldExchange>(std::move(exchange)));
+/// Keeps it for the backward pass.
+Exchange& keep(AutogradContext* context, const GroupPointer& group) {
+  auto exchange = c10::make_intrusive<Exchange>();
+  exchange->group = group;
+  context->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
+  return *exchange;
 }
 
 const Exchange& kept(AutogradContext* context) {
-  const auto holder = context->saved_data.at("exchange").toCapsule();
-  return static_cast<const HeldExchange*>(holder.get())->exchange;
+  return static_cast<const Exchange&>(*context->saved_data.at("exchange").toCapsule());
 }
 
 at::Tensor summed(const at::Tensor& x, const Group& group, Traffic traffic) {
@@ -216,7 +212,7 @@ at::Tensor summed(const at::Tensor& x, const Group& group, Traffic traffic) {
 struct GatherRows : torch::autograd::Function<GatherRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const GroupPointer& group) {
-    keep(context, {.group = group});
+    keep(context, group);
     return group->all_gather(x, Traffic::logits);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -230,7 +226,7 @@ struct GatherRows : torch::autograd::Function<GatherRows> {
 struct SumOver : torch::autograd::Function<SumOver> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const GroupPointer& group, Traffic traffic) {
-    keep(context, {.group = group, .traffic = traffic});
+    keep(context, group).traffic = traffic;
     return summed(x, *group, traffic);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -243,7 +239,9 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
                             const GroupPointer& group) {
-    keep(context, {.group = group, .send = send, .receive = receive});
+    Exchange& exchange = keep(context, group);
+    exchange.send = send;
+    exchange.receive = receive;
     context->saved_data["rows"] = x.size(0);
     return group->all_to_all(x, send, receive, Traffic::rows);
   }

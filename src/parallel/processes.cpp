@@ -16,7 +16,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <future>

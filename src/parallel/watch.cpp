@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <utility>
 
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"

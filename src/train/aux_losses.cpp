@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/objective.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>

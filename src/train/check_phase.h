@@ -10,7 +10,7 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/models/model.h"
-#include "moesaic/train/optimizer_config.h"
+#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/phase_config.h"
 
 namespace moesaic {

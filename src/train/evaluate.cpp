@@ -14,9 +14,8 @@
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
-#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
-#include "note_replaced.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
@@ -15,11 +13,9 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
-#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/optimizer.h"
-#include "note_replaced.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {
@@ -57,7 +53,10 @@ void SharedGradients::backward(const at::Tensor& loss) try {
   of_dense_.prepare(loss);
   of_experts_.prepare(loss);
   loss.backward();
-  finish();
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = gradients_of(experts_);  // Of shared experts.
+  if (gradients.empty()) return;
+  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->experts().size()));
 } catch (const Error&) {
   throw;
 } catch (const c10::DistError& error) {
@@ -66,13 +65,6 @@ void SharedGradients::backward(const at::Tensor& loss) try {
   throw;
 } catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
   throw LostProcess(error.what());
-}
-
-void SharedGradients::finish() {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients = gradients_of(experts_);
-  if (gradients.empty()) return;
-  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->experts().size()));
 }
 
 at::Tensor SharedGradients::norm() const {

@@ -19,10 +19,10 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/batch_norm.h"
 #include "moesaic/parallel/group.h"
-#include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/memory.h"
+#include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
 
 namespace moesaic {

@@ -10,8 +10,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/phase_config.h"
 
 namespace moesaic {
 namespace {

@@ -8,8 +8,6 @@
 #include <cmath>
 #include <map>
 #include <numbers>
-#include <optional>
-#include <string>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -17,22 +15,6 @@
 
 namespace moesaic {
 namespace {
-
-class WeightDecays {
- public:
-  explicit WeightDecays(const OptimizerConfig& config)
-      : values_(config.weight_decays), none_(config.no_decay), of_all_(config.weight_decay) {}
-
-  double of(const std::string& name) const {
-    if (!values_.empty()) return values_.value_for(name, 0.0);
-    return none_.any_found_in(name) ? 0.0 : of_all_;
-  }
-
- private:
-  PatternValues values_;
-  Patterns none_;
-  double of_all_;
-};
 
 /// Returns the numbers of tensors in one row, or memory for them.
 at::Tensor flattened(const std::vector<at::Tensor>& tensors, bool filled) {
@@ -57,8 +39,12 @@ Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
 
 void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                          const std::vector<std::string>& frozen, NamedParameters& parameters) {
-  const WeightDecays weight_decays(config);
-  const Patterns never(frozen);
+  const PatternValues weight_decays(config.weight_decays);
+  const Patterns never(frozen), no_decay(config.no_decay);
+  const auto weight_decay = [&](const std::string& name) {
+    if (!weight_decays.empty()) return weight_decays.value_for(name, 0.0);
+    return no_decay.any_found_in(name) ? 0.0 : config.weight_decay;
+  };
   Part part{make_update_rule(config), rate, config.l2, {}, {}};
   NamedParameters others;
   for (auto& [name, parameter] : parameters) {
@@ -66,7 +52,7 @@ void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patte
       others.emplace_back(name, parameter);
       continue;
     }
-    Entry entry{name, parameter, {}, weight_decays.of(name), never.any_found_in(name)};
+    Entry entry{name, parameter, {}, weight_decay(name), never.any_found_in(name)};
     for (size_t slot = 0; !entry.frozen && slot < part.rule->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }

@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/online_phase.h"
-#include "moesaic/train/phase_config.h"
 
 namespace moesaic {
 

@@ -93,10 +93,6 @@ std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
   return build_model_shape(model_config(load_init(config, kConfigOnly)));
 }
 
-std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
-  return RunStart(config).model();
-}
-
 void check_initial_weights(const RunConfig& config, Model& shape) {
   if (config.init.empty()) return;
   const std::shared_ptr<Model> source =

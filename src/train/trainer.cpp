@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -12,19 +11,14 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/checkpoint/parts.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
-#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/phase.h"
-#include "moesaic/train/run_data.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {

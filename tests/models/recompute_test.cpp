@@ -10,7 +10,6 @@
 #include <atomic>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/aux_losses.h"
 #include "moesaic/train/objective.h"
 #include "prune/small_vmoe.h"
 

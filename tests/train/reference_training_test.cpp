@@ -8,7 +8,6 @@
 #include <set>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/aux_losses.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/optimizer.h"

@@ -7,7 +7,7 @@
 //   config.json            {"format", "version", "model", "data", "input", "run"}, to rebuild it
 //   MANIFEST.json          size and SHA-256 of each of the other files; written last
 //
-// Where several processes wrote it, the tensors are in parts with an index: checkpoint/parts.h.
+// Where several processes wrote it, the tensors are in parts with an index: checkpoint/save.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads and writes named tensors as safetensors files. Where a path is read, it may also be that of
-// an index of several files (NAME.safetensors.index.json), see checkpoint/parts.h.
+// an index of several files (NAME.safetensors.index.json), see checkpoint/save.h.
 #pragma once
 
 #include <filesystem>

@@ -40,9 +40,6 @@ class SharedGradients {
   at::Tensor norm() const;
 
  private:
-  /// Completes the gradients of shared experts after the pass.
-  void finish();
-
   std::shared_ptr<const Processes> processes_;
   std::vector<at::Tensor> dense_, experts_;  ///< Parameters; experts_ are the shared ones.
   GradientReducer of_dense_, of_experts_;

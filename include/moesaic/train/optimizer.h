@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/train/optimizer_config.h"
+#include "moesaic/train/gradient_config.h"
 
 namespace moesaic {
 

@@ -48,7 +48,7 @@ struct PhaseState {
   TensorMap tensors = {};
 };
 
-class Processes;
+class Processes;  // parallel/processes.h
 
 class Phase {
  public:
@@ -74,8 +74,6 @@ class Phase {
 
 /// Returns the seed of all random numbers of one phase of a run.
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index);
-
-class Processes;  // parallel/processes.h
 
 /// A phase as planned before training starts.
 struct PhasePlan {

@@ -14,6 +14,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/loader.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
 
@@ -102,5 +103,12 @@ void agree_on_network(const Processes& processes, const std::filesystem::path& c
 std::string data_mark(const Dataset& data);
 /// Returns the same text of a split whose record is there.
 std::string data_mark(const Dataset& data, DataRecord record);
+
+/// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.
+/// Several processes add those of all their parts, count them together by their loaders (which have
+/// the option `shared`), and the first one that met an image warns of it. Throws Error (failure)
+/// where they are too many. Returns the largest `signal` of all processes, by the same exchange.
+int note_replaced(const std::map<int64_t, std::string>& replaced, Loader& loader,
+                  const Processes* processes, std::vector<int64_t>& known, int signal = 0);
 
 }  // namespace moesaic

@@ -48,10 +48,9 @@ class RunStart {
   std::shared_ptr<Model> shape_;
 };
 
-/// Return what RunStart(config).shape() and RunStart(config).model() do, for callers that need only
-/// one; the shape is read from the configuration of `init` alone, unverified.
+/// Returns what RunStart(config).shape() does, read from the configuration of `init` alone,
+/// unverified.
 std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
-std::shared_ptr<Model> build_initial_model(const RunConfig& config);
 
 /// Checks what RunStart::model() would load, by its configuration and the hashes of its files,
 /// without memory for the weights. `shape` is build_initial_shape(), whose head it may replace.

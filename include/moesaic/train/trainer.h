@@ -16,7 +16,7 @@
 
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/checkpoint/background_save.h"
+#include "moesaic/checkpoint/save.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/input_spec.h"
 #include "moesaic/models/model.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that several processes write together. Each writes what it holds,
+// Writing checkpoints, behind training and by several processes together. Each writes what it
+// holds,
 //
 //   model-00002-of-00004.safetensors, optimizer-00002-of-00004.safetensors
 //
@@ -10,12 +11,14 @@
 //
 // A tensor of which processes hold slices along dimension 0, such as stacked experts, is stored as
 // those slices, named NAME[first:end]; readers join them, so that a checkpoint does not depend on
-// the number of processes. One process writes model.safetensors and optimizer.safetensors.
+// the number of processes. One process writes model.safetensors and optimizer.safetensors. Behind
+// training a thread copies the tensors, then writes the copy.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,7 +26,9 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/background_task.h"
 #include "moesaic/base/bulk_file.h"
+#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/nn/module_state.h"
 
@@ -85,5 +90,62 @@ class Processes;  // parallel/processes.h
 void save_together(const Processes& processes, const std::filesystem::path& folder,
                    const CheckpointPart& part, const nlohmann::ordered_json& config,
                    const nlohmann::ordered_json& state);
+
+/// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
+/// of a tensor of the same name, shape and dtype that is there already is used again. Nothing may
+/// read `copy` meanwhile. With `check`, returns the name of a tensor that holds NaN or infinity;
+/// empty where none does.
+std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check = false);
+
+/// Thrown where a network to save holds NaN or infinity: no program would load the checkpoint.
+class NotFinite : public Error {
+ public:
+  explicit NotFinite(const std::string& what) : Error(ErrorKind::failure, what) {}
+};
+
+/// How long a save took, in seconds.
+struct SaveTimes {
+  double wait = 0.0;   ///< For the save before; training stood still.
+  double copy = 0.0;   ///< That training waited for the snapshot.
+  double write = 0.0;  ///< Behind training.
+
+  double pause() const { return wait + copy; }
+};
+
+/// Writes checkpoints one after the other on a thread, from a copy whose memory is kept for the
+/// next one. An error of a save is thrown once, as it was, by the next call; the destructor waits
+/// and logs it. A model that is not finite is not written: the error is NotFinite.
+class BackgroundSave {
+ public:
+  using Write = std::function<void(const CheckpointPart& copy)>;
+
+  /// Waits for the save before, then copies `part` and has `write` called with the copy, both on
+  /// the thread: no tensor of `part` may change before finish_copy() returns. Returns the times of
+  /// the save before, unless poll() or wait() did. `wait_first`, if any, is called before it waits,
+  /// and its time counts as that.
+  std::optional<SaveTimes> start(CheckpointPart part, Write write,
+                                 const std::function<void()>& wait_first = {});
+
+  /// Waits until the copy is made; throws the save's error where it cannot be.
+  void finish_copy();
+
+  /// Returns whether a save goes on.
+  bool runs() const { return task_.runs(); }
+  /// Returns the times of a save that has ended, once.
+  std::optional<SaveTimes> poll();
+  /// Waits for its end and returns them.
+  std::optional<SaveTimes> wait();
+
+ private:
+  void copy(const CheckpointPart& part);
+  /// Returns the times of a save that has ended without an error, once.
+  std::optional<SaveTimes> take_times();
+
+  CheckpointPart copy_;
+  std::future<bool> copied_;     ///< Whether the copy was made; not valid once it was asked.
+  SaveTimes times_;              ///< Without those of the thread.
+  std::optional<double> write_;  ///< Seconds of a save that ended without an error.
+  BackgroundTask task_;          ///< Its thread uses the others, so it is destroyed first.
+};
 
 }  // namespace moesaic

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exported.h"
-
+// What `moesaic export` writes, read as a checkpoint.
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/serialization/import_read.h>

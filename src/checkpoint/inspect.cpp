@@ -10,12 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/foreign.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/formats/safetensors.h"

@@ -7,7 +7,6 @@
 
 #include <utility>
 
-#include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"

@@ -21,9 +21,9 @@
 #include "moesaic/parallel/group.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/memory.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
+#include "moesaic/train/run_plan.h"
 
 namespace moesaic {
 namespace {

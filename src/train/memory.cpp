@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of a run, and what a dry run tells of it.
-#include "moesaic/train/memory.h"
+#include "moesaic/train/run_plan.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>

@@ -254,17 +254,8 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
 class PlannedModel {
  public:
   /// `classes` are the names of the outputs of `model`, the network of the start.
-  PlannedModel(const RunConfig& config, const Model& model, std::vector<std::string> classes)
-      : model_(&model), classes_(std::move(classes)) {
-    const bool needed =
-        std::any_of(config.phases.begin(), config.phases.end(), [](const PhaseConfig& phase) {
-          const EntryConfig& entry = phase.on_entry;
-          return entry.prune || entry.new_head || !entry.restore.empty();
-        });
-    if (!needed) return;
-    copy_ = build_model_shape(Value::from_json(model.config(), "model"));
-    model_ = copy_.get();
-  }
+  PlannedModel(const Model& model, std::vector<std::string> classes)
+      : model_(&model), classes_(std::move(classes)) {}
 
   const Model& model() const { return *model_; }
 
@@ -276,13 +267,13 @@ class PlannedModel {
       prune_as_if_equal(keep);
       return;
     }
-    for (const MoEBlock& block : copy_->moe_blocks()) {
+    for (const MoEBlock& block : changed().moe_blocks()) {
       const KeepRule* rule = keep.rule_of(block.block);
       if (rule != nullptr) prune(block, *rule);
     }
   }
 
-  void reset_head(int64_t classes) { give_head(*copy_, classes); }
+  void reset_head(int64_t classes) { give_head(changed(), classes); }
 
   /// Returns the names of the outputs, none where they are not known. Their order is that of the
   /// data in which they began, which a resumed run finds in its checkpoint only.
@@ -292,22 +283,29 @@ class PlannedModel {
   }
 
   /// Remembers the network as it is at the end of a phase, for restore().
-  void end(const std::string& phase) {
-    if (copy_ != nullptr) ended_[phase] = {copy_->config(), guessed_, classes_};
-  }
+  void end(const std::string& phase) { ended_[phase] = {model_->config(), guessed_, classes_}; }
 
   void restore(const std::string& phase) {
     const Ended& ended = ended_.at(phase);
-    copy_ = build_model_shape(Value::from_json(ended.model, "model"));
-    model_ = copy_.get();
+    take(ended.model);
     guessed_ = ended.guessed;
     classes_ = ended.classes;
   }
 
  private:
+  void take(const nlohmann::ordered_json& config) {
+    copy_ = build_model_shape(Value::from_json(config, "model"));
+    model_ = copy_.get();
+  }
+  /// Returns a copy that a phase may change.
+  Model& changed() {
+    if (copy_ == nullptr) take(model_->config());
+    return *copy_;
+  }
+
   /// Which layers keep how many is not known before there are scores; here all are equal.
   void prune_as_if_equal(const KeepSpec& keep) {
-    const KeptExperts kept = check_keep(*copy_, keep);
+    const KeptExperts kept = check_keep(changed(), keep);
     for (MoEBlock& block : copy_->moe_blocks()) {
       if (kept.at(block.block).size() == block.layer->kept().size()) continue;
       guessed_.insert(block.block);
@@ -422,7 +420,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
                                    MissingFiles missing) {
   std::vector<PhasePlan> plans;
-  PlannedModel network(config, model, initial_classes(config));
+  PlannedModel network(model, initial_classes(config));
   for (size_t i = 0; i < config.phases.size(); ++i) {
     plans.push_back(plan_phase(config, i, network, datasets, missing));
   }

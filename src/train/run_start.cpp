@@ -26,7 +26,6 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/memory.h"
 #include "moesaic/train/run_data.h"
 #include "moesaic/train/trainer.h"
 

@@ -10,7 +10,6 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/memory.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/run_plan.h"
 #include "support/processes.h"

@@ -10,7 +10,6 @@
 #include "moesaic/base/registry.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/group.h"
-#include "moesaic/train/memory.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {

@@ -131,11 +131,13 @@ Json per_class_json(const CheckpointEvaluation& result) {
   for (const std::string& name : result.classes) {
     const auto label = static_cast<int64_t>(list.size());
     const int64_t images = confusion.images(label), correct = confusion.count(label, label);
-    const double accuracy = 100.0 * static_cast<double>(correct) / static_cast<double>(images);
+    const auto accuracy = [&] {
+      return 100.0 * static_cast<double>(correct) / static_cast<double>(images);
+    };
     list.push_back({{"name", name},
                     {"images", images},
                     {"correct", correct},
-                    {"accuracy", images > 0 ? Json(accuracy) : Json()}});
+                    {"accuracy", images > 0 ? Json(accuracy()) : Json()}});
   }
   return list;
 }

@@ -157,8 +157,12 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
   publish(staged, {part}, checkpoint.config, checkpoint.state);
 }
 
-void save_together(const Processes& processes, const fs::path& folder, const CheckpointPart& part,
+void save_together(const Processes* together, const fs::path& folder, const CheckpointPart& part,
                    const Json& config, const Json& state) {
+  if (together == nullptr) {
+    return save_checkpoint(folder, {config, state, part.model, part.optimizer});
+  }
+  const Processes& processes = *together;
   // Where a disk does not answer, one process stands still and is alive.
   const auto exchange = [&](const std::string& text) {
     return processes.exchange(text, std::chrono::seconds(processes.config().timeout));

@@ -55,11 +55,10 @@ std::string nearest_parameters(const Model& model, const std::string& pattern) {
   return text;
 }
 
-template <class Item, class TextOf>
-ConfigProblem problem_in(const std::string& key, const std::vector<Item>& items,
-                         const std::string& below, const TextOf& text_of) {
-  for (size_t i = 0; i < items.size(); ++i) {
-    const std::string problem = Pattern::problem(text_of(items[i]));
+ConfigProblem problem_in(const std::string& key, const std::vector<std::string>& patterns,
+                         const std::string& below) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string problem = Pattern::problem(patterns[i]);
     if (!problem.empty()) {
       return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
     }
@@ -86,11 +85,11 @@ double PatternValues::value_for(const std::string& name, double otherwise) const
 }
 
 ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
-  return problem_in(key, patterns, "", [](const std::string& pattern) { return pattern; });
+  return problem_in(key, patterns, "");
 }
 
 ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
-  return problem_in(key, values, ".pattern", [](const PatternValue& item) { return item.pattern; });
+  return problem_in(key, texts_of(values), ".pattern");
 }
 
 void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,

@@ -448,11 +448,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
                        {"run", to_json(config_)}};
   const bool of_step = step_of(folder).has_value();
   const auto write = [this, folder, config, state = to_json(state_), of_step](const auto& copy) {
-    if (options_.processes) {
-      save_together(*options_.processes, folder, copy, config, state);
-    } else {
-      save_checkpoint(folder, {config, state, copy.model, copy.optimizer});
-    }
+    save_together(options_.processes.get(), folder, copy, config, state);
     if (of_step && leads()) folder_->keep_last(config_.keep_checkpoints);
   };
   const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());

@@ -29,7 +29,7 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/latency.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 #include "runtime.h"
 #include "together.h"
 #include "verbs.h"

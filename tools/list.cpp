@@ -29,7 +29,7 @@
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 #include "recipes.h"
 #include "verbs.h"
 

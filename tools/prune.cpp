@@ -22,7 +22,7 @@
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/prune_search.h"
 #include "moesaic/report/tsne_figure.h"
-#include "moesaic/train/calibrate.h"
+#include "moesaic/train/evaluate.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
 #include "verbs.h"

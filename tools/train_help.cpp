@@ -17,7 +17,7 @@
 #include "moesaic/data/format.h"
 #include "moesaic/models/family.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
 
 namespace moesaic::tools {

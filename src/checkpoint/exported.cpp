@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exported.h"
-
+// What `moesaic export` writes, read as a checkpoint.
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/serialization/import_read.h>
 
 #include <array>
 #include <map>
-#include <string>
 
 #include "manifest.h"
 #include "moesaic/base/error.h"
@@ -15,11 +13,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "tensor_files.h"
 
 namespace moesaic {
 namespace {

@@ -10,18 +10,29 @@
 #include <string>
 #include <vector>
 
-#include "exported.h"
+#include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/foreign.h"
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "tensor_files.h"
 
 namespace moesaic {
+
+Registry<ForeignCheckpoint>& foreign_checkpoints() {
+  static Registry<ForeignCheckpoint> list("kind of checkpoint", {});
+  return list;
+}
+
+const ForeignCheckpoint* find_foreign(const std::filesystem::path& path) {
+  for (const auto& [name, kind] : foreign_checkpoints().entries()) {
+    if (kind.is_one(path)) return &kind;
+  }
+  return nullptr;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;

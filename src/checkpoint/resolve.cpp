@@ -9,13 +9,12 @@
 #include <system_error>
 #include <vector>
 
-#include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/foreign.h"
+#include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
 
 namespace moesaic {

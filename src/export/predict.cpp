@@ -13,7 +13,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
-#include "moesaic/train/classification_loss.h"
+#include "moesaic/train/objective.h"
 
 namespace moesaic {
 namespace {

@@ -15,7 +15,7 @@
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/export/info.h"
-#include "moesaic/train/classification_loss.h"
+#include "moesaic/train/objective.h"
 
 namespace moesaic {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <torch/torch.h>
 
-#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
 namespace {

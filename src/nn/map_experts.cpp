@@ -6,7 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
 namespace {

@@ -12,7 +12,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/backend_scope.h"
-#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
 namespace {

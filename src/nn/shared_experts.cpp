@@ -8,7 +8,7 @@
 
 #include "combined.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {

@@ -16,20 +16,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <system_error>
 #include <thread>
 
-#include "local_address.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/parallel/leader.h"
-#include "moesaic/parallel/lost_process.h"
-#include "text_exchange.h"
 #include "watch.h"
 
 namespace moesaic {
@@ -378,7 +373,7 @@ double Processes::of_leader(double value) const {
 
 int64_t Processes::max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
-  world_->all_reduce_max(largest, Traffic::other);
+  world_->all_reduce(largest, Traffic::other, /*largest=*/true);
   return largest.item<int64_t>();
 }
 

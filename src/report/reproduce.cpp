@@ -24,7 +24,7 @@
 #include "moesaic/report/runs_report.h"
 #include "moesaic/report/samples.h"
 #include "moesaic/report/sweep_report.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 #include "report_text.h"
 
 namespace moesaic {

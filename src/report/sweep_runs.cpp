@@ -13,15 +13,14 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/export/info.h"
 #include "moesaic/export/torchscript.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/calibrate.h"
-#include "moesaic/train/places.h"
+#include "moesaic/train/evaluate.h"
+#include "moesaic/train/phase_config.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <map>
 
+#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/data/catalog.h"
-#include "patterns.h"
 
 namespace moesaic {
 namespace {

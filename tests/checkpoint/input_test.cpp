@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

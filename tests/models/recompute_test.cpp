@@ -10,8 +10,7 @@
 #include <atomic>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

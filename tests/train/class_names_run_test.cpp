@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "train/train_fixture.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged images are part of a run's state, and several processes count them together.
-#include "train/note_replaced.h"
+#include "moesaic/train/run_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

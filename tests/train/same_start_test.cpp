@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

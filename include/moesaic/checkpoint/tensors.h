@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads and writes named tensors as safetensors files. Where a path is read, it may also be that of
-// an index of several files (NAME.safetensors.index.json), see checkpoint/parts.h.
+// an index of several files (NAME.safetensors.index.json), see checkpoint/save.h.
 #pragma once
 
 #include <filesystem>
@@ -18,12 +18,10 @@ namespace moesaic {
 /// whatever formats/safetensors.h rejects.
 TensorMap read_tensors(const std::filesystem::path& path);
 
-/// Returns the same tensors in the file's memory, which is read as it is used: they must not be
-/// written, and the file must stay as it is. A tensor that lies in several slices is copied.
-TensorMap map_tensors(const std::filesystem::path& path);
-
-/// Returns the tensors of a network as read_tensors() does, or with `in_file` as map_tensors()
-/// does, but for F16 and BF16, which become float32 in memory of their own.
+/// Returns the tensors of a network as read_tensors() does, but for F16 and BF16, which become
+/// float32. With `in_file` the others are in the file's memory, which is read as it is used: they
+/// must not be written, and the file must stay as it is. A tensor that lies in several slices is
+/// copied.
 TensorMap read_weights(const std::filesystem::path& path, bool in_file);
 
 /// Returns a hash of all bytes of tensors, in hexadecimal. Sums would depend on the number of

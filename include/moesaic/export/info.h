@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 
 namespace moesaic {
 

@@ -16,7 +16,7 @@ namespace moesaic {
 struct PredictOptions {
   bool routing = false;      ///< Also returns the routing of each MoE layer.
   int64_t batch_size = 256;  ///< Images per batch; all of them where experts have a capacity.
-  std::string loss;          ///< Loss of training, see classification_loss.h; empty means softmax.
+  std::string loss;          ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes],

@@ -9,7 +9,7 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/report/figure.h"
-#include "moesaic/train/confusion.h"
+#include "moesaic/train/task.h"
 
 namespace moesaic {
 

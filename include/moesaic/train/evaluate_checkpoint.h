@@ -11,7 +11,6 @@
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/input_spec.h"
-#include "moesaic/train/calibrate.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 
@@ -78,9 +77,9 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
-/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws Error
-/// (usage) where the data does not have the split, with those that it has, or does not fit the
-/// checkpoint.
+/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws
+/// Error (usage) where the data does not have the split, with those that it has, or does not fit
+/// the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",

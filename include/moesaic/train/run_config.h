@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/parallel/config.h"
+#include "moesaic/parallel/launch.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/phase_config.h"
 

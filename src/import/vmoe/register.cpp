@@ -9,7 +9,7 @@
 #include "arrays.h"
 #include "export.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/foreign.h"
+#include "moesaic/checkpoint/inspect.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/export/formats.h"
 

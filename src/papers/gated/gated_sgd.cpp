@@ -13,8 +13,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/ops/gated_losses.h"
-#include "moesaic/train/optimizer_config.h"
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/gradient_config.h"
+#include "moesaic/train/optimizer.h"
 #include "phase.h"
 
 namespace moesaic {

@@ -359,7 +359,7 @@ struct StartedPhase {
 StartedPhase start_phase(size_t index, const std::vector<std::string>& changes = {}) {
   const RunConfig config = latent_run(changes);
   Datasets datasets;
-  StartedPhase started{std::dynamic_pointer_cast<LatentMoE>(build_initial_model(config)), nullptr};
+  StartedPhase started{std::dynamic_pointer_cast<LatentMoE>(RunStart(config).model()), nullptr};
   const PhasePlan plan = plan_phases(config, *started.model, datasets).at(index);
   started.phase = phase_kinds()
                       .at(plan.config.kind.name())

@@ -1,27 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of a gradient phase before anything is trained.
+// Patterns of parameters first, then checks of a gradient phase before anything is trained.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "../check_phase.h"
-#include "../patterns.h"
+#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/batch_norm.h"
-#include "moesaic/parallel/equal_parts.h"
-#include "moesaic/train/aux_losses.h"
+#include "moesaic/parallel/group.h"
+#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/memory.h"
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/objective.h"
+#include "moesaic/train/optimizer.h"
+#include "moesaic/train/run_plan.h"
 
 namespace moesaic {
+namespace {
+
+/// Returns the edit distance of a pattern's likely text to the nearest part of a parameter's name.
+size_t distance_to(const std::string& pattern, const std::string& name) {
+  std::string letters = pattern;
+  std::erase_if(letters, [](char c) { return c == '^' || c == '$' || c == '\\'; });
+  size_t min = edit_distance(letters, name);
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    min = std::min(min, edit_distance(letters, name.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return min;
+}
+
+/// Returns the three parameters whose names are nearest to a pattern without a match.
+std::string nearest_parameters(const Model& model, const std::string& pattern) {
+  std::vector<std::pair<size_t, std::string>> names;
+  for (const auto& item : model.named_parameters()) {
+    names.emplace_back(distance_to(pattern, item.key()), item.key());
+  }
+  std::stable_sort(names.begin(), names.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  names.resize(std::min<size_t>(names.size(), 3));
+  std::string text;
+  for (const auto& [unused, name] : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+ConfigProblem problem_in(const std::string& key, const std::vector<std::string>& patterns,
+                         const std::string& below) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string problem = Pattern::problem(patterns[i]);
+    if (!problem.empty()) {
+      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
+  std::vector<std::string> texts;
+  for (const PatternValue& item : values) texts.push_back(item.pattern);
+  return texts;
+}
+
+}  // namespace
+
+PatternValues::PatternValues(const std::vector<PatternValue>& values)
+    : patterns_(texts_of(values)) {
+  for (const PatternValue& item : values) values_.push_back(item.value);
+}
+
+double PatternValues::value_for(const std::string& name, double otherwise) const {
+  const std::optional<size_t> first = patterns_.first_found_in(name);
+  return first ? values_[*first] : otherwise;
+}
+
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
+  return problem_in(key, patterns, "");
+}
+
+ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
+  return problem_in(key, texts_of(values), ".pattern");
+}
+
+void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
+                    const std::vector<std::string>& patterns) {
+  const auto parameters = model.named_parameters();
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const Pattern pattern(patterns[i]);
+    const bool found = std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const auto& item) { return pattern.found_in(item.key()); });
+    if (found) continue;
+    fail_usage("{}: phase '{}': {} has '{}', but no parameter is called so; the nearest are {}",
+               places.of({fmt::format("{}.{}", setting, i)}), places.phase().name, setting,
+               patterns[i], nearest_parameters(model, patterns[i]));
+  }
+}
+
+void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
+                    const std::vector<PatternValue>& values) {
+  check_patterns(model, places, setting, texts_of(values));
+}
+
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
+  for (const ConfigProblem& problem : problems) {
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+namespace {
+
+ConfigProblem update_problem(const GradientConfig& config) {
+  if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
+    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
+  }
+  if (config.batch_size % config.accumulate != 0) {
+    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
+                        config.batch_size),
+            {"accumulate", "batch_size"}};
+  }
+  return {};
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const OptimizerConfig& config) {
+  if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
+    return {fmt::format("'{}' normalises no expert; choose normalized_sgd", config.name),
+            {"expert_norm", "name"}};
+  }
+  if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
+  if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
+    return excluding({"weight_decay", "0"}, {"weight_decays", "[]"});
+  }
+  if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
+    return {"'adam' has no weight decay; choose 'adamw'",
+            {"name", "weight_decay", "weight_decays"}};
+  }
+  return first_problem({patterns_problem("no_decay", config.no_decay),
+                        patterns_problem("weight_decays", config.weight_decays)});
+}
+
+ConfigProblem config_problem(const PartOptimizerConfig& config) {
+  return patterns_problem("parameters", config.parameters);
+}
+
+ConfigProblem config_problem(const ScheduleConfig& config) {
+  const bool falls = config.name == "cosine" || config.name == "linear";
+  if (config.end > 0.0 && config.end_lr) {
+    return excluding({"end", "0"}, {"end_lr", "null"});
+  }
+  if (!falls && (config.end > 0.0 || config.end_lr)) {
+    return {fmt::format("'{}' has no end to fall to; choose cosine or linear", config.name),
+            {"end_lr", "end", "name"}};
+  }
+  if (config.name != "rsqrt" && config.cooldown_steps > 0) {
+    return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
+            {"cooldown_steps", "name"}};
+  }
+  if (config.name != "cosine" && config.period) {
+    return {fmt::format("'{}' has no period; choose cosine", config.name), {"period", "name"}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const GradientConfig& config) {
+  return first_problem(
+      {patterns_problem("gradient_scale", config.gradient_scale), update_problem(config)});
+}
+
 namespace {
 
 /// Rejects augmentation of inputs that are not images.
@@ -176,54 +333,18 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   check_batch_norm(places, model, plan.batch, config.accumulate);
 }
 
-/// How many tensors like a parameter the optimizer keeps that moves it: as Optimizer divides them,
-/// the first part whose patterns find it, else the phase's own.
-class OptimizerSlots {
- public:
-  explicit OptimizerSlots(const GradientConfig& config) : of_others_(count(config.optimizer)) {
-    for (const PartOptimizerConfig& part : config.optimizers) {
-      parts_.emplace_back(Patterns(part.parameters), count(part.optimizer));
-    }
-  }
-
-  double of(const std::string& parameter) const {
-    for (const auto& [patterns, slots] : parts_) {
-      if (patterns.any_found_in(parameter)) return slots;
-    }
-    return of_others_;
-  }
-
- private:
-  static double count(const OptimizerConfig& config) {
-    return static_cast<double>(make_update_rule(config)->slot_names().size());
-  }
-
-  std::vector<std::pair<Patterns, double>> parts_;
-  double of_others_;
-};
-
-}  // namespace
-
-double optimizer_bytes(const Model& model, const PhaseConfig& phase) {
-  const OptimizerSlots slots(settings_of<GradientConfig>(phase));
-  const auto parameters = model.named_parameters();
-  double sum = 0.0;
-  for (const std::string& name : trained_parameters(model, phase)) {
-    sum += slots.of(name) * static_cast<double>(parameters[name].numel()) * sizeof(float);
-  }
-  return sum;
-}
-
-namespace {
-
 StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const auto& config = settings_of<GradientConfig>(phase);
-  StepMemory memory{.optimizer = optimizer_bytes(model, phase), .parts = config.accumulate};
+  StepMemory memory{.parts = config.accumulate};
   const Patterns trains(phase.trains);
+  Optimizer::NamedParameters trained;
   for (const auto& item : model.named_parameters()) {
     if (!trains.any_found_in(item.key())) continue;
-    memory.gradients += static_cast<double>(item.value().numel()) * sizeof(float);
+    trained.emplace_back(item.key(), item.value());
+    memory.gradients += static_cast<double>(item.value().nbytes());
   }
+  const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
+  memory.optimizer = 4.0 * static_cast<double>(optimizer.largest_share().state);
   memory.by = config.optimizer.name;
   for (const PartOptimizerConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
   return memory;

@@ -6,23 +6,75 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
 
-#include "../note_replaced.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/value.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
-#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/clip.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
+namespace {
+
+/// Returns the parameters that require gradients and are, or are not, of shared experts.
+std::vector<at::Tensor> trained(const Model& model, bool shared) {
+  const ExpertShares shares(model);
+  std::vector<at::Tensor> chosen;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad() && shares.has(item.key()) == shared) {
+      chosen.push_back(item.value());
+    }
+  }
+  return chosen;
+}
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+}  // namespace
+
+SharedGradients::SharedGradients(const Model& model, std::shared_ptr<const Processes> processes)
+    : processes_(std::move(processes)),
+      dense_(trained(model, false)),
+      experts_(trained(model, true)),
+      of_dense_(dense_, processes_->gradients(), Traffic::gradients),
+      of_experts_(experts_, processes_->replicas(), Traffic::expert_gradients) {}
+
+void SharedGradients::backward(const at::Tensor& loss) try {
+  of_dense_.prepare(loss);
+  of_experts_.prepare(loss);
+  loss.backward();
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = gradients_of(experts_);  // Of shared experts.
+  if (gradients.empty()) return;
+  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->experts().size()));
+} catch (const Error&) {
+  throw;
+} catch (const c10::DistError& error) {
+  throw LostProcess(error.what_without_backtrace());
+} catch (const c10::Error&) {
+  throw;
+} catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
+  throw LostProcess(error.what());
+}
+
+at::Tensor SharedGradients::norm() const {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor dense = gradient_norm(gradients_of(dense_));
+  if (experts_.empty()) return dense;
+  at::Tensor squared = gradient_norm(gradients_of(experts_)).square().reshape({1});
+  processes_->experts().all_reduce(squared, Traffic::metrics);
+  return (dense.square() + squared[0]).sqrt();
+}
 
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
   Optimizer::NamedParameters chosen;

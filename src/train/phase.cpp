@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -7,9 +7,61 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/error.h"
+#include "moesaic/base/pattern.h"
+#include "moesaic/base/random.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/online_phase.h"
 
 namespace moesaic {
+
+Registry<PhaseKind>& phase_kinds() {
+  static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()}});
+  return registry;
+}
+
+std::vector<Choice> phase_kind_choices() {
+  return choices_of(phase_kinds(), "gradient");
+}
+
+std::string objective_name(const PhaseConfig& phase) {
+  const PhaseKind& kind = phase_kinds().at(phase.kind.name());
+  return kind.objective ? kind.objective(phase) : "";
+}
+
+std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase) {
+  const Patterns trains(phase.trains), frozen(phase.frozen);
+  std::vector<std::string> names = model.named_parameters().keys();
+  std::erase_if(names, [&](const std::string& name) {
+    return !trains.any_found_in(name) || frozen.any_found_in(name);
+  });
+  return names;
+}
+
+int Phase::agree(int signal, const Processes* processes) {
+  return processes == nullptr ? signal : static_cast<int>(processes->max(signal));
+}
+
+uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {
+  return mix64(mix64(static_cast<uint64_t>(run_seed)) + static_cast<uint64_t>(phase_index));
+}
+
+std::string PhasePlaces::of_model(const std::string& setting, const std::string& otherwise) const {
+  const std::string in_phase = of({otherwise});
+  if (!model_.is_object() || setting.empty()) return in_phase;
+  return blame({place_of(model_, {setting}), in_phase});
+}
+
+bool PhasePlaces::leaves(const std::string& setting) const {
+  return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
+}
+
+std::string PhasePlaces::blame(const std::vector<std::string>& places) {
+  for (const std::string& place : places) {
+    if (place.starts_with("argument '")) return place;
+  }
+  return places.front();
+}
 
 PhaseState OnlinePhase::state() const {
   PhaseState state{{{"made", made_}}, {}};

@@ -82,9 +82,9 @@ struct CountedStep {
 
 Collective::Kind kind_of(Traffic traffic) {
   if (traffic == Traffic::rows) return Collective::all_to_all;
+  if (traffic == Traffic::parameters) return Collective::broadcasts;
   const bool gathers = traffic == Traffic::logits || traffic == Traffic::row_counts;
-  return gathers || traffic == Traffic::parameters ? Collective::all_gather
-                                                   : Collective::all_reduce;
+  return gathers ? Collective::all_gather : Collective::all_reduce;
 }
 
 /// Returns what a step sends, of which one of `parts` of its batch was counted.
@@ -205,7 +205,7 @@ double collective_seconds(const Collective& collective, const ClusterModel& clus
   if (collective.kind == Collective::all_reduce) {  // A tree, up and down.
     hops = 2.0 * (std::ceil(std::log2(in_node)) * cluster.node_latency +
                   std::ceil(std::log2(nodes)) * cluster.network_latency);
-  } else if (collective.kind == Collective::all_gather) {  // A ring.
+  } else if (collective.kind != Collective::all_to_all) {  // A ring.
     hops = (all - nodes) * cluster.node_latency + (nodes - 1.0) * cluster.network_latency;
   } else {
     const double leaves = (all - in_node) / (all - 1.0);
@@ -213,7 +213,9 @@ double collective_seconds(const Collective& collective, const ClusterModel& clus
     rate = 1.0 / std::max((1.0 - leaves) / gpu.node_rate, leaves / gpu.network_rate);
   }
   if (nodes == 1.0) rate = gpu.node_rate;
-  return collective.calls * (cluster.call_latency + hops) +
+  // Broadcasts are started one after the other, and then under way side by side.
+  const double starts = collective.kind == Collective::broadcasts ? all : 1.0;
+  return collective.calls * (starts * cluster.call_latency + hops) +
          collective.bytes / (cluster.link_fraction * rate);
 }
 

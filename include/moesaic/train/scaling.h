@@ -34,7 +34,8 @@ struct ProcessMesh {
 
 /// All collectives of one purpose in a step, as one process takes part in them.
 struct Collective {
-  enum Kind { all_reduce, all_gather, all_to_all };
+  /// Of `broadcasts`, each process sends one.
+  enum Kind { all_reduce, all_gather, all_to_all, broadcasts };
 
   std::string name;
   Kind kind = all_reduce;

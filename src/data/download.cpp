@@ -15,6 +15,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
@@ -125,7 +126,13 @@ uint64_t bytes_left(const std::filesystem::path& part) {
 }  // namespace
 
 std::filesystem::path part_of(const std::filesystem::path& file) {
-  return file.parent_path() / fmt::format(".{}.moesaic.part", file.filename().string());
+  constexpr std::size_t kMost = 255, kAdded = sizeof("..moesaic.part") - 1;
+  std::string name = file.filename().string();
+  if (name.size() > kMost - kAdded) {  // Its own hash tells it from others that begin alike.
+    const std::string hash = sha256_hex(std::as_bytes(std::span(name))).substr(0, 16);
+    name = name.substr(0, kMost - kAdded - hash.size()) + hash;
+  }
+  return file.parent_path() / fmt::format(".{}.moesaic.part", name);
 }
 
 UniqueFd open_part(const std::filesystem::path& part) {

@@ -202,7 +202,9 @@ double collective_seconds(const Collective& collective, const ClusterModel& clus
                   std::ceil(std::log2(nodes)) * cluster.network_latency);
   }
   if (nodes == 1.0) rate = gpu.node_rate;
-  return collective.calls * (cluster.call_latency + hops) +
+  // Broadcasts are started one after the other, and then under way side by side.
+  const double starts = collective.traffic == Traffic::parameters ? all : 1.0;
+  return collective.calls * (starts * cluster.call_latency + hops) +
          collective.bytes / (cluster.link_fraction * rate);
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
+#include "data/download.h"
 #include "data/http_server.h"
 #include "moesaic/base/file.h"
 #include "moesaic/data/dataset.h"
@@ -187,6 +188,15 @@ TEST_F(Fetch, AWrongBeginningIsThrownAway) {
   write_file(part("train-labels"), Bytes(100000, 7));
   fetch_dataset("tiny", kQuiet);
   expect_all_in_place();
+}
+
+TEST_F(Fetch, EveryNameThatAFileMayHaveArrivesUnderAnother) {
+  const std::string most(254, 'a');
+  for (const size_t length : {size_t{1}, size_t{240}, size_t{241}, size_t{254}}) {
+    const std::string name = part_of("folder/" + most.substr(0, length) + "b").filename();
+    EXPECT_LE(name.size(), 255U);
+    EXPECT_NE(name, part_of("folder/" + most.substr(0, length) + "c").filename());
+  }
 }
 
 TEST_F(Fetch, FollowsNoLinkWhereAFileArrives) {

@@ -313,7 +313,8 @@ TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {
   put("train/0/more.png", 5);
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(resume(), "no error");
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("has no data.json, so that nothing"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("has no data.json, so that nothing"));
   EXPECT_TRUE(fs::exists(folder_ / "run/data.json"));
 }
 

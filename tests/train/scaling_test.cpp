@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <limits>
 
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/processes.h"
@@ -338,6 +339,21 @@ TEST(ScalingPlan, TimeFollowsFormulas) {
   }
   const PaperRun again({"recompute=true"});
   EXPECT_DOUBLE_EQ(again.plan({.processes = 4}, cluster).products, 4 * flops / 4e6 / 0.45);
+}
+
+// With ZeRO-1 each process sends what it updated by a broadcast of its own.
+TEST(ScalingPlan, ParametersAreABroadcastFromEachProcess) {
+  const PaperRun run;
+  ClusterModel cluster;
+  cluster.call_latency = 1.0;
+  cluster.node_latency = 0.0;
+  cluster.gpu.node_rate = std::numeric_limits<double>::infinity();
+  const ProcessMesh mesh{.processes = 4, .shard_optimizer = true};
+  EXPECT_EQ(run.calls("parameters", mesh), 1.0);
+  const ScalingPlan plan = run.plan(mesh, cluster);
+  for (const Collective& c : plan.collectives) {
+    EXPECT_DOUBLE_EQ(c.seconds, c.name == "parameters" ? 4.0 : c.calls) << c.name;
+  }
 }
 
 TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {

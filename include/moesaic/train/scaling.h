@@ -35,7 +35,7 @@ struct ProcessMesh {
 /// All collectives of one purpose in a step, as one process takes part in them.
 struct Collective {
   std::string name;
-  Traffic traffic = Traffic::other;
+  Traffic traffic = Traffic::other;  ///< Of parameters, each process sends one broadcast.
   int64_t group = 1, stride = 1;    ///< Processes that take part, and the distance of their ranks.
   double calls = 0.0, bytes = 0.0;  ///< Of a step; bytes are those that a process sends.
   double seconds = 0.0;             ///< Time of all calls, see plan_scaling().

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/ops/gated_losses.h"
-#include "moesaic/papers/gated/data.h"
+#include "moesaic/papers/gated.h"
 #include "support/tensors.h"
 
 namespace moesaic {

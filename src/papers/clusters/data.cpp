@@ -11,8 +11,9 @@
 
 #include "built_in.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/generated.h"
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/papers/clusters.h"
 
 namespace moesaic {
 namespace {
@@ -124,8 +125,7 @@ ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const Clust
 DatasetFormat clusters_format() {
   const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.classes = {"-1", "+1"};
-    for (int64_t k = 1; k <= config.clusters; ++k)
-      info.groups.push_back(fmt::format("cluster {}", k));
+    info.groups = numbered("cluster ", config.clusters);
     const ClusterSignals signals = cluster_signals(config);
     const auto inputs = [config, signals, split = info.split](int64_t first, int64_t count) {
       const ClusterExamples made = cluster_examples(config, signals, split, first, count);

@@ -2,8 +2,7 @@
 // Adds the networks, data, phases and probes of the clusters paper to the registries.
 #include "built_in.h"
 #include "moesaic/models/family.h"
-#include "moesaic/papers/clusters/cluster_moe.h"
-#include "moesaic/papers/clusters/image_moe.h"
+#include "moesaic/papers/clusters.h"
 
 namespace moesaic {
 namespace {

@@ -15,7 +15,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/data/generated.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/gated/data.h"
+#include "moesaic/papers/gated.h"
 
 namespace moesaic {
 namespace {

@@ -2,8 +2,7 @@
 // Adds the networks, data, phases and probes of the gated paper to the registries.
 #include "built_in.h"
 #include "moesaic/models/family.h"
-#include "moesaic/papers/gated/gru.h"
-#include "moesaic/papers/gated/model.h"
+#include "moesaic/papers/gated.h"
 
 namespace moesaic {
 namespace {

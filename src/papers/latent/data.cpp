@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "../../ops/cpu/vector_clones.h"
-#include "built_in.h"
+#include "latent.h"
 #include "moesaic/base/hermite.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/generated.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/latent/data.h"
+#include "moesaic/papers/latent.h"
 
 namespace moesaic {
 namespace {
@@ -224,8 +225,7 @@ LatentExamples latent_examples(const LatentClustersConfig& config, const LatentT
 DatasetFormat latent_format() {
   const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.targets = {"y"};
-    for (int64_t c = 1; c <= config.clusters; ++c)
-      info.groups.push_back(fmt::format("cluster {}", c));
+    info.groups = numbered("cluster ", config.clusters);
     const std::string departed = departures(config);
     if (info.split == "train" && !departed.empty()) {
       log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",

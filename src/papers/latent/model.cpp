@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/latent/model.h"
+#include "moesaic/papers/latent.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adds the networks, data, phases and probes of the latent paper to the registries.
-#include "built_in.h"
+#include "latent.h"
 #include "moesaic/models/family.h"
-#include "moesaic/papers/latent/model.h"
+#include "moesaic/papers/latent.h"
 
 namespace moesaic {
 namespace {

@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "built_in.h"
+#include "latent.h"
 #include "moesaic/base/error.h"
-#include "phase.h"
 
 namespace moesaic {
 namespace {

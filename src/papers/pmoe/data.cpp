@@ -10,8 +10,9 @@
 
 #include "built_in.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/generated.h"
-#include "moesaic/papers/pmoe/data.h"
+#include "moesaic/papers/pmoe.h"
 
 namespace moesaic {
 namespace {
@@ -150,7 +151,7 @@ PatchPatterns patch_patterns(const PatchPatternsConfig& config, const std::strin
 DatasetFormat patch_patterns_format() {
   const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.classes = {"with o1", "with o2"};
-    for (int64_t j = 1; j <= config.patches; ++j) info.groups.push_back(fmt::format("place {}", j));
+    info.groups = numbered("place ", config.patches);
     const PatternSets sets = pattern_sets(config);
     // Inputs have one channel, whose rows are the patches.
     const auto inputs = [config, split = info.split](int64_t first, int64_t count) {

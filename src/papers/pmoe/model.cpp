@@ -6,8 +6,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/papers/pmoe.h"
 
 namespace moesaic {
 namespace {
@@ -185,6 +186,237 @@ std::optional<torch::jit::Module> PMoE::torchscript() const {
   return script::make_module(
       unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
       script::entrance(input_shape()) + "    f = self.mixture.forward(images)\n" + logits);
+}
+
+namespace {
+
+constexpr int64_t kLastGroup = 2;
+
+nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
+  return {.channels = config.channels,
+          .side = config.image_size,
+          .blocks = config.blocks,
+          .widening = config.widening,
+          .last_group = !config.moe};
+}
+
+nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
+  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  const std::vector<int64_t>& kept = config.moe->router.kept_experts;
+  return {.experts = kept.empty() ? config.moe->experts : static_cast<int64_t>(kept.size()),
+          .channels = channels,
+          .side = config.map_size(),
+          .patch = config.moe->patch_size,
+          .outputs = channels / config.moe->experts,
+          .kernel = config.moe->kernel};
+}
+
+int64_t outputs_of(int64_t classes) {
+  return classes == 2 ? 1 : classes;
+}
+
+/// No token is routed to a pruned expert: it was to make channels, not to add to those of others.
+nn::RouterOptions router_options(const WrnPMoEConfig& config) {
+  const PMoERouterConfig& router = config.moe->router;
+  const nn::MapExpertsOptions experts = expert_options(config);
+  ExpertChoiceOptions rule;
+  rule.gate = expert_gate_from_name(router.gate);
+  rule.rows = router.selected;
+  rule.group_size = experts.patches();
+  rule.kept = router.kept_experts;
+  rule.pruned = PrunedSelection::reroute;
+  nn::RouterOptions options;
+  options.width = experts.channels * experts.patch * experts.patch;
+  options.experts = config.moe->experts;
+  options.rule = rule;
+  return options;
+}
+
+ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
+  const WrnMixtureConfig& moe = *config.moe;
+  const int64_t side = config.map_size(), patch = moe.patch_size;
+  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  if (side % patch != 0) {
+    return {fmt::format("patches of {0} x {0} do not divide the last feature map, {1} x {1}", patch,
+                        side),
+            {"moe.patch_size", "image_size"}};
+  }
+  const int64_t patches = side / patch * (side / patch);
+  if (moe.router.selected > patches) {
+    return {fmt::format("an expert cannot select {} of {} patches", moe.router.selected, patches),
+            {"moe.router.selected", "moe.patch_size", "image_size"}};
+  }
+  if (channels % moe.experts != 0) {
+    return {fmt::format("{} experts cannot share out the last group's {} channels", moe.experts,
+                        channels),
+            {"moe.experts", "widening"}};
+  }
+  if (moe.kernel % 2 == 0) {
+    return {
+        fmt::format("a kernel of side {0} has no middle; {1} has one", moe.kernel, moe.kernel + 1),
+        {"moe.kernel"}};
+  }
+  if (moe.router.kept_experts.empty()) return {};
+  ConfigProblem problem =
+      kept_problem(moe.router.kept_experts, moe.experts, "moe.router.kept_experts");
+  problem.blamed = {"moe.router.kept_experts"};
+  return problem;
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const WrnPMoEConfig& config) {
+  if (trunk_options(config).channels_of(0) < 1) {
+    return {fmt::format("widening {} leaves no channel", config.widening), {"widening"}};
+  }
+  return config.moe ? mixture_problem(config) : ConfigProblem();
+}
+
+WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  trunk = register_module("trunk", nn::WideResNet(trunk_options(config_), generator));
+  if (config_.moe) {
+    experts = nn::MapExperts(expert_options(config_), generator);
+    moe = register_module("moe", nn::MoELayer(router_options(config_), experts.ptr(), generator));
+    const torch::NoGradGuard no_grad;
+    moe->router->weight.normal_(0.0, config_.moe->router.init_std, generator);
+  }
+  norm = register_module("norm", nn::BatchNorm1d(nn::wide_norm(trunk->maps().channels)));
+  make_head(config_.classes, generator);
+}
+
+void WrnPMoE::make_head(int64_t classes, const at::Generator& generator) {
+  const int64_t width = trunk->maps().channels, outputs = outputs_of(classes);
+  head = register_module("head", torch::nn::Linear(width, outputs));
+  nn::xavier_uniform(head->weight, generator);
+  const torch::NoGradGuard no_grad;
+  head->bias.zero_();
+}
+
+at::Tensor WrnPMoE::all_channels(const at::Tensor& y_Td) const {
+  const int64_t each = experts->options().outputs, patch = experts->options().patch;
+  const auto present = static_cast<int64_t>(moe->kept().size());
+  const at::Tensor y_TKop = y_Td.view({y_Td.size(0), present, each, patch * patch});
+  if (!moe->is_pruned()) return y_TKop.flatten(1, 2);
+  const at::Tensor zeros =
+      at::zeros({y_Td.size(0), config_.moe->experts, each, patch * patch}, y_Td.options());
+  return zeros.index_copy(1, index_on(y_Td.device(), moe->kept()), y_TKop).flatten(1, 2);
+}
+
+ModelOutput WrnPMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "images", images_BCHW);
+  const at::Tensor map_BCSS = trunk->forward(images_BCHW);
+  ModelOutput out;
+  at::Tensor y_TCp = map_BCSS.flatten(2);  // The whole map is one patch where nothing is routed.
+  if (!moe.is_empty()) {
+    nn::MoEOutput routed =
+        moe->forward(nn::patches_of(map_BCSS, experts->options().patch).flatten(0, 1), random);
+    y_TCp = all_channels(routed.y_Td);
+    out.routings.push_back(std::move(routed));
+  }
+  const at::Tensor active_TC = norm->forward(y_TCp).relu_().mean(2);
+  const int64_t patches = std::max<int64_t>(1, tokens_per_image());
+  out.pre_logits = active_TC.view({images_BCHW.size(0), patches, active_TC.size(1)}).mean(1);
+  const at::Tensor f = head->forward(out.pre_logits);
+  out.logits = config_.classes == 2 ? at::cat({f / 2, -f / 2}, 1) : f;
+  return out;
+}
+
+nlohmann::ordered_json WrnPMoE::config() const {
+  WrnPMoEConfig config = config_;
+  if (config.moe) config.moe->router.kept_experts = nn::kept_experts(moe->options().rule);
+  return to_json(config);
+}
+
+void WrnPMoE::reset_head(int64_t classes) {
+  const at::TensorOptions options = head->weight.options().requires_grad(false);
+  torch::nn::Linear fresh(trunk->maps().channels, outputs_of(classes));
+  fresh->weight.set_data(at::zeros({outputs_of(classes), trunk->maps().channels}, options));
+  fresh->bias.set_data(at::zeros({outputs_of(classes)}, options));
+  head = replace_module("head", fresh);
+  config_.classes = classes;
+}
+
+std::vector<MoEBlock> WrnPMoE::moe_blocks() const {
+  if (moe.is_empty()) return {};
+  return {{.block = 0, .layer = moe}};
+}
+
+std::vector<int64_t> WrnPMoE::input_shape() const {
+  return {config_.channels, config_.image_size, config_.image_size};
+}
+
+int64_t WrnPMoE::tokens_per_image() const {
+  return moe.is_empty() ? 0 : experts->options().patches();
+}
+
+std::optional<PatchTokens> WrnPMoE::patch_tokens() const {
+  if (moe.is_empty()) return std::nullopt;
+  return PatchTokens{{config_.map_size() / config_.moe->patch_size}};
+}
+
+double WrnPMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  double flops = trunk->maps().flops + 2.0 * static_cast<double>(head->weight.numel());
+  if (!moe.is_empty()) flops += layer_flops(moe_blocks()[0], tokens_per_image(), rows_per_token);
+  return flops;
+}
+
+SettingPaths WrnPMoE::setting_paths() const {
+  return {.rows_per_expert = "moe.router.selected",
+          .classes = "classes",
+          .image_size = "image_size",
+          .channels = "channels",
+          .kept_experts = "moe.router.kept_experts"};
+}
+
+namespace {
+
+constexpr char kPatches[] = R"(
+    patches = y.unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
+    x = patches.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
+    y = self.moe.forward(x, x).unflatten(1, [-1, {positions}])
+)";
+// Channels of pruned experts are zeros.
+constexpr char kPruned[] = R"(
+    kept = torch.tensor([{channels}], device=y.device)
+    y = y.new_zeros([y.size(0), {all}, y.size(2)]).index_copy_(1, kept, y)
+)";
+constexpr char kMap[] = "    y = y.flatten(2)\n";
+constexpr char kRest[] = R"(
+    y = torch.relu(self.norm.forward(y)).mean([2])
+    f = self.head.forward(y.view([images.size(0), {patches}, {all}]).mean([1]))
+)";
+
+}  // namespace
+
+std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const int64_t all = trunk->maps().channels;
+  const std::shared_ptr<nn::WideResNetImpl> network = trunk.ptr();
+  const auto forward = [&](const at::Tensor& images) { return network->forward(images); };
+  script::Children children = {
+      {"trunk", script::make_traced(unit, *network, forward, input_shape())},
+      {"norm", script::make_batch_norm(unit, *norm)},
+      {"head", script::make_linear(unit, *head)}};
+  std::string source = script::entrance(input_shape()) + "    y = self.trunk.forward(images)\n";
+  if (moe.is_empty()) {
+    source += kMap;
+  } else {
+    const int64_t patch = experts->options().patch, each = experts->options().outputs;
+    children.emplace_back("moe", script::make_moe_layer(unit, *moe, {all * patch * patch}));
+    source += fmt::format(kPatches, fmt::arg("patch", patch), fmt::arg("positions", patch * patch));
+    if (moe->is_pruned()) {
+      std::string channels;
+      for (const int64_t e : moe->kept()) {
+        for (int64_t c = e * each; c < (e + 1) * each; ++c) channels += fmt::format("{}, ", c);
+      }
+      source += fmt::format(kPruned, fmt::arg("channels", channels), fmt::arg("all", all));
+    }
+  }
+  source += fmt::format(kRest, fmt::arg("all", all),
+                        fmt::arg("patches", std::max<int64_t>(1, tokens_per_image())));
+  source += config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
+  return script::make_module(unit, "WrnPMoE", *this, children, source);
 }
 
 }  // namespace moesaic

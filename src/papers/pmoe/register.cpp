@@ -2,8 +2,7 @@
 // Adds the networks, data, phases and probes of the pMoE paper to the registries.
 #include "built_in.h"
 #include "moesaic/models/family.h"
-#include "moesaic/papers/pmoe/model.h"
-#include "moesaic/papers/pmoe/wrn_pmoe.h"
+#include "moesaic/papers/pmoe.h"
 
 namespace moesaic {
 namespace {

@@ -9,7 +9,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/data/generated.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/pruning_theory/data.h"
+#include "moesaic/papers/pruning_theory.h"
 
 namespace moesaic {
 

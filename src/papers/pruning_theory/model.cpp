@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/papers/pruning_theory.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>

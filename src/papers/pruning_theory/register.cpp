@@ -2,7 +2,7 @@
 // Adds the networks, data, phases and probes of the pruning paper's theory to the registries.
 #include "built_in.h"
 #include "moesaic/models/family.h"
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/papers/pruning_theory.h"
 
 namespace moesaic {
 namespace {

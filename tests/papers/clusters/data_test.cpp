@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/papers/clusters.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -107,8 +107,7 @@ TEST(ClusterMixture, SplitsAndSeedsDifferAndExamplesStay) {
   other.seed = 2;
   EXPECT_FALSE(torch::equal(train.x_NPd, all_examples(other, "train").x_NPd));
   EXPECT_FALSE(torch::equal(cluster_signals(config).v_Kd, cluster_signals(other).v_Kd));
-  EXPECT_TRUE(
-      torch::equal(train.x_NPd, all_examples(small(80), "train").x_NPd.slice(0, 0, 50)));
+  EXPECT_TRUE(torch::equal(train.x_NPd, all_examples(small(80), "train").x_NPd.slice(0, 0, 50)));
 }
 
 TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/papers/pruning_theory.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -7,7 +7,6 @@
 #include "base/support.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/ops/pattern_sgd.h"
-#include "moesaic/papers/pruning_theory/data.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"
 

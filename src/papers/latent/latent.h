@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the latent paper share: the base of the phases of Algorithm 1, and what
+// register.cpp adds to the registries.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/random.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/format.h"
+#include "moesaic/data/sample.h"
+#include "moesaic/models/model.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/latent_routing.h"
+#include "moesaic/nn/shallow_experts.h"
+#include "moesaic/ops/normals.h"
+#include "moesaic/ops/spherical_sgd.h"
+#include "moesaic/report/probe.h"
+#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase_kind.h"
+
+namespace moesaic {
+
+/// Samples that a router sends to experts, and the router's logits of those that exist.
+struct RoutedBlock {
+  RoutedSamples rows;
+  at::Tensor logits_SK;
+};
+
+/// Routes as nn::latent_router_options() says. Ties of F_1 are broken by the random number of each
+/// sample, of which `first` is the number of the first.
+RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
+                          const at::Tensor& router_Kd, const std::string& routing,
+                          const SampleRandom& ties, int64_t first);
+
+/// Completes the plan of a phase that takes `samples` samples a step. Throws Error (usage) unless
+/// the network is one layer of shallow experts, and the data an endless stream of inputs with one
+/// real-valued target; also where 'trains' and 'frozen' would keep a parameter from moving.
+void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                 const Dataset& data, int64_t samples);
+
+/// A phase of such a network.
+class LatentPhase : public OnlinePhase {
+ protected:
+  /// Has the network route by `routing` from now on.
+  LatentPhase(const PhasePlan& plan, PhaseContext context, const std::string& routing,
+              const std::string& end = "")
+      : OnlinePhase(plan, std::move(context), end),
+        layer_(*find_layer_of<nn::ShallowExperts>(*context_.model)),
+        routing_(routing),
+        ties_(context_.seed, stream_id("latent.ties")),
+        offset_(stream_begin(context_.seed)) {
+    const nn::RouterOptions& options = layer_->options();
+    layer_->router->set_options(nn::latent_router_options(options.width, options.experts, routing,
+                                                          nn::kept_experts(options.rule)));
+  }
+
+  struct Samples {
+    at::Tensor x_Sd, y_S;  ///< float32, on the CPU.
+  };
+  /// Returns samples of the stream, from number `first` of the phase on.
+  Samples samples(int64_t first, int64_t count) const {
+    const DatasetInputs inputs = context_.data->generate(offset_ + first, count);
+    return {inputs.values_NCHW.flatten(1).contiguous(), inputs.targets_NK.flatten().contiguous()};
+  }
+  /// Routes samples that begin with number `first` of the phase by these rows of a router.
+  RoutedBlock routed(const Samples& samples, int64_t first, const at::Tensor& router_Kd) const {
+    return route_samples(samples.x_Sd, samples.y_S, router_Kd, routing_, ties_, offset_ + first);
+  }
+
+  nn::ShallowExpertsImpl& experts() const { return *layer_->experts->as<nn::ShallowExperts>(); }
+  /// Returns a generator of this phase's own for a purpose.
+  at::Generator generator(const char* purpose) const {
+    return nn::make_generator(mix64(context_.seed ^ stream_id(purpose)));
+  }
+
+  nn::MoELayer layer_;
+
+ private:
+  std::string routing_;
+  SampleRandom ties_;
+  int64_t offset_;
+};
+
+DatasetFormat latent_format();
+
+/// Return the kinds of Algorithm 1's phases: blocks of online steps of the first layers (phases I
+/// and III), ascent of the router (II), ridge regression of the second layers (IV).
+PhaseKind spherical_sgd_kind();
+PhaseKind router_ascent_kind();
+PhaseKind ridge_kind();
+
+/// Returns the probe of the largest |alignment| of each expert's neurons with the data's directions
+/// "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to one
+/// cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5; "experts_<c>" whose
+/// largest alignment with a local task is with c's; and tables of all that.
+Probe specialisation_probe();
+
+/// Returns the probe of the experts that a router gives to one cluster alone, by the data's
+/// directions "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest
+/// clusters costs the best rule.
+Probe cluster_routing_probe();
+
+}  // namespace moesaic

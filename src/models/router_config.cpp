@@ -180,6 +180,14 @@ ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
   return {fmt::format("{} must be ascending experts below {}, at least one", key, experts)};
 }
 
+ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
+                                   const std::string& key) {
+  if (kept.empty()) return {};
+  ConfigProblem problem = kept_problem(kept, experts, key);
+  problem.blamed = {key};
+  return problem;
+}
+
 ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
                                 const std::string& router, const std::string& key) {
   if (!stand_ins || routing.pruned == "zero") return {};
@@ -215,10 +223,7 @@ ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t exper
   ConfigProblem stand_ins =
       stand_ins_problem(config->stand_ins, *config, place.router, place.router + "stand_ins");
   if (!stand_ins.empty()) return stand_ins;
-  const std::string key = place.router + "kept_experts";
-  ConfigProblem problem = kept_problem(config->kept_experts, experts, key);
-  problem.blamed = {key};
-  return problem;
+  return kept_setting_problem(config->kept_experts, experts, place.router + "kept_experts");
 }
 
 nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,

@@ -23,14 +23,13 @@ std::shared_ptr<const Dataset> clustered() {
   ClusterMixtureConfig config;
   config.clusters = 3;
   config.test = 120;
-  ClusterExamples examples =
+  DatasetInputs examples =
       cluster_examples(config, cluster_signals(config), "test", 0, config.test);
   DatasetInfo info;
   info.name = "clustered";
   info.classes = {"-1", "+1"};
   info.groups = {"a", "b", "c"};
-  return make_input_dataset(std::move(info),
-                            {examples.x_NPd.unsqueeze(1), examples.labels_N, examples.cluster_N});
+  return make_input_dataset(std::move(info), std::move(examples));
 }
 
 std::shared_ptr<ClusterMoE> clustered_model() {

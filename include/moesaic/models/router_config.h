@@ -112,6 +112,9 @@ ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherCon
 /// Returns what is wrong with a list of the experts that pruning kept.
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
                            const std::string& key);
+/// Returns the same of a setting that is empty where all experts are there.
+ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
+                                   const std::string& key);
 
 inline constexpr const char* kStandInsMeaning =
     "an expert that pruning removed left its mean output, for tokens that still select it";

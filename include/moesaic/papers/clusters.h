@@ -6,15 +6,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/models/model.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/models/one_layer.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/image_experts.h"
@@ -72,52 +71,14 @@ struct ClusterSignals {
 };
 ClusterSignals cluster_signals(const ClusterMixtureConfig& config);
 
-struct ClusterExamples {
-  at::Tensor x_NPd;      ///< Patches, float32.
-  at::Tensor labels_N;   ///< Labels (y + 1) / 2, int64.
-  at::Tensor cluster_N;  ///< Clusters k, int64.
-};
-
-/// Generates examples of definition 3.1: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in
-/// their ranges; the patches y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of
-/// N(0, sigma_p^2 / d I) in random order, times `scale`; without `shuffle` in the order of this
-/// list. `split` is "train" or "test"; both share signals and centres. Example i depends on seed,
-/// split and i only. Returns `count` of them from index `first` on.
-ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
-                                 const std::string& split, int64_t first, int64_t count);
-
-/// A network of one MoE layer whose tokens are whole images, or of a single expert without a
-/// router. Its configuration has an optional `router`, an ImageTokenRouterConfig.
-class ImageTokenModel : public Model {
- public:
-  void set_first_sample_index(int64_t image) override;
-  std::vector<MoEBlock> moe_blocks() const override;
-  int64_t tokens_per_image() const override { return moe.is_empty() ? 0 : 1; }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
-  /// Returns the paths of the router's settings and of "classes".
-  SettingPaths setting_paths() const override;
-
-  nn::MoELayer moe{nullptr};  ///< Null where there is a single expert without a router.
-
- protected:
-  /// Takes the experts: as those of `moe`, registered under that name, whose router of `width`
-  /// values per image starts at 0; or as the network "experts" where `router` is null.
-  void set_layer(std::shared_ptr<nn::Experts> experts, const ImageTokenRouterConfig* router,
-                 int64_t width, int64_t count, const at::Generator& generator);
-
-  /// Returns the configuration with the list of the experts that are present.
-  template <class Config>
-  nlohmann::ordered_json config_of(Config config) const {
-    if (!moe.is_empty()) {
-      config.router->kept_experts = nn::kept_experts(moe->options().rule);
-      config.router->stand_ins = moe->stand_in.defined();
-    }
-    return to_json(config);
-  }
-
- private:
-  std::shared_ptr<nn::Experts> layer_experts_;
-};
+/// Generates examples of definition 3.1, inputs [N, 1, P, d] with labels (y + 1) / 2 and clusters k
+/// as groups: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in their ranges; the patches
+/// y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in random order, times
+/// `scale`; without `shuffle` in the order of this list. `split` is "train" or "test"; both share
+/// signals and centres. Example i depends on seed, split and i only. Returns `count` of them from
+/// index `first` on.
+DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                               const std::string& split, int64_t first, int64_t count);
 
 inline constexpr char kClusterMoE[] = "cluster-moe";
 
@@ -174,22 +135,19 @@ ConfigProblem config_problem(const ClusterMoEConfig& config);
 /// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p), r noise
 /// and f_m eq. 3.1 for each class, or as printed a scalar whose sign is the class. Without a router
 /// F = f_1. An input is an image of one channel whose P rows are its patches.
-class ClusterMoE : public ImageTokenModel {
+class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
  public:
   ClusterMoE(ClusterMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override { return config_of(config_); }
   void reset_head(int64_t classes) override;
-  std::vector<int64_t> input_shape() const override;
-  int64_t classes() const override { return config_.classes; }
+  std::vector<int64_t> input_shape() const override { return {1, config_.patches, config_.width}; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
   std::map<std::string, at::Tensor> weight_directions() const override;
-
-  const ClusterMoEConfig& settings() const { return config_; }
 
   nn::FilterExperts experts{nullptr};  ///< The experts of `moe` where there is one.
 
@@ -203,7 +161,6 @@ class ClusterMoE : public ImageTokenModel {
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 
-  ClusterMoEConfig config_;
   Seen last_;  ///< Cache, since a full batch is the same tensor at every step.
 };
 
@@ -246,29 +203,26 @@ ConfigProblem config_problem(const ImageMoEConfig& config);
 /// router F = f_1. The router's `weight` is [M, C s s + 1], the bias in the last column. Batch
 /// normalisation of an expert sees only the images of that expert. The embedding (pre_logits) is
 /// the input of the head of the expert that computed the image.
-class ImageMoE : public ImageTokenModel {
+class ImageMoE : public OneLayerModel<ImageMoEConfig> {
  public:
   ImageMoE(ImageMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override { return config_of(config_); }
   void reset_head(int64_t classes) override;
-  std::vector<int64_t> input_shape() const override;
-  int64_t classes() const override { return config_.classes; }
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size, config_.image_size};
+  }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
   /// A router sends each expert another number of images at every step.
   bool repeats_convolutions() const override { return moe.is_empty(); }
   std::optional<torch::jit::Module> torchscript() const override;
 
-  const ImageMoEConfig& settings() const { return config_; }
-
   nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
 
  private:
   at::Tensor square_sums(const at::Tensor& images_BCHW) const;
-
-  ImageMoEConfig config_;
 };
 
 }  // namespace moesaic

@@ -12,7 +12,8 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/models/model.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/models/one_layer.h"
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/nn/gru_mixture.h"
 #include "moesaic/ops/link.h"
@@ -61,14 +62,10 @@ struct GatedTruth {
 };
 GatedTruth gated_truth(const GatedMixtureConfig& config);
 
-struct GatedExamples {
-  at::Tensor x_Nd;  ///< float32; the examples of a number lie side by side.
-  at::Tensor y_N;   ///< float32
-};
-
-/// Generates examples `first` to `first + count - 1` of a split: x ~ N(0, I), z ~ softmax of
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] whose values
+/// of a number lie side by side, with a target each: x ~ N(0, I), z ~ softmax of
 /// <w_i, x>, y = g(<a_z, x>) + noise. Example i depends on seed, split and i only.
-GatedExamples gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
+DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count);
 
 inline constexpr char kGatedMoE[] = "gated-moe";
@@ -96,18 +93,14 @@ ConfigProblem config_problem(const GatedMoEConfig& config);
 
 /// y = sum_i softmax_i(<w, x>) g(<a_i, x>), see nn::GatedMixture. An input is an image of one
 /// channel and one row, of d numbers; all experts compute all of them.
-class GatedMoE : public Model {
+class GatedMoE : public OneLayerModel<GatedMoEConfig> {
  public:
   GatedMoE(GatedMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override { return to_json(config_); }
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override { return {}; }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
-  int64_t classes() const override { return 1; }
-  int64_t tokens_per_image() const override { return 0; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override { return {.image_size = "width"}; }
   std::optional<torch::jit::Module> torchscript() const override;
@@ -115,9 +108,6 @@ class GatedMoE : public Model {
   std::map<std::string, at::Tensor> weight_directions() const override;
 
   nn::GatedMixture mixture{nullptr};
-
- private:
-  GatedMoEConfig config_;
 };
 
 inline constexpr char kGru[] = "gru";
@@ -140,18 +130,14 @@ void describe(Fields& f, GruConfig& c) {
 
 /// Reads an image of one channel row by row by an nn::GruMixture; a linear head classifies its last
 /// state.
-class Gru : public Model {
+class Gru : public OneLayerModel<GruConfig> {
  public:
   Gru(GruConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override { return to_json(config_); }
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override { return {}; }
   std::vector<int64_t> input_shape() const override { return {1, config_.steps, config_.width}; }
-  int64_t classes() const override { return config_.classes; }
-  int64_t tokens_per_image() const override { return 0; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override {
     return {.classes = "classes", .image_size = "steps"};
@@ -162,9 +148,6 @@ class Gru : public Model {
 
   nn::GruMixture gru{nullptr};
   torch::nn::Linear head{nullptr};
-
- private:
-  GruConfig config_;
 };
 
 /// Errors of section 4 of "Learning in Gated Neural Networks".

@@ -12,7 +12,8 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/models/model.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/models/one_layer.h"
 #include "moesaic/nn/latent_routing.h"
 #include "moesaic/nn/shallow_experts.h"
 
@@ -71,17 +72,12 @@ struct LatentTruth {
 };
 LatentTruth latent_truth(const LatentClustersConfig& config);
 
-struct LatentExamples {
-  at::Tensor x_Nd;       ///< float32
-  at::Tensor y_N;        ///< float32
-  at::Tensor cluster_N;  ///< int64
-};
-
-/// Generates examples `first` to `first + count - 1` of a split: c is uniform, x ~ N(rho v_c, I),
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] with a target
+/// each and clusters as groups: c is uniform, x ~ N(rho v_c, I),
 /// y = f_c(<w_c, x>) + s_c g(<w_g, x>), with noise of N(0, zeta^2) in the training split. Example i
 /// depends on seed, split and i only, with the same bits on every processor.
-LatentExamples latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
-                               const std::string& split, int64_t first, int64_t count);
+DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
+                              const std::string& split, int64_t first, int64_t count);
 
 inline constexpr char kLatentMoE[] = "latent-moe";
 
@@ -118,24 +114,15 @@ ConfigProblem config_problem(const LatentMoEConfig& config);
 /// y = sum_m 1[h_m >= 0] f_m(x) with h = Theta^T x, or pi_m f_m(x) of the expert m of the largest
 /// h_m, see nn::latent_router_options() and nn::ShallowExperts. The router starts at 0. An input is
 /// an image of one channel and one row, of d numbers. With one expert it is the vanilla network.
-class LatentMoE : public Model {
+class LatentMoE : public OneLayerModel<LatentMoEConfig> {
  public:
   LatentMoE(LatentMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void set_first_sample_index(int64_t image) override {
-    moe->router->set_first_sample_index(image);
-  }
   nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override { return {{.block = 0, .layer = moe}}; }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
-  int64_t classes() const override { return 1; }
-  int64_t tokens_per_image() const override { return 1; }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
-    return layer_flops(moe_blocks()[0], 1, rows_per_token);
-  }
   SettingPaths setting_paths() const override {
     return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};
   }
@@ -144,10 +131,6 @@ class LatentMoE : public Model {
   std::map<std::string, at::Tensor> weight_directions() const override;
 
   nn::ShallowExperts experts{nullptr};
-  nn::MoELayer moe{nullptr};
-
- private:
-  LatentMoEConfig config_;
 };
 
 }  // namespace moesaic

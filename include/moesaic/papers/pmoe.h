@@ -16,7 +16,8 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/config/sides.h"
-#include "moesaic/models/model.h"
+#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/models/one_layer.h"
 #include "moesaic/nn/batch_norm.h"
 #include "moesaic/nn/map_experts.h"
 #include "moesaic/nn/patch_mixture.h"
@@ -62,16 +63,12 @@ struct PatternSets {
 };
 PatternSets pattern_sets(const PatchPatternsConfig& config);
 
-struct PatchPatterns {
-  at::Tensor x_Nnd;    ///< float32, unit vectors
-  at::Tensor label_N;  ///< int64: 0 with o1 (y = +1), 1 with o2 (y = -1), in turn.
-  at::Tensor place_N;  ///< int64: the patch that is o1 or o2.
-};
-
-/// Generates examples `first` to `first + count - 1` of a split. Places are random; l* - 1 patches
-/// are of sets that are close to one of o1 and o2, the same one for all of them, chosen at random;
-/// the others are of sets that are not. Example i depends on seed, split and i only.
-PatchPatterns patch_patterns(const PatchPatternsConfig& config, const std::string& split,
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, n, d] of unit
+/// vectors, with labels 0 with o1 (y = +1) and 1 with o2 (y = -1), in turn, and as groups the
+/// places of the patches that are o1 or o2. Places are random; l* - 1 patches are of sets that are
+/// close to one of o1 and o2, the same one for all of them, chosen at random; the others are of
+/// sets that are not. Example i depends on seed, split and i only.
+DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
                              int64_t first, int64_t count);
 
 inline constexpr char kPMoE[] = "pmoe";
@@ -137,17 +134,17 @@ ConfigProblem config_problem(const PMoEConfig& config);
 /// 23) with D = l or n: each expert selects l of an image's n patches. Without a router it is the
 /// CNN of eq. 5. For two classes there is one f, and the logits are f / 2 and -f / 2, so that the
 /// cross-entropy is the logistic loss of eq. 2 with y = +1 for class 0.
-class PMoE : public Model {
+class PMoE : public OneLayerModel<PMoEConfig> {
  public:
   PMoE(PMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;
-  std::vector<int64_t> input_shape() const override;
-  int64_t classes() const override { return config_.classes; }
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size.height, config_.image_size.width};
+  }
   int64_t tokens_per_image() const override { return config_.patches(); }
   std::optional<PatchTokens> patch_tokens() const override;
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
@@ -156,12 +153,7 @@ class PMoE : public Model {
   /// Returns "neuron" [K, h, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
-  const PMoEConfig& settings() const { return config_; }
-
   nn::PatchMixture mixture{nullptr};
-
- private:
-  PMoEConfig config_;
 };
 
 inline constexpr char kWrnPMoE[] = "wrn-pmoe";
@@ -211,17 +203,16 @@ ConfigProblem config_problem(const WrnPMoEConfig& config);
 /// linear layer follow. For two classes there is one output f, and the logits are f / 2 and -f / 2,
 /// so that the cross-entropy is the logistic loss with y = +1 for class 0. Before the last
 /// normalisation the channels of pruned experts are 0.
-class WrnPMoE : public Model {
+class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
  public:
   WrnPMoE(WrnPMoEConfig config, uint64_t seed);
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override;
   void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override;
-  std::vector<int64_t> input_shape() const override;
-  int64_t classes() const override { return config_.classes; }
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size, config_.image_size};
+  }
   int64_t tokens_per_image() const override;
   std::optional<PatchTokens> patch_tokens() const override;
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
@@ -229,11 +220,8 @@ class WrnPMoE : public Model {
   bool repeats_convolutions() const override { return true; }
   std::optional<torch::jit::Module> torchscript() const override;
 
-  const WrnPMoEConfig& settings() const { return config_; }
-
   nn::WideResNet trunk{nullptr};
   nn::MapExperts experts{nullptr};  ///< Those of `moe`; null without it.
-  nn::MoELayer moe{nullptr};
   nn::BatchNorm1d norm{nullptr};
   torch::nn::Linear head{nullptr};
 
@@ -241,8 +229,6 @@ class WrnPMoE : public Model {
   /// Returns the channels of all experts at every position, [T, C, p p], 0 for pruned ones.
   at::Tensor all_channels(const at::Tensor& y_Td) const;
   void make_head(int64_t classes, const at::Generator& generator);
-
-  WrnPMoEConfig config_;
 };
 
 }  // namespace moesaic

@@ -103,14 +103,14 @@ ClusterSignals cluster_signals(const ClusterMixtureConfig& config) {
   return {vectors.slice(0, 0, config.clusters).clone(), vectors.slice(0, config.clusters).clone()};
 }
 
-ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
-                                 const std::string& split, int64_t first, int64_t count) {
-  ClusterExamples examples{at::empty({count, config.patches, config.width}, at::kFloat),
-                           at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
+DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                               const std::string& split, int64_t first, int64_t count) {
+  DatasetInputs examples{at::empty({count, 1, config.patches, config.width}, at::kFloat),
+                         at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
   const ExampleMaker maker(config, signals);
-  auto* const x = examples.x_NPd.mutable_data_ptr<float>();
+  auto* const x = examples.values_NCHW.mutable_data_ptr<float>();
   auto* const labels = examples.labels_N.mutable_data_ptr<int64_t>();
-  auto* const clusters = examples.cluster_N.mutable_data_ptr<int64_t>();
+  auto* const clusters = examples.groups_N.mutable_data_ptr<int64_t>();
   const uint64_t stream = stream_id("clusters." + split);
   at::parallel_for(0, count, 256, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -128,8 +128,7 @@ DatasetFormat clusters_format() {
     info.groups = numbered("cluster ", config.clusters);
     const ClusterSignals signals = cluster_signals(config);
     const auto inputs = [config, signals, split = info.split](int64_t first, int64_t count) {
-      const ClusterExamples made = cluster_examples(config, signals, split, first, count);
-      return DatasetInputs{made.x_NPd.unsqueeze(1), made.labels_N, made.cluster_N};
+      return cluster_examples(config, signals, split, first, count);
     };
     return {.inputs = inputs,
             .numbers = config.patches * config.width,

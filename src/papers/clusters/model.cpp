@@ -10,49 +10,32 @@
 
 namespace moesaic {
 
-void ImageTokenModel::set_layer(std::shared_ptr<nn::Experts> experts,
-                                const ImageTokenRouterConfig* router, int64_t width, int64_t count,
-                                const at::Generator& generator) {
-  layer_experts_ = std::move(experts);
-  if (router == nullptr) {
-    register_module("experts", layer_experts_);
-    return;
-  }
-  moe = register_module(
-      "moe", nn::MoELayer(router_options(*router, width, count), layer_experts_, generator));
-  if (router->stand_ins && moe->is_pruned()) moe->add_stand_ins();
-  const torch::NoGradGuard no_grad;
-  moe->router->weight.zero_();
-}
-
-void ImageTokenModel::set_first_sample_index(int64_t image) {
-  if (!moe.is_empty()) moe->router->set_first_sample_index(image);
-}
-
-std::vector<MoEBlock> ImageTokenModel::moe_blocks() const {
-  if (moe.is_empty()) return {};
-  return {{.block = 0, .layer = moe}};
-}
-
-double ImageTokenModel::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (moe.is_empty()) return layer_experts_->flops_per_row();
-  return layer_flops({.block = 0, .layer = moe}, tokens_per_image(), rows_per_token);
-}
-
-SettingPaths ImageTokenModel::setting_paths() const {
-  const std::string router = "router.";
-  return {.router_name = router + "name",
-          .router_noise = router + "noise_scale",
-          .router_noise_kind = router + "noise",
-          .rows_per_expert = router + "num_selected_tokens",
-          .capacity_factor = router + "dispatcher.capacity_factor",
-          .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
-          .group_size = router + "group_size",
-          .classes = "classes",
-          .kept_experts = router + "kept_experts"};
-}
-
 namespace {
+
+/// Returns a layer whose tokens are whole images and whose router of `width` values per image
+/// starts at 0.
+nn::MoELayer image_token_layer(const ImageTokenRouterConfig& router, int64_t width, int64_t count,
+                               std::shared_ptr<nn::Experts> experts,
+                               const at::Generator& generator) {
+  nn::MoELayer layer(router_options(router, width, count), std::move(experts), generator);
+  if (router.stand_ins && layer->is_pruned()) layer->add_stand_ins();
+  const torch::NoGradGuard no_grad;
+  layer->router->weight.zero_();
+  return layer;
+}
+
+/// Returns the paths of the settings of a router of images and of the network's classes.
+SettingPaths image_token_paths() {
+  return {.router_name = "router.name",
+          .router_noise = "router.noise_scale",
+          .router_noise_kind = "router.noise",
+          .rows_per_expert = "router.num_selected_tokens",
+          .capacity_factor = "router.dispatcher.capacity_factor",
+          .evaluation_capacity_factor = "router.dispatcher.evaluation_capacity_factor",
+          .group_size = "router.group_size",
+          .classes = "classes",
+          .kept_experts = "router.kept_experts"};
+}
 
 /// Returns the width of the router's input: that of a patch, or of a piece of a patch.
 int64_t router_width(const ClusterMoEConfig& config) {
@@ -102,11 +85,15 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
   return router_problem(router_or_null(config.router), config.experts);
 }
 
-ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = nn::FilterExperts(expert_options(config_), generator);
-  set_layer(experts.ptr(), router_or_null(config_.router), router_width(config_), config_.experts,
-            generator);
+  if (!config_.router) {
+    register_module("experts", experts);
+    return;
+  }
+  moe = register_module("moe", image_token_layer(*config_.router, router_width(config_),
+                                                 config_.experts, experts.ptr(), generator));
 }
 
 ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -148,12 +135,12 @@ void ClusterMoE::reset_head(int64_t classes) {
       config_.name, classes);
 }
 
-std::vector<int64_t> ClusterMoE::input_shape() const {
-  return {1, config_.patches, config_.width};
+double ClusterMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  return moe.is_empty() ? experts->flops_per_row() : OneLayerModel::flops_per_image(rows_per_token);
 }
 
 SettingPaths ClusterMoE::setting_paths() const {
-  SettingPaths paths = ImageTokenModel::setting_paths();
+  SettingPaths paths = image_token_paths();
   paths.image_size = "patches";
   return paths;
 }
@@ -204,10 +191,8 @@ nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
   return {config.channels, config.image_size, config.classes, config.width};
 }
 
-/// Returns the width of the router's input: the values of a square, and 1 for the bias; 0
-/// where there is no router.
+/// Returns the width of the router's input: the values of a square, and 1 for the bias.
 int64_t image_router_width(const ImageMoEConfig& config) {
-  if (!config.router) return 0;
   const int64_t side = config.router->patch_size;
   return config.channels * side * side + 1;
 }
@@ -223,13 +208,17 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
   return router_problem(router_or_null(config.router), config.experts);
 }
 
-ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = nn::ImageExperts(config_.expert,
                              present_experts(router_or_null(config_.router), config_.experts),
                              image_expert_options(config_), generator);
-  set_layer(experts.ptr(), router_or_null(config_.router), image_router_width(config_),
-            config_.experts, generator);
+  if (!config_.router) {
+    register_module("experts", experts);
+    return;
+  }
+  moe = register_module("moe", image_token_layer(*config_.router, image_router_width(config_),
+                                                 config_.experts, experts.ptr(), generator));
 }
 
 ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -259,12 +248,12 @@ void ImageMoE::reset_head(int64_t classes) {
   config_.classes = classes;
 }
 
-std::vector<int64_t> ImageMoE::input_shape() const {
-  return {config_.channels, config_.image_size, config_.image_size};
+double ImageMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
+  return moe.is_empty() ? experts->flops_per_row() : OneLayerModel::flops_per_image(rows_per_token);
 }
 
 SettingPaths ImageMoE::setting_paths() const {
-  SettingPaths paths = ImageTokenModel::setting_paths();
+  SettingPaths paths = image_token_paths();
   paths.image_size = "image_size";
   paths.channels = "channels";
   return paths;

@@ -160,12 +160,12 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
   return {a.to(at::kFloat).contiguous(), w.to(at::kFloat).contiguous()};
 }
 
-GatedExamples gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
+DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count) {
   const at::Tensor x_dN = at::empty({config.width, count}, at::kFloat);
-  GatedExamples out{x_dN.t(), at::empty({count}, at::kFloat)};
+  const at::Tensor y_N1 = at::empty({count, 1}, at::kFloat);
   const GatedExampleMaker maker(config, truth, split);
-  auto *const x = x_dN.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
+  auto *const x = x_dN.mutable_data_ptr<float>(), *const y = y_N1.mutable_data_ptr<float>();
   const int64_t parts = (count + kPart - 1) / kPart;
   at::parallel_for(0, parts, 16, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
@@ -173,7 +173,7 @@ GatedExamples gated_examples(const GatedMixtureConfig& config, const GatedTruth&
       maker.make(first + at, std::min<int64_t>(kPart, count - at), x + at, count, y + at);
     }
   });
-  return out;
+  return {.values_NCHW = x_dN.t().unsqueeze(1).unsqueeze(1), .targets_NK = y_N1};
 }
 
 DatasetFormat gated_format() {
@@ -183,9 +183,7 @@ DatasetFormat gated_format() {
     Directions directions = {{"regressor", truth.a_kd}};
     if (truth.w_kd.size(0) > 0) directions["gate"] = truth.w_kd;
     const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
-      const GatedExamples made = gated_examples(config, truth, split, first, count);
-      return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
-                           .targets_NK = made.y_N.unsqueeze(1)};
+      return gated_examples(config, truth, split, first, count);
     };
     return {.inputs = inputs, .numbers = config.width, .directions = std::move(directions)};
   };

@@ -47,7 +47,7 @@ ConfigProblem config_problem(const GatedMoEConfig& config) {
           {"regressors", "experts", "width"}};
 }
 
-GatedMoE::GatedMoE(GatedMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+GatedMoE::GatedMoE(GatedMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   mixture = register_module("mixture", nn::GatedMixture(options_of(config_), generator));
   const torch::NoGradGuard no_grad;
@@ -114,7 +114,7 @@ constexpr char kUpdate[] = "        h = torch.lerp(h, c, z)\n    return h\n";
 
 }  // namespace
 
-Gru::Gru(GruConfig config, uint64_t seed) : config_(std::move(config)) {
+Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   gru = register_module("gru",
                         nn::GruMixture(config_.width, config_.hidden, view_of(config_), generator));

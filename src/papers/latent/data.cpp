@@ -204,14 +204,17 @@ LatentTruth latent_truth(const LatentClustersConfig& config) {
   return truth;
 }
 
-LatentExamples latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
-                               const std::string& split, int64_t first, int64_t count) {
+DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
+                              const std::string& split, int64_t first, int64_t count) {
   const int64_t d = config.width;
-  LatentExamples out{at::empty({count, d}, at::kFloat), at::empty({count}, at::kFloat),
-                     at::empty({count}, at::kLong)};
+  DatasetInputs out{.values_NCHW = at::empty({count, 1, 1, d}, at::kFloat),
+                    .groups_N = at::empty({count}, at::kLong),
+                    .targets_NK = at::empty({count, 1}, at::kFloat)};
   const LatentExampleMaker maker(config, truth, split);
-  auto *const x = out.x_Nd.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
-  auto* const cluster = out.cluster_N.mutable_data_ptr<int64_t>();
+  auto *const x = out.values_NCHW.mutable_data_ptr<float>(), *const y =
+                                                                 out.targets_NK
+                                                                     .mutable_data_ptr<float>();
+  auto* const cluster = out.groups_N.mutable_data_ptr<int64_t>();
   at::parallel_for(0, (count + kPart - 1) / kPart, 4, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t at = part * kPart;
@@ -233,10 +236,7 @@ DatasetFormat latent_format() {
     }
     const LatentTruth truth = latent_truth(config);
     const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
-      const LatentExamples made = latent_examples(config, truth, split, first, count);
-      return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
-                           .groups_N = made.cluster_N,
-                           .targets_NK = made.y_N.unsqueeze(1)};
+      return latent_examples(config, truth, split, first, count);
     };
     return {.inputs = inputs,
             .numbers = config.width,

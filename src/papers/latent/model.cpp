@@ -31,13 +31,10 @@ ConfigProblem config_problem(const LatentMoEConfig& config) {
         fmt::format("min_degree {} is above max_degree {}", config.min_degree, config.max_degree),
         {"min_degree", "max_degree"}};
   }
-  if (config.kept_experts.empty()) return {};
-  ConfigProblem problem = kept_problem(config.kept_experts, config.experts, "kept_experts");
-  problem.blamed = {"kept_experts"};
-  return problem;
+  return kept_setting_problem(config.kept_experts, config.experts, "kept_experts");
 }
 
-LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = nn::ShallowExperts(expert_options(config_), generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
@@ -56,10 +53,9 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
 }
 
 nlohmann::ordered_json LatentMoE::config() const {
-  LatentMoEConfig config = config_;
-  config.kept_experts = nn::kept_experts(moe->options().rule);
-  config.routing = nn::latent_routing(moe->options());
-  return to_json(config);
+  nlohmann::ordered_json config = OneLayerModel::config();
+  config["routing"] = nn::latent_routing(moe->options());
+  return config;
 }
 
 void LatentMoE::reset_head(int64_t classes) {

@@ -131,19 +131,19 @@ int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets,
 
 }  // namespace
 
-PatchPatterns patch_patterns(const PatchPatternsConfig& config, const std::string& split,
+DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
                              int64_t first, int64_t count) {
   const PatternSets sets = pattern_sets(config);
-  PatchPatterns made{at::empty({count, config.patches, config.width}, at::kFloat),
+  DatasetInputs made{at::empty({count, 1, config.patches, config.width}, at::kFloat),
                      at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
   const uint64_t stream = stream_id("patch_patterns." + split);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t label = (first + i) % 2;
-    made.label_N.mutable_data_ptr<int64_t>()[i] = label;
-    made.place_N.mutable_data_ptr<int64_t>()[i] = draw_example(
+    made.labels_N.mutable_data_ptr<int64_t>()[i] = label;
+    made.groups_N.mutable_data_ptr<int64_t>()[i] = draw_example(
         config, sets,
         CounterRng(static_cast<uint64_t>(config.seed), stream, static_cast<uint64_t>(first + i)),
-        label, made.x_Nnd.mutable_data_ptr<float>() + i * config.patches * config.width);
+        label, made.values_NCHW.mutable_data_ptr<float>() + i * config.patches * config.width);
   }
   return made;
 }
@@ -155,10 +155,7 @@ DatasetFormat patch_patterns_format() {
     const PatternSets sets = pattern_sets(config);
     // Inputs have one channel, whose rows are the patches.
     const auto inputs = [config, split = info.split](int64_t first, int64_t count) {
-      const PatchPatterns made = patch_patterns(config, split, first, count);
-      return DatasetInputs{.values_NCHW = made.x_Nnd.unsqueeze(1),
-                           .labels_N = made.label_N,
-                           .groups_N = made.place_N};
+      return patch_patterns(config, split, first, count);
     };
     return {.inputs = inputs,
             .numbers = config.patches * config.width,

@@ -26,17 +26,16 @@ nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
           .by_class = is_by_class(config)};
 }
 
-nn::RouterOptions patch_router(const PMoEConfig& config) {
+/// Returns the options of a router whose experts choose among the patches of an image.
+nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, int64_t width,
+                               int64_t patches, PrunedSelection pruned) {
   ExpertChoiceOptions rule;
-  rule.gate = expert_gate_from_name(config.router->gate);
-  rule.rows = config.router->selected;
-  rule.group_size = config.patches();
-  rule.kept = config.router->kept_experts;
-  nn::RouterOptions options;
-  options.width = config.width();
-  options.experts = config.experts;
-  options.rule = rule;
-  return options;
+  rule.gate = expert_gate_from_name(config.gate);
+  rule.rows = config.selected;
+  rule.group_size = patches;
+  rule.kept = config.kept_experts;
+  rule.pruned = pruned;
+  return {.width = width, .experts = experts, .rule = rule};
 }
 
 nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
@@ -47,7 +46,8 @@ nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
       static_cast<double>(config.divisor == "patches" ? config.patches() : config.selected());
   options.experts = expert_options(config);
   if (!config.router) return options;
-  options.router = patch_router(config);
+  options.router = patch_router(*config.router, config.experts, config.width(), config.patches(),
+                                PrunedSelection::zero);
   options.router_std = config.router->init_std;
   return options;
 }
@@ -79,16 +79,13 @@ ConfigProblem config_problem(const PMoEConfig& config) {
                         config.patches()),
             {"router.selected", "patch_size", "image_size"}};
   }
-  if (config.router->kept_experts.empty()) return {};
-  ConfigProblem problem =
-      kept_problem(config.router->kept_experts, config.experts, "router.kept_experts");
-  problem.blamed = {"router.kept_experts"};
-  return problem;
+  return kept_setting_problem(config.router->kept_experts, config.experts, "router.kept_experts");
 }
 
-PMoE::PMoE(PMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   mixture = register_module("mixture",
                             nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
+  moe = mixture->moe;
 }
 
 ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -101,27 +98,14 @@ ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   return out;
 }
 
-nlohmann::ordered_json PMoE::config() const {
-  PMoEConfig config = config_;
-  if (config.router) {
-    config.router->kept_experts = nn::kept_experts(mixture->moe->options().rule);
-  }
-  return to_json(config);
-}
-
 void PMoE::reset_head(int64_t classes) {
   fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
              config_.name, classes);
 }
 
 std::vector<MoEBlock> PMoE::moe_blocks() const {
-  if (mixture->moe.is_empty()) return {};
-  return {
-      {.block = 0, .layer = mixture->moe, .groups = is_by_class(config_) ? config_.classes : 0}};
-}
-
-std::vector<int64_t> PMoE::input_shape() const {
-  return {config_.channels, config_.image_size.height, config_.image_size.width};
+  if (moe.is_empty()) return {};
+  return {{.block = 0, .layer = moe, .groups = is_by_class(config_) ? config_.classes : 0}};
 }
 
 std::optional<PatchTokens> PMoE::patch_tokens() const {
@@ -130,7 +114,7 @@ std::optional<PatchTokens> PMoE::patch_tokens() const {
 }
 
 double PMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (config_.router) return layer_flops(moe_blocks()[0], config_.patches(), rows_per_token);
+  if (config_.router) return OneLayerModel::flops_per_image(rows_per_token);
   return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
 }
 
@@ -145,7 +129,6 @@ SettingPaths PMoE::setting_paths() const {
 std::map<std::string, at::Tensor> PMoE::weight_directions() const {
   std::map<std::string, at::Tensor> found = {
       {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
-  const nn::MoELayer& moe = mixture->moe;
   if (moe.is_empty()) return found;
   found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
   return found;
@@ -217,19 +200,10 @@ int64_t outputs_of(int64_t classes) {
 
 /// No token is routed to a pruned expert: it was to make channels, not to add to those of others.
 nn::RouterOptions router_options(const WrnPMoEConfig& config) {
-  const PMoERouterConfig& router = config.moe->router;
   const nn::MapExpertsOptions experts = expert_options(config);
-  ExpertChoiceOptions rule;
-  rule.gate = expert_gate_from_name(router.gate);
-  rule.rows = router.selected;
-  rule.group_size = experts.patches();
-  rule.kept = router.kept_experts;
-  rule.pruned = PrunedSelection::reroute;
-  nn::RouterOptions options;
-  options.width = experts.channels * experts.patch * experts.patch;
-  options.experts = config.moe->experts;
-  options.rule = rule;
-  return options;
+  return patch_router(config.moe->router, config.moe->experts,
+                      experts.channels * experts.patch * experts.patch, experts.patches(),
+                      PrunedSelection::reroute);
 }
 
 ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
@@ -256,11 +230,7 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
         fmt::format("a kernel of side {0} has no middle; {1} has one", moe.kernel, moe.kernel + 1),
         {"moe.kernel"}};
   }
-  if (moe.router.kept_experts.empty()) return {};
-  ConfigProblem problem =
-      kept_problem(moe.router.kept_experts, moe.experts, "moe.router.kept_experts");
-  problem.blamed = {"moe.router.kept_experts"};
-  return problem;
+  return kept_setting_problem(moe.router.kept_experts, moe.experts, "moe.router.kept_experts");
 }
 
 }  // namespace
@@ -272,7 +242,7 @@ ConfigProblem config_problem(const WrnPMoEConfig& config) {
   return config.moe ? mixture_problem(config) : ConfigProblem();
 }
 
-WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   trunk = register_module("trunk", nn::WideResNet(trunk_options(config_), generator));
   if (config_.moe) {
@@ -322,12 +292,6 @@ ModelOutput WrnPMoE::forward(const at::Tensor& images_BCHW, const at::Generator&
   return out;
 }
 
-nlohmann::ordered_json WrnPMoE::config() const {
-  WrnPMoEConfig config = config_;
-  if (config.moe) config.moe->router.kept_experts = nn::kept_experts(moe->options().rule);
-  return to_json(config);
-}
-
 void WrnPMoE::reset_head(int64_t classes) {
   const at::TensorOptions options = head->weight.options().requires_grad(false);
   torch::nn::Linear fresh(trunk->maps().channels, outputs_of(classes));
@@ -335,15 +299,6 @@ void WrnPMoE::reset_head(int64_t classes) {
   fresh->bias.set_data(at::zeros({outputs_of(classes)}, options));
   head = replace_module("head", fresh);
   config_.classes = classes;
-}
-
-std::vector<MoEBlock> WrnPMoE::moe_blocks() const {
-  if (moe.is_empty()) return {};
-  return {{.block = 0, .layer = moe}};
-}
-
-std::vector<int64_t> WrnPMoE::input_shape() const {
-  return {config_.channels, config_.image_size, config_.image_size};
 }
 
 int64_t WrnPMoE::tokens_per_image() const {

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "built_in.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"

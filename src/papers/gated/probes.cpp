@@ -8,10 +8,10 @@
 #include <optional>
 #include <set>
 
-#include "built_in.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/papers/gated.h"
+#include "moesaic/report/probe.h"
 
 namespace moesaic {
 namespace {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "latent.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_token_choice.h"
+#include "phase.h"
 
 namespace moesaic {
 namespace {

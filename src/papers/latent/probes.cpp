@@ -11,9 +11,9 @@
 #include <optional>
 #include <set>
 
-#include "latent.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
+#include "moesaic/report/probe.h"
 
 namespace moesaic {
 namespace {

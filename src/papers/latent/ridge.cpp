@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "latent.h"
 #include "moesaic/base/error.h"
+#include "phase.h"
 
 namespace moesaic {
 namespace {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "built_in.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/generated.h"

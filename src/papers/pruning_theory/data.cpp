@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "built_in.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/generated.h"
 #include "moesaic/ops/normals.h"

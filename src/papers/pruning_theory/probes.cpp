@@ -11,10 +11,10 @@
 #include <cmath>
 #include <optional>
 
-#include "built_in.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/nn/pattern_experts.h"
+#include "moesaic/report/probe.h"
 
 namespace moesaic {
 namespace {

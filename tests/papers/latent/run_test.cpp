@@ -11,7 +11,7 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"
-#include "papers/latent/latent.h"
+#include "papers/latent/phase.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 

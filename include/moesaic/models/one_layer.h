@@ -3,13 +3,14 @@
 
 #include <utility>
 
+#include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {
 
 /// A network of at most one MoE layer with the settings of a Config, which list the experts that
-/// pruning left under setting_paths().kept_experts. By default it has one output.
+/// pruning left under setting_paths().kept_experts. By default it has one output, and no head.
 template <class Config>
 class OneLayerModel : public Model {
  public:
@@ -18,6 +19,10 @@ class OneLayerModel : public Model {
   }
   nlohmann::ordered_json config() const override {
     return with_kept_experts(to_json(config_), *this);
+  }
+  void reset_head(int64_t classes) override {
+    fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
+               config_.name, classes);
   }
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};

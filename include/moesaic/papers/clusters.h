@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset_inputs.h"
@@ -141,9 +142,16 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void reset_head(int64_t classes) override;
+  void reset_head(int64_t classes) override {
+    fail_usage(
+        "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
+        config_.name, classes);
+  }
   std::vector<int64_t> input_shape() const override { return {1, config_.patches, config_.width}; }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return moe.is_empty() ? experts->flops_per_row()
+                          : OneLayerModel::flops_per_image(rows_per_token);
+  }
   SettingPaths setting_paths() const override;
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
@@ -213,7 +221,10 @@ class ImageMoE : public OneLayerModel<ImageMoEConfig> {
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size, config_.image_size};
   }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return moe.is_empty() ? experts->flops_per_row()
+                          : OneLayerModel::flops_per_image(rows_per_token);
+  }
   SettingPaths setting_paths() const override;
   /// A router sends each expert another number of images at every step.
   bool repeats_convolutions() const override { return moe.is_empty(); }

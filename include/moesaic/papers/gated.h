@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "moesaic/base/error.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset_inputs.h"
@@ -99,9 +100,14 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void reset_head(int64_t classes) override;
+  void reset_head(int64_t classes) override {
+    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
+               config_.name, classes);
+  }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return 2.0 * static_cast<double>(parameter_count());
+  }
   SettingPaths setting_paths() const override { return {.image_size = "width"}; }
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "regressor" [k, 1, d] and "gate" [k - 1, 1, d].
@@ -138,7 +144,12 @@ class Gru : public OneLayerModel<GruConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void reset_head(int64_t classes) override;
   std::vector<int64_t> input_shape() const override { return {1, config_.steps, config_.width}; }
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    const auto steps = static_cast<double>(config_.steps), m = static_cast<double>(config_.hidden);
+    return 2.0 * m *
+           (3.0 * steps * (static_cast<double>(config_.width) + m) +
+            static_cast<double>(config_.classes));
+  }
   SettingPaths setting_paths() const override {
     return {.classes = "classes", .image_size = "steps"};
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset_inputs.h"
@@ -120,8 +121,15 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override;
-  void reset_head(int64_t classes) override;
+  nlohmann::ordered_json config() const override {
+    nlohmann::ordered_json config = OneLayerModel::config();
+    config["routing"] = nn::latent_routing(moe->options());
+    return config;
+  }
+  void reset_head(int64_t classes) override {
+    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
+               config_.name, classes);
+  }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   SettingPaths setting_paths() const override {
     return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};

@@ -103,6 +103,7 @@ struct PMoEConfig {
   int64_t patches() const {
     return image_size.height / patch_size.height * (image_size.width / patch_size.width);
   }
+  bool by_class() const { return output == "by_class"; }
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
   /// Patches that an expert gets: all of them without a router.
   int64_t selected() const { return router ? router->selected : patches(); }
@@ -140,15 +141,29 @@ class PMoE : public OneLayerModel<PMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void reset_head(int64_t classes) override;
-  std::vector<MoEBlock> moe_blocks() const override;
+  std::vector<MoEBlock> moe_blocks() const override {
+    if (moe.is_empty()) return {};
+    return {{.block = 0, .layer = moe, .groups = config_.by_class() ? config_.classes : 0}};
+  }
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size.height, config_.image_size.width};
   }
   int64_t tokens_per_image() const override { return config_.patches(); }
-  std::optional<PatchTokens> patch_tokens() const override;
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
-  SettingPaths setting_paths() const override;
+  std::optional<PatchTokens> patch_tokens() const override {
+    return PatchTokens{{config_.image_size.height / config_.patch_size.height,
+                        config_.image_size.width / config_.patch_size.width}};
+  }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    if (config_.router) return OneLayerModel::flops_per_image(rows_per_token);
+    return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
+  }
+  SettingPaths setting_paths() const override {
+    return {.rows_per_expert = "router.selected",
+            .classes = "classes",
+            .image_size = "image_size",
+            .channels = "channels",
+            .kept_experts = "router.kept_experts"};
+  }
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "neuron" [K, h, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override;
@@ -213,10 +228,25 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size, config_.image_size};
   }
-  int64_t tokens_per_image() const override;
-  std::optional<PatchTokens> patch_tokens() const override;
-  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
-  SettingPaths setting_paths() const override;
+  int64_t tokens_per_image() const override {
+    return moe.is_empty() ? 0 : experts->options().patches();
+  }
+  std::optional<PatchTokens> patch_tokens() const override {
+    if (moe.is_empty()) return std::nullopt;
+    return PatchTokens{{config_.map_size() / config_.moe->patch_size}};
+  }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    double flops = trunk->maps().flops + 2.0 * static_cast<double>(head->weight.numel());
+    if (!moe.is_empty()) flops += layer_flops(moe_blocks()[0], tokens_per_image(), rows_per_token);
+    return flops;
+  }
+  SettingPaths setting_paths() const override {
+    return {.rows_per_expert = "moe.router.selected",
+            .classes = "classes",
+            .image_size = "image_size",
+            .channels = "channels",
+            .kept_experts = "moe.router.kept_experts"};
+  }
   bool repeats_convolutions() const override { return true; }
   std::optional<torch::jit::Module> torchscript() const override;
 

@@ -73,7 +73,6 @@ class PatternMoE : public OneLayerModel<PatternMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override {
     return {{.block = 0, .layer = moe, .groups = 2}};
   }

@@ -3,7 +3,6 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/papers/clusters.h"
@@ -107,6 +106,12 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   return {logits_of(out.y_Td), out.y_Td, {out}};
 }
 
+SettingPaths ClusterMoE::setting_paths() const {
+  SettingPaths paths = image_token_paths();
+  paths.image_size = "patches";
+  return paths;
+}
+
 at::Tensor ClusterMoE::logits_of(const at::Tensor& y_Bo) const {
   return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
 }
@@ -127,22 +132,6 @@ at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
     last_ = {images_BCHW, patch_sums(images_BCHW), version};
   }
   return last_.sums;
-}
-
-void ClusterMoE::reset_head(int64_t classes) {
-  fail_usage(
-      "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
-      config_.name, classes);
-}
-
-double ClusterMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  return moe.is_empty() ? experts->flops_per_row() : OneLayerModel::flops_per_image(rows_per_token);
-}
-
-SettingPaths ClusterMoE::setting_paths() const {
-  SettingPaths paths = image_token_paths();
-  paths.image_size = "patches";
-  return paths;
 }
 
 std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
@@ -231,6 +220,13 @@ ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator
   return {out.y_Td, out.embedding_Td, {out}};
 }
 
+SettingPaths ImageMoE::setting_paths() const {
+  SettingPaths paths = image_token_paths();
+  paths.image_size = "image_size";
+  paths.channels = "channels";
+  return paths;
+}
+
 at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
   const int64_t side = config_.router->patch_size, count = config_.image_size / side;
   const at::Tensor sums =
@@ -246,17 +242,6 @@ void ImageMoE::reset_head(int64_t classes) {
     moe->stand_in.set_data(at::zeros({moe->stand_in.size(0), classes}, moe->stand_in.options()));
   }
   config_.classes = classes;
-}
-
-double ImageMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  return moe.is_empty() ? experts->flops_per_row() : OneLayerModel::flops_per_image(rows_per_token);
-}
-
-SettingPaths ImageMoE::setting_paths() const {
-  SettingPaths paths = image_token_paths();
-  paths.image_size = "image_size";
-  paths.channels = "channels";
-  return paths;
 }
 
 namespace {

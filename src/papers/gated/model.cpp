@@ -3,7 +3,6 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/papers/gated.h"
@@ -62,15 +61,6 @@ ModelOutput GatedMoE::forward(const at::Tensor& images_BCHW, const at::Generator
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor y = mixture->forward(images_BCHW.flatten(1)).unsqueeze(1);
   return {y, y, {}};
-}
-
-void GatedMoE::reset_head(int64_t classes) {
-  fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
-             config_.name, classes);
-}
-
-double GatedMoE::flops_per_image(const RowsPerToken&) const {
-  return 2.0 * static_cast<double>(parameter_count());
 }
 
 std::optional<torch::jit::Module> GatedMoE::torchscript() const {
@@ -134,13 +124,6 @@ void Gru::reset_head(int64_t classes) {
   head = replace_module("head", torch::nn::Linear(config_.hidden, classes));
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& parameter : head->parameters()) parameter.zero_();
-}
-
-double Gru::flops_per_image(const RowsPerToken&) const {
-  const auto steps = static_cast<double>(config_.steps), m = static_cast<double>(config_.hidden);
-  return 2.0 * m *
-         (3.0 * steps * (static_cast<double>(config_.width) + m) +
-          static_cast<double>(config_.classes));
 }
 
 std::optional<torch::jit::Module> Gru::torchscript() const {

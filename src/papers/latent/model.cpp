@@ -5,7 +5,6 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -50,17 +49,6 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const nn::MoEOutput routed = moe->forward(images_BCHW.flatten(1), random);
   return {routed.y_Td, routed.y_Td, {routed}};
-}
-
-nlohmann::ordered_json LatentMoE::config() const {
-  nlohmann::ordered_json config = OneLayerModel::config();
-  config["routing"] = nn::latent_routing(moe->options());
-  return config;
-}
-
-void LatentMoE::reset_head(int64_t classes) {
-  fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
-             config_.name, classes);
 }
 
 std::optional<torch::jit::Module> LatentMoE::torchscript() const {

@@ -3,7 +3,6 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
@@ -13,17 +12,13 @@
 namespace moesaic {
 namespace {
 
-bool is_by_class(const PMoEConfig& config) {
-  return config.output == "by_class";
-}
-
 nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
   return {.experts = config.experts,
           .width = config.width(),
           .hidden = config.hidden,
           .outputs = config.classes == 2 ? 1 : config.classes,
           .init_std = config.init_std,
-          .by_class = is_by_class(config)};
+          .by_class = config.by_class()};
 }
 
 /// Returns the options of a router whose experts choose among the patches of an image.
@@ -65,7 +60,7 @@ ConfigProblem config_problem(const PMoEConfig& config) {
                         size_text(image)),
             {"patch_size", "image_size"}};
   }
-  if (is_by_class(config) && config.experts % config.classes != 0) {
+  if (config.by_class() && config.experts % config.classes != 0) {
     return {fmt::format("{} experts cannot be shared out among {} classes", config.experts,
                         config.classes),
             {"experts", "classes", "output"}};
@@ -96,34 +91,6 @@ ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   out.logits = made.logits_BC;
   if (made.routed) out.routings.push_back(std::move(*made.routed));
   return out;
-}
-
-void PMoE::reset_head(int64_t classes) {
-  fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
-             config_.name, classes);
-}
-
-std::vector<MoEBlock> PMoE::moe_blocks() const {
-  if (moe.is_empty()) return {};
-  return {{.block = 0, .layer = moe, .groups = is_by_class(config_) ? config_.classes : 0}};
-}
-
-std::optional<PatchTokens> PMoE::patch_tokens() const {
-  return PatchTokens{{config_.image_size.height / config_.patch_size.height,
-                      config_.image_size.width / config_.patch_size.width}};
-}
-
-double PMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (config_.router) return OneLayerModel::flops_per_image(rows_per_token);
-  return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
-}
-
-SettingPaths PMoE::setting_paths() const {
-  return {.rows_per_expert = "router.selected",
-          .classes = "classes",
-          .image_size = "image_size",
-          .channels = "channels",
-          .kept_experts = "router.kept_experts"};
 }
 
 std::map<std::string, at::Tensor> PMoE::weight_directions() const {
@@ -299,29 +266,6 @@ void WrnPMoE::reset_head(int64_t classes) {
   fresh->bias.set_data(at::zeros({outputs_of(classes)}, options));
   head = replace_module("head", fresh);
   config_.classes = classes;
-}
-
-int64_t WrnPMoE::tokens_per_image() const {
-  return moe.is_empty() ? 0 : experts->options().patches();
-}
-
-std::optional<PatchTokens> WrnPMoE::patch_tokens() const {
-  if (moe.is_empty()) return std::nullopt;
-  return PatchTokens{{config_.map_size() / config_.moe->patch_size}};
-}
-
-double WrnPMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  double flops = trunk->maps().flops + 2.0 * static_cast<double>(head->weight.numel());
-  if (!moe.is_empty()) flops += layer_flops(moe_blocks()[0], tokens_per_image(), rows_per_token);
-  return flops;
-}
-
-SettingPaths WrnPMoE::setting_paths() const {
-  return {.rows_per_expert = "moe.router.selected",
-          .classes = "classes",
-          .image_size = "image_size",
-          .channels = "channels",
-          .kept_experts = "moe.router.kept_experts"};
 }
 
 namespace {

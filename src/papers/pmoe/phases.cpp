@@ -67,18 +67,21 @@ std::vector<std::string> moved_by(const Model& model, const PhaseConfig& phase) 
   return moved;
 }
 
-/// Returns images as a network sees them, [N, C, H, W].
-at::Tensor read_images(const Dataset& data, int64_t first, int64_t count) {
+/// Returns images as a network sees them, and their classes.
+DatasetInputs read_images(const Dataset& data, int64_t first, int64_t count) {
   const DatasetInfo& info = data.info();
-  at::Tensor images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
+  DatasetInputs inputs{at::empty({count, info.channels, info.height, info.width}, at::kFloat),
+                       at::empty({count}, at::kLong)};
   std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
   const ImageTransform transform(info, {});
   for (int64_t i = 0; i < count; ++i) {
     data.image(first + i, bytes.data());
     CounterRng unused(0, 0, 0);  // Nothing is augmented.
-    transform(bytes.data(), unused, images.mutable_data_ptr<float>() + i * data.image_size());
+    transform(bytes.data(), unused,
+              inputs.values_NCHW.mutable_data_ptr<float>() + i * data.image_size());
+    inputs.labels_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
   }
-  return images;
+  return inputs;
 }
 
 /// Samples in memory, on the network's device.
@@ -92,19 +95,9 @@ struct PatchSamples {
 PatchSamples read_samples(const Dataset& data, uint64_t run_seed, int64_t count,
                           const Sides& patch) {
   const int64_t first = data.endless() ? stream_begin(run_seed) : 0;
-  PatchSamples samples;
-  if (data.has_images()) {
-    samples.label_N = at::empty({count}, at::kLong);
-    for (int64_t i = 0; i < count; ++i) {
-      samples.label_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
-    }
-    samples.x_Nnd = nn::patches_of(read_images(data, first, count), patch).contiguous();
-    return samples;
-  }
-  const DatasetInputs inputs = data.generate(first, count);
-  samples.label_N = inputs.labels_N.contiguous();
-  samples.x_Nnd = nn::patches_of(inputs.values_NCHW, patch).contiguous();
-  return samples;
+  const DatasetInputs inputs =
+      data.has_images() ? read_images(data, first, count) : data.generate(first, count);
+  return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
 }
 
 /// Returns the numbers of the samples of each of `count` steps from number `first` on: every epoch

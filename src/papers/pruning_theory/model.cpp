@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 
@@ -53,11 +52,6 @@ ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   out.logits = at::cat({f_B1 / 2, -f_B1 / 2}, 1);
   out.routings.push_back(std::move(routed));
   return out;
-}
-
-void PatternMoE::reset_head(int64_t classes) {
-  fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
-             config_.name, classes);
 }
 
 std::map<std::string, at::Tensor> PatternMoE::weight_directions() const {

@@ -8,7 +8,6 @@
 #include "moesaic/papers/clusters.h"
 
 namespace moesaic {
-
 namespace {
 
 /// Returns a layer whose tokens are whole images and whose router of `width` values per image
@@ -61,6 +60,37 @@ Routing to_one_expert(const at::Tensor& x_TPd) {
   routing.token = at::arange(tokens, x_TPd.options().dtype(at::kInt));
   return routing;
 }
+
+constexpr char kAlone[] = R"(
+    inputs = images.squeeze(1)
+    y = self.experts.one_by_one(inputs, [inputs.size(0)])
+)";
+// The router sees the sum of the patches, or of their pieces.
+constexpr char kRouted[] = R"(
+    inputs = images.squeeze(1)
+    y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
+)";
+
+nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
+  return {config.channels, config.image_size, config.classes, config.width};
+}
+
+/// Returns the width of the router's input: the values of a square, and 1 for the bias.
+int64_t image_router_width(const ImageMoEConfig& config) {
+  const int64_t side = config.router->patch_size;
+  return config.channels * side * side + 1;
+}
+
+constexpr char kNetworkAlone[] = R"(
+    return self.experts.one_by_one(images, [images.size(0)])
+)";
+// The router sees the sum of squares of the image, and their number for the bias.
+constexpr char kSquares[] = R"(
+    squares = images.reshape([-1, {channels}, {count}, {side}, {count}, {side}])
+    sums = squares.sum([2, 4]).flatten(1)
+    sums = torch.cat([sums, {count} * {count} * torch.ones_like(sums[:, :1])], 1)
+    return self.moe.forward(sums, images)
+)";
 
 }  // namespace
 
@@ -140,20 +170,6 @@ std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
   return directions;
 }
 
-namespace {
-
-constexpr char kAlone[] = R"(
-    inputs = images.squeeze(1)
-    y = self.experts.one_by_one(inputs, [inputs.size(0)])
-)";
-// The router sees the sum of the patches, or of their pieces.
-constexpr char kRouted[] = R"(
-    inputs = images.squeeze(1)
-    y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
-)";
-
-}  // namespace
-
 std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   const std::vector<int64_t> shape = {config_.patches, config_.width};
@@ -173,20 +189,6 @@ std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
                       fmt::arg("pieces", config_.patches * config_.width / width)) +
           logits);
 }
-
-namespace {
-
-nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
-  return {config.channels, config.image_size, config.classes, config.width};
-}
-
-/// Returns the width of the router's input: the values of a square, and 1 for the bias.
-int64_t image_router_width(const ImageMoEConfig& config) {
-  const int64_t side = config.router->patch_size;
-  return config.channels * side * side + 1;
-}
-
-}  // namespace
 
 ConfigProblem config_problem(const ImageMoEConfig& config) {
   if (config.router && config.image_size % config.router->patch_size != 0) {
@@ -243,21 +245,6 @@ void ImageMoE::reset_head(int64_t classes) {
   }
   config_.classes = classes;
 }
-
-namespace {
-
-constexpr char kNetworkAlone[] = R"(
-    return self.experts.one_by_one(images, [images.size(0)])
-)";
-// The router sees the sum of squares of the image, and their number for the bias.
-constexpr char kSquares[] = R"(
-    squares = images.reshape([-1, {channels}, {count}, {side}, {count}, {side}])
-    sums = squares.sum([2, 4]).flatten(1)
-    sums = torch.cat([sums, {count} * {count} * torch.ones_like(sums[:, :1])], 1)
-    return self.moe.forward(sums, images)
-)";
-
-}  // namespace
 
 std::optional<torch::jit::Module> ImageMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();

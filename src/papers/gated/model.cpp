@@ -37,6 +37,25 @@ def forward(self, x: Tensor) -> Tensor:
     return torch.sum(gates * ({link}), [1])
 )";
 
+nn::GruView view_of(const GruConfig& config) {
+  return config.view == nn::kGruViewNames.front() ? nn::GruView::mixture : nn::GruView::recurrent;
+}
+
+constexpr char kSteps[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    inputs = torch.linear(x, self.weight_ih, self.bias_ih)
+    h = torch.zeros([x.size(0), self.weight_hh.size(1)], dtype=x.dtype, device=x.device)
+    for t in range(x.size(1)):
+        a = torch.chunk(inputs.select(1, t), 3, 1)
+        b = torch.chunk(torch.linear(h, self.weight_hh, self.bias_hh), 3, 1)
+        r = torch.sigmoid(a[0] + b[0])
+        z = torch.sigmoid(-(a[1] + b[1]))
+)";
+constexpr char kMixtureCandidate[] =
+    "        c = torch.lerp(torch.tanh(a[2]), torch.tanh(a[2] + b[2]), r)\n";
+constexpr char kRecurrent[] = "        c = torch.tanh(a[2] + r * b[2])\n";
+constexpr char kUpdate[] = "        h = torch.lerp(h, c, z)\n    return h\n";
+
 }  // namespace
 
 ConfigProblem config_problem(const GatedMoEConfig& config) {
@@ -80,29 +99,6 @@ std::map<std::string, at::Tensor> GatedMoE::weight_directions() const {
   if (config_.experts > 1) directions["gate"] = mixture->gates.detach().unsqueeze(1);
   return directions;
 }
-
-namespace {
-
-nn::GruView view_of(const GruConfig& config) {
-  return config.view == nn::kGruViewNames.front() ? nn::GruView::mixture : nn::GruView::recurrent;
-}
-
-constexpr char kSteps[] = R"(
-def forward(self, x: Tensor) -> Tensor:
-    inputs = torch.linear(x, self.weight_ih, self.bias_ih)
-    h = torch.zeros([x.size(0), self.weight_hh.size(1)], dtype=x.dtype, device=x.device)
-    for t in range(x.size(1)):
-        a = torch.chunk(inputs.select(1, t), 3, 1)
-        b = torch.chunk(torch.linear(h, self.weight_hh, self.bias_hh), 3, 1)
-        r = torch.sigmoid(a[0] + b[0])
-        z = torch.sigmoid(-(a[1] + b[1]))
-)";
-constexpr char kMixtureCandidate[] =
-    "        c = torch.lerp(torch.tanh(a[2]), torch.tanh(a[2] + b[2]), r)\n";
-constexpr char kRecurrent[] = "        c = torch.tanh(a[2] + r * b[2])\n";
-constexpr char kUpdate[] = "        h = torch.lerp(h, c, z)\n    return h\n";
-
-}  // namespace
 
 Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);

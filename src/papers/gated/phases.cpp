@@ -28,7 +28,6 @@
 #include "moesaic/train/schedule.h"
 
 namespace moesaic {
-
 namespace {
 
 struct Samples {

@@ -130,29 +130,6 @@ void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
   measurement.numbers["recovered"] = good ? 1.0 : 0.0;
 }
 
-}  // namespace
-
-RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
-                             const at::Tensor& w_kd, const at::Tensor& true_w_kd) {
-  const at::Tensor cosines = unit_rows(a_kd).mm(unit_rows(true_a_kd).t()).abs().contiguous();
-  const std::vector<int64_t> true_of = best_permutation(cosines);
-  RecoveryError error;
-  for (size_t i = 0; i < true_of.size(); ++i) {
-    const auto cosine = cosines[static_cast<int64_t>(i)][true_of[i]].item<double>();
-    error.regressors = std::max(error.regressors, 1.0 - cosine);
-  }
-  if (w_kd.defined() && w_kd.size(0) > 0) error.gates = gate_error(w_kd, true_w_kd, true_of);
-  return error;
-}
-
-Probe recovery_probe() {
-  return {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
-          .metrics = recovery_metrics,
-          .measure = measure_recovery};
-}
-
-namespace {
-
 std::string table_name(const std::string& gate) {
   return gate + "_gate";
 }
@@ -201,6 +178,25 @@ void measure_gates(ProbeSubject& subject, Measurement& measurement) {
 }
 
 }  // namespace
+
+RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
+                             const at::Tensor& w_kd, const at::Tensor& true_w_kd) {
+  const at::Tensor cosines = unit_rows(a_kd).mm(unit_rows(true_a_kd).t()).abs().contiguous();
+  const std::vector<int64_t> true_of = best_permutation(cosines);
+  RecoveryError error;
+  for (size_t i = 0; i < true_of.size(); ++i) {
+    const auto cosine = cosines[static_cast<int64_t>(i)][true_of[i]].item<double>();
+    error.regressors = std::max(error.regressors, 1.0 - cosine);
+  }
+  if (w_kd.defined() && w_kd.size(0) > 0) error.gates = gate_error(w_kd, true_w_kd, true_of);
+  return error;
+}
+
+Probe recovery_probe() {
+  return {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
+          .metrics = recovery_metrics,
+          .measure = measure_recovery};
+}
 
 Probe gates_probe() {
   return {.meaning = "a recurrent network's gates at each step, by class",

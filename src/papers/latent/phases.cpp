@@ -40,57 +40,6 @@ Routing route_to_largest(const at::Tensor& logits_SK, const std::vector<float>& 
   return routing;
 }
 
-}  // namespace
-
-RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
-                          const at::Tensor& router_Kd, const std::string& routing,
-                          const SampleRandom& ties, int64_t first) {
-  const int64_t samples = x_Sd.size(0), experts = router_Kd.size(0);
-  RoutedBlock block;
-  block.rows.x_Sd = x_Sd;
-  block.rows.y_S = y_S;
-  const bool zero = router_Kd.eq(0).all().item<bool>();
-  block.logits_SK = zero ? at::zeros({samples, experts}) : x_Sd.mm(router_Kd.t());
-  Routing routed;
-  if (routing == nn::kTopOne) {
-    std::vector<float> random(static_cast<size_t>(samples));
-    ties.uniforms(first, samples, 0, random.data());
-    routed = route_to_largest(block.logits_SK, random);
-  } else {
-    routed = route_adaptive(block.logits_SK, {.threshold = 0.0});
-  }
-  const auto rows = routed.offsets[experts].item<int64_t>();
-  block.rows.offset = routed.offsets.to(at::kLong);
-  block.rows.sample = routed.token.narrow(0, 0, rows);
-  block.rows.gate = routed.gate.narrow(0, 0, rows);
-  return block;
-}
-
-void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
-                 const Dataset& data, int64_t samples) {
-  const PhaseConfig& phase = plan.config;
-  if (!find_layer_of<nn::ShallowExperts>(model)) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model of one layer of two-layer experts "
-        "(moesaic list models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
-  }
-  if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs an endless stream of inputs with one "
-        "real-valued target, which '{}' is not",
-        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
-  }
-  check_moves_all(
-      plan, places, model,
-      fmt::format("what it moves is given by its kind '{}'; leave 'trains' and 'frozen' "
-                  "out",
-                  phase.kind.name()));
-  plan_steps(plan, data.size(), samples);
-}
-
-namespace {
-
 constexpr const char *kAsItIs = "as_it_is", *kIdeal = "ideal";
 
 struct SphericalSgdConfig {
@@ -314,6 +263,53 @@ class RouterAscent final : public LatentPhase {
 };
 
 }  // namespace
+
+RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
+                          const at::Tensor& router_Kd, const std::string& routing,
+                          const SampleRandom& ties, int64_t first) {
+  const int64_t samples = x_Sd.size(0), experts = router_Kd.size(0);
+  RoutedBlock block;
+  block.rows.x_Sd = x_Sd;
+  block.rows.y_S = y_S;
+  const bool zero = router_Kd.eq(0).all().item<bool>();
+  block.logits_SK = zero ? at::zeros({samples, experts}) : x_Sd.mm(router_Kd.t());
+  Routing routed;
+  if (routing == nn::kTopOne) {
+    std::vector<float> random(static_cast<size_t>(samples));
+    ties.uniforms(first, samples, 0, random.data());
+    routed = route_to_largest(block.logits_SK, random);
+  } else {
+    routed = route_adaptive(block.logits_SK, {.threshold = 0.0});
+  }
+  const auto rows = routed.offsets[experts].item<int64_t>();
+  block.rows.offset = routed.offsets.to(at::kLong);
+  block.rows.sample = routed.token.narrow(0, 0, rows);
+  block.rows.gate = routed.gate.narrow(0, 0, rows);
+  return block;
+}
+
+void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                 const Dataset& data, int64_t samples) {
+  const PhaseConfig& phase = plan.config;
+  if (!find_layer_of<nn::ShallowExperts>(model)) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a model of one layer of two-layer experts "
+        "(moesaic list models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs an endless stream of inputs with one "
+        "real-valued target, which '{}' is not",
+        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+  }
+  check_moves_all(
+      plan, places, model,
+      fmt::format("what it moves is given by its kind '{}'; leave 'trains' and 'frozen' "
+                  "out",
+                  phase.kind.name()));
+  plan_steps(plan, data.size(), samples);
+}
 
 PhaseKind spherical_sgd_kind() {
   return kind_of_phase<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},

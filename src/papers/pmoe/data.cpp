@@ -36,6 +36,43 @@ std::vector<double> unit_vector(CounterRng& rng, int64_t first, int64_t width) {
   return v;
 }
 
+/// Writes a pattern of the set of this centre: a unit vector within its radius.
+void draw_pattern(CounterRng& rng, const float* centre, const PatternSets& sets, int64_t width,
+                  float* to) {
+  // A step within the other dimensions leaves the products with o1 and o2 within their bounds.
+  const std::vector<double> direction = unit_vector(rng, 2, width);
+  const double length = sets.radius * rng.uniform();
+  double norm = 0.0;
+  for (int64_t i = 0; i < width; ++i) {
+    const double number = centre[i] + length * direction[static_cast<size_t>(i)];
+    norm += i < 2 ? 0.0 : number * number;
+    to[i] = static_cast<float>(number);
+  }
+  const double rest = 1.0 - static_cast<double>(to[0]) * to[0] - static_cast<double>(to[1]) * to[1];
+  for (int64_t i = 2; i < width; ++i) to[i] *= static_cast<float>(std::sqrt(rest / norm));
+}
+
+/// Draws an example of n patches; returns the place of the one that tells the class.
+int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets, CounterRng rng,
+                     int64_t label, float* x_nd) {
+  const int64_t n = config.patches, width = config.width;
+  std::vector<int64_t> place(static_cast<size_t>(n));
+  std::iota(place.begin(), place.end(), 0);
+  for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.below(i)]);
+  const auto row = [&](int64_t i) { return x_nd + place[static_cast<size_t>(i)] * width; };
+  std::copy_n(sets.deciding_2d.const_data_ptr<float>() + label * width, width, row(0));
+  const auto side = static_cast<int64_t>(rng.below(2));
+  const auto* const centres = sets.centre_pd.const_data_ptr<float>();
+  const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.close / 2, 1));
+  const auto far = static_cast<uint64_t>(config.sets - sets.close);
+  for (int64_t i = 1; i < n; ++i) {
+    const int64_t set = i < config.threshold ? 2 * static_cast<int64_t>(rng.below(of_side)) + side
+                                             : sets.close + static_cast<int64_t>(rng.below(far));
+    draw_pattern(rng, centres + set * width, sets, width, row(i));
+  }
+  return place[0];
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const PatchPatternsConfig& config) {
@@ -88,47 +125,6 @@ PatternSets pattern_sets(const PatchPatternsConfig& config) {
   }
   return made;
 }
-
-namespace {
-
-/// Writes a pattern of the set of this centre: a unit vector within its radius.
-void draw_pattern(CounterRng& rng, const float* centre, const PatternSets& sets, int64_t width,
-                  float* to) {
-  // A step within the other dimensions leaves the products with o1 and o2 within their bounds.
-  const std::vector<double> direction = unit_vector(rng, 2, width);
-  const double length = sets.radius * rng.uniform();
-  double norm = 0.0;
-  for (int64_t i = 0; i < width; ++i) {
-    const double number = centre[i] + length * direction[static_cast<size_t>(i)];
-    norm += i < 2 ? 0.0 : number * number;
-    to[i] = static_cast<float>(number);
-  }
-  const double rest = 1.0 - static_cast<double>(to[0]) * to[0] - static_cast<double>(to[1]) * to[1];
-  for (int64_t i = 2; i < width; ++i) to[i] *= static_cast<float>(std::sqrt(rest / norm));
-}
-
-/// Draws an example of n patches; returns the place of the one that tells the class.
-int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets, CounterRng rng,
-                     int64_t label, float* x_nd) {
-  const int64_t n = config.patches, width = config.width;
-  std::vector<int64_t> place(static_cast<size_t>(n));
-  std::iota(place.begin(), place.end(), 0);
-  for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.below(i)]);
-  const auto row = [&](int64_t i) { return x_nd + place[static_cast<size_t>(i)] * width; };
-  std::copy_n(sets.deciding_2d.const_data_ptr<float>() + label * width, width, row(0));
-  const auto side = static_cast<int64_t>(rng.below(2));
-  const auto* const centres = sets.centre_pd.const_data_ptr<float>();
-  const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.close / 2, 1));
-  const auto far = static_cast<uint64_t>(config.sets - sets.close);
-  for (int64_t i = 1; i < n; ++i) {
-    const int64_t set = i < config.threshold ? 2 * static_cast<int64_t>(rng.below(of_side)) + side
-                                             : sets.close + static_cast<int64_t>(rng.below(far));
-    draw_pattern(rng, centres + set * width, sets, width, row(i));
-  }
-  return place[0];
-}
-
-}  // namespace
 
 DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
                              int64_t first, int64_t count) {

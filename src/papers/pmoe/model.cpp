@@ -51,58 +51,6 @@ std::string size_text(const Sides& sides) {
   return fmt::format("{} x {}", sides.height, sides.width);
 }
 
-}  // namespace
-
-ConfigProblem config_problem(const PMoEConfig& config) {
-  const Sides &image = config.image_size, &patch = config.patch_size;
-  if (image.height % patch.height != 0 || image.width % patch.width != 0) {
-    return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
-                        size_text(image)),
-            {"patch_size", "image_size"}};
-  }
-  if (config.by_class() && config.experts % config.classes != 0) {
-    return {fmt::format("{} experts cannot be shared out among {} classes", config.experts,
-                        config.classes),
-            {"experts", "classes", "output"}};
-  }
-  if (!config.router) {
-    if (config.experts == 1) return {};
-    return {fmt::format("{} experts need a router", config.experts), {"router", "experts"}};
-  }
-  if (config.router->selected > config.patches()) {
-    return {fmt::format("an expert cannot select {} of {} patches", config.router->selected,
-                        config.patches()),
-            {"router.selected", "patch_size", "image_size"}};
-  }
-  return kept_setting_problem(config.router->kept_experts, config.experts, "router.kept_experts");
-}
-
-PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
-  mixture = register_module("mixture",
-                            nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
-  moe = mixture->moe;
-}
-
-ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
-  check_input_shape(*this, config_.name, "images", images_BCHW);
-  nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
-  ModelOutput out;
-  out.pre_logits = made.f_Bo;
-  out.logits = made.logits_BC;
-  if (made.routed) out.routings.push_back(std::move(*made.routed));
-  return out;
-}
-
-std::map<std::string, at::Tensor> PMoE::weight_directions() const {
-  std::map<std::string, at::Tensor> found = {
-      {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
-  if (moe.is_empty()) return found;
-  found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
-  return found;
-}
-
-namespace {
-
 constexpr char kPatchMixture[] = R"(
 def forward(self, images: Tensor) -> Tensor:
     patches = images.unflatten(3, [-1, {width}]).unflatten(2, [-1, {height}])
@@ -126,19 +74,6 @@ script::Module make_mixture(const script::Unit& unit, const nn::PatchMixtureImpl
                   fmt::arg("layer", alone ? "self.experts.one_by_one(x, [x.size(0)])"
                                           : "self.moe.forward(x, x)")));
 }
-
-}  // namespace
-
-std::optional<torch::jit::Module> PMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  const char* const logits =
-      config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
-  return script::make_module(
-      unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
-      script::entrance(input_shape()) + "    f = self.mixture.forward(images)\n" + logits);
-}
-
-namespace {
 
 constexpr int64_t kLastGroup = 2;
 
@@ -200,7 +135,80 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
   return kept_setting_problem(moe.router.kept_experts, moe.experts, "moe.router.kept_experts");
 }
 
+constexpr char kPatches[] = R"(
+    patches = y.unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
+    x = patches.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
+    y = self.moe.forward(x, x).unflatten(1, [-1, {positions}])
+)";
+// Channels of pruned experts are zeros.
+constexpr char kPruned[] = R"(
+    kept = torch.tensor([{channels}], device=y.device)
+    y = y.new_zeros([y.size(0), {all}, y.size(2)]).index_copy_(1, kept, y)
+)";
+constexpr char kMap[] = "    y = y.flatten(2)\n";
+constexpr char kRest[] = R"(
+    y = torch.relu(self.norm.forward(y)).mean([2])
+    f = self.head.forward(y.view([images.size(0), {patches}, {all}]).mean([1]))
+)";
+
 }  // namespace
+
+ConfigProblem config_problem(const PMoEConfig& config) {
+  const Sides &image = config.image_size, &patch = config.patch_size;
+  if (image.height % patch.height != 0 || image.width % patch.width != 0) {
+    return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
+                        size_text(image)),
+            {"patch_size", "image_size"}};
+  }
+  if (config.by_class() && config.experts % config.classes != 0) {
+    return {fmt::format("{} experts cannot be shared out among {} classes", config.experts,
+                        config.classes),
+            {"experts", "classes", "output"}};
+  }
+  if (!config.router) {
+    if (config.experts == 1) return {};
+    return {fmt::format("{} experts need a router", config.experts), {"router", "experts"}};
+  }
+  if (config.router->selected > config.patches()) {
+    return {fmt::format("an expert cannot select {} of {} patches", config.router->selected,
+                        config.patches()),
+            {"router.selected", "patch_size", "image_size"}};
+  }
+  return kept_setting_problem(config.router->kept_experts, config.experts, "router.kept_experts");
+}
+
+PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
+  mixture = register_module("mixture",
+                            nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
+  moe = mixture->moe;
+}
+
+ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "images", images_BCHW);
+  nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
+  ModelOutput out;
+  out.pre_logits = made.f_Bo;
+  out.logits = made.logits_BC;
+  if (made.routed) out.routings.push_back(std::move(*made.routed));
+  return out;
+}
+
+std::map<std::string, at::Tensor> PMoE::weight_directions() const {
+  std::map<std::string, at::Tensor> found = {
+      {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
+  if (moe.is_empty()) return found;
+  found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
+  return found;
+}
+
+std::optional<torch::jit::Module> PMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const char* const logits =
+      config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
+  return script::make_module(
+      unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
+      script::entrance(input_shape()) + "    f = self.mixture.forward(images)\n" + logits);
+}
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
   if (trunk_options(config).channels_of(0) < 1) {
@@ -267,26 +275,6 @@ void WrnPMoE::reset_head(int64_t classes) {
   head = replace_module("head", fresh);
   config_.classes = classes;
 }
-
-namespace {
-
-constexpr char kPatches[] = R"(
-    patches = y.unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
-    x = patches.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
-    y = self.moe.forward(x, x).unflatten(1, [-1, {positions}])
-)";
-// Channels of pruned experts are zeros.
-constexpr char kPruned[] = R"(
-    kept = torch.tensor([{channels}], device=y.device)
-    y = y.new_zeros([y.size(0), {all}, y.size(2)]).index_copy_(1, kept, y)
-)";
-constexpr char kMap[] = "    y = y.flatten(2)\n";
-constexpr char kRest[] = R"(
-    y = torch.relu(self.norm.forward(y)).mean([2])
-    f = self.head.forward(y.view([images.size(0), {patches}, {all}]).mean([1]))
-)";
-
-}  // namespace
 
 std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();

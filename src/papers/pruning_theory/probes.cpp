@@ -106,18 +106,6 @@ void measure_neurons(ProbeSubject& subject, Measurement& measurement) {
                 });
 }
 
-}  // namespace
-
-Probe neurons_probe() {
-  return {.meaning =
-              "products of single neurons with the data's known directions, of the experts "
-              "with the largest and the smallest router",
-          .metrics = neurons_metrics,
-          .measure = measure_neurons};
-}
-
-namespace {
-
 constexpr const char *kProficiency = "proficiency", *kSeparation = "separation",
                      *kFromIdle = "separation_from_idle";
 constexpr double kProficient = 0.5;
@@ -192,6 +180,14 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
 }
 
 }  // namespace
+
+Probe neurons_probe() {
+  return {.meaning =
+              "products of single neurons with the data's known directions, of the experts "
+              "with the largest and the smallest router",
+          .metrics = neurons_metrics,
+          .measure = measure_neurons};
+}
 
 Probe proficiency_probe() {
   return {.meaning = "how well routers select the patterns that tell the class, and their norms",

@@ -81,6 +81,36 @@ ClusterSignals cluster_signals(const ClusterMixtureConfig& config);
 DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
                                const std::string& split, int64_t first, int64_t count);
 
+/// Router of a network that routes each image as one token; top-1 by default (clusters paper,
+/// section 3).
+struct ImageTokenRouterConfig : RoutingConfig {
+  ImageTokenRouterConfig() { num_selected_experts = 1; }
+
+  DispatcherConfig dispatcher;
+  int64_t group_size = 0;
+  std::string noise = "uniform";
+  double noise_scale = 1.0;
+  bool noise_in_evaluation = false, gate_noise = true;
+  std::vector<int64_t> kept_experts;
+  bool stand_ins = false;
+};
+template <class Fields>
+void describe(Fields& f, ImageTokenRouterConfig& c) {
+  describe(f, static_cast<RoutingConfig&>(c));
+  f("dispatcher", c.dispatcher, "how many images an expert takes");
+  f("group_size", c.group_size,
+    "images that share a capacity, or that experts choose among; the last group of a batch has "
+    "those that are left; 0: all of a batch",
+    between(0, kMaxTokens));
+  f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
+  f("noise_scale", c.noise_scale,
+    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
+  f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
+  f("gate_noise", c.gate_noise, "the gate has it as well; false: it decides on the expert alone");
+  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+  f("stand_ins", c.stand_ins, kStandInsMeaning);
+}
+
 inline constexpr char kClusterMoE[] = "cluster-moe";
 
 struct ClusterRouterConfig : ImageTokenRouterConfig {

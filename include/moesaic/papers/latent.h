@@ -57,10 +57,6 @@ void describe(Fields& f, LatentClustersConfig& c) {
 /// Refuses more directions than dimensions, and tasks whose information exponent is at most 2.
 ConfigProblem config_problem(const LatentClustersConfig& config);
 
-/// Returns the index of the first coefficient that is not 0 (definition 3.1 of the latent paper);
-/// -1 where all are.
-int64_t information_exponent(const std::vector<double>& coefficients);
-
 /// Returns in what tasks and directions differ from assumptions 3.2 and 3.3, of which the theorems
 /// make use: a line, "" where nothing does.
 std::string departures(const LatentClustersConfig& config);

@@ -10,6 +10,63 @@
 namespace moesaic {
 namespace {
 
+/// Returns how many of `experts` experts pruning kept.
+template <class Router>
+int64_t present_experts(const std::optional<Router>& router, int64_t experts) {
+  const bool pruned = router && !router->kept_experts.empty();
+  return pruned ? static_cast<int64_t>(router->kept_experts.size()) : experts;
+}
+
+/// Returns what is wrong with a router of images, or with several experts without one.
+template <class Router>
+ConfigProblem router_problem(const std::optional<Router>& config, int64_t experts) {
+  if (!config) {
+    if (experts == 1) return {};
+    return {fmt::format("{} experts need a router; without one 'experts' is 1", experts),
+            {"experts", "router"}};
+  }
+  const bool pruned = !config->kept_experts.empty();
+  const RouterPlace place{
+      .experts = experts, .group_size = config->group_size, .is_pruned = pruned};
+  for (const auto check : {routing_problem, capacity_problem}) {
+    ConfigProblem problem = check(*config, config->dispatcher, place);
+    if (!problem.empty()) return problem;
+  }
+  const bool whole = config->gate == "softmax_all" || config->gate == "logit";
+  if (!config->gate_noise && !(config->tokens_choose() && whole)) {
+    return {fmt::format("router.gate_noise false is for the router {} with the gate 'softmax_all' "
+                        "or 'logit'",
+                        kTokensChoose),
+            {"router.gate_noise", "router.gate", "router.name"}};
+  }
+  if (!config->gate_noise && config->noise_in_evaluation) {
+    return {"router.gate_noise false is about training; set router.noise_in_evaluation to false",
+            {"router.noise_in_evaluation", "router.gate_noise"}};
+  }
+  if (!pruned) return {};
+  ConfigProblem stand_ins =
+      stand_ins_problem(config->stand_ins, *config, place.router, place.router + "stand_ins");
+  if (!stand_ins.empty()) return stand_ins;
+  return kept_setting_problem(config->kept_experts, experts, place.router + "kept_experts");
+}
+
+/// Returns the options of such a router for inputs of `width` values per image.
+nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
+                                 int64_t experts) {
+  nn::RouterOptions options;
+  options.width = width;
+  options.experts = experts;
+  options.rule = routing_rule(config, config.dispatcher, config.group_size);
+  const bool pruned =
+      !config.kept_experts.empty() && static_cast<int64_t>(config.kept_experts.size()) < experts;
+  if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
+  options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
+  if (config.noise_in_evaluation) options.evaluation_seed = 0;
+  options.evaluation_capacity_factor = config.dispatcher.evaluation_capacity_factor;
+  options.gate_noise = config.gate_noise;
+  return options;
+}
+
 /// Returns a layer whose tokens are whole images and whose router of `width` values per image
 /// starts at 0.
 nn::MoELayer image_token_layer(const ImageTokenRouterConfig& router, int64_t width, int64_t count,
@@ -41,7 +98,7 @@ int64_t router_width(const ClusterMoEConfig& config) {
 }
 
 nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
-  return {.experts = present_experts(router_or_null(config.router), config.experts),
+  return {.experts = present_experts(config.router, config.experts),
           .patches = config.patches,
           .width = config.width,
           .filters = config.filters,
@@ -111,7 +168,7 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
                         router_width(config)),
             {"router", "width"}};
   }
-  return router_problem(router_or_null(config.router), config.experts);
+  return router_problem(config.router, config.experts);
 }
 
 ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
@@ -196,13 +253,12 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
                         config.image_size, config.router->patch_size),
             {"router.patch_size", "image_size"}};
   }
-  return router_problem(router_or_null(config.router), config.experts);
+  return router_problem(config.router, config.experts);
 }
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::ImageExperts(config_.expert,
-                             present_experts(router_or_null(config_.router), config_.experts),
+  experts = nn::ImageExperts(config_.expert, present_experts(config_.router, config_.experts),
                              image_expert_options(config_), generator);
   if (!config_.router) {
     register_module("experts", experts);

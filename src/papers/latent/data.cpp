@@ -76,6 +76,15 @@ void make_unit_rows(double* rows, int64_t count, int64_t d, bool orthogonal) {
   }
 }
 
+/// Returns the index of the first coefficient that is not 0 (definition 3.1 of the latent paper);
+/// -1 where all are.
+int64_t information_exponent(const std::vector<double>& coefficients) {
+  for (size_t i = 0; i < coefficients.size(); ++i) {
+    if (coefficients[i] != 0.0) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
 ConfigProblem exponent_problem(const std::vector<double>& coefficients, const std::string& key) {
   const int64_t exponent = information_exponent(coefficients);
   if (exponent > 2) return {};
@@ -87,13 +96,6 @@ ConfigProblem exponent_problem(const std::vector<double>& coefficients, const st
 }
 
 }  // namespace
-
-int64_t information_exponent(const std::vector<double>& coefficients) {
-  for (size_t i = 0; i < coefficients.size(); ++i) {
-    if (coefficients[i] != 0.0) return static_cast<int64_t>(i);
-  }
-  return -1;
-}
 
 ConfigProblem config_problem(const LatentClustersConfig& config) {
   const int64_t directions = 2 * config.clusters + 1;

@@ -24,7 +24,7 @@
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
 #include "moesaic/models/family.h"
-#include "moesaic/models/preset.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"

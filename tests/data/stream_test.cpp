@@ -13,7 +13,7 @@
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/rotate.h"
 #include "moesaic/data/validation.h"
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/papers/clusters.h"
 
 namespace moesaic {
 namespace {

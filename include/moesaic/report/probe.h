@@ -55,6 +55,10 @@ struct Probe {
   std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
 };
 
+/// Returns a table of numbers_RC, with a name for each row and column.
+MeasuredTable measured_table(std::vector<std::string> rows, std::vector<std::string> columns,
+                             const at::Tensor& numbers_RC);
+
 /// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
 /// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, specialisation,
 /// cluster_routing, relative_error, gates, proficiency, neurons, routed, success, parameters,

@@ -6,34 +6,16 @@
 #include <cmath>
 
 #include "built_in.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
 
-std::vector<std::string> numbered(const std::string& name, int64_t count) {
-  std::vector<std::string> names;
-  for (int64_t i = 1; i <= count; ++i) names.push_back(fmt::format("{} {}", name, i));
-  return names;
-}
-
-/// Returns the products [E, K] of w_EJd and v_Kd, float64 on the CPU.
+/// Returns the products [E, K] of w_EJd and v_Kd.
 at::Tensor products(const at::Tensor& w_EJd, const at::Tensor& v_Kd) {
   const at::Tensor v = v_Kd.to(w_EJd.options());
-  const at::Tensor table_EK = w_EJd.size(1) == 1
-                                  ? w_EJd.select(1, 0).mm(v.t())
-                                  : at::einsum("ejd,kd->ekj", {w_EJd, v}).abs().amax(2);
-  return table_EK.to(at::kCPU, at::kDouble).contiguous();
-}
-
-MeasuredTable table_of(const at::Tensor& numbers_EK, const std::string& direction) {
-  MeasuredTable table{
-      numbered("expert", numbers_EK.size(0)), numbered(direction, numbers_EK.size(1)), {}};
-  const auto at = numbers_EK.accessor<double, 2>();
-  for (int64_t e = 0; e < at.size(0); ++e) {
-    table.values.emplace_back();
-    for (int64_t k = 0; k < at.size(1); ++k) table.values.back().push_back(at[e][k]);
-  }
-  return table;
+  return w_EJd.size(1) == 1 ? w_EJd.select(1, 0).mm(v.t())
+                            : at::einsum("ejd,kd->ekj", {w_EJd, v}).abs().amax(2);
 }
 
 double largest(const MeasuredTable& table) {
@@ -65,7 +47,9 @@ void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
     for (const auto& [direction, v_Kd] : directions) {
       if (w_EJd.size(2) != v_Kd.size(1)) continue;
       const std::string name = weights + "_" + direction;
-      MeasuredTable table = table_of(products(w_EJd, v_Kd), direction);
+      MeasuredTable table =
+          measured_table(numbered("expert ", w_EJd.size(0)),
+                         numbered(direction + " ", v_Kd.size(0)), products(w_EJd, v_Kd));
       measurement.numbers["largest_" + name] = largest(table);
       measurement.tables[name] = std::move(table);
     }

@@ -6,8 +6,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/gated/data.h"
-#include "moesaic/papers/gated/recovery.h"
+#include "moesaic/papers/gated.h"
 #include "support/toy_family.h"
 #include "train/train_fixture.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/latent/model.h"
+#include "moesaic/papers/latent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/sample.h"
-#include "moesaic/papers/latent/model.h"
+#include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"
 #include "papers/latent/phase.h"
 #include "support/tensors.h"

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/papers/pmoe.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 

@@ -7,8 +7,7 @@
 #include <memory>
 
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/pruning_theory/data.h"
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic::report_test {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "built_in.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/report/probe.h"
 
 namespace moesaic {
 namespace {

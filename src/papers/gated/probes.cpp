@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // How near a gated mixture's regressors and gates are to those that made the data (section 4 of
-// "Learning in Gated Neural Networks").
-#include "moesaic/papers/gated/recovery.h"
-
+// "Learning in Gated Neural Networks"), and what a recurrent network's gates do.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
-#include "built_in.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/papers/gated.h"
+#include "moesaic/report/probe.h"
 
 namespace moesaic {
 namespace {
@@ -128,6 +130,53 @@ void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
   measurement.numbers["recovered"] = good ? 1.0 : 0.0;
 }
 
+std::string table_name(const std::string& gate) {
+  return gate + "_gate";
+}
+
+std::vector<Metric> gates_metrics(const Model& model, const DataSplits& data) {
+  if (data.at("test")->info().classes.empty()) return {};
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), 1);
+  const at::Tensor blank = at::zeros(shape, at::TensorOptions(model.device()));
+  std::vector<Metric> metrics;
+  for (const auto& [gate, values] : model.gates_over_time(blank)) {
+    metrics.push_back({table_name(gate), "mean " + gate + " gate by class and step", 3, true});
+  }
+  return metrics;
+}
+
+struct Sums {
+  at::Tensor gates_CT, count_C;
+};
+
+void measure_gates(ProbeSubject& subject, Measurement& measurement) {
+  const Dataset& data = subject.data("test");
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  std::map<std::string, Sums> sums;
+  LoaderOptions options;
+  options.batch_size = 500;
+  Loader loader(subject.shared_data("test"), options);
+  while (!loader.done()) {
+    const Batch batch = loader.next().to(subject.model().device());
+    for (const auto& [gate, values_BT] : subject.model().gates_over_time(batch.images)) {
+      Sums& sum = sums[gate];
+      const at::Tensor values = values_BT.to(at::kDouble);
+      if (!sum.gates_CT.defined()) {
+        sum = {at::zeros({classes, values.size(1)}, values.options()),
+               at::zeros({classes}, values.options())};
+      }
+      sum.gates_CT.index_add_(0, batch.labels, values);
+      sum.count_C.index_add_(0, batch.labels, at::ones_like(batch.labels, values.options()));
+    }
+  }
+  for (const auto& [gate, sum] : sums) {
+    measurement.tables[table_name(gate)] =
+        measured_table(data.info().classes, numbered("", sum.gates_CT.size(1)),
+                       sum.gates_CT / sum.count_C.clamp_min(1.0).unsqueeze(1));
+  }
+}
+
 }  // namespace
 
 RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
@@ -147,6 +196,12 @@ Probe recovery_probe() {
   return {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
           .metrics = recovery_metrics,
           .measure = measure_recovery};
+}
+
+Probe gates_probe() {
+  return {.meaning = "a recurrent network's gates at each step, by class",
+          .metrics = gates_metrics,
+          .measure = measure_gates};
 }
 
 }  // namespace moesaic

@@ -1,18 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "spherical_sgd": blocks of online steps of the first layers on the correlation
-// loss, phases I and III of Algorithm 1 of the latent paper.
+// The phases I to III of Algorithm 1 of the latent paper. The kind "spherical_sgd": blocks of
+// online steps of the first layers on the correlation loss (I and III). The kind "router_ascent":
+// gradient ascent of the router on the correlation of F_1 with the targets (II).
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "built_in.h"
 #include "moesaic/base/error.h"
+#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "phase.h"
 
 namespace moesaic {
 namespace {
+
+/// Returns the rows of samples whose experts have the largest logit, one of several by the sample's
+/// random number; gates are softmaxes over all experts.
+Routing route_to_largest(const at::Tensor& logits_SK, const std::vector<float>& random) {
+  const int64_t samples = logits_SK.size(0), experts = logits_SK.size(1);
+  const at::Tensor chosen_SK = at::zeros_like(logits_SK), gate_S = at::empty({samples});
+  const auto* logits = logits_SK.const_data_ptr<float>();
+  auto *chosen = chosen_SK.mutable_data_ptr<float>(), *gate = gate_S.mutable_data_ptr<float>();
+  for (int64_t s = 0; s < samples; ++s, logits += experts, chosen += experts) {
+    const float largest = *std::max_element(logits, logits + experts);
+    const auto ties = std::count(logits, logits + experts, largest);
+    const float number = random[static_cast<size_t>(s)] * static_cast<float>(ties);
+    int64_t left = std::min<int64_t>(static_cast<int64_t>(number), ties - 1);
+    float sum = 0.0f;
+    for (int64_t k = 0; k < experts; ++k) {
+      if (logits[k] == largest && left-- == 0) chosen[k] = 1.0f;
+      sum += std::exp(logits[k] - largest);
+    }
+    gate[s] = 1.0f / sum;
+  }
+  Routing routing = route_token_choice(chosen_SK, {.k = 1, .gate = Gate::one});
+  routing.gate = gate_S.index_select(0, routing.token);
+  return routing;
+}
 
 constexpr const char *kAsItIs = "as_it_is", *kIdeal = "ideal";
 
@@ -163,7 +189,127 @@ void plan_spherical(PhasePlan& plan, const PhasePlaces& places, const Model& mod
   }
 }
 
+struct RouterAscentConfig {
+  double lr = 1.0;
+  int64_t batch_size = 4000;
+};
+template <class Fields>
+void describe(Fields& f, RouterAscentConfig& c) {
+  f("lr", c.lr, "eta", above(0.0));
+  f("batch_size", c.batch_size, "n, fresh samples a step; 10 d to 20 d are needed for a signal",
+    between(1, 1048576));
+}
+
+class RouterAscent final : public LatentPhase {
+ public:
+  RouterAscent(const PhasePlan& plan, PhaseContext context)
+      : LatentPhase(plan, std::move(context), nn::kTopOne),
+        config_(settings_of<RouterAscentConfig>(plan_.config)) {}
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    const int64_t first = made_ * plan_.batch;
+    const at::Tensor router_Kd = router_rows(layer_);
+    const RoutedBlock block = routed(samples(first, plan_.batch), first, router_Kd);
+    const at::Tensor& x_Sd = block.rows.x_Sd;
+    // d/dtheta_m of pi_sel f_sel is pi_sel f_sel (1[sel = m] - pi_m) x.
+    const at::Tensor pull_SK = -block.logits_SK.softmax(1);
+    const at::Tensor weight_S = at::zeros_like(block.rows.y_S);
+    const auto* const offset = block.rows.offset.const_data_ptr<int64_t>();
+    for (int64_t k = 0; k < pull_SK.size(1); ++k) {
+      if (offset[k] == offset[k + 1]) continue;
+      const at::Tensor rows = block.rows.sample.slice(0, offset[k], offset[k + 1]).to(at::kLong);
+      const at::Tensor f =
+          experts().outputs_of(x_Sd.index_select(0, rows).to(context_.model->device()), k);
+      const at::Tensor gate = block.rows.gate.slice(0, offset[k], offset[k + 1]);
+      weight_S.index_copy_(0, rows, f.cpu() * gate * block.rows.y_S.index_select(0, rows));
+      pull_SK.select(1, k).index_add_(0, rows, at::ones_like(gate));
+    }
+    const double correlation = weight_S.mean(at::kDouble).item<double>();
+    const at::Tensor gradient_Kd = (pull_SK * weight_S.unsqueeze(1)).t().mm(x_Sd);
+    const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
+    const double shift = check_shift(x_Sd, change_Kd);
+    set_router_rows(layer_, router_Kd + change_Kd);
+    ++made_;
+    StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
+                      .images = plan_.batch};
+    report.lr = config_.lr;
+    return report;
+  }
+
+  std::string remedy() const override { return lower("lr", config_.lr); }
+
+ private:
+  /// Returns the root mean square by which a step moves the samples' logits. The softmax keeps the
+  /// ascent bounded whatever the rate, so that nothing grows that one could watch; but it is 0 or 1
+  /// to float32 where logits are 24 ln 2 apart, and has no gradient there. A step as long as that
+  /// ends the ascent where the noise of one batch points. Throws Diverged for it, and where a
+  /// number is not finite.
+  static double check_shift(const at::Tensor& x_Sd, const at::Tensor& change_Kd) {
+    constexpr double kLongest = 24 * 0.6931471805599453;
+    const double square = x_Sd.mm(change_Kd.t()).square().mean(at::kDouble).item<double>();
+    const double shift = std::sqrt(square);
+    if (!std::isfinite(shift)) throw Diverged("a step of the router is not finite");
+    if (shift > kLongest) {
+      throw Diverged(fmt::format(
+          "a step moves logits by {:.3g} in the root mean square; beyond {:.1f} the softmax of "
+          "float32 has no gradient",
+          shift, kLongest));
+    }
+    return shift;
+  }
+
+  const RouterAscentConfig& config_;  ///< Part of plan_.
+};
+
 }  // namespace
+
+RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
+                          const at::Tensor& router_Kd, const std::string& routing,
+                          const SampleRandom& ties, int64_t first) {
+  const int64_t samples = x_Sd.size(0), experts = router_Kd.size(0);
+  RoutedBlock block;
+  block.rows.x_Sd = x_Sd;
+  block.rows.y_S = y_S;
+  const bool zero = router_Kd.eq(0).all().item<bool>();
+  block.logits_SK = zero ? at::zeros({samples, experts}) : x_Sd.mm(router_Kd.t());
+  Routing routed;
+  if (routing == nn::kTopOne) {
+    std::vector<float> random(static_cast<size_t>(samples));
+    ties.uniforms(first, samples, 0, random.data());
+    routed = route_to_largest(block.logits_SK, random);
+  } else {
+    routed = route_adaptive(block.logits_SK, {.threshold = 0.0});
+  }
+  const auto rows = routed.offsets[experts].item<int64_t>();
+  block.rows.offset = routed.offsets.to(at::kLong);
+  block.rows.sample = routed.token.narrow(0, 0, rows);
+  block.rows.gate = routed.gate.narrow(0, 0, rows);
+  return block;
+}
+
+void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                 const Dataset& data, int64_t samples) {
+  const PhaseConfig& phase = plan.config;
+  if (!find_layer_of<nn::ShallowExperts>(model)) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a model of one layer of two-layer experts "
+        "(moesaic list models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs an endless stream of inputs with one "
+        "real-valued target, which '{}' is not",
+        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+  }
+  check_moves_all(
+      plan, places, model,
+      fmt::format("what it moves is given by its kind '{}'; leave 'trains' and 'frozen' "
+                  "out",
+                  phase.kind.name()));
+  plan_steps(plan, data.size(), samples);
+}
 
 PhaseKind spherical_sgd_kind() {
   return kind_of_phase<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
@@ -171,6 +317,16 @@ PhaseKind spherical_sgd_kind() {
                                      "unit spheres (latent paper, phases "
                                      "I and III)",
                                      plan_spherical);
+}
+
+PhaseKind router_ascent_kind() {
+  return kind_of_phase<RouterAscent>(
+      "router_ascent", RouterAscentConfig{},
+      "gradient ascent of the router of two-layer experts (latent paper, phase II)",
+      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+        plan_latent(plan, places, model, data,
+                    settings_of<RouterAscentConfig>(plan.config).batch_size);
+      });
 }
 
 }  // namespace moesaic

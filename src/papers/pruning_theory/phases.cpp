@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "built_in.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/sample.h"
@@ -43,13 +42,15 @@ class PatternSgd final : public OnlinePhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    PatternWeights weights = on_host();
+    nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
+    PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
     const int64_t block = std::min(config_.block, plan_.steps - made_);
     const DatasetInputs inputs =
         context_.data->generate(offset_ + made_ * plan_.batch, block * plan_.batch);
     const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
     const at::Tensor y = (1 - 2 * inputs.labels_N).to(at::kFloat);
-    const PatternSgdOptions options{selected(), config_.expert_lr, config_.router_lr};
+    const PatternSgdOptions options{std::get<ExpertChoiceOptions>(layer_->options().rule).rows,
+                                    config_.expert_lr, config_.router_lr};
     StepReport report{.steps = 0};
     double hinge = 0.0, accuracy = 0.0;
     while (report.steps < block && !is_at_end()) {
@@ -63,7 +64,8 @@ class PatternSgd final : public OnlinePhase {
       ++report.steps;
     }
     check_finite(hinge, {weights.router_Kd, weights.neurons_Kdm});
-    write(weights);
+    set_router_rows(layer_, weights.router_Kd);
+    experts.w.copy_(weights.neurons_Kdm);
     made_ += report.steps;
     const auto steps = static_cast<double>(report.steps);
     report.metrics = {{"loss", hinge / steps}, {"accuracy", 100.0 * accuracy / steps}};
@@ -79,20 +81,6 @@ class PatternSgd final : public OnlinePhase {
  private:
   /// Whether the hinge loss of the last batch was 0, and that ends the phase.
   bool is_at_end() const { return config_.until_zero && met_; }
-
-  nn::PatternExpertsImpl& experts() const { return *layer_->experts->as<nn::PatternExperts>(); }
-
-  int64_t selected() const { return std::get<ExpertChoiceOptions>(layer_->options().rule).rows; }
-
-  /// Returns copies to work on: those of the kept experts.
-  PatternWeights on_host() const {
-    return {router_rows(layer_), host_copy(experts().w), host_copy(experts().sign)};
-  }
-
-  void write(const PatternWeights& weights) {
-    set_router_rows(layer_, weights.router_Kd);
-    experts().w.copy_(weights.neurons_Kdm);
-  }
 
   const PatternSgdConfig& config_;  ///< Part of plan_.
   nn::MoELayer layer_;

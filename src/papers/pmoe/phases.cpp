@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "built_in.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
@@ -56,45 +55,33 @@ bool gates(const nn::PatchMixtureImpl& mixture) {
   return rule.gate != ExpertGate::one;
 }
 
-/// Which parameters a phase moves, by their names.
-struct Moved {
-  std::string router, neurons;
-
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const std::string& name : {router, neurons}) {
-      if (!name.empty()) all.push_back(name);
-    }
-    return all;
-  }
-};
-
-Moved moved_by(const Model& model, const PhaseConfig& phase) {
+/// Returns the names of the parameters that a phase moves: the linear loss moves the router alone.
+std::vector<std::string> moved_by(const Model& model, const PhaseConfig& phase) {
   const auto mixture = nn::find_patch_mixture(model);
   const bool linear = settings_of<PatchSgdConfig>(phase).loss == kLinear;
-  const std::vector<std::string> trained = trained_parameters(model, phase);
-  Moved moved;
-  for (const auto& item : model.named_parameters()) {
-    if (std::find(trained.begin(), trained.end(), item.key()) == trained.end()) continue;
-    const bool neurons = item.value().is_same(mixture->experts->w);
-    if (neurons && !linear) moved.neurons = item.key();
-    if (!neurons && (linear || gates(*mixture))) moved.router = item.key();
-  }
+  std::vector<std::string> moved = trained_parameters(model, phase);
+  std::erase_if(moved, [&](const std::string& name) {
+    const bool neurons = model.named_parameters()[name].is_same(mixture->experts->w);
+    return neurons ? linear : !linear && !gates(*mixture);
+  });
   return moved;
 }
 
-/// Returns images as a network sees them, [N, C, H, W].
-at::Tensor read_images(const Dataset& data, int64_t first, int64_t count) {
+/// Returns images as a network sees them, and their classes.
+DatasetInputs read_images(const Dataset& data, int64_t first, int64_t count) {
   const DatasetInfo& info = data.info();
-  at::Tensor images = at::empty({count, info.channels, info.height, info.width}, at::kFloat);
+  DatasetInputs inputs{at::empty({count, info.channels, info.height, info.width}, at::kFloat),
+                       at::empty({count}, at::kLong)};
   std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
   const ImageTransform transform(info, {});
   for (int64_t i = 0; i < count; ++i) {
     data.image(first + i, bytes.data());
     CounterRng unused(0, 0, 0);  // Nothing is augmented.
-    transform(bytes.data(), unused, images.mutable_data_ptr<float>() + i * data.image_size());
+    transform(bytes.data(), unused,
+              inputs.values_NCHW.mutable_data_ptr<float>() + i * data.image_size());
+    inputs.labels_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
   }
-  return images;
+  return inputs;
 }
 
 /// Samples in memory, on the network's device.
@@ -108,19 +95,9 @@ struct PatchSamples {
 PatchSamples read_samples(const Dataset& data, uint64_t run_seed, int64_t count,
                           const Sides& patch) {
   const int64_t first = data.endless() ? stream_begin(run_seed) : 0;
-  PatchSamples samples;
-  if (data.has_images()) {
-    samples.label_N = at::empty({count}, at::kLong);
-    for (int64_t i = 0; i < count; ++i) {
-      samples.label_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
-    }
-    samples.x_Nnd = nn::patches_of(read_images(data, first, count), patch).contiguous();
-    return samples;
-  }
-  const DatasetInputs inputs = data.generate(first, count);
-  samples.label_N = inputs.labels_N.contiguous();
-  samples.x_Nnd = nn::patches_of(inputs.values_NCHW, patch).contiguous();
-  return samples;
+  const DatasetInputs inputs =
+      data.has_images() ? read_images(data, first, count) : data.generate(first, count);
+  return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
 }
 
 /// Returns the numbers of the samples of each of `count` steps from number `first` on: every epoch
@@ -151,24 +128,6 @@ void check_classes(const std::string& phase, const Dataset& data, const at::Tens
          count_text(label_N.size(0), "sample"), info.name, info.classes[c]);
   }
 }
-
-/// Gives tensors their values back unless keep() is called: a step that diverges changes nothing.
-class Restored {
- public:
-  explicit Restored(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
-    for (const at::Tensor& tensor : tensors_) before_.push_back(tensor.detach().clone());
-  }
-  Restored(const Restored&) = delete;
-  Restored& operator=(const Restored&) = delete;
-  ~Restored() {
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < before_.size(); ++i) tensors_[i].copy_(before_[i]);
-  }
-  void keep() { before_.clear(); }
-
- private:
-  std::vector<at::Tensor> tensors_, before_;
-};
 
 class PatchSgd final : public OnlinePhase {
  public:
@@ -210,31 +169,35 @@ class PatchSgd final : public OnlinePhase {
   /// autograd differentiates its loss (eqs. 2, 10, 24).
   Metrics train(const Batches& batches) {
     context_.model->train();
-    std::vector<at::Tensor> moved;
+    std::vector<at::Tensor> moved, before;
     for (const auto& item : context_.model->named_parameters()) {
-      const std::vector<std::string> names = moved_.names();
-      const bool moves = std::find(names.begin(), names.end(), item.key()) != names.end();
+      const bool moves = std::find(moved_.begin(), moved_.end(), item.key()) != moved_.end();
       at::Tensor parameter = item.value();
       parameter.requires_grad_(moves);
-      if (moves) moved.push_back(parameter);
+      if (!moves) continue;
+      moved.push_back(parameter);
+      before.push_back(parameter.detach().clone());
     }
-    Restored weights(moved);
     double loss = 0.0, accuracy = 0.0;
-    for (const at::Tensor& batch_B : batches) {
-      const at::Tensor ids_B = batch_B.to(samples_.x_Nnd.device());
-      const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
-      const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
-      const at::AutoGradMode differentiable(true);
-      const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits_BC;
-      const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
-      const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
-      const torch::NoGradGuard no_grad;
-      for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], config_.lr);
-      check_finite(mean.item<double>(), moved);
-      loss += mean.item<double>();
-      accuracy += logits_BC.argmax(1).eq(label_B).to(at::kFloat).mean().item<double>();
+    try {
+      for (const at::Tensor& batch_B : batches) {
+        const at::Tensor ids_B = batch_B.to(samples_.x_Nnd.device());
+        const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
+        const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
+        const at::AutoGradMode differentiable(true);
+        const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits_BC;
+        const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
+        const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
+        const torch::NoGradGuard no_grad;
+        for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], config_.lr);
+        check_finite(mean.item<double>(), moved);
+        loss += mean.item<double>();
+        accuracy += logits_BC.argmax(1).eq(label_B).to(at::kFloat).mean().item<double>();
+      }
+    } catch (...) {  // Steps of which one diverges change nothing.
+      for (size_t i = 0; i < moved.size(); ++i) moved[i].copy_(before[i]);
+      throw;
     }
-    weights.keep();
     const auto steps = static_cast<double>(batches.size());
     return {{"loss", loss / steps}, {"accuracy", 100.0 * accuracy / steps}};
   }
@@ -265,7 +228,7 @@ class PatchSgd final : public OnlinePhase {
 
   const PatchSgdConfig& config_;  ///< Part of plan_.
   std::shared_ptr<nn::PatchMixtureImpl> mixture_;
-  Moved moved_;
+  std::vector<std::string> moved_;  ///< Names of parameters.
   int64_t count_;
   PatchSamples samples_;  ///< Undefined before the first step.
   at::Tensor sums_Nd_;    ///< Of the patches, for the linear loss.
@@ -308,7 +271,7 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
     fail_usage("{}: phase '{}': '{}' has {}, not {}", places.of({"samples"}), phase.name,
                phase.data, count_text(data.size(), "sample"), samples);
   }
-  if (moved_by(model, phase).names().empty()) {
+  if (moved_by(model, phase).empty()) {
     fail_usage("{}: phase '{}': it would move nothing", places.of({"trains", "frozen", "kind"}),
                phase.name);
   }

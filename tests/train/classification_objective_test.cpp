@@ -9,7 +9,6 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/papers/clusters.h"
-#include "moesaic/train/aux_losses.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 

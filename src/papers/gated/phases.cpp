@@ -23,9 +23,9 @@
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"
+#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/online_phase.h"
-#include "moesaic/train/optimizer_config.h"
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/optimizer.h"
 
 namespace moesaic {
 namespace {

@@ -4,7 +4,7 @@
 #include "moesaic/models/family.h"
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 

@@ -3,9 +3,10 @@
 
 #include <torch/torch.h>
 
-#include "combined.h"
+#include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/parallel/group.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {
@@ -14,6 +15,28 @@ namespace {
 Routing without_gates(Routing routing) {
   routing.gate = at::ones_like(routing.gate);
   return routing;
+}
+
+/// Returns the row offsets of the experts; on the meta device those of an even split.
+std::vector<int64_t> row_offsets(const Routing& routing) {
+  const int64_t experts = routing.experts();
+  std::vector<int64_t> offsets;
+  if (routing.offsets.is_meta()) {
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.row_bound() * e / experts);
+    return offsets;
+  }
+  const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
+  const auto* const first = numbers.const_data_ptr<int64_t>();
+  return {first, first + experts + 1};
+}
+
+/// Concatenates the experts' rows, followed by zeros for rows without an expert.
+at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
+  if (parts.empty()) return {};
+  if (unused > 0) {
+    parts.push_back(at::zeros({unused, parts.front().size(1)}, parts.front().options()));
+  }
+  return at::cat(parts);
 }
 
 }  // namespace
@@ -47,24 +70,49 @@ ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
   return out;
 }
 
-void Experts::gather(const Group& group) {
-  const torch::NoGradGuard no_grad;
-  const auto gather = [&](at::Tensor tensor) {
-    tensor.mutable_grad() = at::Tensor();
-    tensor.set_data(group.all_gather(tensor.detach(), Traffic::other));
-  };
-  for (const at::Tensor& tensor : parameters()) gather(tensor);
-  for (const at::Tensor& tensor : buffers()) gather(tensor);
+ExpertRows for_each_expert(
+    const at::Tensor& rows, const Routing& routing,
+    const std::function<ExpertRows(int64_t slot, const at::Tensor& own)>& compute) {
+  const std::vector<int64_t> offsets = row_offsets(routing);
+  std::vector<at::Tensor> outputs, embeddings;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const ExpertRows own =
+        compute(static_cast<int64_t>(e), rows.slice(0, offsets[e], offsets[e + 1]));
+    if (own.outputs.defined()) outputs.push_back(own.outputs);
+    if (own.embeddings.defined()) embeddings.push_back(own.embeddings);
+  }
+  const int64_t unused = rows.size(0) - offsets.back();
+  return {stacked(std::move(outputs), unused), stacked(std::move(embeddings), unused)};
 }
 
-void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots) {
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) tensors.push_back(buffer);
+  return tensors;
+}
+
+void replace_value(at::Tensor tensor, const at::Tensor& value) {
+  tensor.mutable_grad() = at::Tensor();
+  tensor.set_data(value);
+}
+
+void Experts::gather(const Group& group) {
   const torch::NoGradGuard no_grad;
-  for (at::Tensor* parameter : parameters) {
-    const at::Tensor index = index_on(parameter->device(), slots);
-    parameter->mutable_grad() = at::Tensor();
-    parameter->set_data(
-        at::index(*parameter, {index}));  // LibTorch's index_select() has no meta kernel.
+  for (const at::Tensor& tensor : tensors_of(*this)) {
+    replace_value(tensor, group.all_gather(tensor.detach(), Traffic::other));
   }
+}
+
+void Experts::keep(const std::vector<int64_t>& slots) {
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors_of(*this)) {
+    // LibTorch's index_select() has no meta kernel.
+    replace_value(tensor, at::index(tensor, {index_on(tensor.device(), slots)}));
+  }
+}
+
+ExpertsScript Experts::script_source() const {
+  fail("torchscript: these experts have no such form; {}", script::kOtherFormat);
 }
 
 }  // namespace moesaic::nn

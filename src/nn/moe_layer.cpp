@@ -10,7 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/nn/shared_experts.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {

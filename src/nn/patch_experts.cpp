@@ -5,6 +5,7 @@
 
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/filter_experts.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {
@@ -44,6 +45,11 @@ ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& rout
   // Rows without an expert are 0, so that any expert's weights will do for them.
   const at::Tensor slot_A = row_experts(routing).clamp_max(count() - 1);
   return {(hidden_Ah.unsqueeze(2) * a.index_select(0, slot_A)).sum(1), {}};
+}
+
+ExpertsScript PatchExpertsImpl::script_source() const {
+  return {script::one_by_one(outputs(), {"w", "a"}, "hidden = torch.relu(torch.mm(x, w))",
+                             "torch.mm(hidden, a)")};
 }
 
 }  // namespace moesaic::nn

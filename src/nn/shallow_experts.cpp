@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/shallow_experts.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {
+
+// The same in TorchScript; `hermite` [J, K] has coefficients of polynomials.
+constexpr char kHermiteLines[] =
+    R"(before, now = torch.zeros_like(hidden), torch.ones_like(hidden)
+            active = torch.zeros_like(hidden)
+            for k in range({}):
+                active = active + hermite[:, k] * now
+                next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
+                before = now
+                now = next)";
 
 /// Returns sum_i c[j, i] He_i(z[r, j]) / sqrt(i!).
 at::Tensor hermite_series(const at::Tensor& z_RJ, const at::Tensor& c_JK) {
@@ -68,21 +80,22 @@ ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& ro
   const NoAutocast exact;
   const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
   if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
-  const at::Tensor offsets = routing.offsets.cpu();
-  const auto* const first = offsets.const_data_ptr<int32_t>();
-  std::vector<at::Tensor> parts;
-  for (int64_t e = 0; e < count(); ++e) {
-    parts.push_back(outputs_of(x_Ad.slice(0, first[e], first[e + 1]), e));
-  }
-  parts.push_back(at::zeros({x_Ad.size(0) - first[count()]}, x_Ad.options()));
-  return {at::cat(parts).unsqueeze(1), {}};
+  return for_each_expert(x_Ad, routing, [&](int64_t slot, const at::Tensor& own) {
+    return ExpertRows{outputs_of(own, slot).unsqueeze(1)};
+  });
 }
 
-void ShallowExpertsImpl::keep(const std::vector<int64_t>& slots) {
-  std::vector<at::Tensor*> tensors = {&w, &a, &b};
-  if (hermite.defined()) tensors.push_back(&hermite);
-  keep_rows(tensors, slots);
-  options_.experts = count();
+ExpertsScript ShallowExpertsImpl::script_source() const {
+  std::vector<std::string> tensors = {"w", "a", "b"};
+  std::string lines = "hidden = torch.addmm(b, x, w.t())\n            ";
+  if (hermite.defined()) {
+    tensors.emplace_back("hermite");
+    lines += fmt::format(kHermiteLines, hermite.size(2));
+  } else {
+    lines += "active = torch.relu(hidden)";
+  }
+  return {script::one_by_one(1, tensors, lines,
+                             fmt::format("torch.mv(active, a).unsqueeze(1) / {}.0", w.size(1)))};
 }
 
 double ShallowExpertsImpl::flops_per_row() const {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/shared_experts.h"
+#include "moesaic/nn/experts.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <optional>
 
-#include "combined.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/collectives.h"
 #include "moesaic/parallel/processes.h"

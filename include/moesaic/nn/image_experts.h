@@ -36,6 +36,7 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   int64_t outputs() const override;
   double flops_per_row() const override { return networks_.front()->flops(); }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  ExpertsScript script_source() const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.
   void reset_heads(int64_t classes);

@@ -42,7 +42,6 @@ class MapExpertsImpl : public Experts, public SharesBatch {
   /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   Sharing sharing() const override { return Sharing::side_by_side; }
   int64_t outputs() const override;
@@ -53,6 +52,7 @@ class MapExpertsImpl : public Experts, public SharesBatch {
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot].flatten(1)}, .others = {}};
   }
+  ExpertsScript script_source() const override;
 
   const MapExpertsOptions& options() const { return options_; }
 

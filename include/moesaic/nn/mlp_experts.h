@@ -38,11 +38,11 @@ class MlpExpertsImpl : public Experts, public SharesBatch {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   Sharing sharing() const override { return Sharing::rows; }
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w1.size(0); }
   int64_t outputs() const override { return w2.size(2); }
   double flops_per_row() const override;
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  ExpertsScript script_source() const override;
 
   const MlpExpertsOptions& options() const { return options_; }
 

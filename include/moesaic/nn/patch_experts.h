@@ -31,7 +31,6 @@ class PatchExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   Sharing sharing() const override { return Sharing::rows; }
-  void keep(const std::vector<int64_t>& slots) override { keep_rows({&w, &a}, slots); }
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return a.size(2); }
   double flops_per_row() const override {
@@ -40,6 +39,7 @@ class PatchExpertsImpl : public Experts {
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
   }
+  ExpertsScript script_source() const override;
 
   at::Tensor w, a;
 };

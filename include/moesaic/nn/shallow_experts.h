@@ -37,13 +37,13 @@ class ShallowExpertsImpl : public Experts {
 
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return 1; }
   double flops_per_row() const override;
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
   }
+  ExpertsScript script_source() const override;
 
   /// Returns the expert's outputs for the rows of x_Rd: [R].
   at::Tensor outputs_of(const at::Tensor& x_Rd, int64_t slot) const;

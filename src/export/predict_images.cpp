@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/export/predict_images.h"
+#include "moesaic/export/predict.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/transforms.h"
-#include "moesaic/export/info.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/train/classification_loss.h"
 
 namespace moesaic {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "choose_experts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/prune/plan.h"
 

@@ -7,7 +7,6 @@
 #include <set>
 #include <unordered_map>
 
-#include "choose_experts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
 #include "moesaic/prune/criteria.h"

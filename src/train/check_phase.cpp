@@ -15,7 +15,7 @@
 #include "moesaic/data/class_names.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/phase_kind.h"
 #include "moesaic/train/task.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "moesaic/models/registry.h"
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/run_config.h"
 

@@ -26,7 +26,7 @@
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/memory.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/attention.h"
+#include "moesaic/nn/encoder_block.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/map_head.h"
 #include "moesaic/ops/autocast.h"
 #include "support/tensors.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/latent_routing.h"
+#include "moesaic/nn/shallow_experts.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

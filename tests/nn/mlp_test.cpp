@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/mlp.h"
+#include "moesaic/nn/encoder_block.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -3,12 +3,32 @@
 
 #include <torch/nn/pimpl.h>
 
+#include <mutex>
+#include <vector>
+
 #include "moesaic/nn/experts.h"
-#include "moesaic/nn/packed_experts.h"
 #include "moesaic/nn/shares_batch.h"
+#include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::nn {
+
+/// Weights of experts laid out for inference on the CPU (pack_experts()), kept while the weights
+/// stay the same. Weights that are seen once are not worth it: they are laid out at the second
+/// call. May be called from several threads.
+class PackedExperts {
+ public:
+  /// Returns the weights in `type`, packed where they are those of the last call.
+  ExpertWeights get(const ExpertWeights& weights, at::ScalarType type);
+
+  /// Frees what is kept.
+  void clear();
+
+ private:
+  std::mutex mutex_;
+  ExpertWeights seen_, packed_;    // Aliases, which keep the memory from being used again.
+  std::vector<int64_t> versions_;  // Of the seen weights.
+};
 
 struct MlpExpertsOptions {
   int64_t experts = 0;  ///< Number of experts that are computed, K.

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "moesaic/nn/encoder_block.h"
-#include "moesaic/nn/map_head.h"
 
 namespace moesaic::script {
 

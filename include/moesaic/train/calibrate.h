@@ -10,7 +10,7 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/prune/expert_use.h"
+#include "moesaic/prune/criteria.h"
 
 namespace moesaic {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "moesaic/base/error.h"
-#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {

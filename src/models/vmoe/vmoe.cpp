@@ -8,11 +8,9 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/dropout.h"
+#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/layer_norm.h"
-#include "moesaic/nn/linear.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/nn/recompute.h"
 
 namespace moesaic {
 namespace {
@@ -285,6 +283,29 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto representation = static_cast<double>(config_.pre_logits_size());
   if (!pre_logits.is_empty()) products += views * d * representation;
   return 2 * (products + views * representation * static_cast<double>(config_.classes));
+}
+
+// Functions of VMoE for fine-tuning, pruning and export.
+
+SettingPaths VMoE::setting_paths() const {
+  const std::string moe = "encoder.moe.", router = moe + "router.";
+  return {
+      .router_name = router + "name",
+      .router_noise = router + "noise_std",
+      .rows_per_expert = router + "num_selected_tokens",
+      .capacity_factor = router + "dispatcher.capacity_factor",
+      .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
+      .group_size = moe + (settings().encoder.moe.group_size > 0 ? "group_size" : "group_images"),
+      .members = moe + "ensemble_size",
+      .classes = "classes",
+      .image_size = "image_size",
+      .channels = "channels",
+      .kept_experts = moe + "kept_experts"};
+}
+
+bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {
+  return parameter.starts_with("pre_logits") || parameter == "position_embedding" ||
+         Model::may_differ_from_pretrained(parameter);
 }
 
 }  // namespace moesaic

@@ -4,7 +4,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "moesaic/nn/layer_norm.h"
+#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/script.h"
 
 namespace moesaic::script {

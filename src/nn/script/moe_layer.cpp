@@ -58,11 +58,10 @@ std::string noise_source(const nn::RouterOptions& options) {
   // The key of CounterRng's stream.
   const uint64_t key =
       mix64(*options.evaluation_seed + mix64(stream_id(nn::kEvaluationNoiseStream)));
-  const double scale = gaussian ? gaussian_noise_std(options.noise, each) : options.noise.scale;
   return fmt::format(kNoise, fmt::arg("blocks", (each + 1) / 2), fmt::arg("key0", key & 0xFFFFFFFF),
                      fmt::arg("key1", key >> 32),
                      fmt::arg("transform", gaussian ? kNormal : "# they are uniform already"),
-                     fmt::arg("scale", literal(scale)), fmt::arg("each", each),
+                     fmt::arg("scale", literal(options.noise_scale())), fmt::arg("each", each),
                      fmt::arg("members", options.members),
                      fmt::arg("float64", static_cast<int>(at::kDouble)),
                      fmt::arg("float32", static_cast<int>(at::kFloat)));

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/nn/latent_routing.h"
 #include "moesaic/nn/shallow_experts.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/spherical_sgd.h"

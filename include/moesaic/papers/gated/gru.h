@@ -9,7 +9,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
-#include "moesaic/nn/gru_mixture.h"
+#include "moesaic/nn/gated_mixture.h"
 
 namespace moesaic {
 

@@ -9,7 +9,6 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
-#include "moesaic/nn/latent_routing.h"
 #include "moesaic/nn/shallow_experts.h"
 
 namespace moesaic {

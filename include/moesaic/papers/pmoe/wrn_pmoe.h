@@ -14,8 +14,8 @@
 #include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
 #include "moesaic/nn/batch_norm.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/nn/map_experts.h"
-#include "moesaic/nn/wide_resnet.h"
 #include "moesaic/papers/pmoe/model.h"
 
 namespace moesaic {

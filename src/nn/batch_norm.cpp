@@ -19,7 +19,12 @@ at::Tensor channel_sums(const at::Tensor& x) {
   return x.transpose(0, 1).flatten(1).sum(1);
 }
 
-}  // namespace
+/// Mean and biased variance of each channel of x [N, C, ...] over the batch's parts in all
+/// processes, which may differ in N, and the number of values of a channel.
+struct ChannelMoments {
+  at::Tensor mean_C, var_C;
+  double values = 0.0;
+};
 
 ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const Group>& parts) {
   const int64_t channels = x.size(1);
@@ -34,6 +39,8 @@ ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const G
   moments.var_C = sum_over(squares, parts, Traffic::batch_norm) / moments.values;
   return moments;
 }
+
+}  // namespace
 
 at::Tensor shared_batch_norm(const at::Tensor& given, const std::shared_ptr<const Group>& parts,
                              const torch::nn::BatchNormOptions& options, const at::Tensor& weight,

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <tuple>
 
-#include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
@@ -134,7 +134,8 @@ MapHeadImpl::MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator
 }
 
 at::Tensor MapHeadImpl::forward(const at::Tensor& x_BTd) {
-  const at::Tensor pooled = attention->attend(probe.expand({x_BTd.size(0), -1, -1}), x_BTd);
+  // Recording must not see the batch's size, see script::make_traced().
+  const at::Tensor pooled = attention->attend(probe.expand_as(x_BTd.narrow(1, 0, 1)), x_BTd);
   return (pooled + mlp->forward(norm->forward(pooled))).select(1, 0);
 }
 

@@ -13,11 +13,16 @@
 
 namespace moesaic::nn {
 
+namespace {
+
+/// Fills `values` in place, uniform on +-1 / sqrt(fan_in).
 void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator) {
   const torch::NoGradGuard no_grad;
   const double bound = 1.0 / std::sqrt(static_cast<double>(fan_in));
   values.uniform_(-bound, bound, std::move(generator));
 }
+
+}  // namespace
 
 ConvolutionImpl::ConvolutionImpl(Maps& maps, ConvolutionOptions options,
                                  const at::Generator& generator)

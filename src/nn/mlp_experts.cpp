@@ -7,8 +7,8 @@
 
 #include <array>
 
-#include "moesaic/nn/dropout.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_linear.h"
 #include "moesaic/ops/routed_mlp.h"

@@ -60,17 +60,6 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
   std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
 }
 
-RoutingRule with_capacity_factor(RoutingRule rule, double factor) {
-  if (auto* tokens = std::get_if<TokenChoiceOptions>(&rule)) {
-    tokens->capacity_factor = factor;
-    tokens->capacity = 0;
-  } else if (auto* experts = std::get_if<ExpertChoiceOptions>(&rule)) {
-    experts->capacity_factor = factor;
-    experts->rows = 0;
-  }
-  return rule;
-}
-
 int64_t choices_of_token(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr ? 0 : options->k;
@@ -212,8 +201,18 @@ at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
 }
 
 RoutingRule RouterImpl::evaluation_rule() const {
+  RoutingRule rule = options_.rule;
   const auto& factor = options_.evaluation_capacity_factor;
-  return factor ? with_capacity_factor(options_.rule, *factor) : options_.rule;
+  auto* const tokens = factor ? std::get_if<TokenChoiceOptions>(&rule) : nullptr;
+  auto* const experts = factor ? std::get_if<ExpertChoiceOptions>(&rule) : nullptr;
+  if (tokens != nullptr) {
+    tokens->capacity_factor = *factor;
+    tokens->capacity = 0;
+  } else if (experts != nullptr) {
+    experts->capacity_factor = *factor;
+    experts->rows = 0;
+  }
+  return rule;
 }
 
 Routing RouterImpl::routed(const RoutingRecord& record, const RoutingRule& rule) const {
@@ -229,18 +228,15 @@ Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
   return routed(record, rule);
 }
 
-bool RouterImpl::routes_alone(int64_t tokens) const {
-  const int64_t group = group_size(options_.rule);
-  return group > 0 && tokens % group == 0;
-}
-
 RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random,
                                   bool whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
   const auto parts = share().parts();
+  const int64_t group = group_size(options_.rule);
+  const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
-  record.of_part = parts && !whole_batch && is_training() && routes_alone(x_Td.size(0));
+  record.of_part = parts && !whole_batch && is_training() && whole_groups;
   if (parts && !record.of_part) record.logits_TE = gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
@@ -254,7 +250,7 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   record.routing = routed(record, is_training() ? options_.rule : evaluation_rule());
   record.kept = kept();
   record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
-  record.group_size = group_size(options_.rule);
+  record.group_size = group;
   record.members = options_.members;
   return record;
 }

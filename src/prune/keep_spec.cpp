@@ -113,20 +113,6 @@ bool names_blocks(const Value& object) {
   });
 }
 
-std::map<int64_t, KeepRule> block_rules(const Value& object) {
-  std::map<int64_t, KeepRule> rules;
-  for (const auto& [key, origin, value] : object.members("keep")) {
-    const auto block = whole_number<int64_t>(key);
-    if (!block || *block < 0) {
-      fail_usage("{}: '{}' is not the number of a block", origin.text(), key);
-    }
-    if (!rules.emplace(*block, block_rule(value, key)).second) {
-      fail_usage("{}: block {} is named twice", origin.text(), *block);
-    }
-  }
-  return rules;
-}
-
 }  // namespace
 
 int64_t KeepRule::count(int64_t experts) const {
@@ -155,31 +141,20 @@ std::vector<std::string> keep_scope_names() {
 
 KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
   const std::string where = fmt::format("{}{}keep '{}'", place, place.empty() ? "" : ": ", text);
-  KeepSpec spec;
-  if (const auto count = whole_number<int64_t>(text)) {
-    spec.every_ = count_rule(*count, where);
-  } else if (const auto fraction = whole_number<double>(text)) {
-    spec.every_ = fraction_rule(*fraction, where);
-  } else if (path_exists(text)) {
-    spec.blocks_ = block_rules(Document::from_file(text).root());
-  } else {
-    const std::string meant = number_meant(text);
-    fail_usage(
-        "{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
-        where, meant.empty() ? nearest_sibling(text) : "; did you mean '" + meant + "'?");
-  }
-  return spec;
+  if (const auto count = whole_number<int64_t>(text)) return count_rule(*count, where);
+  if (const auto fraction = whole_number<double>(text)) return fraction_rule(*fraction, where);
+  if (path_exists(text)) return of_blocks(Document::from_file(text).root());
+  const std::string meant = number_meant(text);
+  fail_usage("{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
+             where, meant.empty() ? nearest_sibling(text) : "; did you mean '" + meant + "'?");
 }
 
 KeepSpec KeepSpec::from_value(const Value& value) {
-  KeepSpec spec;
   switch (value.kind()) {
     case Value::Kind::integer:
-      spec.every_ = count_rule(value.as_int("keep"), value.where());
-      return spec;
+      return count_rule(value.as_int("keep"), value.where());
     case Value::Kind::number:
-      spec.every_ = fraction_rule(value.as_double("keep"), value.where());
-      return spec;
+      return fraction_rule(value.as_double("keep"), value.where());
     case Value::Kind::string:
       return parse(value.as_string("keep"), value.where());
     default:
@@ -195,7 +170,15 @@ KeepSpec KeepSpec::from_value(const Value& value) {
 
 KeepSpec KeepSpec::of_blocks(const Value& object) {
   KeepSpec spec;
-  spec.blocks_ = block_rules(object);
+  for (const auto& [key, origin, value] : object.members("keep")) {
+    const auto block = whole_number<int64_t>(key);
+    if (!block || *block < 0) {
+      fail_usage("{}: '{}' is not the number of a block", origin.text(), key);
+    }
+    if (!spec.blocks_.emplace(*block, block_rule(value, key)).second) {
+      fail_usage("{}: block {} is named twice", origin.text(), *block);
+    }
+  }
   return spec;
 }
 
@@ -211,21 +194,15 @@ KeepSpec KeepSpec::of_settings(const Value& object) {
 }
 
 KeepSpec KeepSpec::fraction(double fraction) {
-  KeepSpec spec;
-  spec.every_ = fraction_rule(fraction, "keep");
-  return spec;
+  return fraction_rule(fraction, "keep");
 }
 
 KeepSpec KeepSpec::count(int64_t count) {
-  KeepSpec spec;
-  spec.every_ = count_rule(count, "keep");
-  return spec;
+  return count_rule(count, "keep");
 }
 
 KeepSpec KeepSpec::parameters(double fraction, const std::string& where) {
-  KeepSpec spec;
-  spec.every_ = parameters_rule(fraction, where);
-  return spec;
+  return parameters_rule(fraction, where);
 }
 
 void KeepSpec::set_scope(KeepScope scope) {

@@ -39,6 +39,19 @@ void check_finite(const Model& model, const TensorMap* values, const char* which
   }
 }
 
+/// Returns what ParameterValues of a network finds: the tensors of `values` by the names of the
+/// network's parameters, or its own where `values` is null.
+nn::ParameterValues values_for(const Model& model, const TensorMap* values) {
+  if (values == nullptr) return nn::own_values;
+  std::unordered_map<const void*, at::Tensor> found;
+  for (const auto& item : model.named_parameters()) {
+    found[item.value().unsafeGetTensorImpl()] = values->at(item.key());
+  }
+  return [found = std::move(found)](const at::Tensor& parameter) {
+    return found.at(parameter.unsafeGetTensorImpl());
+  };
+}
+
 const LayerUse* use_of(const ExpertUse* use, int64_t block) {
   if (use == nullptr) return nullptr;
   const auto found = use->find(block);
@@ -108,17 +121,6 @@ PrunePlan read_plan(const std::filesystem::path& path) {
   auto plan = parse<PrunePlan>(Document::from_file(path, kMaxListBytes).root());
   plan.where = path.string();
   return plan;
-}
-
-nn::ParameterValues values_for(const Model& model, const TensorMap* values) {
-  if (values == nullptr) return nn::own_values;
-  std::unordered_map<const void*, at::Tensor> found;
-  for (const auto& item : model.named_parameters()) {
-    found[item.value().unsafeGetTensorImpl()] = values->at(item.key());
-  }
-  return [found = std::move(found)](const at::Tensor& parameter) {
-    return found.at(parameter.unsafeGetTensorImpl());
-  };
 }
 
 PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {

@@ -22,14 +22,6 @@ class SingleValueError : public Error {
               "batch normalisation in training needs more than one value of a channel") {}
 };
 
-/// Mean and biased variance of each channel of x [N, C, ...] over the batch's parts in all
-/// processes, which may differ in N, and the number of values of a channel.
-struct ChannelMoments {
-  at::Tensor mean_C, var_C;
-  double values = 0.0;
-};
-ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const Group>& parts);
-
 /// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
 /// statistics move by `momentum`. A channel with a single value has no variance and is normalised
 /// by the running statistics.

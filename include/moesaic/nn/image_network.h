@@ -34,9 +34,6 @@ struct ConvolutionOptions {
                           ///< end, as TensorFlow pads.
 };
 
-/// Fills `values` in place, uniform on +-1 / sqrt(fan_in).
-void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator);
-
 /// A convolution of square feature maps: `weight` [outputs, C / groups, kernel, kernel] and, with
 /// `options.bias`, `bias` [outputs], both initially uniform on +-1 / sqrt(fan_in).
 class ConvolutionImpl : public torch::nn::Module {

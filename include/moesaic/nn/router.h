@@ -28,9 +28,6 @@ Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 
-/// Returns the rule with this capacity in place of its own; adaptive routing has none.
-RoutingRule with_capacity_factor(RoutingRule rule, double factor);
-
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
 int64_t choices_of_token(const RoutingRule& rule);
 /// Returns how many tokens are routed together; 0 means all of a call, or each independently.
@@ -100,9 +97,6 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
   /// `whole_batch` a part of a batch is never routed alone.
   RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {},
                         bool whole_batch = false) const;
-
-  /// Returns whether a process that has so many tokens of a batch in training routes them alone.
-  bool routes_alone(int64_t tokens) const;
 
   /// Returns the routing of the same tokens to all E experts, as before any was pruned.
   Routing route_to_all(const RoutingRecord& record) const;

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -66,7 +67,7 @@ class KeepSpec {
   static KeepSpec from_value(const Value& value);
 
   /// Keeps every expert.
-  static KeepSpec keep_all() { return {}; }
+  KeepSpec() = default;
   static KeepSpec fraction(double fraction);
   static KeepSpec count(int64_t count);
   /// Keeps as many experts as fit into this fraction of the network's parameters, the same number
@@ -94,6 +95,7 @@ class KeepSpec {
   void check_blocks(const std::vector<int64_t>& blocks) const;
 
  private:
+  KeepSpec(KeepRule every) : every_(std::move(every)) {}
   static KeepSpec of_blocks(const Value& object);
   static KeepSpec of_settings(const Value& object);
 
@@ -225,9 +227,5 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
 /// all rows. Throws Error for a plan of another network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
-
-/// Returns what ParameterValues of a network finds: the tensors of `values` by the names of the
-/// network's parameters, or its own where `values` is null.
-nn::ParameterValues values_for(const Model& model, const TensorMap* values);
 
 }  // namespace moesaic

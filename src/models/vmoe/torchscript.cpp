@@ -75,7 +75,7 @@ Module make_vmoe(const Unit& unit, const VMoE& from) {
   }
   if (!from.head.is_empty()) children.emplace_back("head", script::make_linear(unit, *from.head));
   if (!from.map_head.is_empty()) {
-    children.emplace_back("map_head", script::make_map_head(unit, *from.map_head));
+    children.emplace_back("map_head", script::make_map_head(unit, *from.map_head.ptr()));
   }
   if (!from.pre_logits.is_empty()) {
     children.emplace_back("pre_logits", script::make_linear(unit, *from.pre_logits));

@@ -7,10 +7,10 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/nn/dropout.h"
 #include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
+#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic {
 namespace {

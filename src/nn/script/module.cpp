@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/torch.h>
+
+#include "moesaic/nn/encoder_block.h"
 
 namespace moesaic::script {
 namespace {
@@ -80,6 +84,82 @@ std::string literal(double number) {
   const std::string text = fmt::format("{}", number);
   const bool is_float = text.find_first_of(".e") != std::string::npos;
   return is_float ? text : text + ".0";
+}
+
+// Layers of a transformer. Those without experts are recorded.
+
+namespace {
+
+constexpr char kLinear[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.linear(x, self.weight, self.bias)
+)";
+
+constexpr char kBatchNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False,
+                            0.0, {eps}, False)
+)";
+
+constexpr char kLayerNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.layer_norm(x, [{width}], self.weight, self.bias, {eps})
+)";
+
+constexpr char kMoEBlock[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    mixed = x + self.attention.forward(self.norm1.forward(x))
+    tokens = self.norm2.forward(mixed){to_member_order}
+    return mixed + self.moe.forward(tokens, tokens){from_member_order}
+)";
+
+// The tokens of an image's members are in turn, see nn::to_member_order().
+constexpr char kToMemberOrder[] = ".unflatten(0, [-1, {0}]).transpose(1, 2).flatten(0, 2)";
+constexpr char kFromMemberOrder[] =
+    ".view([-1, mixed.size(1), {0}, mixed.size(2)]).transpose(1, 2).reshape(mixed.size())";
+
+}  // namespace
+
+Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from) {
+  return make_module(unit, "Linear", from, {}, kLinear);
+}
+
+Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from) {
+  return make_module(unit, "BatchNorm", from, {},
+                     fmt::format(kBatchNorm, fmt::arg("eps", literal(from.options.eps()))));
+}
+
+Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from) {
+  return make_module(
+      unit, "LayerNorm", from, {},
+      fmt::format(kLayerNorm, fmt::arg("width", from.options.normalized_shape().at(0)),
+                  fmt::arg("eps", literal(from.options.eps()))));
+}
+
+Module make_map_head(const Unit& unit, nn::MapHeadImpl& from) {
+  const auto forward = [&](const at::Tensor& x) { return from.forward(x); };
+  return make_traced(unit, from, forward, {1, from.probe.size(2)});
+}
+
+Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from) {
+  const int64_t width = from.norm1->weight.size(0);
+  if (from.moe.is_empty()) {
+    const auto forward = [&](const at::Tensor& x) { return from.forward(x).x_BTd; };
+    return make_traced(unit, from, forward, {1, width});
+  }
+  const auto attend = [&](const at::Tensor& x) { return from.attention->forward(x); };
+  const int64_t members = from.moe->options().members;
+  return make_module(
+      unit, "MoEEncoderBlock", from,
+      {{"norm1", make_layer_norm(unit, *from.norm1)},
+       {"attention", make_traced(unit, *from.attention, attend, {1, width})},
+       {"norm2", make_layer_norm(unit, *from.norm2)},
+       {"moe", make_moe_layer(unit, *from.moe, {})}},
+      fmt::format(kMoEBlock,
+                  fmt::arg("to_member_order",
+                           members > 1 ? fmt::format(kToMemberOrder, members) : ".flatten(0, 1)"),
+                  fmt::arg("from_member_order", members > 1 ? fmt::format(kFromMemberOrder, members)
+                                                            : ".view_as(mixed)")));
 }
 
 }  // namespace moesaic::script

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/experts.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
+
+#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
+#include "moesaic/parallel/collectives.h"
 #include "moesaic/parallel/group.h"
+#include "moesaic/parallel/processes.h"
 #include "script/parts.h"
 
 namespace moesaic::nn {
@@ -113,6 +119,155 @@ void Experts::keep(const std::vector<int64_t>& slots) {
 
 ExpertsScript Experts::script_source() const {
   fail("torchscript: these experts have no such form; {}", script::kOtherFormat);
+}
+
+namespace {
+
+using Counts = std::vector<int64_t>;
+
+/// Returns the rows of each expert, [E] int64.
+at::Tensor rows_of_experts(const Routing& routing) {
+  return routing.offsets.diff().to(at::kLong);
+}
+
+/// Returns the rows that each process of the group of experts sends to each expert, [K, E].
+at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
+  const Group& group = share.processes->experts();
+  const int64_t experts = all.experts(), senders = group.size();
+  if (!share.parted) return rows_of_experts(all).expand({senders, -1});
+  const at::Tensor expert = row_experts(all);
+  const int64_t tokens = all.tokens() / share.processes->size();
+  const int64_t first = share.processes->rank() - group.rank();
+  const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
+  const at::Tensor used = expert.lt(experts) & sender.ge(0) & sender.lt(senders);
+  return (sender * experts + expert)
+      .masked_select(used)
+      .bincount({}, senders * experts)
+      .view({senders, experts});
+}
+
+/// Returns how many of `rows` rows go to each process where experts have as many. On the meta
+/// device no values tell how many it really is.
+Counts even_counts(int64_t rows, int64_t processes) {
+  Counts counts;
+  for (int64_t i = 0; i < processes; ++i) {
+    counts.push_back(rows / processes + (i < rows % processes ? 1 : 0));
+  }
+  return counts;
+}
+
+Counts row_counts(const at::Tensor& counts) {
+  const at::Tensor list = counts.to(at::kCPU, at::kLong).contiguous();
+  return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
+}
+
+/// Where received rows, ordered by sender and then by expert, belong.
+struct Received {
+  Routing routing;  ///< Of the rows, as tokens, to the experts of this process; gates are 1.
+  at::Tensor back;  ///< Row of the experts' outputs of each received row.
+};
+
+Received routing_of_received(const at::Tensor& rows_KE, int64_t count,
+                             const at::Tensor& gate_like) {
+  const int64_t senders = rows_KE.size(0), experts = rows_KE.size(1);
+  at::Tensor order = at::empty({count}, rows_KE.options());
+  if (!order.is_meta()) {
+    const at::Tensor expert = at::arange(experts, rows_KE.options())
+                                  .repeat({senders})
+                                  .repeat_interleave(rows_KE.reshape({-1}));
+    order = expert.argsort(/*stable=*/true, 0);
+  }
+  Received received;
+  const at::Tensor step = at::arange(count, order.options());
+  received.back = at::empty_like(order).scatter_(0, order, step);
+  const at::Tensor begin = at::zeros({1}, order.options());
+  received.routing.offsets = at::cat({begin, rows_KE.sum(0).cumsum(0)}).to(at::kInt);
+  received.routing.token = order.to(at::kInt);
+  received.routing.gate = at::ones({count}, gate_like.options());
+  received.routing.token_offsets = at::arange(count + 1, received.routing.offsets.options());
+  received.routing.token_row = received.back.to(at::kInt);
+  received.routing.choice = at::empty({count, 0}, received.routing.offsets.options());
+  return received;
+}
+
+/// Returns rows [A', ...] with zeros behind them, [A, ...].
+at::Tensor padded_rows(const at::Tensor& rows, int64_t bound) {
+  if (rows.size(0) == bound) return rows;
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = bound - rows.size(0);
+  return at::cat({rows, at::zeros(shape, rows.options())});
+}
+
+/// Returns the type in which autocast makes products of such a tensor, if it does.
+std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
+  // The meta device has no autocast of its own.
+  const c10::DeviceType device = like.is_meta() ? at::kCPU : like.device().type();
+  if (like.scalar_type() == at::kDouble || !at::autocast::is_autocast_enabled(device)) return {};
+  return at::autocast::get_autocast_dtype(device);
+}
+
+/// All processes of the group compute their experts on the tokens of all of them.
+ExpertsOutput forward_side_by_side(Experts& experts, const at::Tensor& x_Td, const Routing& all,
+                                   const BatchShare& share, const at::Generator& random) {
+  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const int64_t tokens = x_Td.size(0), members = group->size();
+  const std::vector<int64_t> equal(static_cast<size_t>(members), tokens);
+  Routing routing = all;
+  at::Tensor x = x_Td;
+  if (share.parted) {
+    x = exchange_rows(x.repeat({members, 1}), equal, equal, group);
+    const int64_t first = share.processes->rank() - group->rank();
+    routing = routing_of_tokens(all, first * tokens, members * tokens);
+  }
+  routing = routing_of_experts(routing, group->rank() * experts.count(), experts.count());
+  at::Tensor y = experts.forward(x, routing, random).y_To;
+  if (!share.parted) y = y.repeat({members, 1});
+  const at::Tensor back = exchange_rows(y, equal, equal, group);
+  return {back.view({members, tokens, back.size(1)}).transpose(0, 1).flatten(1), {}};
+}
+
+}  // namespace
+
+ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
+                             const Routing* all, const BatchShare& share,
+                             const at::Generator& random) {
+  share_batches(experts, {share.processes, share.parted, /*of_shared_experts=*/true});
+  if (experts.sharing() == Sharing::side_by_side) {
+    return forward_side_by_side(experts, x, *all, share, random);
+  }
+  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const int64_t each = experts.count();
+  const bool values = !x.is_meta();
+  const at::Tensor rows_KE =
+      all == nullptr ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
+      : values       ? rows_by_sender(*all, share)
+                     : rows_of_experts(own).expand({group->size(), -1});
+  const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
+  const Counts even = even_counts(own.row_bound(), group->size());
+  const Counts send =
+      values ? row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1)) : even;
+  const Counts receive = values ? row_counts(of_this.sum(1)) : even;
+
+  std::vector<int64_t> shape = x.sizes().vec();
+  const at::Tensor rows = dispatch(x.dim() > 2 ? x.flatten(1) : x, own);
+  // Products round their inputs in any case; what travels is rounded before.
+  const std::optional<at::ScalarType> narrow = autocast_type(rows);
+  const at::Tensor inputs =
+      exchange_rows(narrow ? rows.to(*narrow) : rows, send, receive, group).to(x.scalar_type());
+  shape[0] = inputs.size(0);
+  const Received received = routing_of_received(of_this, inputs.size(0), own.gate);
+  const ExpertRows computed = experts.compute(inputs.view(shape), received.routing, random);
+  const auto returned = [&](const at::Tensor& made) {
+    const at::Tensor by_sender = made.index_select(0, received.back);
+    const at::Tensor back =
+        exchange_rows(narrow ? by_sender.to(*narrow) : by_sender, receive, send, group);
+    return padded_rows(back.to(made.scalar_type()), own.row_bound());
+  };
+  ExpertRows rows_back{.outputs = returned(computed.outputs)};
+  // In training nothing reads embeddings.
+  const bool wanted = computed.embeddings.defined() && !experts.is_training();
+  if (wanted) rows_back.embeddings = returned(computed.embeddings);
+  return combined(rows_back, own);
 }
 
 }  // namespace moesaic::nn

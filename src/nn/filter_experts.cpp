@@ -34,15 +34,6 @@ ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& ro
   return {filter_experts(x_TPd, routing, {w, bias}, options_.outputs, options_.activation), {}};
 }
 
-double FilterExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(options_.width) *
-         static_cast<double>(options_.patches * options_.filters);
-}
-
-ExpertMatrices FilterExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
-  return {.hidden = {values(w)[slot].t()}, .others = {}};
-}
-
 // Outputs sum their filters over the patches [A, P, d].
 ExpertsScript FilterExpertsImpl::script_source() const {
   using Names = std::vector<std::string>;

@@ -18,64 +18,6 @@
 namespace moesaic::nn {
 namespace {
 
-std::array<const at::Tensor*, 4> tensors(const ExpertWeights& weights) {
-  return {&weights.w1, &weights.b1, &weights.w2, &weights.b2};
-}
-
-ExpertWeights in(const ExpertWeights& weights, at::ScalarType type) {
-  return {weights.w1.to(type), weights.b1.to(type), weights.w2.to(type), weights.b2.to(type)};
-}
-
-bool have_versions(const ExpertWeights& weights) {
-  for (const at::Tensor* tensor : tensors(weights)) {
-    if (tensor->is_inference()) return false;
-  }
-  return true;
-}
-
-std::vector<int64_t> versions_of(const ExpertWeights& weights) {
-  std::vector<int64_t> versions;
-  for (const at::Tensor* tensor : tensors(weights)) {
-    versions.push_back(static_cast<int64_t>(tensor->_version()));
-  }
-  return versions;
-}
-
-/// Returns whether these are the same memories, seen in the same way.
-bool are_same(const ExpertWeights& a, const ExpertWeights& b) {
-  for (size_t i = 0; i < tensors(a).size(); ++i) {
-    if (!tensors(a)[i]->defined() || !tensors(a)[i]->is_set_to(*tensors(b)[i])) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-ExpertWeights PackedExperts::get(const ExpertWeights& weights, at::ScalarType type) {
-  if (!have_versions(weights)) return in(weights, type);
-  const at::NoGradGuard no_grad;
-  const std::lock_guard lock(mutex_);
-  const std::vector<int64_t> versions = versions_of(weights);
-  if (!are_same(seen_, weights) || versions_ != versions) {
-    seen_ = {weights.w1.detach(), weights.b1.detach(), weights.w2.detach(), weights.b2.detach()};
-    versions_ = versions;
-    packed_ = {};
-    return in(weights, type);
-  }
-  if (!packed_.w1.defined() || packed_.w1.scalar_type() != type) {
-    packed_ = pack_experts(in(weights, type));
-  }
-  return packed_;
-}
-
-void PackedExperts::clear() {
-  const std::lock_guard lock(mutex_);
-  seen_ = packed_ = {};
-  versions_.clear();
-}
-
-namespace {
-
 constexpr char kAllAtOnce[] = R"(
 def all_at_once(self, rows: Tensor) -> Tensor:
     hidden = torch.baddbmm(self.b1.unsqueeze(1), rows, self.w1)
@@ -83,6 +25,37 @@ def all_at_once(self, rows: Tensor) -> Tensor:
 )";
 
 }  // namespace
+
+ExpertWeights PackedExperts::get(const ExpertWeights& weights, at::ScalarType type) {
+  const std::array<at::Tensor, 4> given = {weights.w1, weights.b1, weights.w2, weights.b2};
+  const auto in_type = [&] {
+    return ExpertWeights{weights.w1.to(type), weights.b1.to(type), weights.w2.to(type),
+                         weights.b2.to(type)};
+  };
+  const bool have_versions = std::none_of(
+      given.begin(), given.end(), [](const at::Tensor& tensor) { return tensor.is_inference(); });
+  if (!have_versions) return in_type();
+  const at::NoGradGuard no_grad;
+  const std::lock_guard lock(mutex_);
+  bool same = true;  // The same memories, seen in the same way.
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto version = static_cast<int64_t>(given[i]._version());
+    same = same && seen_[i].defined() && seen_[i].is_set_to(given[i]) && versions_[i] == version;
+    if (same) continue;
+    seen_[i] = given[i].detach();
+    versions_[i] = version;
+    packed_ = {};
+  }
+  if (!same) return in_type();
+  if (!packed_.w1.defined() || packed_.w1.scalar_type() != type) packed_ = pack_experts(in_type());
+  return packed_;
+}
+
+void PackedExperts::clear() {
+  const std::lock_guard lock(mutex_);
+  seen_ = {};
+  packed_ = {};
+}
 
 MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator)
     : options_(options) {
@@ -151,14 +124,6 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
   const at::Tensor y_Ad =
       grouped_linear(dropout(hidden_Am, options_.dropout, drops), routing.offsets, w2, b2);
   return dropout(y_Ad, options_.dropout, drops);
-}
-
-double MlpExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
-}
-
-ExpertMatrices MlpExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
-  return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {

@@ -98,10 +98,6 @@ ExpertsScript ShallowExpertsImpl::script_source() const {
                              fmt::format("torch.mv(active, a).unsqueeze(1) / {}.0", w.size(1)))};
 }
 
-double ShallowExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
-}
-
 RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
                                     const std::vector<int64_t>& kept) {
   // Noise breaks ties. It is far below the spread of logits that differ, so that few samples have

@@ -199,15 +199,10 @@ double over_tokens(double sum, const LayerUse& use) {
   return sum / static_cast<double>(std::max<int64_t>(1, use.tokens));
 }
 
-Scores importance(const ScoreInput& in) {
+template <at::Tensor LayerUse::*sums>
+Scores sum_over_tokens(const ScoreInput& in) {
   return of_use(in, [](const LayerUse& use, int64_t e) {
-    return over_tokens(use.first_gates[e].item<double>(), use);
-  });
-}
-
-Scores load(const ScoreInput& in) {
-  return of_use(in, [](const LayerUse& use, int64_t e) {
-    return over_tokens(use.selections[e].item<double>(), use);
+    return over_tokens((use.*sums)[e].item<double>(), use);
   });
 }
 
@@ -247,9 +242,10 @@ const std::vector<Criterion>& criteria() {
       {"magnitude", false, false, neuron_magnitude, "another name of neuron-magnitude"},
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pre-trained network"},
-      {"importance", false, kImages, importance,
+      {"importance", false, kImages, sum_over_tokens<&LayerUse::first_gates>,
        "fraction of tokens whose largest gate is theirs, times its mean"},
-      {"load", false, kImages, load, "fraction of tokens that select them, room or not"},
+      {"load", false, kImages, sum_over_tokens<&LayerUse::selections>,
+       "fraction of tokens that select them, room or not"},
       {"frequency", false, kImages, sum_over_rows<0, 0>, "fraction of tokens that they compute"},
       {"gate", false, kImages, mean_over_rows<1, 0>, "mean gate of their tokens"},
       {"gate-sum", false, kImages, sum_over_rows<1, 0>, "sum of the gates of their tokens"},

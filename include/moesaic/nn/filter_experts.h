@@ -33,8 +33,12 @@ class FilterExpertsImpl : public Experts {
   Sharing sharing() const override { return Sharing::rows; }
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return options_.outputs; }
-  double flops_per_row() const override;
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(options_.patches * w.size(1) * w.size(2));
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w)[slot].t()}, .others = {}};
+  }
   ExpertsScript script_source() const override;
 
   const FilterExpertsOptions& options() const { return options_; }

@@ -3,6 +3,7 @@
 
 #include <torch/nn/pimpl.h>
 
+#include <array>
 #include <mutex>
 #include <vector>
 
@@ -26,8 +27,9 @@ class PackedExperts {
 
  private:
   std::mutex mutex_;
-  ExpertWeights seen_, packed_;    // Aliases, which keep the memory from being used again.
-  std::vector<int64_t> versions_;  // Of the seen weights.
+  std::array<at::Tensor, 4> seen_;  // Aliases, which keep the memory from being used again.
+  std::array<int64_t, 4> versions_{};
+  ExpertWeights packed_;
 };
 
 struct MlpExpertsOptions {
@@ -60,8 +62,12 @@ class MlpExpertsImpl : public Experts, public SharesBatch {
   Sharing sharing() const override { return Sharing::rows; }
   int64_t count() const override { return w1.size(0); }
   int64_t outputs() const override { return w2.size(2); }
-  double flops_per_row() const override;
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
+  }
   ExpertsScript script_source() const override;
 
   const MlpExpertsOptions& options() const { return options_; }

@@ -40,7 +40,9 @@ class ShallowExpertsImpl : public Experts {
                      const at::Generator& random) override;
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return 1; }
-  double flops_per_row() const override;
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
+  }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
   }

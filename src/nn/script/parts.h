@@ -5,15 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
+#include "moesaic/ops/activation.h"
 
 namespace moesaic::script {
-
-/// Returns combine_weights(logits [T, E]) -> [T, K], and what it calls: the gates of the experts to
-/// which a token is routed, 0 elsewhere. Where pruned experts are selected, removed_weights(logits)
-/// -> [T, E - K] are theirs.
-std::string weights_source(const nn::RoutingRule& rule, int64_t experts);
 
 /// Returns one_by_one(), see make_experts(). `lines` and the expression `result`, of `outputs`
 /// columns, are of one expert: `x` are its rows, and each of the stacked `tensors` is its own part.

@@ -14,7 +14,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/nn/batch_norm.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/parallel/equal_parts.h"
 #include "moesaic/train/aux_losses.h"
 #include "moesaic/train/gradient_phase.h"

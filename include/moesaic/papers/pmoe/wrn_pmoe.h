@@ -13,7 +13,6 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
-#include "moesaic/nn/batch_norm.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/map_experts.h"
 #include "moesaic/papers/pmoe/model.h"

@@ -132,6 +132,10 @@ int64_t scaled_channels(int64_t usual, const ImageNetworkOptions& options) {
   return std::max<int64_t>(1, std::llround(static_cast<double>(usual) * options.width));
 }
 
+ConvNorm conv_norm(Maps& maps, const ConvolutionOptions& options, const at::Generator& generator) {
+  return ConvNorm(maps, options, generator);
+}
+
 class SmallCnn final : public ImageNetwork {
  public:
   SmallCnn(const ImageNetworkOptions& options, const at::Generator& generator) {
@@ -166,7 +170,7 @@ class InvertedResidualImpl : public torch::nn::Module {
     const int64_t wide = expansion * maps.channels;
     Maps beside = maps;
     const auto layer = [&](Maps& from, const ConvolutionOptions& options) {
-      return ConvNorm(from, options, generator);
+      return conv_norm(from, options, generator);
     };
     expand_ = register_module("expand", layer(maps, {.outputs = wide, .kernel = 1}));
     within_ =
@@ -203,8 +207,7 @@ class MobileNetV2 final : public ImageNetwork {
   MobileNetV2(const ImageNetworkOptions& options, const at::Generator& generator) {
     Maps maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
-    stem_ = register_module("stem",
-                            ConvNorm(maps, ConvolutionOptions{.outputs = channels(32)}, generator));
+    stem_ = register_module("stem", conv_norm(maps, {.outputs = channels(32)}, generator));
     for (const InvertedStage& stage : kInvertedStages) {
       for (int64_t i = 0; i < stage.blocks; ++i) {
         blocks_->push_back(InvertedResidual(maps, stage.expansion, channels(stage.channels),
@@ -212,9 +215,8 @@ class MobileNetV2 final : public ImageNetwork {
       }
     }
     register_module("blocks", blocks_);
-    last_ = register_module(
-        "last",
-        ConvNorm(maps, ConvolutionOptions{.outputs = channels(1280), .kernel = 1}, generator));
+    last_ = register_module("last",
+                            conv_norm(maps, {.outputs = channels(1280), .kernel = 1}, generator));
     make_head(maps.channels, maps.flops, options.classes, generator);
   }
 
@@ -233,17 +235,14 @@ class ResidualBlockImpl : public torch::nn::Module {
  public:
   ResidualBlockImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
     Maps beside = maps;
-    first_ = register_module(
-        "first",
-        ConvNorm(maps, ConvolutionOptions{.outputs = outputs, .stride = stride}, generator));
-    second_ = register_module("second",
-                              ConvNorm(maps, ConvolutionOptions{.outputs = outputs}, generator));
+    first_ = register_module("first",
+                             conv_norm(maps, {.outputs = outputs, .stride = stride}, generator));
+    second_ = register_module("second", conv_norm(maps, {.outputs = outputs}, generator));
     if (stride == 1 && beside.channels == outputs) return;
     const double before = beside.flops;
     shortcut_ = register_module(
         "shortcut",
-        ConvNorm(beside, ConvolutionOptions{.outputs = outputs, .kernel = 1, .stride = stride},
-                 generator));
+        conv_norm(beside, {.outputs = outputs, .kernel = 1, .stride = stride}, generator));
     maps.flops += beside.flops - before;
   }
 
@@ -262,8 +261,7 @@ class ResNet18 final : public ImageNetwork {
   ResNet18(const ImageNetworkOptions& options, const at::Generator& generator) {
     Maps maps{options.channels, options.side};
     const auto channels = [&](int64_t usual) { return scaled_channels(usual, options); };
-    stem_ = register_module("stem",
-                            ConvNorm(maps, ConvolutionOptions{.outputs = channels(64)}, generator));
+    stem_ = register_module("stem", conv_norm(maps, {.outputs = channels(64)}, generator));
     for (const int64_t usual : {64, 128, 256, 512}) {
       blocks_->push_back(ResidualBlock(maps, channels(usual), usual == 64 ? 1 : 2, generator));
       blocks_->push_back(ResidualBlock(maps, channels(usual), 1, generator));

@@ -157,14 +157,11 @@ EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator ge
   }
 }
 
-at::Tensor EncoderBlockImpl::mix_tokens(const at::Tensor& x_BTd, const at::Generator& random) {
-  const at::Tensor mixed = attention->forward(norm1->forward(x_BTd), random);
-  return x_BTd + dropout(mixed, is_training() ? dropout_ : 0.0, random, share());
-}
-
 EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
                                                    const at::Generator& random) {
-  const at::Tensor mixed = mix_tokens(x_BTd, random);
+  const at::Tensor attended = attention->forward(norm1->forward(x_BTd), random);
+  const at::Tensor mixed =
+      x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, share());
   const at::Tensor normed = norm2->forward(mixed);
   if (moe.is_empty()) return {mixed + mlp->forward(normed, random), std::nullopt};
   const int64_t members = moe->options().members;

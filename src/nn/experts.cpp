@@ -17,12 +17,6 @@
 namespace moesaic::nn {
 namespace {
 
-/// Returns the routing with all gates 1.
-Routing without_gates(Routing routing) {
-  routing.gate = at::ones_like(routing.gate);
-  return routing;
-}
-
 /// Returns the row offsets of the experts; on the meta device those of an even split.
 std::vector<int64_t> row_offsets(const Routing& routing) {
   const int64_t experts = routing.experts();
@@ -71,7 +65,9 @@ ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
   ExpertsOutput out;
   out.y_To = combine(rows.outputs, routing);
   if (rows.embeddings.defined()) {
-    out.embedding_Td = combine(rows.embeddings, without_gates(routing));
+    Routing without_gates = routing;
+    without_gates.gate = at::ones_like(routing.gate);
+    out.embedding_Td = combine(rows.embeddings, without_gates);
   }
   return out;
 }

@@ -34,20 +34,16 @@ ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
   }
 }
 
-at::Tensor ImageExpertsImpl::idle_experts(const Routing& routing) const {
-  at::Tensor rows = routing.offsets.is_meta() ? at::ones({count()}, at::kLong)
-                                              : routing.offsets.diff().to(at::kCPU, at::kLong);
-  // Where another process has rows, the experts' batch norms need this one too.
-  if (const auto parts = share().parts()) parts->all_reduce(rows, Traffic::batch_norm);
-  return rows.eq(0);
-}
-
 ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
                                      const at::Generator&) {
   std::vector<int64_t> shape = images_TCHW.sizes().vec();
   shape[0] = routing.row_bound();
   const at::Tensor rows_ACHW = dispatch(images_TCHW.flatten(1), routing).view(shape);
-  const at::Tensor idle = idle_experts(routing);
+  at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({count()}, at::kLong)
+                                                : routing.offsets.diff().to(at::kCPU, at::kLong);
+  // Where another process has rows, the experts' batch norms need this one too.
+  if (const auto parts = share().parts()) parts->all_reduce(rows_K, Traffic::batch_norm);
+  const at::Tensor idle = rows_K.eq(0);
   const bool all_idle = idle.all().item<bool>();
   return for_each_expert(rows_ACHW, routing, [&](int64_t slot, const at::Tensor& own) {
     const bool is_idle = idle[slot].item<bool>();

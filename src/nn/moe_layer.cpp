@@ -15,26 +15,6 @@
 namespace moesaic::nn {
 namespace {
 
-RouterOptions router_options(const MoELayerOptions& options) {
-  return {.width = options.width,
-          .experts = options.experts,
-          .members = options.members,
-          .rule = options.rule,
-          .noise = options.noise,
-          .evaluation_seed = options.evaluation_seed,
-          .evaluation_capacity_factor = options.evaluation_capacity_factor};
-}
-
-MlpExpertsOptions experts_options(const MoELayerOptions& options, int64_t experts) {
-  return {.experts = experts,
-          .width = options.width,
-          .hidden = options.hidden,
-          .activation = options.activation,
-          .bfloat16 = options.bfloat16,
-          .dropout = options.dropout,
-          .shared_init = options.shared_init};
-}
-
 void check_can_stand_in(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
     fail("MoELayer: no token selects a pruned expert, so nothing can stand in for it");
@@ -47,9 +27,24 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
     : MoELayerImpl(options, make_generator(seed)) {}
 
 MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generator) {
-  router = register_module("router", Router(router_options(options), generator));
-  const auto present = static_cast<int64_t>(kept().size());
-  const MlpExperts mlps(experts_options(options, present), generator);
+  router = register_module(
+      "router",
+      Router(RouterOptions{.width = options.width,
+                           .experts = options.experts,
+                           .members = options.members,
+                           .rule = options.rule,
+                           .noise = options.noise,
+                           .evaluation_seed = options.evaluation_seed,
+                           .evaluation_capacity_factor = options.evaluation_capacity_factor},
+             generator));
+  const MlpExperts mlps(MlpExpertsOptions{.experts = static_cast<int64_t>(kept().size()),
+                                          .width = options.width,
+                                          .hidden = options.hidden,
+                                          .activation = options.activation,
+                                          .bfloat16 = options.bfloat16,
+                                          .dropout = options.dropout,
+                                          .shared_init = options.shared_init},
+                        generator);
   experts = register_module<Experts>("experts", mlps.ptr());
   if (options.stand_ins && is_pruned()) add_stand_ins();
 }

@@ -39,12 +39,6 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   }
 }
 
-void check_prune_options(const PruneCheckpointOptions& options) {
-  check_device(options.device);
-  check_pretrained_is_given(options);
-  if (!options.dry_run) check_new_folder(options.out, "prune");
-}
-
 std::string change(const char* name, double before, double after, int precision) {
   const double percent = before > 0.0 ? 100.0 * (after - before) / before : 0.0;
   return fmt::format("{:<12}{:>16.{}f} -> {:>16.{}f}  ({:+.1f} %)\n", name, before, precision,
@@ -137,14 +131,6 @@ std::string shape_problem(const Model& finetuned, const Model& pretrained) {
                        c10::str(item.value().sizes()));
   }
   return "";
-}
-
-/// Checks that both are one network, since what changed between them means nothing otherwise.
-void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
-  const std::string problem = relation_problem(finetuned, pretrained);
-  if (problem.empty()) return;
-  fail_usage("prune: --pretrained {} is another network than --finetuned: {}", folder.string(),
-             problem);
 }
 
 /// Checks that the configuration of the pruned network says all that it has.
@@ -413,7 +399,12 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
   const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
   const std::shared_ptr<Model> before_shape = shape_of(before);
-  check_related(shape, *before_shape, options.pretrained);
+  // What changed between two networks that are not one means nothing.
+  const std::string problem = relation_problem(shape, *before_shape);
+  if (!problem.empty()) {
+    fail_usage("prune: --pretrained {} is another network than --finetuned: {}",
+               options.pretrained.string(), problem);
+  }
   warn_of_order(checkpoint, shape, before, *before_shape);
   input.pretrained = before_shape.get();
   input.pretrained_values = &before.model;
@@ -421,7 +412,9 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
 }
 
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
-  check_prune_options(options);
+  check_device(options.device);
+  check_pretrained_is_given(options);
+  if (!options.dry_run) check_new_folder(options.out, "prune");
   constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
   Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
   check_outside_trained_images(options.out, checkpoint.config);

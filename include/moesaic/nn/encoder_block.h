@@ -133,9 +133,6 @@ class EncoderBlockImpl : public torch::nn::Module, public SharesBatch {
   MoELayer moe{nullptr};  ///< Null in a dense block.
 
  private:
-  /// Returns x + attention(norm1(x)).
-  at::Tensor mix_tokens(const at::Tensor& x_BTd, const at::Generator& random);
-
   double dropout_;
 };
 TORCH_MODULE(EncoderBlock);

@@ -46,9 +46,6 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   }
 
  private:
-  /// Returns which experts have no row in any process that shares the batch, [K] bool on the CPU.
-  at::Tensor idle_experts(const Routing& routing) const;
-
   using Networks = std::vector<std::shared_ptr<ImageNetwork>>;
 
   /// Makes these the children, named by their place from `first` on.

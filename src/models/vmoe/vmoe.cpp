@@ -52,12 +52,6 @@ nn::AttentionOptions attention_options(const VMoEConfig& config) {
           .dropout = config.encoder.attention_dropout_rate};
 }
 
-nn::AttentionOptions map_head_options(const VMoEConfig& config) {
-  nn::AttentionOptions options = attention_options(config);
-  options.qk_norm = config.map_head_normalizes();
-  return options;
-}
-
 bool has_experts(const VMoEConfig& config, int64_t block) {
   const auto& layers = config.encoder.moe.layers;
   return std::find(layers.begin(), layers.end(), block) != layers.end();
@@ -113,10 +107,6 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
       "embedding",
       torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, kernel).stride(kernel)));
   nn::lecun_normal(embedding->weight, config_.channels * patch.height * patch.width, generator);
-  {
-    const torch::NoGradGuard no_grad;
-    embedding->bias.zero_();
-  }
   if (config_.has_class_token()) {
     cls = register_parameter("cls", torch::zeros({1, 1, width}));
   }
@@ -133,17 +123,20 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   }
   norm = register_module("norm", nn::make_layer_norm(width));
   if (config_.has_map_head()) {
-    map_head = register_module(
-        "map_head", nn::MapHead(map_head_options(config_), config_.encoder.mlp_dim, generator));
+    nn::AttentionOptions options = attention_options(config_);
+    options.qk_norm = config_.map_head_normalizes();
+    map_head =
+        register_module("map_head", nn::MapHead(options, config_.encoder.mlp_dim, generator));
   }
   if (config_.representation_size > 0) {
     pre_logits =
         register_module("pre_logits", torch::nn::Linear(width, config_.representation_size));
     nn::lecun_normal(pre_logits->weight, width, generator);
-    const torch::NoGradGuard no_grad;
-    pre_logits->bias.zero_();
   }
   if (config_.has_head()) head = register_module("head", fresh_head(config_));
+  const torch::NoGradGuard no_grad;
+  embedding->bias.zero_();
+  if (!pre_logits.is_empty()) pre_logits->bias.zero_();
 }
 
 void VMoE::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {

@@ -41,8 +41,6 @@ class FilterExpertsImpl : public Experts {
   }
   ExpertsScript script_source() const override;
 
-  const FilterExpertsOptions& options() const { return options_; }
-
   at::Tensor w, b;
 
  private:

@@ -29,13 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool couples_images(const Model& model) {
-  const auto blocks = model.moe_blocks();
-  return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
-    return nn::couples_tokens(block.layer->router->evaluation_rule());
-  });
-}
-
 /// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
   const auto options = record.logits_TE.options().dtype(torch::kLong);
@@ -57,17 +50,15 @@ void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& part
   }
 }
 
-std::string names_in(const safetensors::File& file) {
-  std::vector<std::string> names;
-  for (const auto& entry : file.entries()) names.push_back(entry.name);
-  return did_you_mean("images", names);
-}
-
 /// Returns the entry after checking its dtype and shape, before anything is read.
 const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
                                         const fs::path& path) {
   const safetensors::Entry* entry = file.find("images");
-  if (entry == nullptr) fail("{}: no tensor 'images'; {}", path.string(), names_in(file));
+  if (entry == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& other : file.entries()) names.push_back(other.name);
+    fail("{}: no tensor 'images'; {}", path.string(), did_you_mean("images", names));
+  }
   if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
     fail("{}: 'images' must be F32, F16 or BF16, normalised, found {}", path.string(),
          entry->dtype);
@@ -113,7 +104,11 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   }
   const torch::NoGradGuard no_grad;
   const int64_t count = images_BCHW.size(0);
-  const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
+  int64_t batch = options.batch_size;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const bool couples = nn::couples_tokens(block.layer->router->evaluation_rule());
+    if (couples) batch = std::max<int64_t>(count, 1);
+  }
   Parts parts;
   int64_t begin = 0;
   do {  // Runs once even without an image, for the outputs' shapes.

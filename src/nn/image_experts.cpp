@@ -100,10 +100,6 @@ void ImageExpertsImpl::gather(const Group& group) {
   set_networks(std::exchange(all_, {}));
 }
 
-int64_t ImageExpertsImpl::outputs() const {
-  return networks_.front()->head->options.out_features();
-}
-
 ExpertMatrices ImageExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
   ExpertMatrices matrices;
   for (const at::Tensor& parameter : network(slot)->parameters()) {

@@ -158,7 +158,7 @@ MapExpertsImpl::Active MapExpertsImpl::activate(const at::Tensor& rows_KRCp,
 
 at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
   const int64_t experts = count(), rows = rows_KRCp.size(1), patch = options_.patch;
-  const int64_t kernel = options_.kernel, window = patch + kernel - 1;
+  const int64_t kernel = options_.kernel, window = options_.window();
   if (kernel == 1) {
     const at::Tensor x_KnC = rows_KRCp.transpose(2, 3).reshape({experts, -1, options_.channels});
     return at::bmm(x_KnC, w.view({experts, -1, options_.channels}).transpose(1, 2))
@@ -197,15 +197,6 @@ ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
       .gated = true};
 }
 
-int64_t MapExpertsImpl::outputs() const {
-  const int64_t window = options_.patch + options_.kernel - 1;
-  return options_.outputs * window * window;
-}
-
-double MapExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
-}
-
 ExpertsScript MapExpertsImpl::script_source() const {
   const int64_t side = options_.side, kernel = options_.kernel, border = kernel / 2;
   const bool whole = side <= kernel;
@@ -217,7 +208,7 @@ ExpertsScript MapExpertsImpl::script_source() const {
       fmt::arg("each", side / options_.patch), fmt::arg("map", side),
       fmt::arg("small", std::min(side, kernel)), fmt::arg("border_of_small", whole ? side : border),
       fmt::arg("last_middle", whole ? side : side - 1 - border),
-      fmt::arg("side", side + kernel - 1), fmt::arg("window", options_.patch + kernel - 1));
+      fmt::arg("side", side + kernel - 1), fmt::arg("window", options_.window()));
   return {.source = source, .mixes = true};
 }
 

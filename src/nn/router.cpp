@@ -170,14 +170,6 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
       .view_as(logits_TE);
 }
 
-at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generator& random,
-                                  const Group* parts) const {
-  const int64_t tokens = logits_TE.size(0), all = parts ? parts->size() * tokens : tokens;
-  at::Tensor of_own = noise(all, logits_TE.options(), random);
-  if (parts) of_own = of_own.narrow(0, parts->rank() * tokens, tokens);
-  return logits_TE + in_columns(of_own, options_.members);
-}
-
 at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
                              const at::Generator& random) const {
   const int64_t each = options_.experts / options_.members;
@@ -242,8 +234,11 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;
   if (noisy) {
-    record.noisy_logits_TE =
-        with_noise(record.logits_TE, random, record.of_part ? parts.get() : nullptr);
+    // A part has the noise that its tokens have in the whole batch.
+    const int64_t tokens = record.logits_TE.size(0), all = record.of_part ? parts->size() : 1;
+    const at::Tensor of_own = noise(all * tokens, record.logits_TE.options(), random)
+                                  .narrow(0, record.of_part ? parts->rank() * tokens : 0, tokens);
+    record.noisy_logits_TE = record.logits_TE + in_columns(of_own, options_.members);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
     record.noise_std = gaussian ? options_.noise_scale() : 0.0;
   }

@@ -33,7 +33,7 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   bool names_experts() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
-  int64_t outputs() const override;
+  int64_t outputs() const override { return networks_.front()->head->options.out_features(); }
   double flops_per_row() const override { return networks_.front()->flops(); }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
   ExpertsScript script_source() const override;

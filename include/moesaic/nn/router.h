@@ -124,9 +124,6 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
  private:
   /// Routes by the record's logits; `rule` says to which experts.
   Routing routed(const RoutingRecord& record, const RoutingRule& rule) const;
-  /// Adds noise to the logits of all tokens, or of this process' part of them.
-  at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random,
-                        const Group* parts) const;
   /// Returns the noise of each token's own experts, [T, E / M], of the logits' dtype.
   at::Tensor noise(int64_t tokens, const at::TensorOptions& options,
                    const at::Generator& random) const;

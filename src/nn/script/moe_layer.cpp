@@ -29,11 +29,6 @@ constexpr char kHalfToEven[] =
     "    if rest > 0.5 or (rest == 0.5 and rows % 2 == 1):\n"
     "        rows += 1";
 
-constexpr char kCapacity[] = R"(
-def capacity(self, tokens: int) -> int:
-    return {}
-)";
-
 // has_room(choice [T, k], gate [T, k]) -> bool [T, k]. A queue holds all first choices before the
 // second ones, each rank in the order of tokens or of first gates; a stable sort lays the queues
 // side by side. Every expert has one queue, or one for each group of tokens.
@@ -103,7 +98,8 @@ bool limited(const TokenChoiceOptions& rule) {
 /// Returns a method with the capacity of a group, see expert_capacity().
 template <class Options>
 std::string capacity_source(const Options& rule, int64_t k, int64_t rows, int64_t experts) {
-  if (rows > 0) return fmt::format(kCapacity, rows);
+  if (rows > 0)
+    return fmt::format("\ndef capacity(self, tokens: int) -> int:\n    return {}\n", rows);
   const bool up = rule.capacity_rounding == CapacityRounding::ceil;
   return fmt::format(kCapacityByFactor, fmt::arg("k", k), fmt::arg("experts", experts),
                      fmt::arg("factor", literal(rule.capacity_factor)),

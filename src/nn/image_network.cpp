@@ -47,6 +47,13 @@ ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const G
   return moments;
 }
 
+/// Fills `values` in place, uniform on +-1 / sqrt(fan_in).
+void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator) {
+  const torch::NoGradGuard no_grad;
+  const double bound = 1.0 / std::sqrt(static_cast<double>(fan_in));
+  values.uniform_(-bound, bound, std::move(generator));
+}
+
 }  // namespace
 
 at::Tensor shared_batch_norm(const at::Tensor& given, const std::shared_ptr<const Group>& parts,
@@ -70,17 +77,6 @@ at::Tensor shared_batch_norm(const at::Tensor& given, const std::shared_ptr<cons
       (x - of_channels(moments.mean_C, x)) * of_channels(scale_C, x) + of_channels(bias, x);
   return y.to(given.scalar_type());
 }
-
-namespace {
-
-/// Fills `values` in place, uniform on +-1 / sqrt(fan_in).
-void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator) {
-  const torch::NoGradGuard no_grad;
-  const double bound = 1.0 / std::sqrt(static_cast<double>(fan_in));
-  values.uniform_(-bound, bound, std::move(generator));
-}
-
-}  // namespace
 
 ConvolutionImpl::ConvolutionImpl(Maps& maps, ConvolutionOptions options,
                                  const at::Generator& generator)

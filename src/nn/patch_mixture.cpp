@@ -53,18 +53,6 @@ ExpertsScript PatchExpertsImpl::script_source() const {
                              "torch.mm(hidden, a)")};
 }
 
-namespace {
-
-/// Returns a routing of all patches to one expert, with gates of 1.
-Routing to_one_expert(const at::Tensor& x_Td) {
-  Routing routing;
-  routing.offsets = offsets_of_one_expert(x_Td.size(0), x_Td.device());
-  routing.token = at::arange(x_Td.size(0), x_Td.options().dtype(at::kInt));
-  return routing;
-}
-
-}  // namespace
-
 PatchMixtureImpl::PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator)
     : options_(std::move(options)) {
   experts = PatchExperts(options_.experts, generator);
@@ -90,7 +78,10 @@ PatchMixtureImpl::Output PatchMixtureImpl::of_patches(const at::Tensor& x_Bnd,
   Output out;
   at::Tensor y_To;
   if (moe.is_empty()) {
-    y_To = experts.ptr()->compute(x_Td, to_one_expert(x_Td), random).outputs;
+    Routing to_one_expert;
+    to_one_expert.offsets = offsets_of_one_expert(x_Td.size(0), x_Td.device());
+    to_one_expert.token = at::arange(x_Td.size(0), x_Td.options().dtype(at::kInt));
+    y_To = experts.ptr()->compute(x_Td, to_one_expert, random).outputs;
   } else {
     MoEOutput routed = moe->forward(x_Td, random);
     y_To = routed.y_Td;

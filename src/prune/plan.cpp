@@ -261,10 +261,6 @@ const MoEBlock* find_block(const std::vector<MoEBlock>& blocks, int64_t block) {
   return found == blocks.end() ? nullptr : &*found;
 }
 
-bool has_id(const std::vector<int64_t>& ascending, int64_t id) {
-  return std::binary_search(ascending.begin(), ascending.end(), id);
-}
-
 bool is_ascending(const std::vector<int64_t>& ids) {
   return std::is_sorted(ids.begin(), ids.end(), std::less_equal<>());
 }
@@ -322,9 +318,8 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerP
                        layer.experts);
   }
   const std::vector<int64_t> present = block->layer->kept();
-  const bool there = std::all_of(layer.kept.begin(), layer.kept.end(),
-                                 [&](int64_t id) { return has_id(present, id); });
-  if (layer.kept.empty() || !is_ascending(layer.kept) || !there) {
+  if (layer.kept.empty() || !is_ascending(layer.kept) ||
+      !std::includes(present.begin(), present.end(), layer.kept.begin(), layer.kept.end())) {
     return fmt::format("block {} cannot keep the experts {}; it has {}", layer.block,
                        fmt::join(layer.kept, ", "), fmt::join(present, ", "));
   }

@@ -306,31 +306,16 @@ bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {
 
 namespace {
 
-using script::Children, script::Unit;
-using torch::jit::Module;
-
 constexpr char kEmbedding[] = R"(
 def forward(self, images: Tensor) -> Tensor:
     x = torch.conv2d(images, self.weight, self.bias, [{patch_height}, {patch_width}])
     return x.flatten(2).transpose(1, 2)
 )";
 
-Module make_embedding(const Unit& unit, const torch::nn::Conv2dImpl& from, const Sides& patch) {
-  return script::make_module(unit, "PatchEmbedding", from, {},
-                             fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
-                                         fmt::arg("patch_width", patch.width)));
-}
-
 constexpr char kPositions[] = R"(
 def forward(self, x: Tensor) -> Tensor:
     return x + self.waves
 )";
-
-Module make_positions(const Unit& unit, const at::Tensor& waves) {
-  torch::nn::Module holder("positions");
-  holder.register_buffer("waves", waves);
-  return script::make_module(unit, "PositionWaves", holder, {}, kPositions);
-}
 
 std::string forward_source(const VMoE& from) {
   std::string source =
@@ -357,33 +342,36 @@ std::string forward_source(const VMoE& from) {
   return source;
 }
 
-Module make_vmoe(const Unit& unit, const VMoE& from) {
-  const VMoEConfig& config = from.settings();
-  Children blocks;
-  for (size_t block = 0; block < from.blocks->size(); ++block) {
-    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(from.blocks->ptr(block));
-    blocks.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
-  }
-  Children children = {{"embedding", make_embedding(unit, *from.embedding, config.patch_size)},
-                       {"blocks", script::make_module(unit, "Blocks", *from.blocks, blocks, "")},
-                       {"norm", script::make_layer_norm(unit, *from.norm)}};
-  if (from.position_waves().defined()) {
-    children.emplace_back("positions", make_positions(unit, from.position_waves()));
-  }
-  if (!from.head.is_empty()) children.emplace_back("head", script::make_linear(unit, *from.head));
-  if (!from.map_head.is_empty()) {
-    children.emplace_back("map_head", script::make_map_head(unit, *from.map_head.ptr()));
-  }
-  if (!from.pre_logits.is_empty()) {
-    children.emplace_back("pre_logits", script::make_linear(unit, *from.pre_logits));
-  }
-  return script::make_module(unit, "VMoE", from, children, forward_source(from));
-}
-
 }  // namespace
 
-std::optional<Module> VMoE::torchscript() const {
-  return make_vmoe(std::make_shared<torch::jit::CompilationUnit>(), *this);
+std::optional<torch::jit::Module> VMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  script::Children layers;
+  for (size_t block = 0; block < blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    layers.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
+  }
+  const Sides& patch = config_.patch_size;
+  const std::string embed = fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
+                                        fmt::arg("patch_width", patch.width));
+  script::Children children = {
+      {"embedding", script::make_module(unit, "PatchEmbedding", *embedding, {}, embed)},
+      {"blocks", script::make_module(unit, "Blocks", *blocks, layers, "")},
+      {"norm", script::make_layer_norm(unit, *norm)}};
+  if (position_waves_.defined()) {
+    torch::nn::Module holder("positions");
+    holder.register_buffer("waves", position_waves_);
+    children.emplace_back("positions",
+                          script::make_module(unit, "PositionWaves", holder, {}, kPositions));
+  }
+  if (!head.is_empty()) children.emplace_back("head", script::make_linear(unit, *head));
+  if (!map_head.is_empty()) {
+    children.emplace_back("map_head", script::make_map_head(unit, *map_head.ptr()));
+  }
+  if (!pre_logits.is_empty()) {
+    children.emplace_back("pre_logits", script::make_linear(unit, *pre_logits));
+  }
+  return script::make_module(unit, "VMoE", *this, children, forward_source(*this));
 }
 
 }  // namespace moesaic

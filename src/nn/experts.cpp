@@ -39,6 +39,18 @@ at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
   return at::cat(parts);
 }
 
+/// Returns what tokens get of the rows of a routing: outputs with their gates, embeddings without.
+ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
+  ExpertsOutput out;
+  out.y_To = combine(rows.outputs, routing);
+  if (rows.embeddings.defined()) {
+    Routing without_gates = routing;
+    without_gates.gate = at::ones_like(routing.gate);
+    out.embedding_Td = combine(rows.embeddings, without_gates);
+  }
+  return out;
+}
+
 }  // namespace
 
 at::Tensor own_values(const at::Tensor& parameter) {
@@ -59,17 +71,6 @@ double neuron_magnitude(const ExpertMatrices& expert) {
 ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
                                const at::Generator& random) {
   return combined(compute(x, routing, random), routing);
-}
-
-ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
-  ExpertsOutput out;
-  out.y_To = combine(rows.outputs, routing);
-  if (rows.embeddings.defined()) {
-    Routing without_gates = routing;
-    without_gates.gate = at::ones_like(routing.gate);
-    out.embedding_Td = combine(rows.embeddings, without_gates);
-  }
-  return out;
 }
 
 ExpertRows for_each_expert(

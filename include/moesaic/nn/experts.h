@@ -112,9 +112,6 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
                              const Routing* all, const BatchShare& share,
                              const at::Generator& random);
 
-/// Returns what tokens get of the rows of a routing: outputs with their gates, embeddings without.
-ExpertsOutput combined(const ExpertRows& rows, const Routing& routing);
-
 /// Runs `compute` on the rows of each expert apart, of rows [A, ...] in the routing's order, and
 /// concatenates what it returns, with zeros for rows without an expert. What it leaves undefined is
 /// left out. Waits for the offsets on the host; on the meta device the experts have as many rows.

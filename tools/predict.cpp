@@ -20,7 +20,6 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
-#include "moesaic/export/predict_images.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
 #include "verbs.h"

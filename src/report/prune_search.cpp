@@ -184,7 +184,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
   }
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointOptions whole = options;
-  whole.prune.keep = KeepSpec::keep_all();
+  whole.prune.keep = KeepSpec();
   PrunePlan ranking = plan_checkpoint(whole, checkpoint, *shape);
   std::vector<int64_t> blocks;
   for (const PruneLayerPlan& layer : ranking.layers) blocks.push_back(layer.block);

@@ -17,7 +17,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/nn/batch_norm.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/parallel/group.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"

@@ -22,8 +22,11 @@
 #include "moesaic/data/class_names.h"
 #include "moesaic/formats/image.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
+#include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/task.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/export/predict_images.h"
+#include "moesaic/export/predict.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

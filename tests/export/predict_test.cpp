@@ -5,7 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/recompute.h"
+#include "moesaic/nn/encoder_block.h"
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>

@@ -10,7 +10,7 @@
 
 #include "moesaic/base/memory.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -16,7 +16,6 @@
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/gated_mixture.h"
-#include "moesaic/nn/gru_mixture.h"
 #include "moesaic/ops/link.h"
 
 namespace moesaic {

@@ -15,7 +15,6 @@
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/models/one_layer.h"
-#include "moesaic/nn/latent_routing.h"
 #include "moesaic/nn/shallow_experts.h"
 
 namespace moesaic {

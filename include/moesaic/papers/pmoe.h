@@ -18,10 +18,9 @@
 #include "moesaic/config/sides.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/models/one_layer.h"
-#include "moesaic/nn/batch_norm.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/nn/map_experts.h"
 #include "moesaic/nn/patch_mixture.h"
-#include "moesaic/nn/wide_resnet.h"
 #include "moesaic/ops/route_expert_choice.h"
 
 namespace moesaic {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "moesaic/prune/criteria.h"
-#include "moesaic/prune/keep_spec.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/measurement.h"
 #include "moesaic/report/throughput.h"

@@ -12,7 +12,7 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/prune/expert_use.h"
+#include "moesaic/prune/criteria.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {

@@ -10,7 +10,6 @@
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/latent_routing.h"
 #include "moesaic/nn/shallow_experts.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/spherical_sgd.h"

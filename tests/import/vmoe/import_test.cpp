@@ -10,7 +10,7 @@
 #include "import/vmoe/fixture.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/export/info.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "support/tensors.h"

@@ -5,7 +5,7 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -10,7 +10,7 @@
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/packed_experts.h"
+#include "moesaic/nn/mlp_experts.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/mlp_experts.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/evaluation_points.h"
+#include "moesaic/report/evaluation_figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ std::shared_ptr<const Dataset> clustered() {
   ClusterMixtureConfig config;
   config.clusters = 3;
   config.test = 120;
-  ClusterExamples examples = cluster_examples(config, cluster_signals(config), "test", 0, config.test);
+  ClusterExamples examples =
+      cluster_examples(config, cluster_signals(config), "test", 0, config.test);
   DatasetInfo info;
   info.name = "clustered";
   info.classes = {"-1", "+1"};

@@ -20,7 +20,7 @@
 #include "moesaic/data/outside_images.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/report/evaluation_figures.h"
+#include "moesaic/report/figure.h"
 #include "moesaic/report/prune_search.h"
 #include "moesaic/train/calibrate.h"
 #include "moesaic/train/evaluate_checkpoint.h"

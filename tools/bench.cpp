@@ -28,7 +28,7 @@
 #include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/report/latency.h"
+#include "moesaic/report/throughput.h"
 #include "moesaic/train/run_data.h"
 #include "runtime.h"
 #include "together.h"

@@ -8,7 +8,7 @@
 #include "command_line.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/report/reproduce.h"
+#include "moesaic/report/experiment.h"
 #include "runtime.h"
 #include "together.h"
 #include "verbs.h"

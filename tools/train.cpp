@@ -19,7 +19,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/outside_images.h"
 #include "moesaic/parallel/launch.h"
-#include "moesaic/report/run_curve.h"
+#include "moesaic/report/figure.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/scaling.h"

@@ -5,16 +5,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/report/table.h"
+#include "moesaic/report/results.h"
 #include "moesaic/train/task.h"
-#include "plots/panels.h"
+#include "panels.h"
 
 namespace moesaic {
 namespace {
@@ -217,21 +216,18 @@ Figure search_figure(const PruneSearch& search, const std::string& stem) {
   const PrunePoint &whole = search.points.front(), &found = search.found();
   const double bar = whole.accuracy - 100.0 * search.max_drop;
   accuracies.push_back(bar);
-  Panel panel;
-  panel.blocks = {
-      data, fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters, found.accuracy)};
-  panel.commands = fmt::format(
-      "  set xlabel 'parameters that stay, %' textcolor rgb ink\n"
-      "  set ylabel 'accuracy, %' textcolor rgb ink\n"
-      "  set xrange {}\n  set yrange {}\n"
-      "  set key at graph 0, 1.03 left bottom horizontal Left reverse samplen 2 textcolor rgb ink\n"
-      "  plot {:.4f} with lines lc rgb colour_of(2) dt (6, 4) lw 2 title 'lowest allowed', \\\n"
-      "    data index first using 1:2 with linespoints lc rgb colour_of(1) lw 2 pt 7 ps 0.9 "
-      "title {}, \\\n"
-      "    data index first + 1 using 1:2 with points lc rgb colour_of(1) pt 6 ps 2.2 lw 2 "
-      "title 'chosen'\n",
-      padded_range(sizes), padded_range(accuracies), bar,
-      gnuplot_quoted("tried by " + search.method));
+  Panel panel{
+      fmt::format("{}{}  set xrange {}\n  set yrange {}\n"
+                  "  set key at graph 0, 1.03 left bottom horizontal Left reverse samplen 2 "
+                  "textcolor rgb ink\n",
+                  axis_label("x", "parameters that stay, %"), axis_label("y", "accuracy, %"),
+                  padded_range(sizes), padded_range(accuracies))};
+  panel.plots.push_back(fmt::format(
+      "{:.4f} with lines lc rgb colour_of(2) dt (6, 4) lw 2 title 'lowest allowed'", bar));
+  panel.plot(data, "using 1:2 with linespoints lc rgb colour_of(1) lw 2 pt 7 ps 0.9 title " +
+                       gnuplot_quoted("tried by " + search.method));
+  panel.plot(fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters, found.accuracy),
+             "using 1:2 with points lc rgb colour_of(1) pt 6 ps 2.2 lw 2 title 'chosen'");
   return panel_figure(stem, {panel}, {.width = 560, .height = 340});
 }
 

@@ -1,23 +1,228 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "run_rows.h"
+#include "experiment_run.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <filesystem>
-#include <utility>
+#include <mutex>
+#include <numeric>
+#include <system_error>
+#include <thread>
 
-#include "experiment_folder.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/difference.h"
+#include "moesaic/config/document.h"
 #include "moesaic/parallel/processes.h"
-#include "run_log.h"
 
 namespace moesaic {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+
+/// Adds to the "runs" of each those that only the other has: rows may join a folder.
+void join_runs(Json& before, Json& now) {
+  if (!before.is_object() || !before.contains("runs") || !before["runs"].is_object()) return;
+  const auto add = [](const Json& from, Json& to) {
+    for (const auto& [row, run] : from.items()) {
+      if (!to.contains(row)) to[row] = run;
+    }
+  };
+  add(before["runs"], now["runs"]);
+  add(now["runs"], before["runs"]);
+}
+
+/// Returns the folder, made if missing. Throws Error (usage) for an empty name, for a file, and for
+/// a folder with files but without the config.json of an experiment. The lock and time files of a
+/// call that failed early are ignored.
+fs::path made_folder(const fs::path& out) {
+  if (out.empty()) fail_usage("an experiment needs a folder; give --out");
+  check_folder_path(out, "--out");
+  if (path_exists(out) && !fs::exists(out / "config.json")) {  // That names the experiment.
+    for (const auto& entry : fs::directory_iterator(out)) {
+      const std::string name = entry.path().filename().string();
+      if (name == ".lock" || name == "elapsed.json") continue;
+      fail_usage("{}: there is something already that is not this experiment; give another --out",
+                 out.string());
+    }
+  }
+  std::error_code error;
+  create_folders(out, error);
+  if (error) fail("{}: cannot make the folder: {}", out.string(), error.message());
+  return fs::canonical(out);
+}
+
+/// Writes `settings` to the folder's config.json, or compares them with those in it, whose "runs"
+/// they join. Throws Error (usage) if they differ in what both have.
+void claim(const fs::path& folder, Json settings) {
+  const fs::path file = folder / "config.json";
+  if (fs::exists(file)) {
+    auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
+    if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+    if (*found == settings) return;
+    join_runs(*found, settings);
+    const std::vector<Difference> changed = differences(*found, settings);
+    if (!changed.empty()) {
+      fail_usage(
+          "{}: was made with other settings: {}; set back what changed or give another --out",
+          folder.string(), describe(changed));
+    }
+  }
+  write_atomic(file, settings.dump(2) + "\n");
+}
+
+/// The finished runs of an experiment in a file, from which it resumes: {"<row>#<index>": result}.
+class RunLog {
+ public:
+  /// Returns what is wrong with a row's entry, "" if nothing is.
+  using Check = std::function<std::string(const std::string& row, const Json& entry)>;
+
+  /// Reads the file if it exists. Invalid entries are dropped; then the file is kept as
+  /// <file>.damaged, and a warning says so.
+  RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
+    if (!fs::exists(file_)) return;
+    const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
+    Json found = find_json(text, kMaxListBytes).value_or(nullptr);
+    std::string problem = found.is_object() ? "" : "it is no JSON object";
+    if (!found.is_object()) found = Json::object();
+    for (const auto& [key, entry] : found.items()) {
+      const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
+      if (wrong.empty()) runs_[key] = entry;
+      if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
+    }
+    if (problem.empty()) return;
+    const fs::path kept = set_aside(file_, "damaged");
+    write();
+    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file_.string(),
+                problem, kept.filename().string());
+  }
+
+  /// Adds the entries of another file, if it is there, and deletes it.
+  void merge(const fs::path& file, const Check& check) {
+    if (!fs::exists(file)) return;
+    const RunLog other(file, check);
+    for (const auto& [key, entry] : other.runs_) runs_[key] = entry;
+    write();
+    fs::remove(file);
+  }
+
+  /// Returns the entry of a run, or nullptr if it is not finished.
+  const Json* find(const std::string& row, int64_t index) const {
+    const auto found = runs_.find(key_of(row, index));
+    return found == runs_.end() ? nullptr : &found->second;
+  }
+  /// Adds an entry. Thread-safe.
+  void add(const std::string& row, int64_t index, const Json& entry) {
+    const std::lock_guard lock(mutex_);
+    runs_[key_of(row, index)] = entry;
+    write();
+  }
+
+ private:
+  static std::string key_of(const std::string& row, int64_t index) {
+    return fmt::format("{}#{}", row, index);
+  }
+  void write() const { write_atomic(file_, Json(runs_).dump(1) + "\n"); }
+
+  fs::path file_;
+  std::mutex mutex_;
+  std::map<std::string, Json> runs_;
+};
+
+/// Makes run number `task` while `going()`; returns text for a progress bar, or nothing where it
+/// was ended.
+using MakeRun = std::function<std::optional<std::string>(size_t task, const Going& going)>;
+
+/// Makes runs of so many images: in parallel, one per thread, or `in_turn` those that take all
+/// threads and tell of their progress themselves. An exception of a run ends all runs.
+class RunPool {
+ public:
+  RunPool(const std::vector<int64_t>& images, const ReproduceOptions& options, bool in_turn,
+          const MakeRun& make)
+      : images_(images), options_(options), in_turn_(in_turn), make_(make), made_(images.size()) {
+    if (options.progress && !in_turn && !images.empty()) {
+      progress_.emplace(
+          ProgressOptions{.label = "runs",
+                          .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
+                          .unit = "images"});
+    }
+  }
+
+  /// Returns false if a signal stopped it.
+  bool run() {
+    std::vector<std::thread> threads;
+    const int wanted = options_.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
+    const auto side_by_side = std::min(static_cast<size_t>(wanted), images_.size());
+    if (in_turn_) work();
+    for (size_t i = 0; !in_turn_ && i < side_by_side; ++i) {
+      threads.emplace_back([this] {
+        omp_set_num_threads(1);  // Other threads already use the remaining cores.
+        work();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    if (progress_) progress_->finish();
+    return !ended_ && !stopped();
+  }
+
+ private:
+  bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
+
+  void work() {
+    try {
+      while (const std::optional<size_t> task = next()) {
+        const auto said = make_(*task, [&](int64_t images) { return going(*task, images); });
+        if (!said) throw Stopped{};
+        const std::lock_guard lock(mutex_);
+        advance(*task, images_[*task], *said);  // It may have ended early.
+      }
+    } catch (const Stopped&) {
+      ended_ = true;
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  bool going(size_t task, int64_t images) {
+    const std::lock_guard lock(mutex_);
+    advance(task, images);
+    return !error_ && !stopped();
+  }
+
+  void advance(size_t task, int64_t images, std::string_view note = {}) {
+    const int64_t more = images - std::exchange(made_[task], images);
+    if (progress_) progress_->advance(more, note);
+  }
+
+  std::optional<size_t> next() {
+    const std::lock_guard lock(mutex_);
+    if (taken_ == images_.size() || error_ || stopped()) return std::nullopt;
+    return taken_++;
+  }
+
+  const std::vector<int64_t>& images_;
+  const ReproduceOptions& options_;
+  const bool in_turn_;
+  const MakeRun& make_;
+  std::mutex mutex_;
+  std::vector<int64_t> made_;  ///< Images that each run has taken.
+  size_t taken_ = 0;
+  std::atomic<bool> ended_ = false;
+  std::exception_ptr error_;
+  std::optional<Progress> progress_;
+};
 
 constexpr int64_t kMostProcesses = 4096;
 
@@ -62,7 +267,7 @@ std::string snapshots_problem(const std::vector<Metric>& metrics,
 }
 
 /// Returns what is wrong with a run of a row that was read from a file.
-std::string record_problem(const FilledRow& row, const Json& entry) {
+std::string record_problem(const MeasuredRow& row, const Json& entry) {
   try {
     const RunRecord record = record_in(entry);
     std::string problem = measurement_problem(row.metrics, record.final);
@@ -74,7 +279,7 @@ std::string record_problem(const FilledRow& row, const Json& entry) {
 }
 
 /// Returns "<row>: <metric> <value>" for the progress bar.
-std::string headline(const FilledRow& row, const RunRecord& record) {
+std::string headline(const MeasuredRow& row, const RunRecord& record) {
   for (const Metric& metric : row.metrics) {
     const auto found = record.final.numbers.find(metric.name);
     if (found == record.final.numbers.end()) continue;
@@ -93,18 +298,19 @@ class SharedRuns {
           return found == filled_.end() ? "" : record_problem(*found->second, entry);
         }) {
     runs.for_each_filled(
-        [&](const ReadyRow&, const FilledRow& filled) { filled_[filled.name] = &filled; });
+        [&](const ReadyRow&, const MeasuredRow& filled) { filled_[filled.name] = &filled; });
     if (leads()) {
-      folder_.emplace(options.out);
+      const fs::path folder = made_folder(options.out);
+      lock_.emplace(folder);
       remove_leftovers(options.out);
-      folder_->claim(runs.settings);
+      claim(folder, runs.settings);
       // What others made before a call was killed.
       RunLog log(file_of(0), check_);
       for (int64_t rank = 1; rank < kMostProcesses; ++rank) log.merge(file_of(rank), check_);
     }
     wait();
     log_.emplace(file_of(0), check_);
-    if (!leads()) log_->write_apart(file_of(rank()));
+    if (!leads()) own_.emplace(file_of(rank()), check_);
     wait();  // All of them know the same runs.
   }
 
@@ -124,8 +330,8 @@ class SharedRuns {
 
   std::vector<MeasuredRow> rows() const {
     std::vector<MeasuredRow> rows;
-    runs_.for_each_filled([&](const ReadyRow& row, const FilledRow& filled) {
-      rows.push_back({filled.name, filled.metrics, {}, filled.earlier_phases});
+    runs_.for_each_filled([&](const ReadyRow& row, const MeasuredRow& filled) {
+      rows.push_back(filled);
       for (int64_t i = 0; i < row.runs; ++i) {
         rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
       }
@@ -146,7 +352,7 @@ class SharedRuns {
 
   /// Returns whether a run is in the log, with all rows that it fills.
   bool is_made(const ReadyRow& row, int64_t index) const {
-    return std::all_of(row.fills.begin(), row.fills.end(), [&](const FilledRow& filled) {
+    return std::all_of(row.fills.begin(), row.fills.end(), [&](const MeasuredRow& filled) {
       return log_->find(filled.name, index) != nullptr;
     });
   }
@@ -163,11 +369,10 @@ class SharedRuns {
         images.push_back(row.images);
       }
     }
-    const auto make = [&](size_t task, const Going& going) {
+    const MakeRun make = [&](size_t task, const Going& going) {
       return make_run(*missing[task].first, missing[task].second, going);
     };
-    return runs_.on_disk ? make_runs_in_turn(missing.size(), options_, make)
-                         : make_runs(images, options_, make);
+    return RunPool(images, options_, runs_.on_disk, make).run();
   }
 
   std::optional<std::string> make_run(const ReadyRow& row, int64_t index, const Going& going) {
@@ -176,8 +381,8 @@ class SharedRuns {
     }
     const std::optional<MadeRun> made = row.make(index, going);
     if (!made) return std::nullopt;
-    for (const FilledRow& filled : row.fills) {
-      log_->add(filled.name, index, to_json(made->at(filled.name)));
+    for (const MeasuredRow& filled : row.fills) {
+      (own_ ? *own_ : *log_).add(filled.name, index, to_json(made->at(filled.name)));
     }
     return headline(row.fills.back(), made->at(row.fills.back().name));
   }
@@ -185,9 +390,9 @@ class SharedRuns {
   const ReadyRuns& runs_;
   const ReproduceOptions& options_;
   RunLog::Check check_;
-  std::map<std::string, const FilledRow*> filled_;
-  std::optional<ExperimentFolder> folder_;
-  std::optional<RunLog> log_;
+  std::map<std::string, const MeasuredRow*> filled_;
+  std::optional<LockFile> lock_;
+  std::optional<RunLog> log_, own_;  ///< What is made, and what another process than 0 adds.
 };
 
 }  // namespace

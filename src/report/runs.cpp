@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "experiment_run.h"
@@ -15,20 +15,183 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/experiment.h"
-#include "moesaic/report/table.h"
 #include "moesaic/train/run_plan.h"
-#include "run_rows.h"
-#include "sweep_runs.h"
 
 namespace moesaic {
 namespace {
 
+constexpr size_t kMaxRows = 10000;
+
+PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string& separator) {
+  row.name += (row.name.empty() ? "" : separator) + point.name;
+  if (!point.set.is_null()) row.sets.push_back(point.set);
+  row.runs = point.runs.value_or(row.runs);
+  row.earlier.insert(point.earlier.begin(), point.earlier.end());
+  return row;
+}
+
+/// Returns the first name that is in the list twice.
+std::optional<std::string> repeated(const std::vector<std::string>& names) {
+  std::set<std::string> unique;
+  for (const std::string& name : names) {
+    if (!unique.insert(name).second) return name;
+  }
+  return std::nullopt;
+}
+
+ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row) {
+  if (std::find(rows.begin(), rows.end(), row) != rows.end()) return {};
+  return {fmt::format("there is no row '{}'; {}", row, did_you_mean(row, rows)),
+          {"ratios", "plots"}};
+}
+
+/// Returns what is wrong with curves that have no row of some size.
+ConfigProblem size_problem(const std::vector<std::string>& rows, const std::string& curve,
+                           const std::vector<double>& sizes) {
+  for (const double x : sizes) {
+    ConfigProblem problem = row_problem(rows, row_of_size(curve, x));
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::vector<std::string> names_of_rows(const RunsConfig& config) {
+  if (config.sweep.is_given()) return sweep_rows(config);
+  std::vector<std::string> names;
+  for (const PlannedRow& row : planned_rows(config)) {
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+ConfigProblem grid_problem(const RunsConfig& config) {
+  for (const char* key : {"whole", "by_layer", "criteria", "replace", "images", "finetuned",
+                          "recover", "throughput", "export", "kept"}) {
+    if (config.source.find(key) == nullptr) continue;
+    return {fmt::format("'{}' is for networks that are pruned: give 'keep', too", key), {key}};
+  }
+  size_t rows = 1;
+  for (size_t i = 0; i < config.grid.size(); ++i) {
+    if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
+    rows = std::min(rows * config.grid[i].size(), kMaxRows + 1);
+  }
+  if (rows > kMaxRows) return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
+  if (!config.rows.empty() || !config.grid.empty()) return {};
+  return {"there is neither a grid nor a row, nor 'keep'", {"rows", "grid"}};
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const PlotConfig& config) {
+  const bool of_sizes = config.kind == "lines" || config.kind == "map";
+  if (of_sizes != !config.series.empty() || of_sizes != !config.x.empty()) {
+    return {of_sizes ? fmt::format("a plot of kind '{}' needs series and x", config.kind)
+                     : "series and x are for plots of kind 'lines' and 'map'",
+            {"series", "x", "kind"}};
+  }
+  if (config.kind != "scatter" || config.metrics.size() == 2) return {};
+  return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
+          {"metrics"}};
+}
+
+ConfigProblem config_problem(const FitConfig& config) {
+  std::set<double> places;
+  for (const auto& [row, x] : config.x) places.insert(x);
+  if (places.size() > 1) return {};
+  return {fmt::format("a fit needs rows at two values of x or more, found {}", places.size()),
+          {"x"}};
+}
+
+ConfigProblem config_problem(const SnapshotConfig& config) {
+  for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
+                                             std::tuple("metric", "converged", &config.converged),
+                                             std::tuple("probe", "probes", &config.probes)}) {
+    const auto name = repeated(*names);
+    if (name) return {fmt::format("the {} '{}' is listed twice", what, *name), {setting}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const RunsConfig& config) {
+  ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
+  if (!problem.empty()) return problem;
+  std::vector<std::string> names = names_of_rows(config);
+  for (const std::string& name : names) {
+    if (one_line(name, name.size()) != name) {
+      return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
+              {"rows", "grid"}};
+    }
+  }
+  if (const auto name = repeated(names)) {
+    return {fmt::format("two rows are called '{}'", *name),
+            {"rows", "grid", "keep", "criteria", "by_layer"}};
+  }
+  if (const auto probe = repeated(config.probes)) {
+    return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
+  }
+  for (const FitConfig& fit : config.fits) {
+    for (const auto& [row, x] : fit.x) {
+      problem = row_problem(names, row);
+      if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
+    }
+  }
+  for (const FitConfig& fit : config.fits) names.push_back(fit.name);
+  for (const PlotConfig& plot : config.plots) {
+    for (const std::string& curve : plot.series) {
+      problem = size_problem(names, curve, plot.x);
+      if (!problem.empty()) return problem;
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) {
+    for (const std::string& side : {ratio.over, ratio.under}) {
+      problem = ratio.reaches ? size_problem(names, side, ratio.x) : row_problem(names, side);
+      if (!problem.empty()) return problem;
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
+  for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
+    if (config.sweep.is_given() && is_row_of_some_sweep(config, row)) names.push_back(row);
+  }
+  return paper_problem(config.paper, names);
+}
+
+std::vector<std::string> PlannedRow::names() const {
+  std::set<std::string> unique;
+  for (const auto& [phase, row] : earlier) unique.insert(row);
+  std::vector<std::string> names(unique.begin(), unique.end());
+  names.push_back(name);
+  return names;
+}
+
+std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
+  PlannedRow empty{"", {}, config.runs};
+  if (!config.set.is_null()) empty.sets.push_back(config.set);
+  std::vector<PlannedRow> rows;
+  for (const RowConfig& row : config.rows) {
+    rows.push_back(with_point(empty, row, config.separator));
+  }
+  std::vector<PlannedRow> grid(config.grid.empty() ? 0 : 1, empty);
+  for (const std::vector<RowConfig>& axis : config.grid) {
+    std::vector<PlannedRow> finer;
+    for (const PlannedRow& row : grid) {
+      for (const RowConfig& point : axis) {
+        finer.push_back(with_point(row, point, config.separator));
+      }
+    }
+    grid = std::move(finer);
+  }
+  rows.insert(rows.end(), grid.begin(), grid.end());
+  return rows;
+}
+
+namespace {
+
 using Json = nlohmann::ordered_json;
 
-/// Refuses arguments of the command line that every row's own settings replace, and warns of those
-/// that some rows' do.
-void check_arguments(const RunsConfig& config) {
-  const std::vector<PlannedRow> rows = planned_rows(config);
+/// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
+/// and warns of those that some rows' do.
+std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
+  std::vector<PlannedRow> rows = planned_rows(config);
   std::map<std::string, std::vector<std::string>> lost;
   for (const PlannedRow& row : rows) {
     for (const std::string& argument : lost_arguments(config, row)) {
@@ -45,13 +208,14 @@ void check_arguments(const RunsConfig& config) {
     log_warning("{}: {} of {} rows set this themselves and keep theirs, the first is '{}'",
                 argument, names.size(), rows.size(), names.front());
   }
+  return rows;
 }
 
 /// Checks what an experiment says of rows, phases and metrics against those that its runs have.
 class RunsCheck {
  public:
   RunsCheck(const RunsConfig& config, const ReadyRuns& runs) : config_(config) {
-    runs.for_each_filled([&](const ReadyRow&, const FilledRow& row) {
+    runs.for_each_filled([&](const ReadyRow&, const MeasuredRow& row) {
       names_.push_back(row.name);
       add(row.metrics, final_);
       add(row.snapshot_metrics, curves_);
@@ -150,32 +314,25 @@ class RunsCheck {
   std::vector<Metric> final_, curves_;
 };
 
-ReadyRow ready_row(const PlannedRow& row, ExperimentRun planned, Datasets& datasets) {
-  const auto run = std::make_shared<const ExperimentRun>(std::move(planned));
-  ReadyRow ready{
-      .name = row.name, .fills = run->earlier, .runs = row.runs, .images = run->images()};
-  ready.fills.push_back({row.name, run->metrics, run->snapshot_metrics});
-  for (FilledRow& filled : ready.fills) filled.earlier_phases = run->earlier_phases;
-  ready.make = [run, &datasets](int64_t index, const Going& going) {
-    return make_run(*run, index, datasets, going);
-  };
-  return ready;
-}
-
 /// Plans the rows of a grid, and checks what is to be measured and drawn of them.
 ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
                      Datasets& datasets) {
-  check_arguments(config);
   Json runs = Json::object(), earlier = Json::object();
   ReadyRuns ready{.stages = std::vector<std::vector<ReadyRow>>(1)};
   std::vector<std::string> phases;
-  for (PlannedRow& row : planned_rows(config)) {
-    ExperimentRun run = plan_run(row, config, datasets);
-    run.device = options.device;
-    runs[row.name] = to_json(run.config);
+  for (const PlannedRow& row : checked_rows(config)) {
+    const auto run = std::make_shared<ExperimentRun>(plan_run(row, config, datasets));
+    run->device = options.device;
+    runs[row.name] = to_json(run->config);
     if (!row.earlier.empty()) earlier[row.name] = row.earlier;
-    for (const PhaseConfig& phase : run.config.phases) phases.push_back(phase.name);
-    ready.stages[0].push_back(ready_row(row, std::move(run), datasets));
+    for (const PhaseConfig& phase : run->config.phases) phases.push_back(phase.name);
+    ready.stages[0].push_back({.name = row.name,
+                               .fills = run->fills,
+                               .runs = row.runs,
+                               .images = run->images(),
+                               .make = [run, &datasets](int64_t index, const Going& going) {
+                                 return make_run(*run, index, datasets, going);
+                               }});
   }
   const RunsCheck check(config, ready);
   check.phases(phases);
@@ -192,10 +349,9 @@ ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
 
 std::string plan_rows_of(const RunsConfig& config) {
   if (config.sweep.is_given()) return plan_of_sweep(config);
-  check_arguments(config);
   TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
-  for (const PlannedRow& row : planned_rows(config)) {
+  for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);
     const std::shared_ptr<Model> model = build_initial_shape(run);
     int64_t updates = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/sweep.h"
+#include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,19 +7,14 @@
 #include <algorithm>
 #include <cctype>
 
+#include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/train/run_plan.h"
-#include "sweep_runs.h"
 
 namespace moesaic {
 namespace {
-
-template <class T>
-bool contains(const std::vector<T>& list, const T& item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
-}
 
 /// Whether the name is that of a number of experts, "keep4".
 bool is_count(const std::string& name) {
@@ -71,18 +66,18 @@ int64_t experts_of_group(const Model& model) {
 std::vector<SweepSize> sizes_of(const SweepConfig& config, const Model& model, int64_t experts) {
   std::vector<int64_t> counts = config.keep;
   // What pruning saves is told of the whole network's cost.
-  if (std::find(counts.begin(), counts.end(), experts) == counts.end()) {
-    counts.insert(counts.begin(), experts);
-  }
+  if (std::ranges::count(counts, experts) == 0) counts.insert(counts.begin(), experts);
   std::vector<SweepSize> sizes;
   for (const int64_t keep : counts) {
     if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
-    sizes.push_back({sweep_size(keep), keep, fmt::format("{} of {}", keep, experts)});
-    if (keep < experts) check_keep(model, keep_of(config, sizes.back()));
+    sizes.push_back(
+        {sweep_size(keep), keep, fmt::format("{} of {}", keep, experts), KeepSpec::count(keep)});
+    sizes.back().keep.leave_whole(config.whole);
+    if (keep < experts) check_keep(model, sizes.back().keep);
   }
   for (const LayerChoice& choice : config.by_layer) {
     const KeepSpec keep = KeepSpec::from_value(choice.keep);
-    sizes.push_back({choice.name, 0, choice_text(choice.name, keep, model)});
+    sizes.push_back({choice.name, 0, choice_text(choice.name, keep, model), keep});
   }
   return sizes;
 }
@@ -147,8 +142,8 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
     return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",
             {"keep"}};
   }
-  if (sweep.exported && (!contains(sweep.keep, sweep.exported->keep) ||
-                         !contains(sweep.criteria, sweep.exported->criterion))) {
+  if (sweep.exported && (std::ranges::count(sweep.keep, sweep.exported->keep) == 0 ||
+                         std::ranges::count(sweep.criteria, sweep.exported->criterion) == 0)) {
     return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
                         sweep.exported->keep, sweep.exported->criterion),
             {"export.keep", "export.criterion", "keep", "criteria"}};
@@ -172,7 +167,8 @@ std::vector<std::string> sweep_rows(const RunsConfig& config) {
 bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
   const size_t slash = std::min(row.find('/'), row.size());
   const std::string size = row.substr(0, slash);
-  return slash < row.size() && contains(criterion_names(), row.substr(slash + 1)) &&
+  const std::vector<std::string> names = criterion_names();
+  return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
          (is_count(size) || is_argument(config.source, "by_layer") ||
           std::any_of(config.sweep.by_layer.begin(), config.sweep.by_layer.end(),
                       [&](const LayerChoice& choice) { return choice.name == size; }));
@@ -181,9 +177,9 @@ bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
 const std::vector<Metric>& sweep_metrics(bool of_network) {
   // Those that are optional are of the first run alone, or follow from all rows.
   static const std::vector<Metric> of_networks = {
-      {"accuracy", "test accuracy, %"},
+      {"accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0},
       {"accuracy_lost", "test accuracy lost, points", 2, false, /*optional=*/true},
-      {"accuracy_recovered", "test accuracy after recovery, %"},
+      {"accuracy_recovered", "test accuracy after recovery, %", 2, false, false, 0.0, 100.0},
       {"accuracy_lost_recovered", "test accuracy lost after recovery, points", 2, false, true},
       {"parameters", "parameters", 2, false, true},
       {"flops", "FLOPs an image"},
@@ -192,20 +188,9 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       {"parameters_pruned", "parameters pruned, %", 2, false, true},
       {"flops_saved", "FLOPs saved, %", 2, false, true},
       {"time_saved", "forward time saved, %", 2, false, true}};
-  static const std::vector<Metric> of_phases = {{"test_accuracy", "test accuracy, %"}};
+  static const std::vector<Metric> of_phases = {
+      {"test_accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0}};
   return of_network ? of_networks : of_phases;
-}
-
-KeepSpec keep_of(const SweepConfig& config, const SweepSize& size) {
-  if (size.count > 0) {
-    KeepSpec keep = KeepSpec::count(size.count);
-    keep.leave_whole(config.whole);
-    return keep;
-  }
-  const auto found =
-      std::find_if(config.by_layer.begin(), config.by_layer.end(),
-                   [&](const LayerChoice& choice) { return choice.name == size.name; });
-  return KeepSpec::from_value(found->keep);
 }
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {

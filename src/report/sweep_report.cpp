@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/sweep_report.h"
-
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,12 +9,13 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/problem.h"
-#include "report_text.h"
+#include "moesaic/report/runs_report.h"
+#include "panels.h"
 
 namespace moesaic {
 namespace {
 
-constexpr int64_t kTerminalColumns = 100;
+constexpr size_t kTerminalColumns = 100;
 
 /// Returns the mean over the runs and, of several, their standard deviation; "-" without a row.
 std::string percent(const Results& results, const std::string& row, const char* metric) {
@@ -98,7 +98,9 @@ std::string accuracy_texts(const SweepPlan& plan, const Results& results) {
   for (const std::string& criterion : plan.criteria) {
     std::vector<std::string> wider = group;
     wider.push_back(criterion);
-    if (!group.empty() && accuracy_table(plan, wider, results).width() > kTerminalColumns) flush();
+    // Its numbers are aligned right, so that all lines are as long.
+    const size_t width = accuracy_table(plan, wider, results).text().find('\n');
+    if (!group.empty() && width > kTerminalColumns) flush();
     group.push_back(criterion);
   }
   flush();
@@ -155,7 +157,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
     return accuracy_table(plan, plan.criteria, of).markdown();
   };
   std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
-                                 experiment.description, scale_text(experiment), results.seconds);
+                                 experiment.description, experiment.scale_text(), results.seconds);
   text += phase_table(plan, results).markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
@@ -177,7 +179,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
                                                   : "No paper has this task.",
                       results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
-                      table_command(experiment));
+                      experiment.command());
   return text;
 }
 
@@ -195,13 +197,160 @@ std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
   text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
                       largest_text(plan, results, criterion),
                       cost_table(plan, results, criterion).text());
-  text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");
+  std::string model;
   if (plan.exported) {
-    text += summary_line("model", (out / kSweepModel).string());
-    text += summary_line("", exported_sentence(plan, results));
+    model = summary_line("model", (out / kSweepModel).string()) +
+            summary_line("", exported_sentence(plan, results));
   }
-  return text + summary_line("report", (out / "report.md").string()) +
-         summary_line("results", (out / "results.json").string());
+  return text + "\n" + files_summary(out, 1, model);
+}
+
+namespace {
+
+constexpr const char* kSweepStyle = R"(  array marker[6] = [7, 5, 9, 13, 11, 15]
+  marker_of(c) = marker[1 + (c - 1) % 6]
+  set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) . choices \
+    textcolor rgb ink offset 0, -0.7
+  set offsets graph 0.04, graph 0.04, 0, 0
+  set key at graph -0.01, 1.04 left bottom vertical maxrows rows Left reverse samplen 2.4 \
+    spacing 1.1 textcolor rgb ink
+  pruned(c) = column(2 + 7 * (c - 1))
+  # Bars at one place stand side by side.
+  beside(c, half) = pruned(c) + span * (c + half - words(criteria) / 2.0) / 60
+  entry(c, which) = column(2 + 7 * (c - 1) + which)
+  low(c, which) = within(entry(c, which) - entry(c, which + 1))
+  high(c, which) = within(entry(c, which) + entry(c, which + 1))
+  heading(text) = sprintf('{/:Bold %s}', text)
+  # The names of more than four criteria are too long for two columns.
+  named(text) = words(criteria) > 4 ? sprintf('{/*0.85 %s}', text) : text
+  set label 1 heading('Accuracy after pruning') at graph 0, 1.08 + 0.093 * rows left \
+    textcolor rgb ink
+  set ylabel 'test accuracy, %' textcolor rgb ink
+  set yrange [*:* < 100]
+)";
+
+constexpr const char* kAccuracyPlots =
+    R"(for [c=1:words(criteria)] data index 0 using (beside(c, 0)):(entry(c, 3)):(low(c, 3)):(high(c, 3)) \
+         with yerrorlines lc rgb colour_of(c) lw 2 pt marker_of(c) ps 0.8 \
+         title named(word(criteria, c)), \
+       for [c=1:words(criteria)] data index 0 using (beside(c, -0.5)):(entry(c, 1)):(low(c, 1)):(high(c, 1)) \
+         with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker_of(c) - 1 ps 0.8 notitle, \
+       for [c=1:chosen] data index 1 using (beside(c, 0)):(entry(c, 3)):(low(c, 3)):(high(c, 3)) \
+         with yerrorbars lc rgb colour_of(c) lw 2 pt marker_of(c) ps 1.3 notitle, \
+       for [c=1:chosen] data index 1 using (beside(c, -0.5)):(entry(c, 1)):(low(c, 1)):(high(c, 1)) \
+         with yerrorbars lc rgb colour_of(c) lw 2 pt marker_of(c) - 1 ps 1.3 notitle, \
+       NaN with lines lc rgb ink lw 2 title named('with recovery'), \
+       NaN with lines lc rgb ink lw 2 dt (6, 4) title named('without recovery'))";
+
+constexpr const char* kCostStyle =
+    R"(  set label 1 heading('Cost, experts ranked by ' . word(criteria, 1))
+  set ylabel "fraction of the network\nwith " . whole . ', %' textcolor rgb ink
+  set yrange [0:*]
+)";
+
+constexpr const char* kCostPlots =
+    R"(data index 0 using (pruned(1)):(entry(1, 5)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
+         title 'FLOPs an image', \
+       data index 0 using (pruned(1)):(entry(1, 6)) with linespoints lc rgb colour_of(5) lw 2 \
+         pt 5 ps 0.8 title 'forward time', \
+       for [c=1:chosen > 0] data index 1 using (pruned(1)):(entry(1, 5)) \
+         with points lc rgb ink lw 2 pt 7 ps 1.3 notitle, \
+       for [c=1:chosen > 0] data index 1 using (pruned(1)):(entry(1, 6)) \
+         with points lc rgb colour_of(5) lw 2 pt 5 ps 1.3 notitle)";
+
+/// Returns "a", "b" and so on, by which the axis calls the choices by layer; "a1" follows "z".
+std::string letter_of(int choice) {
+  const std::string letter(1, static_cast<char>('a' + choice % 26));
+  return choice < 26 ? letter : letter + std::to_string(choice / 26);
+}
+
+/// Returns the line of one size: what every criterion came to.
+std::string data_line(const SweepPlan& plan, const SweepSize& size, const Results& results) {
+  std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
+  for (const std::string& criterion : plan.criteria) {
+    const std::string row = sweep_row(size.name, criterion);
+    const auto value = [&](const char* metric) { return sweep_value(results, row, metric); };
+    const auto spread = [&](const char* metric) {
+      return results.find(row, metric)->std.value_or(0.0);
+    };
+    text += fmt::format("\t{:.3f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}",
+                        value("parameters_pruned"), value("accuracy"), spread("accuracy"),
+                        value("accuracy_recovered"), spread("accuracy_recovered"),
+                        100.0 - value("flops_saved"), 100.0 - value("time_saved"));
+  }
+  return text + "\n";
+}
+
+std::string data_heading(const SweepPlan& plan) {
+  std::string text = "# experts";
+  for (const std::string& criterion : plan.criteria) {
+    for (const char* what : {"parameters pruned, %", "accuracy, %", "std", "recovered, %", "std",
+                             "FLOPs, %", "forward time, %"}) {
+      text += fmt::format("\t{}: {}", criterion, what);
+    }
+  }
+  return text + "\n";
+}
+
+/// A tic where the first criterion's marker stands, for all markers that have the same text.
+struct SweepTic {
+  std::string percent, sizes;
+  double place = 0.0;
+};
+
+}  // namespace
+
+Figure sweep_figure(const SweepPlan& plan, const Results& results) {
+  // Numbers of experts are a block and choices by layer, which the axis calls by letters, another.
+  std::string counts = data_heading(plan), choices, lines, tics;
+  std::vector<SweepTic> places;
+  int letters = 0;
+  double most_pruned = 0.0;
+  for (const SweepSize& size : plan.sizes) {
+    (size.count > 0 ? counts : choices) += data_line(plan, size, results);
+    std::string name = std::to_string(size.count);
+    if (size.count == 0) {
+      name = letter_of(letters++);
+      lines += " . \"\\n\" . " + plot_name(name + ": " + size.text);
+    }
+    const double pruned =
+        sweep_value(results, sweep_row(size.name, plan.criteria.front()), "parameters_pruned");
+    most_pruned = std::max(most_pruned, pruned);
+    const std::string percent = fmt::format("{:.0f}", pruned);
+    const auto same = std::ranges::find(places, percent, &SweepTic::percent);
+    if (same == places.end()) {
+      places.push_back({percent, name, pruned});
+    } else {
+      same->sizes += ", " + name;
+    }
+  }
+  for (const auto& [percent, sizes, place] : places) {
+    tics += fmt::format("{}\"{}\\n{}\" {:.3f}", tics.empty() ? "" : ", ", percent, sizes, place);
+  }
+  const bool bars = results.rows.front().runs > 1;
+  // The figure grows for the lines of choices under the axis and for those of the key above it.
+  constexpr int kLine = 18, kRows = 3;
+  const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
+  const std::string head = fmt::format(
+      "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
+      "  span = {:.3f}\n  rows = {}\n  set errorbars {}\n  set xtics ({})\n",
+      fmt::join(plan.criteria, " "), plan.experts, lines, letters == 0 ? 0 : plan.criteria.size(),
+      plot_name(largest_text(plan, results, plan.criteria.front())), bars ? most_pruned : 0.0, rows,
+      bars ? "0.5" : "0", tics);
+  const Metric& accuracy = *find_metric(sweep_metrics(/*of_network=*/true), "accuracy");
+  std::vector<std::string> blocks = {counts};
+  if (letters > 0) blocks.push_back(choices);
+  return panel_figure("figure",
+                      {{head + range_commands(accuracy) + kSweepStyle, {kAccuracyPlots}, blocks},
+                       {kCostStyle, {kCostPlots}}},
+                      {.columns = 2,
+                       .width = 355,
+                       .height = 225,
+                       .left = 96,
+                       .right = 29,
+                       .top = 112 + kLine * (rows - kRows),
+                       .bottom = 113 + kLine * letters,
+                       .gap_x = 125});
 }
 
 }  // namespace moesaic

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sweep_runs.h"
+#include "experiment_run.h"
 
 #include <fmt/format.h>
 #include <torch/script.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
-#include <utility>
 
-#include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
@@ -54,15 +51,6 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
   return networks;
 }
 
-void check_finetuned(const RunsConfig& config) {
-  const std::string& finetuned = config.sweep.finetuned;
-  if (finetuned.empty() || path_exists(finetuned)) return;
-  fail_usage(
-      "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to train "
-      "it here",
-      place_of(config.source, {"finetuned"}), finetuned, nearest_sibling(finetuned));
-}
-
 /// Returns the settings of the folder: numbers to keep and criteria may join what is there, and
 /// choices by layer of other names.
 nlohmann::ordered_json folder_settings(const RunsConfig& config) {
@@ -84,8 +72,7 @@ nlohmann::ordered_json folder_settings(const RunsConfig& config) {
 }
 
 MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
-  return *std::find_if(rows.begin(), rows.end(),
-                       [&](const MeasuredRow& row) { return row.name == name; });
+  return *std::ranges::find(rows, name, &MeasuredRow::name);
 }
 
 /// Trains a network with each seed, prunes it, recovers what is left and measures all of them.
@@ -237,7 +224,7 @@ class Sweep {
     data = at_place(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
     std::vector<const Probe*> list;
     for (const std::string& name : names) list.push_back(&probes().at(name));
-    return measured(train_, {{{"test", data}}, objective_name(phase)}, list, model, 0,
+    return measured(train_, {{{"test", data}}, objective_name(phase), list}, model, 0,
                     [this](int64_t, int64_t) { return go_on(); })
         .numbers;
   }
@@ -270,7 +257,7 @@ class Sweep {
     }
     options.out = out;
     options.prune.criterion = network.criterion;
-    options.prune.keep = keep_of(config_, network.size);
+    options.prune.keep = network.size.keep;
     options.prune.replace = config_.replace;
     options.prune.seed = static_cast<uint64_t>(train_.seed + index);
     options.calibrate = [&](const Checkpoint&, Model& model) {
@@ -353,7 +340,13 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
 
 ReadyRuns ready_sweep(const RunsConfig& config, const ReproduceOptions& options,
                       Datasets& datasets) {
-  check_finetuned(config);
+  const std::string& finetuned = config.sweep.finetuned;
+  if (!finetuned.empty() && !path_exists(finetuned)) {
+    fail_usage(
+        "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to "
+        "train it here",
+        place_of(config.source, {"finetuned"}), finetuned, nearest_sibling(finetuned));
+  }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
   ReadyRow train{.name = "train", .runs = config.runs};
   for (const PhaseConfig& phase : sweep->train().phases) {

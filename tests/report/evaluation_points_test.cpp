@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/evaluation_points.h"
+#include "moesaic/report/evaluation_figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

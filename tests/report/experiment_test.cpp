@@ -6,9 +6,7 @@
 #include <algorithm>
 
 #include "moesaic/base/file.h"
-#include "moesaic/report/reproduce.h"
 #include "moesaic/report/runs.h"
-#include "moesaic/report/samples.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/reproduce.h"
+#include "moesaic/report/experiment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/report/reproduce.h"
+#include "moesaic/report/experiment.h"
 #include "report/sweep_fixture.h"
 
 namespace moesaic::sweep_test {

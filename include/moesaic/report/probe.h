@@ -11,7 +11,7 @@
 #include "moesaic/base/registry.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/report/measurement.h"
+#include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {

@@ -8,8 +8,8 @@
 #include "moesaic/base/file.h"
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/papers/pmoe.h"
+#include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/probe.h"
-#include "moesaic/report/routing_images.h"
 
 namespace moesaic {
 namespace {

@@ -88,6 +88,15 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
   }
 }
 
+void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,
+                   const at::Tensor& like) {
+  for (const at::Tensor* const index : indices) {
+    check_shape(op, "each index of the routing", *index, {-1});
+    check_index(op, "each index of the routing", *index);
+    check_same_device(op, "the routing", *index, like);
+  }
+}
+
 c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& experts) {
   for (size_t i = 0; i < kept.size(); ++i) {
     const bool ascending = i == 0 || kept[i] > kept[i - 1];

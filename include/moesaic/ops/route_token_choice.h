@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // To add an option to a routing, edit four places, here as for expert choice and adaptive routing:
-// the options struct below, with its meaning; the schema (src/ops/route_token_choice.cpp), where
+// the options struct below, with its meaning; the schema (src/ops/route_operators.cpp), where
 // Python sees it, at the end and with the same default; pack() and unpack()
 // (src/ops/route_arguments.h); and the composite (src/ops/route.cpp), which a kernel without the
 // option leaves such calls to.

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "../check.h"
+#include "../mlp_operators.h"
 #include "../widened.h"
 #include "large_memory.h"
 #include "rows.h"
@@ -24,24 +24,20 @@ at::Tensor sums_of(const at::Tensor& gate, const at::Tensor& rows) {
 }
 
 /// Returns the rows with the biases of their experts, as the CPU's experts already give them.
-at::Tensor with_bias(const at::Tensor& rows, const OptionalTensor& offsets,
-                     const OptionalTensor& bias) {
-  if (!bias.has_value()) return rows.contiguous();
-  const at::Tensor counts = offsets->to(at::kLong).diff();
-  const at::Tensor of_rows = bias->repeat_interleave(counts, 0);
-  at::Tensor out = rows.contiguous().clone();
+at::Tensor with_bias(const CombineArguments& in) {
+  if (!in.bias.has_value()) return in.rows.contiguous();
+  const at::Tensor counts = in.offsets->to(at::kLong).diff();
+  const at::Tensor of_rows = in.bias->repeat_interleave(counts, 0);
+  at::Tensor out = in.rows.contiguous().clone();
   out.narrow(0, 0, of_rows.size(0)).add_(of_rows);
   return out;
 }
 
-at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
-                       const at::Tensor& token_offsets_in, const at::Tensor& token_row_in,
-                       const OptionalTensor& offsets, const OptionalTensor& bias) {
-  check_combine(rows_in, gate, token_offsets_in, token_row_in, offsets, bias);
-  const at::Tensor rows = with_bias(rows_in, offsets, bias);
-  const at::Tensor weights = sums_of(gate, rows);
-  const at::Tensor token_offsets = token_offsets_in.contiguous();
-  const at::Tensor token_row = token_row_in.contiguous();
+at::Tensor combine_cpu(const CombineArguments& in) {
+  const at::Tensor rows = with_bias(in);
+  const at::Tensor weights = sums_of(in.gate, rows);
+  const at::Tensor token_offsets = in.token_offsets.contiguous();
+  const at::Tensor token_row = in.token_row.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
   const int64_t width = rows.size(1);
   at::Tensor y = empty_large({tokens, width}, rows.options());
@@ -64,16 +60,12 @@ at::Tensor combine_cpu(const at::Tensor& rows_in, const at::Tensor& gate,
   return y;
 }
 
-std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(
-    const at::Tensor& grad_in, const at::Tensor& rows_in, const at::Tensor& gate_in,
-    const at::Tensor& token_offsets_in, const at::Tensor& token_row_in,
-    const OptionalTensor& offsets, const OptionalTensor& bias) {
-  check_combine_backward(grad_in, rows_in, gate_in, token_offsets_in, token_row_in, offsets, bias);
-  const at::Tensor token_offsets = token_offsets_in.contiguous();
-  const at::Tensor token_row = token_row_in.contiguous();
-  const at::Tensor grad = grad_in.contiguous();
-  const at::Tensor rows = with_bias(rows_in, offsets, bias);
-  const at::Tensor gate = sums_of(gate_in, rows);
+std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const CombineBackwardArguments& in) {
+  const at::Tensor token_offsets = in.of.token_offsets.contiguous();
+  const at::Tensor token_row = in.of.token_row.contiguous();
+  const at::Tensor grad = in.grad.contiguous();
+  const at::Tensor rows = with_bias(in.of);
+  const at::Tensor gate = sums_of(in.of.gate, rows);
   const int64_t width = rows.size(1);
   at::Tensor grad_rows = at::zeros_like(rows);
   at::Tensor grad_gate = at::zeros_like(gate);
@@ -100,12 +92,12 @@ std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(
               }
             });
       });
-  return {grad_rows, grad_gate.to(gate_in.scalar_type())};
+  return {grad_rows, grad_gate.to(in.of.gate.scalar_type())};
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("combine", combine_cpu);
-  m.impl("combine_backward", combine_backward_cpu);
+  m.impl("combine", CombineOperator::run<combine_cpu>);
+  m.impl("combine_backward", CombineBackward::run<combine_backward_cpu>);
 }
 
 }  // namespace

@@ -8,20 +8,17 @@
 
 #include <algorithm>
 
-#include "../check.h"
+#include "../mlp_operators.h"
 #include "large_memory.h"
 #include "rows.h"
 
 namespace moesaic::ops {
 namespace {
 
-at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
-                        const at::Tensor& token_in, const at::Tensor& token_offsets,
-                        const at::Tensor& token_row) {
-  check_dispatch(x_in, offsets_in, token_in, token_offsets, token_row);
-  const at::Tensor x = x_in.contiguous();
-  const at::Tensor offsets = offsets_in.contiguous();
-  const at::Tensor token = token_in.contiguous();
+at::Tensor dispatch_cpu(const DispatchArguments& in) {
+  const at::Tensor x = in.x.contiguous();
+  const at::Tensor offsets = in.offsets.contiguous();
+  const at::Tensor token = in.token.contiguous();
   const int64_t width = x.size(1);
   const int64_t bound = token.size(0);
   at::Tensor rows = empty_large({bound, width}, x.options());
@@ -45,12 +42,10 @@ at::Tensor dispatch_cpu(const at::Tensor& x_in, const at::Tensor& offsets_in,
   return rows;
 }
 
-at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& token_offsets_in,
-                                 const at::Tensor& token_row_in) {
-  check_dispatch_backward(grad_in, token_offsets_in, token_row_in);
-  const at::Tensor grad_rows = grad_in.contiguous();
-  const at::Tensor token_offsets = token_offsets_in.contiguous();
-  const at::Tensor token_row = token_row_in.contiguous();
+at::Tensor dispatch_backward_cpu(const DispatchBackwardArguments& in) {
+  const at::Tensor grad_rows = in.grad_rows.contiguous();
+  const at::Tensor token_offsets = in.token_offsets.contiguous();
+  const at::Tensor token_row = in.token_row.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1;
   const int64_t width = grad_rows.size(1);
   at::Tensor grad_x = empty_large({tokens, width}, grad_rows.options());
@@ -73,8 +68,8 @@ at::Tensor dispatch_backward_cpu(const at::Tensor& grad_in, const at::Tensor& to
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("dispatch", dispatch_cpu);
-  m.impl("dispatch_backward", dispatch_backward_cpu);
+  m.impl("dispatch", DispatchOperator::run<dispatch_cpu>);
+  m.impl("dispatch_backward", DispatchBackward::run<dispatch_backward_cpu>);
 }
 
 }  // namespace

@@ -11,11 +11,9 @@
 #include <tuple>
 #include <vector>
 
-#include "../check.h"
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
-#include "../row_bound.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
 #include "row_layout.h"
@@ -301,7 +299,6 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
 
 ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
                                      const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
@@ -326,7 +323,6 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                                            const at::Tensor& choice_in, const at::Tensor& row_in,
                                            const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const at::Tensor grad_gate = grad_in.contiguous();
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor choice = choice_in.contiguous();
@@ -348,9 +344,8 @@ at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cpu>);
-  m.impl("route_token_choice_backward",
-         TokenChoiceBackward::unpacked<route_token_choice_backward_cpu>);
+  m.impl("route_token_choice", TokenChoiceOperator::run<route_token_choice_cpu>);
+  m.impl("route_token_choice_backward", TokenChoiceBackward::run<route_token_choice_backward_cpu>);
 }
 
 }  // namespace

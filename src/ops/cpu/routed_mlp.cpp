@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../check.h"
+#include "../mlp_operators.h"
 #include "grouped_mlp.h"
 #include "moesaic/base/error.h"
 #include "rows.h"
@@ -153,28 +153,26 @@ Tensor run(const MlpLayer<Scalar>& layer, const RoutedOperands& in, const RowInd
   return y;
 }
 
-Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                      const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
-                      const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                      int64_t activation, bool packed) {
-  check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2, activation);
-  const RowIndex index{offsets.contiguous(), token.contiguous(), token_offsets.contiguous(),
-                       token_row.contiguous()};
-  const at::ScalarType type = product_type(x.scalar_type(), w1);
-  if (packed && !can_be_packed(x.scalar_type(), w1)) {
-    fail("routed_mlp: {} weights cannot have been packed here", c10::toString(w1.scalar_type()));
+Tensor routed_mlp_cpu(const RoutedMlpArguments& in) {
+  const RowIndex index{in.offsets.contiguous(), in.token.contiguous(),
+                       in.token_offsets.contiguous(), in.token_row.contiguous()};
+  const at::ScalarType type = product_type(in.x.scalar_type(), in.w1);
+  if (in.packed && !can_be_packed(in.x.scalar_type(), in.w1)) {
+    fail("routed_mlp: {} weights cannot have been packed here", c10::toString(in.w1.scalar_type()));
   }
-  const RoutedOperands in{x.to(type).contiguous(),
-                          gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous()};
+  const RoutedOperands operands{
+      in.x.to(type).contiguous(),
+      in.gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous()};
   Tensor y;
   MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {
-    y = run(layer_of<scalar_t>({w1, b1, w2, b2, packed}, activation), in, index);
+    y = run(layer_of<scalar_t>({in.w1, in.b1, in.w2, in.b2, in.packed}, in.activation), operands,
+            index);
   });
-  return y.to(x.scalar_type());
+  return y.to(in.x.scalar_type());
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("routed_mlp", routed_mlp_cpu);
+  m.impl("routed_mlp", RoutedMlpOperator::run<routed_mlp_cpu>);
 }
 
 }  // namespace

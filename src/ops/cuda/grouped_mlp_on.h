@@ -13,7 +13,6 @@
 #include "../kernels/expert_rows.h"
 #include "../kernels/move_rows.h"
 #include "expert_products.h"
-#include "pieces.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {

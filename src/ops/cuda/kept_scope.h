@@ -7,7 +7,7 @@
 #include "../kernels/kept_experts.h"
 #include "../kernels/route_rows.h"
 #include "../kernels/scan.h"
-#include "../row_bound.h"
+#include "../route_arguments.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops {

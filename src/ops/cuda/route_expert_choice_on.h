@@ -10,7 +10,6 @@
 
 #include <algorithm>
 
-#include "../check.h"
 #include "../kernels/route_expert_choice.h"
 #include "../route_plan.h"
 #include "moesaic/ops/route_expert_choice.h"
@@ -139,7 +138,6 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 template <class Device>
 RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
                                   const ExpertChoiceOptions& options) {
-  check_route_expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_expert_choice", logits, options.kept, device);
   const ExpertChoicePlan plan(logits, options);

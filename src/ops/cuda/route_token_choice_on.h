@@ -13,7 +13,6 @@
 
 #include <algorithm>
 
-#include "../check.h"
 #include "../kernels/route_token_choice.h"
 #include "../kernels/route_token_choice_queues.h"
 #include "../route.h"
@@ -97,7 +96,6 @@ void place(const TokenChoicePlan& plan, const Workspace& work, int32_t* choice_r
 template <class Device>
 ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
                                     const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_in, options);
   if (options.k > kernels::kMostChoices) return token_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
@@ -129,7 +127,6 @@ template <class Device>
 Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
                                       const Tensor& logits_in, const Tensor& choice_in,
                                       const Tensor& row_in, const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const Tensor grad_gate = grad_in.contiguous();
   const Tensor logits = logits_in.contiguous();
   const Tensor choice = choice_in.contiguous();

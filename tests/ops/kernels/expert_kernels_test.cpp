@@ -9,7 +9,7 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "ops/bias_in_combine.h"
+#include "ops/mlp_operators.h"
 #include "ops/cuda/grouped_mlp_on.h"
 #include "ops/kernels/move_rows.h"
 #include "support/poison.h"

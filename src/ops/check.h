@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/route_options.h"
 
 namespace moesaic::ops {
 

@@ -6,13 +6,10 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include <string>
-#include <vector>
-
 #include "check.h"
 #include "mlp_operators.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "names.h"
 
 namespace moesaic {
 namespace ops {
@@ -158,11 +155,8 @@ at::Tensor apply_activation(const at::Tensor& z, Activation activation) {
 }
 
 Activation activation_from_name(std::string_view name) {
-  for (size_t i = 0; i < kActivationNames.size(); ++i) {
-    if (name == kActivationNames[i]) return static_cast<Activation>(i);
-  }
-  const std::vector<std::string> names(kActivationNames.begin(), kActivationNames.end());
-  fail_usage("unknown activation '{}'; {}", name, did_you_mean(name, names));
+  return ops::enum_from_name<Activation>("activation", name,
+                                         {kActivationNames.begin(), kActivationNames.end()});
 }
 
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,

@@ -9,7 +9,6 @@
 
 #include "moesaic/ops/diverged.h"
 #include "route_plan.h"
-#include "softmax.h"
 
 namespace moesaic::ops {
 namespace {

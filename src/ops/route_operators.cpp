@@ -315,24 +315,10 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 }  // namespace
 }  // namespace ops
 
-std::vector<std::string> gate_names() {
-  return {"softmax_selected", "softmax_all", "logit", "one"};
-}
-Gate gate_from_name(std::string_view name) {
-  return ops::enum_from_name<Gate>("gate", name, gate_names());
-}
-
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options) {
   auto [offsets, token, gate, token_offsets, token_row, choice, choice_row] =
       ops::TokenChoiceOperator::call(logits_TE, options);
   return {offsets, token, gate, token_offsets, token_row, choice};
-}
-
-std::vector<std::string> expert_gate_names() {
-  return {"softmax_selected", "softmax_tokens", "softmax_experts", "one"};
-}
-ExpertGate expert_gate_from_name(std::string_view name) {
-  return ops::enum_from_name<ExpertGate>("gate of expert choice", name, expert_gate_names());
 }
 
 Routing route_expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options) {

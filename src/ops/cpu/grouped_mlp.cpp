@@ -11,7 +11,6 @@
 #include <tuple>
 
 #include "../mlp_operators.h"
-#include "grouped_mlp.h"
 #include "large_memory.h"
 #include "mlp_layer.h"
 

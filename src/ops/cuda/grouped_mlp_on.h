@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped MLP on a device: the library's products, and between them passes for bias, activation and
 // gradients. `hidden` keeps the first product without its bias, which the backward pass adds again.
-// `Device` starts kernels: the current stream of a GPU (tensors.h), or the serial device of a test.
+// `Device` starts kernels: the current stream of a GPU (operators.cpp), or the serial device of a
+// test.
 #pragma once
 
 #include <ATen/ops/empty.h>

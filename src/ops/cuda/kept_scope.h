@@ -4,7 +4,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include "../kernels/kept_experts.h"
 #include "../kernels/route_rows.h"
 #include "../kernels/scan.h"
 #include "../route_arguments.h"

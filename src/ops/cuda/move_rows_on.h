@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatch, combine and their gradients on a device. `Device` starts kernels: the current stream of
-// a GPU (tensors.h), or the serial device of a test.
+// a GPU (operators.cpp), or the serial device of a test.
 #pragma once
 
 #include <ATen/ops/empty.h>

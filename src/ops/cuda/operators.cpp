@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers the operators that have kernels for a GPU, each of which MOESAIC_CUDA_OFF can turn off.
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 #include "grouped_mlp_on.h"
@@ -7,8 +10,8 @@
 #include "move_rows_on.h"
 #include "route_expert_choice_on.h"
 #include "route_token_choice_on.h"
+#include "start.h"
 #include "switchable.h"
-#include "tensors.h"
 
 namespace moesaic::ops {
 
@@ -23,6 +26,28 @@ bool groups_products(const Tensor& rows, const Tensor& w) {
 }
 
 namespace {
+
+/// Current stream of a tensor's device; makes that device current while the object lives.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const at::Tensor& tensor)
+      : guard_(tensor.device()), stream_(c10::cuda::getCurrentCUDAStream()) {}
+  ~DeviceScope() = default;
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  cudaStream_t stream() const { return stream_.stream(); }
+
+  /// Starts a kernel on the stream; see start.h.
+  template <int Threads, class Kernel>
+  void start(const Kernel& kernel, int64_t blocks, int threads, int64_t shared_bytes) const {
+    kernels::start<Threads>(kernel, blocks, threads, shared_bytes, stream());
+  }
+
+ private:
+  c10::cuda::CUDAGuard guard_;
+  c10::cuda::CUDAStream stream_;
+};
 
 /// Returns compute(device) on the current stream of the tensor's device.
 template <class Compute>

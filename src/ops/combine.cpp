@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Combine: schema, checks, shape function and gradient. The kernels are cpu/combine.cpp and its
-// siblings.
+// Combine: schema, checks, shape function and gradient. The kernels are cpu/move_rows.cpp and
+// its siblings.
 #include "moesaic/ops/combine.h"
 
 #include <torch/library.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatch: schema, checks, shape function and gradient. Its gradient is the unweighted combine,
-// see cpu/dispatch.cpp.
+// see cpu/move_rows.cpp.
 #include "moesaic/ops/dispatch.h"
 
 #include <torch/library.h>

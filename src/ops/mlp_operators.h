@@ -106,6 +106,15 @@ at::Tensor grouped_mlp_before_bias(const at::Tensor& rows, const at::Tensor& off
 /// Throws Error where b2 requires a gradient, which is not this operator's.
 at::Tensor combine_with_bias(const at::Tensor& rows, const at::Tensor& b2, const Routing& routing);
 
+// The two ways to compute grouped_linear(), which tests compare on the CPU.
+
+/// A product for each expert, after one read of the offsets.
+at::Tensor linear_by_expert(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w,
+                            const at::Tensor& b);
+/// One grouped product; offsets stay on the device.
+at::Tensor linear_by_grouped_mm(const at::Tensor& rows, const at::Tensor& offsets,
+                                const at::Tensor& w, const at::Tensor& b);
+
 /// See pack_experts().
 ExpertWeights pack_experts_cpu(const ExpertWeights& weights);
 

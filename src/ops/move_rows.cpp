@@ -1,17 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Combine: schema, checks, shape function and gradient. The kernels are cpu/move_rows.cpp and
-// its siblings.
-#include "moesaic/ops/combine.h"
-
+// Dispatch and combine: schemas, checks, shape functions and gradients. The gradient of dispatch is
+// the unweighted combine. The kernels are cpu/move_rows.cpp and cuda/move_rows_on.h.
 #include <torch/library.h>
 #include <torch/torch.h>
 
 #include "check.h"
 #include "mlp_operators.h"
 #include "moesaic/base/error.h"
+#include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
 
 namespace moesaic {
 namespace ops {
+
+void check(const DispatchArguments& in) {
+  constexpr const char* kOp = "dispatch";
+  check_indices(kOp, {&in.offsets, &in.token, &in.token_offsets, &in.token_row}, in.x);
+  if (in.offsets.sym_size(0) < 1) fail("dispatch: offsets must not be empty");
+  if (in.token_offsets.sym_size(0) < 1) fail("dispatch: token_offsets must not be empty");
+  check_shape(kOp, "x", in.x, {in.token_offsets.sym_size(0) - 1, -1});
+  check_values(kOp, "x", in.x);
+  check_shape(kOp, "token_row", in.token_row, {in.token.sym_size(0)});
+  check_offsets(kOp, "offsets", in.offsets, in.token.sym_size(0));
+  check_values_between(kOp, "token", in.token, 0, in.x.sym_size(0).max(1));
+  check_offsets(kOp, "token_offsets", in.token_offsets, in.token_row.sym_size(0));
+  check_values_between(kOp, "token_row", in.token_row, 0, in.token.sym_size(0).max(1));
+}
+
+void check(const DispatchBackwardArguments& in) {
+  constexpr const char* kOp = "dispatch_backward";
+  check_indices(kOp, {&in.token_offsets, &in.token_row}, in.grad_rows);
+  if (in.token_offsets.sym_size(0) < 1) fail("dispatch_backward: token_offsets must not be empty");
+  check_shape(kOp, "grad_rows", in.grad_rows, {in.token_row.sym_size(0), -1});
+  check_values(kOp, "grad_rows", in.grad_rows);
+  check_offsets(kOp, "token_offsets", in.token_offsets, in.token_row.sym_size(0));
+  check_values_between(kOp, "token_row", in.token_row, 0, in.grad_rows.sym_size(0).max(1));
+}
 
 void check(const CombineArguments& in) {
   constexpr const char* kOp = "combine";
@@ -45,6 +69,31 @@ void check(const CombineBackwardArguments& in) {
 }
 
 namespace {
+
+at::Tensor dispatch_shapes(const DispatchArguments& in) {
+  return at::empty_symint({in.token.sym_size(0), in.x.sym_size(1)}, in.x.options());
+}
+
+at::Tensor dispatch_backward_shapes(const DispatchBackwardArguments& in) {
+  return at::empty_symint({in.token_offsets.sym_size(0) - 1, in.grad_rows.sym_size(1)},
+                          in.grad_rows.options());
+}
+
+class Dispatch : public torch::autograd::Function<Dispatch> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const auto&... arguments) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const DispatchArguments in{arguments...};
+    context->save_for_backward({in.token_offsets, in.token_row});
+    return DispatchOperator::call(arguments...);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    return {DispatchBackward::call(grads[0], saved[0], saved[1]), {}, {}, {}, {}};
+  }
+};
 
 at::Tensor combine_shapes(const CombineArguments& in) {
   return at::empty_symint({in.token_offsets.sym_size(0) - 1, in.rows.sym_size(1)},
@@ -86,6 +135,12 @@ at::Tensor combine_autograd(TensorIn rows, TensorIn gate, TensorIn token_offsets
 }
 
 TORCH_LIBRARY_FRAGMENT(moesaic, m) {
+  define<DispatchOperator, dispatch_shapes, DispatchOperator::apply<Dispatch>>(
+      m,
+      "dispatch(Tensor x, Tensor offsets, Tensor token, Tensor token_offsets, Tensor token_row) "
+      "-> Tensor");
+  define_gradient<DispatchBackward, dispatch_backward_shapes>(
+      m, "dispatch_backward(Tensor grad_rows, Tensor token_offsets, Tensor token_row) -> Tensor");
   // `bias` [K, d] is added to the rows of its expert, which `offsets` [K + 1] tell. It is a
   // constant here: its gradient is the rows' and comes from grouped_mlp without `add_b2`.
   define<CombineOperator, combine_shapes, combine_autograd>(
@@ -100,6 +155,11 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
 
 }  // namespace
 }  // namespace ops
+
+at::Tensor dispatch(const at::Tensor& x_Td, const Routing& routing) {
+  return ops::DispatchOperator::call(x_Td, routing.offsets, routing.token, routing.token_offsets,
+                                     routing.token_row);
+}
 
 at::Tensor ops::combine_with_bias(const at::Tensor& rows, const at::Tensor& bias,
                                   const Routing& routing) {

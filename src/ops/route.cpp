@@ -7,10 +7,8 @@
 
 #include <limits>
 
-#include "check.h"
 #include "moesaic/ops/diverged.h"
 #include "route_plan.h"
-#include "softmax.h"
 
 namespace moesaic::ops {
 namespace {
@@ -145,7 +143,6 @@ ChoiceTensors rows_of_choices(const Tensor& choice_Tk, const Tensor& gate_Tk, in
 }
 
 ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_TE, options);
   // Refuses a capacity below one row before it looks at the logits.
   const TokenChoiceSizes sizes(logits_TE.size(0), logits_TE.size(1), options);
   const at::IntArrayRef seen = seen_ids(options);
@@ -178,7 +175,6 @@ ChoiceTensors token_choice(const Tensor& logits_TE, const TokenChoiceOptions& op
 Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
                              const Tensor& choice_Tk, const Tensor& choice_row_Tk,
                              const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_gate, logits_TE, choice_Tk, choice_row_Tk, options);
   const Tensor grad_TE = at::zeros(logits_TE.sizes(), logits_TE.options());
   const Tensor choice = choice_Tk.to(at::kLong);
   if (options.gate == Gate::one) return grad_TE;
@@ -241,7 +237,6 @@ Tensor scores_of(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
 }  // namespace
 
 RowTensors expert_choice(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
-  check_route_expert_choice(logits_TE, options);
   const ExpertChoicePlan plan(logits_TE, options);
   const Tensor score_KT = scores_of(logits_TE, options).t().contiguous();
   const Tensor taken_KT = at::zeros_like(score_KT, at::kBool), gate_KT = at::empty_like(score_KT);
@@ -266,7 +261,6 @@ RowTensors expert_choice(const Tensor& logits_TE, const ExpertChoiceOptions& opt
 /// g (u - sum of g u) over the tokens, or the experts, of the softmax.
 Tensor expert_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE, const Tensor& token,
                               const Tensor& gates, const ExpertChoiceOptions& options) {
-  check_route_expert_choice_backward(grad_gate, logits_TE, token, gates, options);
   const int64_t experts = logits_TE.size(1);
   const ExpertChoicePlan plan(logits_TE, options);
   if (options.gate == ExpertGate::one || plan.bound() == 0) {
@@ -300,7 +294,6 @@ Tensor expert_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE, 
 }
 
 RowTensors adaptive(const Tensor& logits_TE, const AdaptiveOptions& options) {
-  check_route_adaptive(logits_TE, options);
   const Tensor logits_TK = columns_of(logits_TE, options.kept), nan_TK = logits_TK.isnan();
   check_tokens("route_adaptive", nan_TK.any(1), "NaN");
   // A threshold between two numbers of a narrower type is not rounded to one of them.
@@ -310,11 +303,11 @@ RowTensors adaptive(const Tensor& logits_TE, const AdaptiveOptions& options) {
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CompositeExplicitAutograd, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::unpacked<token_choice>);
-  m.impl("route_token_choice_backward", TokenChoiceBackward::unpacked<token_choice_backward>);
-  m.impl("route_expert_choice", ExpertChoiceOperator::unpacked<expert_choice>);
-  m.impl("route_expert_choice_backward", ExpertChoiceBackward::unpacked<expert_choice_backward>);
-  m.impl("route_adaptive", AdaptiveOperator::unpacked<adaptive>);
+  m.impl("route_token_choice", TokenChoiceOperator::run<token_choice>);
+  m.impl("route_token_choice_backward", TokenChoiceBackward::run<token_choice_backward>);
+  m.impl("route_expert_choice", ExpertChoiceOperator::run<expert_choice>);
+  m.impl("route_expert_choice_backward", ExpertChoiceBackward::run<expert_choice_backward>);
+  m.impl("route_adaptive", AdaptiveOperator::run<adaptive>);
 }
 
 }  // namespace moesaic::ops

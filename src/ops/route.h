@@ -25,4 +25,14 @@ RowTensors adaptive(const at::Tensor& logits_TE, const AdaptiveOptions& options)
 /// of their gates. Choices that find their expert full or pruned are dropped.
 ChoiceTensors rows_of_choices(const at::Tensor& choice_Tk, const at::Tensor& gate_Tk,
                               int64_t experts, const TokenChoiceOptions& options);
+
+// The two steps of a softmax whose order decides its bits. On the CPU they are those of
+// route_math.h, with which the kernels of token choice weigh as well; elsewhere they are
+// LibTorch's.
+
+/// Returns exp(x) for x <= 0.
+at::Tensor softmax_exp(const at::Tensor& x);
+/// Returns sums over the last dimension, which keeps size 1; the CPU adds in its order.
+at::Tensor sum_in_order(const at::Tensor& x);
+
 }  // namespace moesaic::ops

@@ -15,7 +15,7 @@
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "options_operator.h"
+#include "operator.h"
 
 namespace moesaic::ops {
 
@@ -57,6 +57,7 @@ using ExpertChoiceCall = RouteCall<ExpertChoiceOptions>;
 struct TokenChoicePacking {
   static constexpr const char* kName = "moesaic::route_token_choice";
 
+  static void check(const at::Tensor& logits, const TokenChoiceCall& call);
   static auto pack(const TokenChoiceCall& call) {
     const TokenChoiceOptions& options = call.known;
     return std::make_tuple(
@@ -85,12 +86,14 @@ struct TokenChoicePacking {
 struct TokenChoiceBackwardPacking {
   static constexpr const char* kName = "moesaic::route_token_choice_backward";
 
-  static auto pack(const TokenChoiceOptions& options) {
-    return std::make_tuple(static_cast<int64_t>(options.gate), options.kept,
-                           options.pruned == PrunedSelection::reroute);
+  static void check(const at::Tensor& grad_gate, const at::Tensor& logits, const at::Tensor& choice,
+                    const at::Tensor& choice_row, const TokenChoiceOptions& options);
+  static auto pack(const TokenChoiceCall& call) {
+    return std::make_tuple(static_cast<int64_t>(call.known.gate), call.known.kept,
+                           call.known.pruned == PrunedSelection::reroute);
   }
-  static TokenChoiceOptions unpack(int64_t gate, at::IntArrayRef kept, bool reroute) {
-    return {
+  static TokenChoiceCall unpack(int64_t gate, at::IntArrayRef kept, bool reroute) {
+    return TokenChoiceOptions{
         .gate = static_cast<Gate>(gate), .kept = kept.vec(), .pruned = pruned_selection(reroute)};
   }
 };
@@ -98,6 +101,7 @@ struct TokenChoiceBackwardPacking {
 struct ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice";
 
+  static void check(const at::Tensor& logits, const ExpertChoiceCall& call);
   static auto pack(const ExpertChoiceCall& call) {
     const ExpertChoiceOptions& options = call.known;
     return std::make_tuple(
@@ -122,11 +126,15 @@ struct ExpertChoicePacking {
 /// The gradient takes the same options.
 struct ExpertChoiceBackwardPacking : ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice_backward";
+
+  static void check(const at::Tensor& grad_gate, const at::Tensor& logits, const at::Tensor& token,
+                    const at::Tensor& gates, const ExpertChoiceCall& call);
 };
 
 struct AdaptivePacking {
   static constexpr const char* kName = "moesaic::route_adaptive";
 
+  static void check(const at::Tensor& logits, const AdaptiveOptions& options);
   static auto pack(const AdaptiveOptions& options) {
     return std::make_tuple(options.threshold, options.kept);
   }
@@ -141,6 +149,10 @@ using RowTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at
 /// or its expert is not computed.
 using ChoiceTensors =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+/// Returns tensors of a routing of logits to `computed` experts, not yet filled.
+RowTensors unfilled_rows(const at::Tensor& logits_TE, const c10::SymInt& computed,
+                         const c10::SymInt& bound);
 
 using TokenChoiceOperator = OptionsOperator<TokenChoicePacking, ChoiceTensors(const at::Tensor&)>;
 /// Gradient operator of grad_gate, logits, choice and choice_row.

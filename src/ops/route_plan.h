@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/route_options.h"
 #include "route_arguments.h"
 #include "route_segments.h"
 

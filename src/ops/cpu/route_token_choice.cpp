@@ -6,22 +6,65 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <tuple>
 #include <vector>
 
-#include "../check.h"
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
-#include "../row_bound.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
-#include "row_layout.h"
 
 namespace moesaic::ops {
 namespace {
+
+/// Number of tokens of a segment, also the minimum worth a task.
+constexpr int64_t kTokensPerSegment = 256;
+constexpr int64_t kTokensPerTask = 1024;
+
+/// Returns the number of segments for each task of at::parallel_for.
+int64_t segment_grain(const Segments& segments) {
+  const int64_t length = std::min(segments.length, segments.cut.group_size);
+  return std::max<int64_t>(1, kTokensPerTask / length);
+}
+
+/// Lays out the rows of all segments. counts [segments][slots]: rows of each segment at each
+/// computed expert; on return, their first row. offsets [slots + 1]: first row of each expert.
+/// pulled [segments + 1]: first entry of each segment in `token_row`.
+void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32_t* offsets,
+                  int32_t* pulled) {
+  std::fill_n(pulled, segments + 1, 0);
+  int32_t row = 0;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    offsets[slot] = row;
+    for (int64_t segment = 0; segment < segments; ++segment) {
+      const int32_t count = counts[segment * slots + slot];
+      counts[segment * slots + slot] = row;
+      pulled[segment + 1] += count;
+      row += count;
+    }
+  }
+  offsets[slots] = row;
+  for (int64_t segment = 0; segment < segments; ++segment) pulled[segment + 1] += pulled[segment];
+}
+
+/// Arrays of a routing (ops/routing.h) that a kernel fills.
+template <class Scalar>
+struct RoutingArrays {
+  int32_t *offsets, *token, *token_offsets, *token_row;
+  Scalar* gate;
+
+  /// Clears the unused rows [row, bound).
+  void clear_from(int64_t row, int64_t bound) const {
+    std::fill(token + row, token + bound, 0);
+    std::fill(token_row + row, token_row + bound, 0);
+    std::fill(gate + row, gate + bound, Scalar(0));
+  }
+};
 
 constexpr int32_t kDropped = -1;
 
@@ -301,7 +344,6 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
 
 ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
                                      const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
@@ -326,7 +368,6 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                                            const at::Tensor& choice_in, const at::Tensor& row_in,
                                            const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const at::Tensor grad_gate = grad_in.contiguous();
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor choice = choice_in.contiguous();
@@ -348,9 +389,8 @@ at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cpu>);
-  m.impl("route_token_choice_backward",
-         TokenChoiceBackward::unpacked<route_token_choice_backward_cpu>);
+  m.impl("route_token_choice", TokenChoiceOperator::run<route_token_choice_cpu>);
+  m.impl("route_token_choice_backward", TokenChoiceBackward::run<route_token_choice_backward_cpu>);
 }
 
 }  // namespace

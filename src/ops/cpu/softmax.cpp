@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../softmax.h"
-
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "../route.h"
 #include "../route_math.h"
 #include "vector_clones.h"
 

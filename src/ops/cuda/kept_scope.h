@@ -4,10 +4,9 @@
 
 #include <ATen/ops/empty.h>
 
-#include "../kernels/kept_experts.h"
 #include "../kernels/route_rows.h"
 #include "../kernels/scan.h"
-#include "../row_bound.h"
+#include "../route_arguments.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops {

@@ -2,43 +2,78 @@
 // Expert choice on a device: scores by expert, a border for every expert of every group, then rows
 // for the tokens within the borders. Invalid scores cannot be reported without a synchronisation:
 // where one of a group is NaN, or none is finite, the expert's gates of that group are NaN.
-// `Device` starts kernels and owns memory: the current stream of a GPU (tensors.h), or the serial
-// device of a test.
+// `Device` starts kernels and owns memory: the current stream of a GPU (operators.cpp), or the
+// serial device of a test.
 #pragma once
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
-#include "../check.h"
 #include "../kernels/route_expert_choice.h"
 #include "../route_plan.h"
+#include "kept_scope.h"
 #include "moesaic/ops/route_expert_choice.h"
-#include "route_rule.h"
-#include "select_on.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 
 using at::Tensor;
-using kernels::ExpertGateKind;
+/// Returns how many blocks share a queue of `size` entries: one where there are queues enough to
+/// fill a GPU, else one for some thousand entries, so many that their sums are few.
+inline int64_t queue_parts(int64_t queues, int64_t size) {
+  constexpr int64_t kEntries = 2048, kMaxParts = 64, kManyQueues = 1024;
+  if (queues >= kManyQueues) return 1;
+  return std::clamp<int64_t>(size / kEntries, 1, kMaxParts);
+}
 
-static_assert(static_cast<int>(ExpertGate::softmax_selected) ==
-                  static_cast<int>(ExpertGateKind::softmax_selected) &&
-              static_cast<int>(ExpertGate::softmax_tokens) ==
-                  static_cast<int>(ExpertGateKind::softmax_tokens) &&
-              static_cast<int>(ExpertGate::softmax_experts) ==
-                  static_cast<int>(ExpertGateKind::softmax_experts) &&
-              static_cast<int>(ExpertGate::one) == static_cast<int>(ExpertGateKind::one));
+/// Returns the number of threads of a block that searches a queue of `size` entries with others.
+inline int queue_threads(int64_t size, int64_t parts) {
+  return parts > 1 ? kernels::kDigits : std::max(scan_threads(size), kernels::kDigits);
+}
+
+/// Returns the borders of all queues, Border[queues]. The queues have at most `size` entries, their
+/// positions as many digits as the first.
+template <class Queues, class Device>
+at::Tensor select_borders(const Queues& queues, int64_t size, const at::Tensor& like,
+                          const Device& device) {
+  using kernels::Border;
+  const int64_t count = queues.count();
+  const auto bytes = [&](int64_t number, size_t each) {
+    return at::empty({number * static_cast<int64_t>(each)}, like.options().dtype(at::kByte));
+  };
+  const at::Tensor borders = bytes(count, sizeof(Border));
+  const int64_t parts = queue_parts(count, size);
+  const int threads = queue_threads(size, parts);
+  const auto start = [&](const auto& kernel) {
+    device.template start<kernels::kSelectThreads>(kernel, count * parts, threads,
+                                                   kernels::select_bytes(threads));
+  };
+  if (parts == 1) {
+    start(kernels::SelectBorders<Queues>{queues, out<Border>(borders)});
+    return borders;
+  }
+  const int digits = queues.digits(size).count();
+  const at::Tensor histograms =
+      at::zeros({digits * count * kernels::kDigits}, like.options().dtype(at::kInt));
+  const at::Tensor states = bytes((digits + 1) * count, sizeof(kernels::SelectState));
+  for (int digit = 0; digit <= digits; ++digit) {
+    start(kernels::SelectDigit<Queues>{queues, digit, parts, out<int32_t>(histograms),
+                                       out<kernels::SelectState>(states), out<Border>(borders)});
+  }
+  return borders;
+}
 
 /// Values of a call that depend on sizes and options only.
 struct ExpertChoicePlan : ExpertChoiceSizes {
-  ExpertGateKind kind;
+  ExpertGate kind;
   bool all_seen;  ///< Whether the softmax over experts includes pruned ones.
 
   ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
       : ExpertChoiceSizes(logits.size(0), logits.size(1), options),
-        kind(static_cast<ExpertGateKind>(options.gate)),
+        kind(options.gate),
         all_seen(options.pruned == PrunedSelection::zero) {}
 
   kernels::ExpertColumns own(const kernels::KeptView& kept) const {
@@ -56,7 +91,7 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
     return {cut, rows, static_cast<int32_t>(computed), parts(), in<Scalar>(scores)};
   }
   bool over_tokens() const {
-    return kind == ExpertGateKind::softmax_selected || kind == ExpertGateKind::softmax_tokens;
+    return kind == ExpertGate::softmax_selected || kind == ExpertGate::softmax_tokens;
   }
 };
 
@@ -73,7 +108,7 @@ Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
                                             plan.experts,
                                             written,
                                             seen,
-                                            plan.kind == ExpertGateKind::softmax_experts,
+                                            plan.kind == ExpertGate::softmax_experts,
                                             out<Scalar>(scores)};
   device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
                              kTokenThreads, 0);
@@ -116,6 +151,29 @@ TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& qu
   return softmax;
 }
 
+/// Turns the rule into a routing.
+template <class Scalar, class Device>
+void route_by_rule(const at::Tensor& logits, int64_t slots,
+                   const kernels::ExpertChoiceRule<Scalar>& rule,
+                   const kernels::RoutingArrays<Scalar>& arrays, const Device& device) {
+  const Segments segments(TokenGroups(logits.size(0), 0), segment_length(slots));
+  const int64_t count = segments.count();
+  const auto experts = static_cast<int32_t>(slots);
+  const int threads = static_cast<int>(segments.length);
+  const auto index = logits.options().dtype(at::kInt);
+  const at::Tensor before = at::empty({slots * count}, index);
+  const at::Tensor totals = at::empty({slots}, index);
+  const kernels::CountRule<Scalar> counting{segments, count, experts, rule, out<int32_t>(before)};
+  device.template start<256>(counting, count, threads, counting.shared_bytes(threads));
+  const kernels::ScanRows scan{count, out<int32_t>(before), out<int32_t>(totals)};
+  const int scanning = scan_threads(count);
+  device.template start<kernels::kScanThreads>(scan, slots, scanning, scan.shared_bytes(scanning));
+  const kernels::PlaceRule<Scalar> place{
+      segments, {in<int32_t>(before), in<int32_t>(totals), count, experts}, rule, arrays};
+  device.template start<256>(place, std::max<int64_t>(count, 1), threads,
+                             place.shared_bytes(threads));
+}
+
 template <class Scalar, class Device>
 void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                    const kernels::KeptView& kept, const RowTensors& to, const Device& device) {
@@ -124,8 +182,7 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
   const Tensor memory = select_borders(queues, plan.cut.group_size, logits, device);
   const auto* const borders = in<kernels::Border>(memory);
   const auto softmax = softmax_over_tokens<Scalar>(
-      queues, plan.kind == ExpertGateKind::softmax_tokens ? nullptr : borders, plan, logits,
-      device);
+      queues, plan.kind == ExpertGate::softmax_tokens ? nullptr : borders, plan, logits, device);
   using Total = kernels::SoftmaxTotal<Scalar>;
   const Tensor totals = at::empty({2 * queues.count()}, logits.options());
   const kernels::AddUpSoftmax<Scalar> add{softmax.view(), queues.count(), out<Total>(totals)};
@@ -139,7 +196,6 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
 template <class Device>
 RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
                                   const ExpertChoiceOptions& options) {
-  check_route_expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_expert_choice", logits, options.kept, device);
   const ExpertChoicePlan plan(logits, options);

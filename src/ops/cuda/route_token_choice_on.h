@@ -4,8 +4,8 @@
 // alone. Nothing synchronises with the host, so
 // invalid logits (NaN, infinite, or all -infinity) cannot be reported: the token is still routed,
 // NaN counting as -infinity, with gates of NaN, which show in all results computed from them.
-// `Device` starts kernels and owns memory: the current stream of a GPU (tensors.h), or the serial
-// device of a test.
+// `Device` starts kernels and owns memory: the current stream of a GPU (operators.cpp), or the
+// serial device of a test.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -13,9 +13,7 @@
 
 #include <algorithm>
 
-#include "../check.h"
 #include "../kernels/route_token_choice.h"
-#include "../kernels/route_token_choice_queues.h"
 #include "../route.h"
 #include "../route_arguments.h"
 #include "../route_plan.h"
@@ -26,13 +24,6 @@
 namespace moesaic::ops::on_device {
 
 using at::Tensor;
-
-static_assert(static_cast<int>(Gate::softmax_selected) ==
-                  static_cast<int>(kernels::GateKind::softmax_selected) &&
-              static_cast<int>(Gate::softmax_all) ==
-                  static_cast<int>(kernels::GateKind::softmax_all) &&
-              static_cast<int>(Gate::logit) == static_cast<int>(kernels::GateKind::logit) &&
-              static_cast<int>(Gate::one) == static_cast<int>(kernels::GateKind::one));
 
 /// Values of a call that depend on sizes and options only.
 struct TokenChoicePlan : TokenChoiceSizes {
@@ -97,7 +88,6 @@ void place(const TokenChoicePlan& plan, const Workspace& work, int32_t* choice_r
 template <class Device>
 ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
                                     const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_in, options);
   if (options.k > kernels::kMostChoices) return token_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
@@ -108,10 +98,9 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
   const Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
-    choose<Scalar>({in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k),
-                    static_cast<kernels::GateKind>(options.gate), computed.view(),
-                    reroutes(options), plan.queues, out<int32_t>(choice), out<int32_t>(choice_row),
-                    out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
+    choose<Scalar>({in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k), options.gate,
+                    computed.view(), reroutes(options), plan.queues, out<int32_t>(choice),
+                    out<int32_t>(choice_row), out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
                    plan, device);
   });
   if (plan.limited && options.batch_priority) {
@@ -129,7 +118,6 @@ template <class Device>
 Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
                                       const Tensor& logits_in, const Tensor& choice_in,
                                       const Tensor& row_in, const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const Tensor grad_gate = grad_in.contiguous();
   const Tensor logits = logits_in.contiguous();
   const Tensor choice = choice_in.contiguous();
@@ -147,7 +135,7 @@ Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_i
                                                tokens,
                                                logits.size(1),
                                                static_cast<int32_t>(choice.size(1)),
-                                               static_cast<kernels::GateKind>(options.gate),
+                                               options.gate,
                                                computed.view(),
                                                reroutes(options),
                                                out<Scalar>(grad_logits)};

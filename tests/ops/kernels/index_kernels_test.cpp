@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "ops/kernels/kept_experts.h"
+#include "ops/kernels/expert_rows.h"
 #include "ops/kernels/number.h"
-#include "ops/kernels/row_tiles.h"
+#include "ops/kernels/route_rows.h"
 #include "ops/kernels/scan.h"
 #include "ops/kernels/select.h"
 #include "support/serial_device.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/route_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,6 +44,29 @@ int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int
   constexpr double kMax = 9007199254740992.0;  // 2^53: doubles skip integers above.
   const auto whole = static_cast<int64_t>(std::min(rows, kMax));
   return (whole + rule.multiple_of - 1) / rule.multiple_of * rule.multiple_of;
+}
+
+std::vector<std::string> gate_names() {
+  return {"softmax_selected", "softmax_all", "logit", "one"};
+}
+Gate gate_from_name(std::string_view name) {
+  return ops::enum_from_name<Gate>("gate", name, gate_names());
+}
+
+std::vector<std::string> expert_gate_names() {
+  return {"softmax_selected", "softmax_tokens", "softmax_experts", "one"};
+}
+ExpertGate expert_gate_from_name(std::string_view name) {
+  return ops::enum_from_name<ExpertGate>("gate of expert choice", name, expert_gate_names());
+}
+
+std::vector<std::string> pruned_selection_names() {
+  return {"zero", "reroute"};
+}
+
+PrunedSelection pruned_selection_from_name(std::string_view name) {
+  return ops::enum_from_name<PrunedSelection>("treatment of pruned experts", name,
+                                              pruned_selection_names());
 }
 
 }  // namespace moesaic

@@ -33,7 +33,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/outside_images.h"
-#include "moesaic/formats/tar.h"
+#include "moesaic/formats/archive.h"
 #include "packed_image.h"
 #include "shard_index.h"
 

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/formats/encode_image.h"
 #include "moesaic/formats/image.h"
 
 namespace moesaic {

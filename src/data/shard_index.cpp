@@ -20,7 +20,7 @@
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
-#include "moesaic/formats/tar.h"
+#include "moesaic/formats/archive.h"
 
 namespace fs = std::filesystem;
 

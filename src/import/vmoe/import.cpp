@@ -10,7 +10,6 @@
 #include <map>
 #include <set>
 
-#include "model_config.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
@@ -18,7 +17,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "rules.h"
+#include "reference.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rules.h"
+#include "reference.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "import/vmoe/export.h"
 #include "import/vmoe/fixture.h"
+#include "import/vmoe/reference.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/export/formats.h"

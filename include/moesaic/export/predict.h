@@ -53,7 +53,7 @@ struct PredictImagesOptions {
   int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
   int64_t top = 5;          ///< Most probable classes of an image.
   bool routing = false;     ///< Also returns the experts of each token.
-  std::string loss;         ///< Loss of training, see classification_loss.h; empty means softmax.
+  std::string loss;         ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
 struct PredictedClass {

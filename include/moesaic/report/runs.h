@@ -95,7 +95,7 @@ struct SweepSize {
   std::string name;  ///< "keep4", or the name of a choice by layer; rows and folders begin with it.
   int64_t count = 0;  ///< Experts in each layer; 0 of a choice by layer.
   std::string text;   ///< "4 of 8", or "halves (4, 8)" with the experts of each layer.
-  KeepSpec keep = KeepSpec::keep_all();
+  KeepSpec keep;
 };
 
 /// What a sweep makes, for its tables and its figure.

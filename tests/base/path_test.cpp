@@ -93,8 +93,9 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
   EXPECT_EQ(test::usage_of([&] { check_input_file(file + "/a"); }),
             file + "/a: no such file; '" + file + "' is not a folder");
   const std::string none = (folder / "fil").string();
-  EXPECT_EQ(test::usage_of([&] { check_input_file(none + "/a"); }),
-            none + "/a: no such file; there is no folder '" + none + "'; did you mean 'file'?");
+  EXPECT_EQ(
+      test::usage_of([&] { check_input_file(none + "/a"); }),
+      none + "/a: no such file; there is no folder '" + none + "'; did you mean '" + file + "'?");
 }
 
 TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {

@@ -46,10 +46,18 @@ void spin_briefly(char** argv) {
   execv(self.c_str(), argv);  // If execv fails, the run continues without the setting.
 }
 
+bool streams_tensors(std::string_view command) {
+  return command == "import" || command == "export" || command == "inspect";
+}
+
+/// Makes glibc return every buffer from 1 MiB when it is freed. Kept ones of tensors that are read
+/// and written one after the other leave holes that the next does not fit.
+void return_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+}
+
 }  // namespace
 
-// By default glibc returns freed buffers of a few MiB to the kernel and pays for new zeroed pages
-// at the next allocation, about a tenth of a training step.
 void keep_freed_memory() {
   constexpr int kLargest = 1 << 30;
   mallopt(M_MMAP_THRESHOLD, kLargest);
@@ -103,9 +111,12 @@ void tune_runtime(char** argv) {
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
   spin_briefly(argv);
-  // Benchmarks run with the C library's defaults, like those of other libraries.
-  const bool benchmark = argv[1] != nullptr && std::string_view(argv[1]) == "bench";
-  if (!benchmark) keep_freed_memory();
+  const std::string_view command = argv[1] == nullptr ? "" : argv[1];
+  if (streams_tensors(command)) {
+    return_freed_memory();
+  } else if (command != "bench") {  // It has the C library's defaults, like other libraries.
+    keep_freed_memory();
+  }
 }
 
 void end_process(int exit_code) {

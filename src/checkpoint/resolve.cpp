@@ -27,7 +27,7 @@ constexpr std::string_view kStep = "step_";
 /// Returns which checkpoints of phases, and best, lie beside those of steps, as a part of a line.
 std::string others_beside(const fs::path& checkpoints) {
   std::vector<std::string> others;
-  for (const fs::path& folder : {checkpoints, checkpoints.parent_path()}) {
+  for (const fs::path& folder : {checkpoints.parent_path(), checkpoints}) {
     for (const fs::path& saved : saved_checkpoints(folder)) {
       if (!step_of(saved)) others.push_back(saved.string());
     }

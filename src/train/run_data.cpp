@@ -215,19 +215,25 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
   return splits;
 }
 
+namespace {
+
+/// The run goes on from its own checkpoint, so that nothing is read of where init is now.
+void follow_moved_init(const RunConfig& now, nlohmann::ordered_json& started) {
+  const auto init = started.find("init");
+  if (now.init.empty() || init == started.end() || !init->is_string() || *init == "") return;
+  std::error_code unknown;
+  if (!std::filesystem::exists(init->get<std::string>(), unknown) && !unknown) *init = now.init;
+}
+
+}  // namespace
+
 std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
                                                      nlohmann::ordered_json& started,
                                                      RunData& before) {
   namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
-  const auto init = started.find("init");
-  std::error_code unknown;
-  // The run goes on from its own checkpoint, so that nothing is read of where init is now.
-  if (!now.init.empty() && init != started.end() && init->is_string() && *init != "" &&
-      !fs::exists(init->get<std::string>(), unknown) && !unknown) {
-    *init = now.init;
-  }
+  follow_moved_init(now, started);
   const auto phases = started.find("phases");
   if (phases == started.end() || !phases->is_array()) return moved;
   for (size_t i = 0; i < std::min(now.phases.size(), phases->size()); ++i) {

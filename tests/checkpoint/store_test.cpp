@@ -271,8 +271,8 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
               AllOf(HasSubstr("none of its 4 checkpoints of steps is whole"), HasSubstr("step_4"),
-                    EndsWith("; its others are " + (checkpoints / "train").string() + ", " +
-                             (folder / "run/best").string())));
+                    EndsWith("; its others are " + (folder / "run/best").string() + ", " +
+                             (checkpoints / "train").string())));
   ::testing::internal::GetCapturedStderr();
 }
 

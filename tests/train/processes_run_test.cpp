@@ -244,8 +244,11 @@ const char* const kImageMoE = R"({"name": "images", "seed": 2, "log_every": 1,
         "lr": 0.01, "momentum": 0.9}}], "evaluate": true}]})";
 
 TEST(ProcessesRun, MapExpertsMakeTheStepsOfOneProcess) {
-  // Of seeds 1 to 5, seed 2 leaves the bound from step 46 on.
-  expect_meshes_agree(kWrnPMoE, {"seed=1"}, {{2, 1}, {2, 2}, {4, 2}, {4, 4}});
+  const std::vector<Mesh> meshes = {{2, 1}, {2, 2}, {4, 2}, {4, 4}};
+  expect_meshes_agree(kWrnPMoE, {"seed=1"}, meshes);
+  // Rounding may change which patches an expert chooses: of seeds 1 to 5, seed 2 leaves the bound
+  // from step 46 on.
+  expect_meshes_agree(kWrnPMoE, {"seed=2", "phases.train.steps=40"}, meshes);
 }
 
 TEST(ProcessesRun, ImageExpertsMakeTheStepsOfOneProcess) {

@@ -17,8 +17,7 @@ const std::vector<std::string>& image_endings();
 bool has_image_name(const std::filesystem::path& path);
 
 /// Returns whether a file is called like those that systems put beside images: Thumbs.db,
-/// .DS_Store,
-/// ._0001.jpg and others.
+/// desktop.ini, .DS_Store, ._0001.jpg and others.
 bool is_system_file(const std::filesystem::path& path);
 
 enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, linked, special, beside };

@@ -40,7 +40,8 @@ bool gives_new_head(const RunConfig& config) {
   return config.phases.front().on_entry.new_head;
 }
 
-Checkpoint load_init(const RunConfig& config, const LoadOptions& options) {
+Checkpoint load_init(const RunConfig& config, LoadOptions options) {
+  options.trust = config.trust;
   const std::string place = place_of(config.source, {"init"});
   if (!path_exists(config.init)) {
     fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,

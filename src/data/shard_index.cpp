@@ -18,6 +18,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
+#include "moesaic/base/retry.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/formats/archive.h"
@@ -314,7 +315,9 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) 
                                   static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path, "cannot be read");
-    if (count == 0) throw IoError(path.string() + ": it has become shorter since it was opened");
+    if (count == 0) {  // Another file may have taken its place.
+      throw MomentaryError(path.string() + ": it has become shorter since it was opened");
+    }
     done += static_cast<size_t>(count);
   }
   return bytes;

@@ -80,6 +80,7 @@ bool holds_something(const fs::path& root) {
 void keep_results(const fs::path& root) {
   for (const fs::path& folder : {root, root / "checkpoints"}) {
     for (const fs::path& path : saved_checkpoints(folder)) {
+      if (is_set_aside(path, "old")) continue;
       const fs::path kept = set_aside(path, "old");
       log_warning("{}: of a run whose other checkpoints are gone; it is kept as {}", path.string(),
                   kept.filename().string());

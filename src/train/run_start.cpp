@@ -3,6 +3,8 @@
 // step.
 #include "moesaic/train/run_plan.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -153,6 +155,13 @@ bool ends_phase(const fs::path& checkpoint) {
   }
 }
 
+/// Returns what a resumed run has to share with the one that was stopped to have its bits.
+std::string arithmetic_of(const std::string& device) {
+  if (device != "cpu") return device;
+  return fmt::format("{}, {}", count_text(at::get_num_threads(), "thread"),
+                     at::get_cpu_capability());
+}
+
 /// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
 /// left out, since no later phase takes them.
 Checkpoint load_newest(const RunFolder& folder) {
@@ -223,6 +232,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
+  state_.computed_with = arithmetic_of(options_.device);
   if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
   // By now no process reads a damaged one any more.
   if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
@@ -299,6 +309,7 @@ void Trainer::restore() {
     fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,
          state_.phase);
   }
+  const std::string then = state_.computed_with, now = arithmetic_of(options_.device);
   int64_t most = 0;
   for (size_t i = 0; i <= index; ++i) most += plan_[i].steps;
   // Data that have changed may have shorter epochs.
@@ -328,6 +339,12 @@ void Trainer::restore() {
              count_text(state_.phase_index, "phase"));
   } else {
     log_info("going on from {}", from);
+    if (!then.empty() && then != now) {
+      log_warning(
+          "{}: was computed with {}, and the run goes on with {}, which rounds sums otherwise: it "
+          "will not have the bits of a run that was never stopped",
+          from, then, now);
+    }
   }
 }
 

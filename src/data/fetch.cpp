@@ -168,6 +168,7 @@ FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
     const FetchResult one = fetch_dataset(spec, options);
     if (all.folder.empty()) all.folder = one.folder;
     all.fetched.insert(all.fetched.end(), one.fetched.begin(), one.fetched.end());
+    all.unhashed.insert(all.unhashed.end(), one.unhashed.begin(), one.unhashed.end());
   }
   return all;
 }
@@ -188,13 +189,15 @@ FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) 
   make_folder(result.folder);
   const LockFile lock(result.folder);
   for (const auto& [role, file] : spec.files) {
+    if (file.sha256.empty()) result.unhashed.push_back(file.name);
     const fs::path present = find_in(result.folder, file);
     if (!present.empty() && compare_file(present, file).empty()) continue;
     fetch_file(spec, file, result.folder, options);
     result.fetched.push_back(file.name);
   }
-  log_info("dataset '{}': fetched {} of {} to {}, verified", spec.name, result.fetched.size(),
-           count_text(static_cast<int64_t>(spec.files.size()), "file"), result.folder.string());
+  log_info("dataset '{}': fetched {} of {} to {}{}", spec.name, result.fetched.size(),
+           count_text(static_cast<int64_t>(spec.files.size()), "file"), result.folder.string(),
+           result.unhashed.empty() ? ", verified" : "");
   return result;
 }
 

@@ -217,12 +217,27 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 
 namespace {
 
-/// The run goes on from its own checkpoint, so that nothing is read of where init is now.
-void follow_moved_init(const RunConfig& now, nlohmann::ordered_json& started) {
-  const auto init = started.find("init");
-  if (now.init.empty() || init == started.end() || !init->is_string() || *init == "") return;
+/// Replaces the path of a network by where it is now, if nothing is at the old one any more.
+void follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
+  if (now.empty() || !then.is_string() || then == "") return;
   std::error_code unknown;
-  if (!std::filesystem::exists(init->get<std::string>(), unknown) && !unknown) *init = now.init;
+  if (!std::filesystem::exists(then.get<std::string>(), unknown) && !unknown) then = now;
+}
+
+/// Of an init nothing is read any more. A network that pruning compares with is checked when it is
+/// read, as it is in a new run; it may also be the name of a phase, which is no absolute path.
+void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started) {
+  if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
+  const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
+  for (size_t i = 0; i < now.phases.size(); ++i) {
+    const auto& prune = now.phases[i].on_entry.prune;
+    const nlohmann::ordered_json::json_pointer key(
+        fmt::format("/phases/{}/on_entry/prune/pretrained", i));
+    if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
+    nlohmann::ordered_json& then = started.at(key);
+    if (then.is_string() && is_path(then.get<std::string>()))
+      follow_moved_network(prune->pretrained, then);
+  }
 }
 
 }  // namespace
@@ -233,7 +248,7 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
   namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
-  follow_moved_init(now, started);
+  follow_moved_networks(now, started);
   const auto phases = started.find("phases");
   if (phases == started.end() || !phases->is_array()) return moved;
   for (size_t i = 0; i < std::min(now.phases.size(), phases->size()); ++i) {

@@ -204,6 +204,29 @@ TEST(MovedData, TheirProjectsInitMayHaveMovedToo) {
   EXPECT_EQ(after(), (folder / "old").string());
 }
 
+TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
+  const TempDir folder;
+  RunConfig now;
+  now.phases.resize(1);
+  now.phases[0].on_entry.prune.emplace();
+  const auto after = [&](const std::string& then, const std::string& here) {
+    RunData before;
+    auto started = nlohmann::ordered_json::parse(
+        R"({"phases": [{"data": "three", "on_entry": {"prune": {"pretrained": ""}}}]})");
+    auto& pretrained = started["phases"][0]["on_entry"]["prune"]["pretrained"];
+    pretrained = then;
+    now.phases[0].on_entry.prune->pretrained = here;
+    follow_moved_data(now, started, before);
+    return pretrained.get<std::string>();
+  };
+  const std::string old = (folder / "old").string(), there = (folder / "new").string();
+  EXPECT_EQ(after(old, there), there);
+  EXPECT_EQ(after("pretrain", there), "pretrain");  // It was a phase, not a path.
+  EXPECT_EQ(after(old, "pretrain"), old);
+  fs::create_directory(folder / "old");  // It is another one.
+  EXPECT_EQ(after(old, there), old);
+}
+
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   run(false);
   put("train/0/more.png", 5);

@@ -436,18 +436,6 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   EXPECT_EQ(rows[2].verdict(), "outside");
 }
 
-TEST_F(Runs, GoesOnInAFolderThatStoredEpochsAsABareNumber) {
-  const std::string rows =
-      R"("rows": [{"name": "a", "runs": 1, "set": {"evaluate_every": "2 epochs"}}])";
-  run(runs_config(rows));
-  const std::filesystem::path file = folder_ / "out/config.json";
-  auto stored = nlohmann::ordered_json::parse(read_text(file));
-  ASSERT_EQ(stored["runs"]["a"]["evaluate_every"], "2 epochs");
-  stored["runs"]["a"]["evaluate_every"] = 2;
-  write_atomic(file, stored.dump(2));
-  EXPECT_NO_THROW(run(runs_config(rows)));
-}
-
 TEST_F(Runs, RefusesOtherSettingsInAFolder) {
   run(runs_config(R"("rows": [{"name": "a", "runs": 1}])"));
   const auto other = [&](const std::string& rest) {

@@ -227,6 +227,31 @@ TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
   EXPECT_EQ(after(old, there), old);
 }
 
+TEST_F(ChangedData, AFileOfTwoSplitsOrClassesIsNamedInOneLine) {
+  const auto said = [&] {
+    fs::remove_all(folder_ / "run");
+    ::testing::internal::CaptureStderr();
+    run(false);
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    const size_t at = text.find("warning: ");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  fs::create_hard_link(data() / "train/0/3.png", data() / "train/0/same class.png");
+  EXPECT_EQ(said(), "");
+  fs::remove(data() / "val/1/4.png");
+  fs::create_hard_link(data() / "train/1/4.png", data() / "val/1/4.png");
+  EXPECT_THAT(said(), HasSubstr("1 file is read under two names, in different splits or classes: "
+                                "'train: 1/4.png and test: 1/4.png'; remove one name of each"));
+  fs::create_hard_link(data() / "train/2/5.png", data() / "train/0/other class.png");
+  EXPECT_THAT(said(), AllOf(HasSubstr("2 files are read under two names"),
+                            HasSubstr("'train: 0/other class.png and train: 2/5.png'")));
+  put("pool/6.png", 6);  // It is none of a split, so that no link to it is left out.
+  for (const char* name : {"0/linked.png", "1/linked.png"}) {
+    fs::create_symlink(data() / "pool/6.png", data() / "train" / name);
+  }
+  EXPECT_THAT(said(), HasSubstr("'train: 0/linked.png and train: 1/linked.png'"));
+}
+
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   run(false);
   put("train/0/more.png", 5);

@@ -79,7 +79,8 @@ using DataChanged = std::function<void(const std::string& name, const std::strin
                                        const std::string& change)>;
 
 /// Returns the marks of all data that a run uses, after telling `changed` of each difference from
-/// those of `before`; classes in another order are none.
+/// those of `before`; classes in another order are none. Warns of files that are read under two
+/// names, in different splits or classes.
 RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before = {},
                     const DataChanged& changed = {});
 

@@ -75,6 +75,11 @@ const bench::Benchmark& find(const std::string& name) {
     if (benchmark.name == name) return benchmark;
     names.push_back(benchmark.name);
   }
+  if (const std::string network = nearest_network(name);
+      !network.empty() && !nearest(name, names)) {
+    fail_usage("bench: '{}' is no benchmark, and there is no such run or checkpoint{}", name,
+               network);
+  }
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
 

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
         tools::add_reproduce, tools::add_bench, tools::add_doctor}) {
     add(app, exit_code);
   }
+  app.footer("Exit codes: 0 done, 1 failed, 2 wrong use, 128 + n stopped by signal n.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -347,6 +347,15 @@ TensorMap tensors_of(const std::filesystem::path& path, Make make) {
 
 }  // namespace
 
+void check_tensor_file(const std::filesystem::path& path) {
+  if (path.extension() == ".safetensors") return;
+  try {
+    const safetensors::File header(path);
+  } catch (const Error& error) {
+    fail_usage("{}", error.what());
+  }
+}
+
 TensorMap read_tensors(const std::filesystem::path& path) {
   return tensors_of(path, copied);
 }

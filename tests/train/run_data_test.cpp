@@ -348,7 +348,10 @@ TEST_F(ChangedData, ASplitThatCameOrWentIsNoticed) {
 TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
   run(false);
   for (const char* split : {"train", "val"}) fs::rename(data() / split / "2", data() / split / "x");
-  EXPECT_THAT(resume(), HasSubstr("it has no class '2' any more and has a new class 'x'"));
+  EXPECT_THAT(resume(), AllOf(HasSubstr("it has no class '2' any more and has a new class 'x'"),
+                              HasSubstr("give another --out, or begin another run with init=" +
+                                        (folder_ / "run").string() + " and on_entry.new_head"),
+                              ::testing::Not(HasSubstr("data_changed"))));
   ::testing::internal::CaptureStderr();
   const std::string error = resume({"data_changed=accept"});
   ::testing::internal::GetCapturedStderr();

@@ -179,6 +179,50 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
   EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
 }
 
+/// Returns the names in the list of a help's verbs, whose texts are checked: sentences that fit.
+std::vector<std::string> verbs_in(const std::string& help) {
+  std::vector<std::string> names;
+  std::istringstream lines(help.substr(help.find("Subcommands:\n")));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && !line.empty()) {
+    std::istringstream words(line);
+    std::string name, text;
+    words >> name >> std::ws;
+    std::getline(words, text);
+    EXPECT_TRUE(std::regex_match(text, std::regex("[A-Z].*[^.]\\."))) << line;
+    EXPECT_LE(line.size(), 100U) << line;
+    names.push_back(name);
+  }
+  return names;
+}
+
+TEST_F(Newcomer, HelpHasOneStyleAndAnExampleForEachVerb) {
+  const std::string root = run_program({"--help"}).out;
+  std::vector<std::string> verbs = verbs_in(root);
+  ASSERT_EQ(verbs.size(), 12U);
+  EXPECT_EQ(verbs[0] + " " + verbs[1] + " " + verbs[2], "train eval predict");
+  EXPECT_NE(root.find("\nExit codes: 0 done, 1 failed, 2 wrong use, "), std::string::npos) << root;
+  for (const std::string& name : verbs_in(run_program({"data", "--help"}).out)) {
+    verbs.push_back("data " + name);
+  }
+  for (const std::string& verb : verbs) {
+    std::vector<std::string> words = {verb};
+    if (verb.starts_with("data ")) words = {"data", verb.substr(5)};
+    words.emplace_back("--help");
+    const std::string help = run_program(words).out;
+    std::smatch example;
+    ASSERT_TRUE(std::regex_search(help, example, std::regex("\nExample: moesaic (.*)\n"))) << help;
+    const std::string call = example[1];
+    EXPECT_TRUE((call + " ").starts_with(verb + " ")) << call;
+    EXPECT_EQ(help.find("Exit codes"), std::string::npos) << help;
+    const std::regex option(" (--[a-z-]+)");
+    for (std::sregex_iterator it(call.begin(), call.end(), option), end; it != end; ++it) {
+      EXPECT_NE(help.find("\n  " + (*it)[1].str() + " "), std::string::npos) << call;
+    }
+  }
+}
+
 TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
   const auto router = run_program({"train", "--help", "router"});
   ASSERT_EQ(router.exit_code, 0) << router.err;

@@ -75,6 +75,11 @@ const bench::Benchmark& find(const std::string& name) {
     if (benchmark.name == name) return benchmark;
     names.push_back(benchmark.name);
   }
+  if (const std::string network = nearest_network(name);
+      !network.empty() && !nearest(name, names)) {
+    fail_usage("bench: '{}' is no benchmark, and there is no such run or checkpoint{}", name,
+               network);
+  }
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
 
@@ -266,8 +271,9 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  auto* verb = app.add_subcommand(
-      "bench", "Time a checkpoint, or this software against others' way to do the same");
+  auto* verb =
+      add_verb(app, "bench", "Time a network, or this software against others' way to do the same.",
+               "bench checkpoints/first --batch-sizes 1,8");
   auto options = std::make_shared<BenchOptions>();
   verb->add_option("NAME", options->name,
                    std::string(kCheckpointHelp) + "; or a benchmark: " + names_and_descriptions())

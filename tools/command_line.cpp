@@ -75,6 +75,12 @@ CLI::Validator in_range(const char* what, Number min, Number max) {
 
 }  // namespace
 
+CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
+                   const std::string& example, const std::string& notes) {
+  return app.add_subcommand(name, does)
+      ->footer(fmt::format("{}{}Example: moesaic {}", notes, notes.empty() ? "" : "\n\n", example));
+}
+
 CLI::Validator not_empty() {
   return CLI::Validator(
       [](std::string& text) { return text.empty() ? std::string("must not be empty") : ""; }, "");

@@ -15,6 +15,11 @@ namespace moesaic::tools {
 inline constexpr const char* kCheckpointHelp =
     "a checkpoint, an export, or a run: its newest checkpoint (RUN/best is the best)";
 
+/// Declares a verb: what it does, as a sentence in the imperative, and one way to call it, without
+/// the program's name, below `notes` at the end of its help.
+CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
+                   const std::string& example, const std::string& notes = "");
+
 /// Names of files and folders.
 CLI::Validator not_empty();
 

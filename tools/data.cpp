@@ -96,7 +96,8 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
 }
 
 void add_pack(CLI::App& verb, int& exit_code) {
-  auto* command = verb.add_subcommand("pack", "Pack a dataset's images into tar shards");
+  auto* command = add_verb(verb, "pack", "Pack a dataset's images into tar shards.",
+                           "data pack ./photos/ --shards 128 --size 256");
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;
@@ -141,17 +142,19 @@ void print_data_help(const CLI::App& verb, std::vector<std::string> words) {
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
-  auto* verb = app.add_subcommand("data", "List, fetch, verify and pack datasets");
+  auto* verb =
+      add_verb(app, "data", "List, fetch, verify and pack datasets.", "data fetch cifar10");
   verb->require_subcommand(1);
-  verb->add_subcommand("list", "Datasets, and where their files are")->callback(list_data);
+  add_verb(*verb, "list", "List datasets, and where their files are.", "data list")
+      ->callback(list_data);
   const auto with_name = [&](const char* name, const char* help, auto action) {
-    auto* command = verb->add_subcommand(name, help);
+    auto* command = add_verb(*verb, name, help, fmt::format("data {} cifar10", name));
     auto dataset = std::make_shared<std::string>();
     command->add_option("NAME", *dataset, "dataset")->required();
     command->callback([dataset, action] { action(*dataset); });
   };
-  with_name("fetch", "Download a dataset and check its SHA-256", fetch_data);
-  with_name("verify", "Check a dataset's files against their SHA-256, or decode all its images",
+  with_name("fetch", "Download a dataset and check its SHA-256.", fetch_data);
+  with_name("verify", "Compare a dataset's files with their SHA-256, or decode its images.",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
   add_pack(*verb, exit_code);
   verb->set_help_flag();  // Not before the commands, which take it over.

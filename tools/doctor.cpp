@@ -14,6 +14,7 @@
 #include <string>
 
 #include "bench/bench.h"
+#include "command_line.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/data/dataset.h"
@@ -131,8 +132,8 @@ void doctor(bool all, int& exit_code) {
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  auto* verb =
-      app.add_subcommand("doctor", "Check this installation and print what a bug report needs");
+  auto* verb = add_verb(app, "doctor", "Check this installation and print what a bug report needs.",
+                        "doctor");
   const auto all = std::make_shared<bool>(false);
   verb->add_flag("--all", *all,
                  "compare every operator of a GPU as it is, without turning any off for the next");

@@ -224,7 +224,8 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a split of a data set");
+  CLI::App* verb = add_verb(app, "eval", "Measure a network on a split of a data set.",
+                            "eval checkpoints/first --split test");
   verb->add_option("checkpoint", arguments->checkpoints,
                    std::string(kCheckpointHelp) + "; several are compared in a table")
       ->required()

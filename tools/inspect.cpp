@@ -142,7 +142,8 @@ void inspect_verb(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int&) {
-  auto* verb = app.add_subcommand("inspect", "Show what a run, a checkpoint or a file holds");
+  auto* verb = add_verb(app, "inspect", "Show what a run, a checkpoint or a file holds.",
+                        "inspect checkpoints/first");
   auto options = std::make_shared<InspectOptions>();
   verb->add_option("PATH", options->first,
                    "run, checkpoint, .safetensors file or index of such files, or the prefix of a "

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
@@ -186,8 +187,9 @@ void list(const std::string& kind, bool json) {
 }  // namespace
 
 void add_list(CLI::App& app, int&) {
-  auto* verb = app.add_subcommand(
-      "list", "List what there is of a kind, such as models, datasets, recipes or experiments");
+  auto* verb =
+      add_verb(app, "list", "List the known models, datasets, recipes, experiments and others.",
+               "list recipes");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   verb->add_option(

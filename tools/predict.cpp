@@ -187,7 +187,8 @@ int predict(const PredictArguments& arguments) {
 
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
-  CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
+  CLI::App* verb = add_verb(app, "predict", "Apply a network to images.",
+                            "predict checkpoints/first photos shoe.jpg --top 3");
   verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())

@@ -311,7 +311,8 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 void add_prune(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
-  CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
+  CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
+                            "prune checkpoints/first --keep 0.5 --out checkpoints/small");
   verb->add_option("--finetuned,checkpoint", options.finetuned,
                    std::string("what to prune: ") + kCheckpointHelp)
       ->required()

@@ -195,8 +195,8 @@ int train(const TrainArguments& arguments) {
 /// Prints help and ends the parsing of the command line.
 void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
-  const std::string text =
-      words.empty() ? verb.get_parent()->help() + common_settings_help() : settings_help(words);
+  const std::string text = words.empty() ? verb.get_parent()->help() + "\n" + common_settings_help()
+                                         : settings_help(words);
   std::cout << text;
   throw CLI::Success();
 }
@@ -205,7 +205,8 @@ void print_help(const CLI::App& verb, std::vector<std::string> words) {
 
 void add_train(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* verb = app.add_subcommand("train", "train a network through the phases of a run");
+  CLI::App* verb = add_verb(app, "train", "Train a network through the phases of a run.",
+                            "train models/vmoe/recipes/smoke.json seed=2 --out checkpoints/first");
   verb->set_help_flag();
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },

@@ -54,7 +54,10 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
   }
   if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
   if (is_torchscript(path)) return load_export(path, options);
-  return path.extension() == ".safetensors" ? exported_at(path, options) : std::nullopt;
+  check_input_file(path);
+  if (path.extension() == ".safetensors") return exported_at(path, options);
+  if (!is_index(path)) check_tensor_file(path);
+  return std::nullopt;
 }
 
 Json tensor_json(const std::string& name, const std::string& dtype,

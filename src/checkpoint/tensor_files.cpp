@@ -347,6 +347,15 @@ const char* dtype_name(at::ScalarType type, const std::string& where) {
   fail("{}: dtype {} is not supported", where, c10::toString(type));
 }
 
+void check_tensor_file(const std::filesystem::path& path) {
+  if (path.extension() == ".safetensors") return;
+  try {
+    const safetensors::File header(path);
+  } catch (const Error& error) {
+    fail_usage("{}", error.what());
+  }
+}
+
 TensorMap read_tensors(const std::filesystem::path& path) {
   return tensors_of(path, copied);
 }

@@ -2,9 +2,11 @@
 #include "image_files.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -73,17 +75,20 @@ int64_t ImageFiles::group(int64_t index) const {
 std::optional<ImageFile> ImageFiles::file(int64_t index) const {
   check_index(index);
   const fs::path path = files_.path(index);
-  const auto size = [&]() -> int64_t {
-    std::error_code error;
-    const uintmax_t bytes = fs::file_size(path, error);
-    if (!error) return static_cast<int64_t>(bytes);
+  const auto examine = [&]() -> ImageFile {
+    struct stat found = {};
+    const std::string name = files_.name(index).string();
+    if (::stat(path.c_str(), &found) == 0) {
+      return {name, int64_t{found.st_size}, found.st_dev, found.st_ino};
+    }
+    const std::error_code error(errno, std::generic_category());
     const bool is_gone = error == std::errc::no_such_file_or_directory ||
                          error == std::errc::not_a_directory ||
                          error == std::errc::too_many_symbolic_link_levels;
     if (!is_gone) fail_errno(path, "cannot be examined", error.value());
-    return -1;
+    return {name};
   };
-  return ImageFile{files_.name(index).string(), retry_io(size, pause())};
+  return retry_io(examine, pause());
 }
 
 std::string ImageFiles::read(int64_t index) const {

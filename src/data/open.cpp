@@ -61,18 +61,33 @@ std::string splits_here(const DatasetSpec& spec) {
 /// Returns which folder may be meant by one that is not there, as a part of a line.
 std::string where_instead(const fs::path& folder, const std::string& part) {
   for (const std::string& name : list_images(folder).folders) {
-    const fs::path deeper = folder / name;
-    if (is_folder(deeper / part)) return fmt::format(", but in '{}/'", deeper.string());
+    if (!is_folder(folder / name / part)) continue;
+    return fmt::format(", but in '{}/'", (folder / name).string());
   }
   return nearest_sibling(folder / part, Sibling::name);
 }
 
-/// Returns how the files of a data set are fetched; one of somebody's own description has no name
-/// that the program knows.
+bool is_known(const std::string& name) {
+  return std::ranges::count(dataset_names(), name) > 0;
+}
+
+/// Returns how the files of a data set are fetched.
 std::string fetch_command(const std::string& name) {
-  const std::vector<std::string> known = dataset_names();
-  const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
-  return "moesaic data fetch " + (is_known ? name : "DESCRIPTION.json");
+  return "moesaic data fetch " + (is_known(name) ? name : "DESCRIPTION.json");
+}
+
+/// Returns which folder may be meant by one that somebody's own description names and that is not
+/// there, as a part of a line; "" where none is like it.
+std::string misspelt_folder(const DatasetSpec& spec, const std::optional<DatasetPart>& part) {
+  if (is_known(spec.name)) return "";
+  for (const std::string& path : spec.paths) {
+    fs::path folder = (fs::path(spec.described_in) / path).lexically_normal();
+    const bool here = is_folder(folder);
+    if (here && part) folder /= part->path;
+    std::string hint = nearest_sibling(folder, here ? Sibling::name : Sibling::path, is_folder);
+    if (!is_folder(folder) && hint.starts_with("; did you mean")) return hint;
+  }
+  return "";
 }
 
 /// Throws Error that says how to get files that are in none of the searched folders.
@@ -83,17 +98,19 @@ std::string fetch_command(const std::string& name) {
   const std::string wanted = split.empty() ? "train" : split;
   const std::vector<DatasetPart> train = format_of(spec).parts(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
-    fail(
+    fail_usage(
         "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "
         "test/<class>, val/<class>, validation/<class> or valid/<class>, or all in the folders of "
         "two classes or more",
         spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path);
   }
-  if (const auto part = first_missing(spec, wanted)) {
+  const std::optional<DatasetPart> part = first_missing(spec, wanted);
+  std::string misspelt = misspelt_folder(spec, part);
+  if (part) {
     what = text_of(*part);
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") {
-      folders.back() += nearest_sibling(fs::path(spec.name) / part->path, Sibling::name);
+      misspelt = nearest_sibling(fs::path(spec.name) / part->path, Sibling::name, is_folder);
       how += ", or name it 'test', 'validation' or 'valid'";
     }
   }
@@ -102,8 +119,11 @@ std::string fetch_command(const std::string& name) {
   }
   const std::string package =
       spec.debian_package.empty() ? "" : fmt::format(" or install {}", spec.debian_package);
-  fail("dataset '{}': {} not found in {}; {}{}{}", spec.name, what, fmt::join(folders, ", "), how,
-       package, split.empty() ? "" : splits_here(spec));
+  // What is misspelt is wrong use; files that are not here yet are none.
+  throw Error(misspelt.empty() ? ErrorKind::failure : ErrorKind::usage,
+              fmt::format("dataset '{}': {} not found in {}{}; {}{}{}", spec.name, what,
+                          fmt::join(folders, ", "), misspelt, how, package,
+                          split.empty() ? "" : splits_here(spec)));
 }
 
 /// Returns the folder with every file, or else the first one with any.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/csv.h"
@@ -50,6 +51,22 @@ void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& part
   }
 }
 
+/// Returns which tensors there are in place of 'images', as a part of a line: the one that is
+/// probably meant, or their number and the names that are most like it.
+std::string in_place_of_images(std::vector<std::string> names) {
+  constexpr size_t kNamed = 3;
+  if (names.empty()) return "; it holds none";
+  if (nearest("images", names)) return "; " + did_you_mean("images", names);
+  const std::string count = count_text(std::ssize(names), "tensor");
+  const bool more = names.size() > kNamed;
+  std::ranges::stable_sort(names, {},
+                           [](const std::string& name) { return edit_distance("images", name); });
+  names.resize(std::min(names.size(), kNamed));
+  for (std::string& name : names) name = printable(name);
+  return fmt::format("; it holds {}{}{}", count, more ? ", such as " : ": ",
+                     fmt::join(names, ", "));
+}
+
 /// Returns the entry after checking its dtype and shape, before anything is read.
 const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
                                         const fs::path& path) {
@@ -57,18 +74,18 @@ const safetensors::Entry& checked_entry(const safetensors::File& file, const Mod
   if (entry == nullptr) {
     std::vector<std::string> names;
     for (const auto& other : file.entries()) names.push_back(other.name);
-    fail("{}: no tensor 'images'; {}", path.string(), did_you_mean("images", names));
+    fail_usage("{}: no tensor 'images'{}", path.string(), in_place_of_images(std::move(names)));
   }
   if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
-    fail("{}: 'images' must be F32, F16 or BF16, normalised, found {}", path.string(),
-         entry->dtype);
+    fail_usage("{}: 'images' must be F32, F16 or BF16, normalised, found {}", path.string(),
+               entry->dtype);
   }
   const std::vector<int64_t> shape = model.input_shape();
   const bool fits =
       entry->shape.size() == 4 && std::equal(shape.begin(), shape.end(), entry->shape.begin() + 1);
   if (!fits) {
-    fail("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
-         fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
+    fail_usage("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
+               fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
   }
   return *entry;
 }
@@ -82,6 +99,7 @@ void check_finite(const at::Tensor& images, const fs::path& path) {
 }
 
 at::Tensor read_images(const Model& model, const fs::path& path) {
+  check_tensor_file(path);
   const safetensors::File file(path);
   const safetensors::Entry& entry = checked_entry(file, model, path);
   const at::ScalarType type = entry.dtype == "F32"   ? at::kFloat
@@ -342,8 +360,9 @@ std::string to_csv(const ImagePrediction& prediction, const std::vector<std::str
   std::string lines;
   for (size_t i = 0; i < prediction.top.size(); ++i) {
     const PredictedClass& found = prediction.top[i];
-    lines += csv_line({prediction.file.string(), fmt::to_string(i + 1),
-                       class_name(found.index, classes), fmt::format("{:.6g}", found.probability)});
+    lines += csv_line({escaped(prediction.file.string()), fmt::to_string(i + 1),
+                       escaped(class_name(found.index, classes)),
+                       fmt::format("{:.6g}", found.probability)});
   }
   return lines;
 }

@@ -73,6 +73,9 @@ void claim(const fs::path& folder, Json settings) {
     auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
     if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
     if (*found == settings) return;
+    if (found->is_object() && found->contains("runs")) {
+      for (Json& run : found->at("runs")) name_units(run);
+    }
     join_runs(*found, settings);
     const std::vector<Difference> changed = differences(*found, settings);
     if (!changed.empty()) {

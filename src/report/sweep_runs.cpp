@@ -345,7 +345,7 @@ ReadyRuns ready_sweep(const RunsConfig& config, const ReproduceOptions& options,
     fail_usage(
         "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to "
         "train it here",
-        place_of(config.source, {"finetuned"}), finetuned, nearest_sibling(finetuned));
+        place_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
   }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
   ReadyRow train{.name = "train", .runs = config.runs};

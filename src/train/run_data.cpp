@@ -14,6 +14,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/difference.h"
@@ -22,6 +23,7 @@
 #include "moesaic/data/class_names.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
+#include "same_files.h"
 
 namespace moesaic {
 namespace {
@@ -73,8 +75,8 @@ std::optional<ImageFile> file_of(const Dataset& data, int64_t index) {
   }
 }
 
-/// Returns "" where images are not stored as files.
-std::string hash_of_files(const Dataset& data) {
+/// Returns "" where images are not stored as files, which are added to `same`, if given.
+std::string hash_of_files(const Dataset& data, SameFiles* same) {
   constexpr int64_t kBlock = 1 << 14;  // So that a million names need not be held at once.
   Sha256 hash;
   for (int64_t begin = 0; begin < data.size(); begin += kBlock) {
@@ -86,9 +88,10 @@ std::string hash_of_files(const Dataset& data) {
         files[static_cast<size_t>(i)] = file_of(data, begin + i).value_or(ImageFile());
       }
     });
-    for (const ImageFile& file : files) {
-      hash.update(std::as_bytes(std::span(file.name)));
-      add_number(hash, file.bytes);  // It ends the name, too.
+    for (size_t i = 0; i < files.size(); ++i) {
+      hash.update(std::as_bytes(std::span(files[i].name)));
+      add_number(hash, files[i].bytes);  // It ends the name, too.
+      if (same != nullptr) same->add(files[i], begin + static_cast<int64_t>(i));
     }
   }
   return mark_of(hash);
@@ -172,7 +175,9 @@ const DataRecord* RunData::find(const std::string& data, const std::string& spli
   return found == splits.end() ? nullptr : &found->second;
 }
 
-DataRecord data_record(const Dataset& data, bool reads_shards) {
+namespace {
+
+DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.endless()) return record;
   const std::vector<int64_t> blocks = data.blocks();
@@ -180,9 +185,15 @@ DataRecord data_record(const Dataset& data, bool reads_shards) {
   if (!blocks.empty() && !reads_shards) return record;
   if (!record.classes.empty()) record.labels = hash_of_labels(data);
   if (!data.has_images()) return record;
-  record.files = hash_of_files(data);
+  record.files = hash_of_files(data, same);
   record.images = hash_of_images(data);
   return record;
+}
+
+}  // namespace
+
+DataRecord data_record(const Dataset& data, bool reads_shards) {
+  return record_of(data, reads_shards, nullptr);
 }
 
 std::string difference_of(const DataRecord& before, const DataRecord& now) {
@@ -217,12 +228,27 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 
 namespace {
 
-/// The run goes on from its own checkpoint, so that nothing is read of where init is now.
-void follow_moved_init(const RunConfig& now, nlohmann::ordered_json& started) {
-  const auto init = started.find("init");
-  if (now.init.empty() || init == started.end() || !init->is_string() || *init == "") return;
+/// Replaces the path of a network by where it is now, if nothing is at the old one any more.
+void follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
+  if (now.empty() || !then.is_string() || then == "") return;
   std::error_code unknown;
-  if (!std::filesystem::exists(init->get<std::string>(), unknown) && !unknown) *init = now.init;
+  if (!std::filesystem::exists(then.get<std::string>(), unknown) && !unknown) then = now;
+}
+
+/// Of an init nothing is read any more. A network that pruning compares with is checked when it is
+/// read, as it is in a new run; it may also be the name of a phase, which is no absolute path.
+void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started) {
+  if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
+  const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
+  for (size_t i = 0; i < now.phases.size(); ++i) {
+    const auto& prune = now.phases[i].on_entry.prune;
+    const nlohmann::ordered_json::json_pointer key(
+        fmt::format("/phases/{}/on_entry/prune/pretrained", i));
+    if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
+    nlohmann::ordered_json& then = started.at(key);
+    if (then.is_string() && is_path(then.get<std::string>()))
+      follow_moved_network(prune->pretrained, then);
+  }
 }
 
 }  // namespace
@@ -233,7 +259,7 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
   namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
-  follow_moved_init(now, started);
+  follow_moved_networks(now, started);
   const auto phases = started.find("phases");
   if (phases == started.end() || !phases->is_array()) return moved;
   for (size_t i = 0; i < std::min(now.phases.size(), phases->size()); ++i) {
@@ -259,6 +285,7 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
 RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,
                     const DataChanged& changed) {
   RunData now;
+  std::map<std::string, SameFiles> same;
   for (const auto& [name, split] : used_splits(config, datasets)) {
     const DataRecord* const then = before.find(name, split);
     std::shared_ptr<const Dataset> data = datasets.get(name, split);
@@ -266,10 +293,16 @@ RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& 
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
     const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
-    const DataRecord& record = now.splits[key_of(name, split)] = data_record(*data, here);
+    same[name].begin(data);
+    const DataRecord& record = now.splits[key_of(name, split)] =
+        record_of(*data, here, &same[name]);
     std::string change = then == nullptr ? "" : difference_of(*then, record);
     if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";
     if (!change.empty()) changed(name, split, change);
+  }
+  for (auto& [name, files] : same) {
+    const std::string text = std::move(files).text();
+    if (!text.empty()) log_warning("{}", text);
   }
   for (const PhaseConfig& phase : config.phases) {
     for (const char* split : {"validation", "test"}) {

@@ -19,6 +19,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/formats/image.h"
 #include "moesaic/models/registry.h"
@@ -184,9 +185,27 @@ void check_evaluation(const RunConfig& config, const PhasePlaces& places, const 
   }
 }
 
+/// Returns which classes have no images, where the others are as many as the network's outputs, as
+/// a part of a line: their folders may be there by mistake.
+std::string classes_without_images(const Dataset& data, int64_t outputs) {
+  if (data.endless() || !data.blocks().empty()) return "";
+  std::vector<std::string> names = data.info().classes;
+  std::vector<bool> used(names.size());
+  for (int64_t i = 0; i < data.size(); ++i) {
+    used[static_cast<size_t>(data.label(i))] = true;
+  }
+  size_t label = 0;
+  std::erase_if(names, [&](const std::string&) { return used[label++]; });
+  if (names.empty() || std::ssize(used) - std::ssize(names) != outputs) return "";
+  return fmt::format("; {} of the classes {} no images ({}): remove {} if that is a mistake",
+                     names.size(), names.size() == 1 ? "has" : "have", quoted_names(names),
+                     names.size() == 1 ? "it" : "them");
+}
+
 /// Checks that the network of phase `index` has outputs for the data, unless it gets a new head.
 void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t index,
-                   const Model& model, const DatasetInfo& data) {
+                   const Model& model, const Dataset& dataset) {
+  const DatasetInfo& data = dataset.info();
   const PhaseConfig& phase = places.phase();
   if (phase.on_entry.new_head) return;
   const std::string place =
@@ -200,8 +219,8 @@ void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t in
         !config.init.empty() || setting.empty()
             ? ""
             : fmt::format(" or model.{}={}", setting, task_of(data).outputs(data));
-    fail_usage("{}: phase '{}': {}; set \"on_entry\": {{\"new_head\": true}}{}", place, phase.name,
-               error.what(), other);
+    fail_usage("{}: phase '{}': {}{}; set \"on_entry\": {{\"new_head\": true}}{}", place,
+               phase.name, error.what(), classes_without_images(dataset, model.classes()), other);
   }
 }
 
@@ -408,7 +427,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     network.restore(phase.on_entry.restore);
   }
   check_images(places, network.model(), *data);
-  check_outputs(config, places, index, network.model(), data->info());
+  check_outputs(config, places, index, network.model(), *data);
   if (!data->info().classes.empty()) {
     const bool named = !network.classes().empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));

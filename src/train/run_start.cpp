@@ -47,7 +47,7 @@ Checkpoint load_init(const RunConfig& config, LoadOptions options) {
   const std::string place = place_of(config.source, {"init"});
   if (!path_exists(config.init)) {
     fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
-               config.init, nearest_sibling(config.init));
+               config.init, nearest_network(config.init));
   }
   return at_place(place, [&] { return load_newest_checkpoint(config.init, options); });
 }
@@ -243,6 +243,18 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   folder_->keep();
 }
 
+namespace {
+
+/// Returns whether there are names that the others lack.
+bool has_other_names(const std::vector<std::string>& names, std::vector<std::string> others) {
+  std::sort(others.begin(), others.end());
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !std::binary_search(others.begin(), others.end(), name);
+  });
+}
+
+}  // namespace
+
 void Trainer::check_data(const std::optional<RunData>& started) {
   if (!started) {
     log_info("{}: has no data.json, so that nothing tells whether its data have changed",
@@ -254,9 +266,15 @@ void Trainer::check_data(const std::optional<RunData>& started) {
         fmt::format("{}: since the run began, the {} split of '{}'{} has changed: it {}",
                     options_.out.string(), split, name,
                     moved_.contains(name) ? fmt::format(" (then '{}')", moved_[name]) : "", change);
+    const DataRecord* const before = started ? started->find(name, split) : nullptr;
+    const bool new_classes =
+        before != nullptr &&
+        has_other_names(datasets_.get(name, split)->info().classes, before->classes);
     if (config_.data_changed != "accept") {
-      fail_usage("{}; put the data back, give another --out, or go on with data_changed=accept",
-                 what);
+      fail_usage("{}; put the data back, give another --out, or {}", what,
+                 new_classes ? fmt::format("begin another run with init={} and on_entry.new_head",
+                                           options_.out.string())
+                             : "go on with data_changed=accept");
     }
     if (split == "train") changed_.insert(name);
     if (leads()) {

@@ -290,7 +290,8 @@ TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
 
 TEST(Resolve, SaysWhatAPathIsNot) {
   const test::TempDir folder;
-  fs::create_directory(folder / "quickstart");
+  fs::create_directories(folder / "quickstart/checkpoints/step_1");
+  fs::create_directories(folder / "quikstarts");  // It is no run.
   put(folder / "file", "x");
   EXPECT_THAT(
       usage_of([&] { newest_folder(folder / "quikstart"); }),

@@ -144,7 +144,7 @@ TEST_F(PackFolder, IsDataByItsPath) {
     EXPECT_TRUE(file.ok()) << file.problem;
   }
   test::fs::copy_file(folder + "/packed.json", folder + "/other.json");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open_dataset(folder, "train"); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(folder, "train"); }),
               HasSubstr("folder 'train' not found in it"));
 }
 

@@ -24,7 +24,7 @@ RunConfig block_run(const std::vector<std::string>& changes = {}) {
   testing::add_shrink_phase();
   return config_of(
       R"({"name": "toy-blocks", "seed": 5, "log_every": 5, "checkpoint_every": 3,
-          "keep_checkpoints": 100, "evaluate_every": 6, "evaluate_batch_size": 4,
+          "keep_checkpoints": 100, "evaluate_every": "6 epochs", "evaluate_batch_size": 4,
           "loader_threads": 0, "model": {"name": "toy", "image_size": 4},
           "phases": [{"name": "small", "kind": "shrink", "data": "three", "steps": 20,
                       "rate": 0.01, "block": 4}]})",

@@ -14,8 +14,9 @@ namespace moesaic {
 /// A kind of checkpoints of another project, which can be inspected and imported, but not loaded as
 /// they are.
 struct ForeignCheckpoint {
-  std::string project;         ///< E.g. "google-research/vmoe".
-  std::string import_command;  ///< E.g. "moesaic import vmoe".
+  std::string project;  ///< E.g. "google-research/vmoe".
+  std::string
+      import_command;  ///< With its options but --out: "moesaic import vmoe --model-config FILE".
   /// Returns whether a path names such a checkpoint or one of its files.
   std::function<bool(const std::filesystem::path&)> is_one;
   /// Describes a checkpoint; see inspect().

@@ -69,6 +69,9 @@ Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOption
 /// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.
 uint64_t weights_bytes(const std::filesystem::path& folder);
 
+/// Returns nearest_sibling() of those that load_newest_checkpoint() takes.
+std::string nearest_network(const std::filesystem::path& path);
+
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
 /// export to safetensors or TorchScript, which has neither state nor optimizer. For a run
 /// directory, or its checkpoints/, it is load_newest_step(). Each file is hashed and read once.

@@ -44,6 +44,8 @@ struct EncodedImage {
 struct ImageFile {
   std::string name;    ///< Below the folder or the shards of its split.
   int64_t bytes = -1;  ///< Its size; -1 where that cannot be had.
+  /// What the system knows the file by, whatever it is called; 0 for what is no file of its own.
+  uint64_t device = 0, inode = 0;
 };
 
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where

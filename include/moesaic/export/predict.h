@@ -95,7 +95,9 @@ void predict_images(Model& model, const InputSpec& spec,
 /// [{"layer", "experts", "gates"}, ...], lists of a list for each token; or {"file", "error"}.
 nlohmann::ordered_json to_json(const ImagePrediction& prediction,
                                const std::vector<std::string>& classes);
-/// Returns a line for each class: file, rank from 1, class, probability.
+/// Returns a line for each class: file, rank from 1, class, probability. Fields are quoted as RFC
+/// 4180 says; in names, control characters and bytes that are no UTF-8 are escaped(), so that each
+/// line is one row.
 std::string to_csv(const ImagePrediction& prediction, const std::vector<std::string>& classes);
 /// Returns "file: class 97.31 %, class 1.20 %".
 std::string to_text(const ImagePrediction& prediction, const std::vector<std::string>& classes);

@@ -67,9 +67,9 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 
 /// Takes the data of a project that was moved for those that the run began with: where a phase has
 /// another path than in the configuration `started`, and `before` has labels to tell data apart,
-/// the record is copied to the new path, which is put into `started`, as is that of an init whose
-/// old path is gone. Returns the old path of each such new one; record_data() compares what lies
-/// there.
+/// the record is copied to the new path, which is put into `started`, as is that of an init or
+/// on_entry.prune.pretrained whose old path is gone. Returns the old path of each such new one;
+/// record_data() compares what lies there.
 std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
                                                      nlohmann::ordered_json& started,
                                                      RunData& before);
@@ -79,7 +79,8 @@ using DataChanged = std::function<void(const std::string& name, const std::strin
                                        const std::string& change)>;
 
 /// Returns the marks of all data that a run uses, after telling `changed` of each difference from
-/// those of `before`; classes in another order are none.
+/// those of `before`; classes in another order are none. Warns of files that are read under two
+/// names, in different splits or classes.
 RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before = {},
                     const DataChanged& changed = {});
 

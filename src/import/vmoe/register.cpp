@@ -91,7 +91,7 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
 [[maybe_unused]] const bool kVMoERegistered = [] {
   foreign_checkpoints().add(
       "vmoe", {.project = "google-research/vmoe",
-               .import_command = "moesaic import vmoe",
+               .import_command = "moesaic import vmoe --model-config FILE",
                .is_one = is_vmoe_checkpoint,
                .inspect = inspect_vmoe,
                .stored = stored_arrays,

@@ -421,12 +421,10 @@ std::vector<DatasetStatus> dataset_statuses() {
     status.classes = described_classes(spec);
     status.fetchable = !base.urls.empty();
     status.generated = base.generated();
-    if (status.generated) {
-      statuses.push_back(std::move(status));
-      continue;
+    if (!status.generated) {
+      status.folder = find_folder(base);
+      status.searched = search_folders(base);
     }
-    status.folder = find_folder(base);
-    status.searched = search_folders(base);
     statuses.push_back(std::move(status));
   }
   return statuses;

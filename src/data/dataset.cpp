@@ -15,7 +15,6 @@
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "moesaic/data/mixup.h"
+#include "moesaic/data/transforms.h"
 
 namespace moesaic {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "moesaic/data/catalog.h"
-#include "shard_images.h"
+#include "shards.h"
 
 namespace moesaic {
 

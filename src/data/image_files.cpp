@@ -11,13 +11,13 @@
 #include <thread>
 #include <utility>
 
-#include "channels.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
+#include "moesaic/data/resize.h"
 #include "moesaic/formats/image.h"
 #include "subset.h"
 

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "channels.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/data/catalog.h"
+#include "moesaic/data/resize.h"
 
 namespace moesaic {
 namespace {

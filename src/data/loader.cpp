@@ -25,8 +25,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/mixup.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/transforms.h"
 
 namespace moesaic {
 namespace {

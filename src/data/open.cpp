@@ -14,9 +14,9 @@
 #include "moesaic/base/path.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/derived.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/image_walk.h"
-#include "moesaic/data/rotate.h"
 #include "moesaic/data/validation.h"
 
 namespace fs = std::filesystem;

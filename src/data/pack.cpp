@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <cmath>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -34,13 +36,88 @@
 #include "moesaic/data/format.h"
 #include "moesaic/data/outside_images.h"
 #include "moesaic/formats/archive.h"
-#include "packed_image.h"
-#include "shard_index.h"
+#include "moesaic/formats/image.h"
+#include "shards.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
+
+/// The file that a shard holds of one image.
+struct PackedImage {
+  std::string bytes;
+  const char* extension = "jpg";  ///< Or "png" or "webp".
+};
+
+struct ImageSize {
+  int64_t height = 0, width = 0;
+  int64_t shorter() const { return std::min(height, width); }
+};
+
+/// Returns the size of a file's image. Throws ImageError for what is no image.
+ImageSize size_of(const EncodedImage& file) {
+  try {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
+    const ImageDecoder decoder({bytes, file.bytes.size()}, file.upright);
+    return {decoder.height(), decoder.width()};
+  } catch (const Error& error) {
+    throw ImageError(fmt::format("{}: {}", file.name, error.what()));
+  }
+}
+
+PackedImage as_it_is(EncodedImage file) {
+  const char* const extension = file.bytes.starts_with("\x89PNG") ? "png"
+                                : file.bytes.starts_with("RIFF")  ? "webp"
+                                                                  : "jpg";
+  return {std::move(file.bytes), extension};
+}
+
+/// Returns an image of bytes [C, H, W] with its channels last.
+std::vector<uint8_t> channels_last(const std::vector<uint8_t>& planes, int64_t channels) {
+  const size_t count = static_cast<size_t>(channels), plane = planes.size() / count;
+  std::vector<uint8_t> pixels(planes.size());
+  for (size_t c = 0; c < count; ++c) {
+    for (size_t i = 0; i < plane; ++i) pixels[i * count + c] = planes[c * plane + i];
+  }
+  return pixels;
+}
+
+/// Returns an image's pixels, its shorter side `size` or as large as it is.
+PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
+  ImageSize full;
+  const auto whole = [&](int64_t h, int64_t w) {
+    full = {h, w};
+    return Rectangle{0, 0, h, w};
+  };
+  Bitmap bitmap;
+  const int64_t min = size > 0 ? size : std::numeric_limits<int64_t>::max();
+  const Rectangle part = dataset.decode(index, whole, min, bitmap);
+  const int64_t channels = bitmap.channels;
+  if (size == 0 || full.shorter() <= size) {
+    return {encode_png({bitmap.pixels, bitmap.height, bitmap.width, channels}), "png"};
+  }
+  const double scale = static_cast<double>(size) / static_cast<double>(full.shorter());
+  const auto scaled = [&](int64_t side) {
+    return std::max<int64_t>(1, std::llround(scale * static_cast<double>(side)));
+  };
+  const int64_t height = scaled(full.height), width = scaled(full.width);
+  std::vector<uint8_t> planes(static_cast<size_t>(channels * height * width));
+  resize(bitmap, part, {}, height, width, planes.data());
+  const std::vector<uint8_t> pixels = channels_last(planes, channels);
+  return {encode_jpeg({pixels, height, width, channels}, static_cast<int>(quality)), "jpg"};
+}
+
+/// Returns the file of an image whose shorter side is at most `size` pixels; 0: as it is. Throws
+/// ImageError if it cannot be read.
+PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
+  std::optional<EncodedImage> file = dataset.encoded(index);
+  if (file) {
+    const ImageSize stored = size_of(*file);
+    if (size == 0 || stored.shorter() <= size) return as_it_is(std::move(*file));
+  }
+  return encoded_pixels(dataset, index, size, quality);
+}
 
 using Json = nlohmann::ordered_json;
 using Source = std::shared_ptr<const Dataset>;

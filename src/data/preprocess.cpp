@@ -7,9 +7,9 @@
 #include <cmath>
 #include <limits>
 
-#include "channels.h"
 #include "moesaic/base/error.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/resize.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shard_index.h"
+#include "shards.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 
 namespace moesaic {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grey images for networks of colours, colours for networks of grey.
-#include "data/channels.h"
+#include "moesaic/data/resize.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

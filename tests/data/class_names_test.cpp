@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 
 namespace moesaic {
 namespace {

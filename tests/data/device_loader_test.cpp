@@ -8,7 +8,7 @@
 
 #include "data/data_fixture.h"
 #include "data/device_loader_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 
 namespace moesaic {
 namespace {

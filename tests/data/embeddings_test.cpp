@@ -15,7 +15,6 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 
 namespace moesaic {

@@ -7,7 +7,7 @@
 
 #include "data/data_fixture.h"
 #include "moesaic/data/catalog.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 
 namespace moesaic {

@@ -7,7 +7,7 @@
 
 #include "base/support.h"
 #include "data/data_fixture.h"
-#include "moesaic/data/mosaic.h"
+#include "moesaic/data/derived.h"
 
 namespace moesaic {
 namespace {

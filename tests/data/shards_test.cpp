@@ -10,7 +10,7 @@
 #include "data/http_server.h"
 #include "data/png_bytes.h"
 #include "data/shard_fixture.h"
-#include "data/shard_images.h"
+#include "data/shards.h"
 #include "moesaic/data/fetch.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"

@@ -8,10 +8,10 @@
 #include <limits>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/derived.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/data/rotate.h"
 #include "moesaic/data/validation.h"
 #include "moesaic/papers/clusters.h"
 

@@ -11,9 +11,7 @@
 
 #include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/backdrop.h"
-#include "moesaic/data/mosaic.h"
-#include "moesaic/data/rotate.h"
+#include "moesaic/data/derived.h"
 
 namespace moesaic {
 

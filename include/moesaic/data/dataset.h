@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -14,10 +16,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/data/resize.h"
-
-namespace at {
-class Tensor;
-}
 
 namespace moesaic {
 
@@ -72,7 +70,16 @@ struct ReadOptions {
   ReadOptions(int64_t min_) : min(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
-struct DatasetInputs;  // data/dataset_inputs.h
+/// N inputs that are not images, with their targets: labels where these are classes, else real
+/// numbers.
+struct DatasetInputs {
+  at::Tensor values_NCHW = {};  ///< Inputs of the network, float32; undefined for images.
+  at::Tensor labels_N = {};     ///< Classes, int64; undefined where targets are real numbers.
+  at::Tensor groups_N = {};     ///< Groups, int64, or undefined.
+  at::Tensor targets_NK = {};   ///< Targets, float32; undefined where targets are classes.
+};
+
+using Directions = std::map<std::string, at::Tensor>;
 
 /// Images or other inputs with their targets, read by index. Thread-safe.
 class Dataset {
@@ -119,7 +126,7 @@ class Dataset {
   virtual DatasetInputs generate(int64_t first, int64_t count) const;
   /// Returns known directions of the inputs by name, each [K, d] float32, to compare weights with;
   /// empty where none are known.
-  virtual std::map<std::string, at::Tensor> directions() const;
+  virtual Directions directions() const;
 
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
   /// shuffled epoch reads few of these blocks at a time; empty where any order is read as fast.
@@ -150,6 +157,27 @@ class Dataset {
 /// if the sizes disagree with each other or with `info`, or a label has no class.
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
+
+/// Makes a dataset of inputs in memory; info's channels, height and width become those of the
+/// values. Dataset::directions() returns `directions`. Throws Error (failure) if sizes disagree, a
+/// label has no class, a group no name, a target is not finite, or there are both classes and
+/// real-valued targets.
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs,
+                                                  Directions directions = {});
+
+/// Generates the inputs `first` to `first + count - 1`: always the same values for an index,
+/// whatever the range. Thread-safe.
+using MakeInputs = std::function<DatasetInputs(int64_t first, int64_t count)>;
+
+/// Makes an endless dataset whose inputs are generated on the fly and not kept; `size` of them
+/// count as an epoch. Input 0 is generated at once for its shape. Throws as make_input_dataset()
+/// does.
+std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make,
+                                                   Directions directions = {});
+
+/// Returns the groups of the examples `first` to `first + count - 1`, [count] int64; undefined
+/// without groups.
+at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count);
 
 /// Makes a dataset of the images of `base` whose class is among `keep_classes`, in their order;
 /// labels become indices in `keep_classes`. Shares the memory of `base`. Throws Error (usage) for a

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
 
 namespace moesaic {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "../fetch_shards.h"
-#include "../shard_images.h"
+#include "../shards.h"
 #include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"

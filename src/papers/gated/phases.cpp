@@ -18,7 +18,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/ops/gated_em.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/shallow_experts.h"

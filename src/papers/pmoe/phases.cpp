@@ -13,7 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/nn/patch_mixture.h"

@@ -11,7 +11,6 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
 
 namespace moesaic {

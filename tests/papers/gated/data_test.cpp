@@ -10,7 +10,6 @@
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -9,7 +9,6 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/ops/normals.h"
 #include "support/tensors.h"
 

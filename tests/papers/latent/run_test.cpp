@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"

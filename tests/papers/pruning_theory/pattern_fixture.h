@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 

@@ -75,7 +75,6 @@ class RotatedPairs final : public Dataset {
     return base_->label(index / 2);
   }
 
-  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
     base_->oriented_image(index / 2, upright, out);
@@ -117,6 +116,7 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
   info.name = std::move(name);
   info.description = std::move(description);
   info.groups = std::exchange(info.classes, {"original", "rotated"});
+  info.endless = false;
   return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
 }
 
@@ -169,7 +169,6 @@ class Mosaic final : public Dataset {
   }
 
   int64_t size() const override { return endless() ? config_.train : config_.test; }
-  bool endless() const override { return info().split == "train"; }
 
   int64_t label(int64_t index) const override {
     check_index(index);
@@ -181,7 +180,6 @@ class Mosaic final : public Dataset {
     return place_of(rng);
   }
 
-  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
     CounterRng rng = random_of(index);
@@ -273,6 +271,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.name = std::move(name);
   info.description = std::move(description);
   info.classes = config.deciding;
+  info.endless = info.split == "train";
   info.groups.clear();
   for (int64_t j = 1; j <= config.grid.height * config.grid.width; ++j) {
     info.groups.push_back(fmt::format("place {}", j));
@@ -301,11 +300,9 @@ class OnBackdrops final : public Dataset {
         stream_(stream_id("backdrop." + this->info().split)) {}
 
   int64_t size() const override { return images_->size(); }
-  bool endless() const override { return images_->endless(); }
   int64_t label(int64_t index) const override { return images_->label(index); }
   int64_t group(int64_t index) const override { return images_->group(index); }
 
-  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
     std::vector<uint8_t> small(static_cast<size_t>(images_->image_size()));

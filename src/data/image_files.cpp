@@ -18,8 +18,8 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_files.h"
 #include "moesaic/data/resize.h"
+#include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "subset.h"
 
 namespace fs = std::filesystem;
 

@@ -17,7 +17,7 @@
 #include "moesaic/data/derived.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/image_walk.h"
-#include "moesaic/data/validation.h"
+#include "moesaic/data/views.h"
 
 namespace fs = std::filesystem;
 
@@ -127,7 +127,7 @@ class Outline final : public Dataset {
     if (info().classes.empty()) fail_unreadable();
     return index % static_cast<int64_t>(info().classes.size());
   }
-  void image(int64_t, uint8_t*) const override { fail_unreadable(); }
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override { fail_unreadable(); }
 
  private:
   [[noreturn]] void fail_unreadable() const {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset.h"
@@ -22,10 +21,7 @@ class PreprocessedDataset final : public Dataset {
  public:
   PreprocessedDataset(std::shared_ptr<const Dataset> base, DatasetInfo metadata,
                       const PreprocessConfig& config)
-      : Dataset(std::move(metadata)),
-        base_(std::move(base)),
-        central_crop_(config.central_crop),
-        resize_(resize_options(config)) {
+      : Dataset(std::move(metadata)), base_(std::move(base)), central_crop_(config.central_crop) {
     const DatasetInfo& before = base_->info();
     unchanged_ = before.height == info().height && before.width == info().width &&
                  before.channels == info().channels && same_orientation(before, info()) &&
@@ -34,13 +30,10 @@ class PreprocessedDataset final : public Dataset {
 
   int64_t size() const override { return base_->size(); }
   int64_t label(int64_t index) const override { return base_->label(index); }
-  bool endless() const override { return base_->endless(); }
   int64_t group(int64_t index) const override { return base_->group(index); }
   void targets(int64_t index, float* out) const override { base_->targets(index, out); }
-  Directions directions() const override { return base_->directions(); }
   std::vector<int64_t> blocks() const override { return base_->blocks(); }
 
-  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     if (unchanged_) return base_->oriented_image(index, upright, out);
     part(
@@ -48,7 +41,7 @@ class PreprocessedDataset final : public Dataset {
         [this](int64_t h, int64_t w) {
           return central_part(h, w, central_crop_, {info().height, info().width});
         },
-        upright, out);
+        out, upright);
   }
 
   Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
@@ -60,25 +53,9 @@ class PreprocessedDataset final : public Dataset {
     return chosen;
   }
 
-  void part(int64_t index, const ChoosePart& choose, uint8_t* out) const override {
-    part(index, choose, {}, out);
-  }
-
  private:
-  void part(int64_t index, const ChoosePart& choose, std::optional<bool> upright,
-            uint8_t* out) const {
-    Bitmap bitmap;
-    // Without antialias the pixels themselves are wanted, none that a decoder averaged.
-    ReadOptions options(resize_.antialias ? std::max(info().height, info().width)
-                                          : std::numeric_limits<int64_t>::max());
-    options.upright = upright;
-    const Rectangle chosen = decode(index, choose, options, bitmap);
-    resize(bitmap, chosen, resize_, info().height, info().width, out);
-  }
-
   std::shared_ptr<const Dataset> base_;
   double central_crop_;
-  ResizeOptions resize_;
   bool unchanged_;
 };
 
@@ -186,6 +163,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                     info.channels == own.channels && same_orientation(info, own) &&
                     info.mean == own.mean && info.std == own.std;
   if (same && config.central_crop == 0.0) return base;
+  info.resize = resize_options(config);
   return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
 }
 

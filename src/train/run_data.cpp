@@ -19,7 +19,7 @@
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
 

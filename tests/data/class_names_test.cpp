@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 
 #include <ATen/ATen.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 
 #include <gmock/gmock.h>
 

@@ -14,7 +14,7 @@
 #include "moesaic/data/fetch.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 #include "support/faults.h"
 
 namespace moesaic {

@@ -44,6 +44,27 @@ struct ImageFile {
   int64_t bytes = -1;  ///< Its size; -1 where that cannot be had.
 };
 
+/// N inputs that are not images, with their targets: labels where these are classes, else real
+/// numbers.
+struct DatasetInputs {
+  at::Tensor values_NCHW = {};  ///< Inputs of the network, float32; undefined for images.
+  at::Tensor labels_N = {};     ///< Classes, int64; undefined where targets are real numbers.
+  at::Tensor groups_N = {};     ///< Groups, int64, or undefined.
+  at::Tensor targets_NK = {};   ///< Targets, float32; undefined where targets are classes.
+};
+
+/// Calls `f` with each tensor of some inputs that is defined.
+template <class F>
+void for_tensors(DatasetInputs& inputs, F&& f) {
+  for (at::Tensor* tensor :
+       {&inputs.values_NCHW, &inputs.labels_N, &inputs.groups_N, &inputs.targets_NK}) {
+    if (tensor->defined()) f(*tensor);
+  }
+}
+
+/// Known directions of inputs by name, each [K, d] float32, to compare weights with.
+using Directions = std::map<std::string, at::Tensor>;
+
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where
 /// images differ in size until preprocessing (data/preprocess.h). The targets are either classes or
 /// real numbers: one of `classes` and `targets` is empty.
@@ -59,6 +80,14 @@ struct DatasetInfo {
   /// then they are.
   std::optional<bool> upright = {};
   bool channels_open = false;  ///< Whether the network decides between grey and colours.
+  /// False where the inputs are not images: then inputs() and generate() take the place of image()
+  /// and part().
+  bool images = true;
+  /// Whether every index >= 0 has an example, always the same one, so that a shuffled epoch
+  /// continues where the previous one ended.
+  bool endless = false;
+  ResizeOptions resize = {};   ///< How parts of images are resized.
+  Directions directions = {};  ///< Those that are known of inputs that are no images.
 };
 
 /// How an image is read from its file.
@@ -70,26 +99,12 @@ struct ReadOptions {
   ReadOptions(int64_t min_) : min(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
-/// N inputs that are not images, with their targets: labels where these are classes, else real
-/// numbers.
-struct DatasetInputs {
-  at::Tensor values_NCHW = {};  ///< Inputs of the network, float32; undefined for images.
-  at::Tensor labels_N = {};     ///< Classes, int64; undefined where targets are real numbers.
-  at::Tensor groups_N = {};     ///< Groups, int64, or undefined.
-  at::Tensor targets_NK = {};   ///< Targets, float32; undefined where targets are classes.
-};
-
-using Directions = std::map<std::string, at::Tensor>;
-
 /// Images or other inputs with their targets, read by index. Thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   /// Returns the number of examples; for an endless dataset those that count as an epoch.
   virtual int64_t size() const = 0;
-  /// Returns whether every index >= 0 has an example, always the same one, so that a shuffled epoch
-  /// continues where the previous one ended.
-  virtual bool endless() const { return false; }
   /// Returns the class of an example, in [0, info().classes.size()). Throws Error (failure) if
   /// targets are real numbers.
   virtual int64_t label(int64_t index) const = 0;
@@ -99,12 +114,10 @@ class Dataset {
   /// Writes the info().targets.size() real-valued targets of an example to `out`. Throws Error
   /// (failure) without real-valued targets.
   virtual void targets(int64_t index, float* out) const;
-  /// Writes the image's channels * height * width bytes to `out`. Throws Error (usage) where
-  /// images differ in size, ImageError for one that is damaged.
-  virtual void image(int64_t index, uint8_t* out) const = 0;
-  /// Writes the image as image() does, with `upright`, where it is given, in place of
-  /// DatasetInfo::upright of this dataset and of those that it is made of.
-  virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const;
+  /// Writes the image's channels * height * width bytes to `out`, with `upright`, where it is
+  /// given, in place of DatasetInfo::upright of this dataset and of those that it is made of.
+  /// Throws Error (usage) where images differ in size, ImageError for one that is damaged.
+  virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const = 0;
 
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
@@ -112,22 +125,6 @@ class Dataset {
   /// chosen part keeps at least options.min pixels each way. Returns where the part is in `bitmap`.
   virtual Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                            Bitmap& bitmap) const;
-  /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
-  /// width bytes, channels first.
-  virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
-
-  /// Returns false where the inputs are not images: then inputs() and generate() take the place of
-  /// image() and part().
-  virtual bool has_images() const;
-  /// Returns all inputs in memory; nothing for images and for an endless dataset.
-  virtual DatasetInputs inputs() const;
-  /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
-  /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
-  virtual DatasetInputs generate(int64_t first, int64_t count) const;
-  /// Returns known directions of the inputs by name, each [K, d] float32, to compare weights with;
-  /// empty where none are known.
-  virtual Directions directions() const;
-
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
   /// shuffled epoch reads few of these blocks at a time; empty where any order is read as fast.
   virtual std::vector<int64_t> blocks() const;
@@ -139,6 +136,19 @@ class Dataset {
   virtual std::optional<ImageFile> file(int64_t index) const;
 
   const DatasetInfo& info() const { return info_; }
+  bool endless() const { return info_.endless; }
+  bool has_images() const { return info_.images; }
+  Directions directions() const { return info_.directions; }
+  void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
+  /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
+  /// width bytes, channels first. `upright`: see oriented_image().
+  void part(int64_t index, const ChoosePart& choose, uint8_t* out,
+            std::optional<bool> upright = {}) const;
+  /// Returns all inputs in memory; nothing for images and for an endless dataset.
+  DatasetInputs inputs() const;
+  /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
+  /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
+  DatasetInputs generate(int64_t first, int64_t count) const;
   /// Returns the bytes of one image: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
 
@@ -150,6 +160,9 @@ class Dataset {
   void check_index(int64_t index) const;
 
  private:
+  /// Makes what generate() returns; the examples exist.
+  virtual DatasetInputs make_inputs(int64_t first, int64_t count) const;
+
   DatasetInfo info_;
 };
 
@@ -178,22 +191,6 @@ std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t siz
 /// Returns the groups of the examples `first` to `first + count - 1`, [count] int64; undefined
 /// without groups.
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count);
-
-/// Makes a dataset of the images of `base` whose class is among `keep_classes`, in their order;
-/// labels become indices in `keep_classes`. Shares the memory of `base`. Throws Error (usage) for a
-/// class that `base` lacks or that is given twice.
-std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
-                                                 const std::vector<std::string>& keep_classes,
-                                                 std::string name, std::string description = "");
-
-/// Makes a dataset of the first `count` images of `base`, finite even where `base` is endless.
-/// Shares the memory of `base`. Throws Error (failure) if there are fewer.
-std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
-                                             std::string name, std::string description = "");
-
-/// Returns the same dataset under another name. Shares its memory.
-std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base, std::string name,
-                                            std::string description = "");
 
 /// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
 /// folder of images given with a slash (load_dataset_spec). `split` is one of dataset_splits(name),

@@ -19,7 +19,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"

@@ -10,10 +10,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/fetch.h"
 #include "moesaic/data/pack.h"
+#include "moesaic/data/source.h"
 #include "together.h"
 #include "train_help.h"
 #include "verbs.h"
@@ -33,11 +32,11 @@ void list_data() {
 
 void fetch_data(const std::string& name) {
   require_one_process("data fetch");
-  const FetchResult result = fetch_dataset(name);
+  const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
   } else if (result.fetched.empty()) {
-    const bool hashed = !load_base_spec(name).files.empty();
+    const bool hashed = !DatasetSource(name).base().files.empty();
     std::cout << fmt::format(
         "{}: {} in {}\n", name,
         hashed ? "complete and verified" : "here, for 'moesaic data verify' to read,",
@@ -50,7 +49,7 @@ void fetch_data(const std::string& name) {
 }
 
 void verify_data(const std::string& name, int& exit_code) {
-  for (const auto& file : verify_dataset(name)) {
+  for (const auto& file : DatasetSource(name).verify()) {
     const std::string status = !file.ok()           ? file.problem
                                : file.doubt.empty() ? "ok"
                                                     : "unproven: " + file.doubt;

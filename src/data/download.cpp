@@ -4,14 +4,18 @@
 #include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <array>
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -28,6 +32,18 @@ constexpr long kStalledSeconds = 30;
 constexpr long kStalledBytesPerSecond = 100;
 constexpr long kMaxRedirects = 10;
 constexpr long kHttpRangeNotSatisfiable = 416;
+
+struct DownloadRequest {
+  std::string url;             ///< Scheme http, https or file.
+  std::filesystem::path part;  ///< Resumed at its end; created if missing.
+  uint64_t max_bytes = 0;      ///< Max total size.
+  std::string label;           ///< Label of the progress bar; empty means no bar.
+};
+
+struct DownloadResult {
+  std::string problem;         ///< Reason of a failure in one line; empty on success.
+  bool cannot_resume = false;  ///< Whether the server cannot resume.
+};
 
 /// Target of libcurl's callbacks. No exception may pass through C code, so it is stored here.
 struct Sink {
@@ -123,18 +139,7 @@ uint64_t bytes_left(const std::filesystem::path& part) {
   return bytes;
 }
 
-}  // namespace
-
-std::filesystem::path part_of(const std::filesystem::path& file) {
-  constexpr std::size_t kMost = 255, kAdded = sizeof("..moesaic.part") - 1;
-  std::string name = file.filename().string();
-  if (name.size() > kMost - kAdded) {  // Its own hash tells it from others that begin alike.
-    const std::string hash = sha256_hex(std::as_bytes(std::span(name))).substr(0, 16);
-    name = name.substr(0, kMost - kAdded - hash.size()) + hash;
-  }
-  return file.parent_path() / fmt::format(".{}.moesaic.part", name);
-}
-
+/// Opens or makes a part to append to it.
 UniqueFd open_part(const std::filesystem::path& part) {
   struct stat found {};
   const bool exists = ::lstat(part.c_str(), &found) == 0;
@@ -144,7 +149,8 @@ UniqueFd open_part(const std::filesystem::path& part) {
   return open_file(part, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
 }
 
-DownloadResult download(const DownloadRequest& request) {
+/// Fetches the rest of request.part and syncs it. On failure the received bytes stay.
+DownloadResult download_rest(const DownloadRequest& request) {
   const UniqueFd fd = open_part(request.part);
   const uint64_t start = std::filesystem::file_size(request.part);
   if (start > request.max_bytes) return {"what an earlier try left is too long", true};
@@ -167,22 +173,71 @@ DownloadResult download(const DownloadRequest& request) {
   return result;
 }
 
-std::string download_checked(
-    const DownloadRequest& request,
-    const std::function<std::string(const std::filesystem::path&)>& problem_of) {
+/// Downloads a file from one URL and compares it; returns the problem, or "".
+std::string download_from(const DownloadRequest& request, const WantedFile& file) {
   while (true) {
     const bool resumes = bytes_left(request.part) > 0;
-    const DownloadResult result = download(request);
+    const DownloadResult result = download_rest(request);
     if (!result.problem.empty() && !result.cannot_resume) {
       bytes_left(request.part);
       return result.problem;  // The next try resumes from the received bytes.
     }
-    const std::string problem = result.problem.empty() ? problem_of(request.part) : result.problem;
+    const std::string problem =
+        result.problem.empty() ? file.problem_of(request.part) : result.problem;
     if (problem.empty()) return "";
     std::filesystem::remove(request.part);
     // The first bytes may be from another server or damaged: a second try starts without them.
     if (!resumes) return problem;
   }
+}
+
+/// Opens `part` and waits until no other process downloads to it.
+UniqueFd locked_part(const std::filesystem::path& part) {
+  while (true) {
+    UniqueFd fd = open_part(part);
+    while (::flock(fd.get(), LOCK_EX) != 0) {
+      if (errno != EINTR) fail_errno(part, "cannot be locked");
+    }
+    struct stat own {
+    }, named{};
+    const bool same = ::fstat(fd.get(), &own) == 0 && ::stat(part.c_str(), &named) == 0 &&
+                      own.st_ino == named.st_ino && own.st_dev == named.st_dev;
+    if (same) return fd;  // Otherwise the one before has renamed or removed it.
+  }
+}
+
+}  // namespace
+
+std::filesystem::path part_of(const std::filesystem::path& file) {
+  constexpr std::size_t kMost = 255, kAdded = sizeof("..moesaic.part") - 1;
+  std::string name = file.filename().string();
+  if (name.size() > kMost - kAdded) {  // Its own hash tells it from others that begin alike.
+    const std::string hash = sha256_hex(std::as_bytes(std::span(name))).substr(0, 16);
+    name = name.substr(0, kMost - kAdded - hash.size()) + hash;
+  }
+  return file.parent_path() / fmt::format(".{}.moesaic.part", name);
+}
+
+void make_data_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  create_folders(folder, error);
+  if (error) {
+    fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
+         folder.string(), error.message());
+  }
+}
+
+std::string download(const DatasetSpec& spec, const WantedFile& file) {
+  if (spec.urls.empty()) return "its description has no URL";
+  std::vector<std::string> problems;
+  for (const std::string& folder : spec.urls) {
+    const std::string url = folder + (folder.ends_with('/') ? "" : "/") + file.name;
+    const std::string problem =
+        download_from({url, part_of(file.place), file.max_bytes, file.label}, file);
+    if (problem.empty()) return "";
+    problems.push_back(fmt::format("{}: {}", url, problem));
+  }
+  return fmt::format("{}", fmt::join(problems, "; "));
 }
 
 void make_room(const std::filesystem::path& place) {
@@ -193,7 +248,8 @@ void make_room(const std::filesystem::path& place) {
               kept.filename().string());
 }
 
-void install(const std::filesystem::path& part, const std::filesystem::path& place) {
+void install(const std::filesystem::path& place) {
+  const std::filesystem::path part = part_of(place);
   make_room(place);
   std::error_code error;
   std::filesystem::rename(part, place, error);
@@ -201,8 +257,20 @@ void install(const std::filesystem::path& part, const std::filesystem::path& pla
   sync_path(place.parent_path());
 }
 
-std::string join_url(const std::string& folder, const std::string& name) {
-  return folder.ends_with('/') ? folder + name : folder + "/" + name;
+void fetch_shared(const DatasetSpec& spec, const WantedFile& file) {
+  const std::filesystem::path folder = file.place.parent_path(), part = part_of(file.place);
+  make_data_folder(folder);
+  const UniqueFd lock = locked_part(part);
+  std::error_code error;
+  if (std::filesystem::is_regular_file(file.place, error) && file.problem_of(file.place).empty()) {
+    std::filesystem::remove(part, error);
+    return;
+  }
+  const std::string problems = download(spec, file);
+  if (problems.empty()) return install(file.place);
+  if (std::filesystem::file_size(part, error) == 0) std::filesystem::remove(part, error);
+  fail("dataset '{}': cannot fetch {}: {}; or put it by hand into {}", spec.name, file.name,
+       problems, folder.string());
 }
 
 }  // namespace moesaic

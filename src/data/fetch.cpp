@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/fetch.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +6,7 @@
 #include <system_error>
 
 #include "download.h"
+#include "files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
@@ -36,17 +35,6 @@ bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
   });
 }
 
-/// Downloads one file from one URL; returns the problem, or "".
-std::string fetch_from(const std::string& url, const DatasetFile& file, const fs::path& folder,
-                       const FetchOptions& options) {
-  const fs::path part = part_of(folder / (file.name + ".gz"));
-  const std::string problem =
-      download_checked({url, part, max_packed_bytes(file), options.progress ? file.name : ""},
-                       [&](const fs::path& path) { return compare_file(path, file); });
-  if (problem.empty()) install(part, folder / (file.name + ".gz"));
-  return problem;
-}
-
 /// Returns the files and folders that the dataset consists of, e.g. to be put there by hand.
 std::string contents(const DatasetSpec& spec) {
   std::vector<std::string> names;
@@ -60,22 +48,12 @@ std::string contents(const DatasetSpec& spec) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-[[noreturn]] void fail_fetching(const DatasetSpec& spec, const std::string& file,
-                                const std::vector<std::string>& problems) {
-  fail("dataset '{}': cannot fetch {}: {}; or put these by hand into {}: {}", spec.name, file,
-       fmt::join(problems, "; "), fetch_folder(spec).string(), contents(spec));
-}
-
-void fetch_file(const DatasetSpec& spec, const DatasetFile& file, const fs::path& folder,
-                const FetchOptions& options) {
-  std::vector<std::string> problems;
-  for (const std::string& base : spec.urls) {
-    const std::string url = join_url(base, file.name + ".gz");
-    const std::string problem = fetch_from(url, file, folder, options);
-    if (problem.empty()) return;
-    problems.push_back(fmt::format("{}: {}", url, problem));
-  }
-  fail_fetching(spec, file.name, problems);
+/// Downloads a file; `name` is that of messages.
+void fetch_part(const DatasetSpec& spec, const std::string& name, const WantedFile& file) {
+  const std::string problems = download(spec, file);
+  if (problems.empty()) return;
+  fail("dataset '{}': cannot fetch {}: {}; or put these by hand into {}: {}", spec.name, name,
+       problems, fetch_folder(spec).string(), contents(spec));
 }
 
 /// Compares the whole file with the description of the archive; returns the problem, or "".
@@ -85,25 +63,6 @@ std::string compare_archive(const fs::path& path, const DatasetArchive& archive)
   const std::string& expected = by_sha ? archive.sha256 : archive.md5;
   if (found == expected) return "";
   return fmt::format("{} is {}, expected {}", by_sha ? "SHA-256" : "MD5", found, expected);
-}
-
-/// Downloads and verifies the archive from one URL to `part`; returns the problem, or "".
-std::string fetch_archive_from(const std::string& url, const DatasetArchive& archive,
-                               const fs::path& part, const FetchOptions& options) {
-  return download_checked(
-      {url, part, static_cast<uint64_t>(archive.max_size), options.progress ? archive.name : ""},
-      [&](const fs::path& path) { return compare_archive(path, archive); });
-}
-
-void fetch_archive(const DatasetSpec& spec, const fs::path& part, const FetchOptions& options) {
-  std::vector<std::string> problems;
-  for (const std::string& base : spec.urls) {
-    const std::string url = join_url(base, spec.archive->name);
-    const std::string problem = fetch_archive_from(url, *spec.archive, part, options);
-    if (problem.empty()) return;
-    problems.push_back(fmt::format("{}: {}", url, problem));
-  }
-  fail_fetching(spec, spec.archive->name, problems);
 }
 
 /// Unpacks the verified archive to `place`, atomically.
@@ -130,23 +89,18 @@ void install_archive(const DatasetSpec& spec, const fs::path& archive, const fs:
   staged.commit();
 }
 
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  create_folders(folder, error);
-  if (error) {
-    fail("{}: cannot be made: {}; MOESAIC_DATA may name a folder that can be written to",
-         folder.string(), error.message());
-  }
-}
-
 FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
                              const FetchOptions& options) {
   const fs::path folder = result.folder.parent_path();
-  make_folder(folder);
+  make_data_folder(folder);
   const LockFile lock(folder);
   remove_leftovers(folder);
-  const fs::path part = part_of(folder / spec.archive->name);
-  fetch_archive(spec, part, options);
+  const DatasetArchive& archive = *spec.archive;
+  const fs::path part = part_of(folder / archive.name);
+  fetch_part(spec, archive.name,
+             {archive.name, folder / archive.name, static_cast<uint64_t>(archive.max_size),
+              options.progress ? archive.name : "",
+              [&](const fs::path& path) { return compare_archive(path, archive); }});
   install_archive(spec, part, result.folder);
   fs::remove(part);
   for (const auto& [role, file] : spec.files) result.fetched.push_back(file.name);
@@ -155,24 +109,7 @@ FetchResult fetch_by_archive(const DatasetSpec& spec, FetchResult result,
   return result;
 }
 
-}  // namespace
-
-FetchResult fetch_dataset(std::string_view name, const FetchOptions& options) {
-  const bool derived = !load_dataset_spec(name).base.empty();
-  FetchResult all;
-  for (const DatasetSpec& spec : file_specs(name)) {
-    if (spec.generated()) continue;
-    if (derived) {
-      log_info("dataset '{}' is made of '{}', whose files these are", name, spec.name);
-    }
-    const FetchResult one = fetch_dataset(spec, options);
-    if (all.folder.empty()) all.folder = one.folder;
-    all.fetched.insert(all.fetched.end(), one.fetched.begin(), one.fetched.end());
-  }
-  return all;
-}
-
-FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) {
+FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
   if (const DatasetFormat& format = format_of(spec); format.fetch && !spec.urls.empty()) {
     return format.fetch(spec, options);
   }
@@ -185,17 +122,35 @@ FetchResult fetch_dataset(const DatasetSpec& spec, const FetchOptions& options) 
   }
   FetchResult result{fetch_folder(spec), {}};
   if (spec.archive) return fetch_by_archive(spec, std::move(result), options);
-  make_folder(result.folder);
+  make_data_folder(result.folder);
   const LockFile lock(result.folder);
   for (const auto& [role, file] : spec.files) {
     const fs::path present = find_in(result.folder, file);
     if (!present.empty() && compare_file(present, file).empty()) continue;
-    fetch_file(spec, file, result.folder, options);
+    const fs::path place = result.folder / (file.name + ".gz");
+    fetch_part(spec, file.name,
+               {file.name + ".gz", place, max_packed_bytes(file), options.progress ? file.name : "",
+                [&file = file](const fs::path& path) { return compare_file(path, file); }});
+    install(place);
     result.fetched.push_back(file.name);
   }
   log_info("dataset '{}': fetched {} of {} to {}, verified", spec.name, result.fetched.size(),
            count_text(static_cast<int64_t>(spec.files.size()), "file"), result.folder.string());
   return result;
+}
+
+}  // namespace
+
+FetchResult DatasetSource::fetch(const FetchOptions& options) const {
+  FetchResult all;
+  for (const DatasetSpec& spec : files()) {
+    if (spec.generated()) continue;
+    if (base_) log_info("dataset '{}' is made of '{}', whose files these are", name_, spec.name);
+    const FetchResult one = fetch_files(spec, options);
+    if (all.folder.empty()) all.folder = one.folder;
+    all.fetched.insert(all.fetched.end(), one.fetched.begin(), one.fetched.end());
+  }
+  return all;
 }
 
 }  // namespace moesaic

@@ -12,6 +12,7 @@
 
 #include "moesaic/base/retry.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 

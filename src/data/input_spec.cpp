@@ -9,8 +9,8 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/resize.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

@@ -31,10 +31,9 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/formats/archive.h"
 #include "moesaic/formats/image.h"
 #include "shards.h"
@@ -138,7 +137,7 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
     fail_usage("--quality must be 1 to 100, not {}", options.quality);
   }
   // Before opening, which may take long and say much.
-  if (!format_of(load_base_spec(name)).images) {
+  if (!format_of(DatasetSource(name).base()).images) {
     fail_usage("dataset '{}': its inputs are no images: only those are packed", name);
   }
   check_outside_images(out, std::string(name));
@@ -169,7 +168,7 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
   if (!options.split.empty()) wanted = {options.split};
   for (const std::string& split : wanted) {
     // Without a split's files an error says how to get them, if it is the only one.
-    if (wanted.size() > 1 && split != "train" && !split_is_here(name, split)) {
+    if (wanted.size() > 1 && split != "train" && !DatasetSource(name).missing(split).empty()) {
       log_info("dataset '{}': no files of its {} split are here: left out", name, split);
       continue;
     }

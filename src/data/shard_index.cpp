@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "files.h"
 #include "image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
@@ -205,11 +206,7 @@ std::string config_problem(const ShardFile& file) {
   if (has_braces(file.name) && (file.size > 0 || !file.sha256.empty())) {
     return "size and sha256 belong to one file, not to a range";
   }
-  const bool hex = file.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!file.sha256.empty() && (!hex || file.sha256.size() != 64)) {
-    return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
-  }
-  return "";
+  return hash_problem("sha256", file.sha256, 64);
 }
 
 int64_t count_shards(const ShardFile& file, int64_t limit) {

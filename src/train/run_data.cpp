@@ -18,7 +18,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
@@ -265,7 +265,8 @@ RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& 
     if (then != nullptr && same_names(then->classes, data->info().classes)) {
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
-    const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
+    const bool here = data->blocks().empty() ||
+                      (is_described(name) && DatasetSource(name).missing(split).empty());
     const DataRecord& record = now.splits[key_of(name, split)] = data_record(*data, here);
     std::string change = then == nullptr ? "" : difference_of(*then, record);
     if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";

@@ -19,7 +19,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"

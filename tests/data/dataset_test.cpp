@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

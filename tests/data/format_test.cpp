@@ -120,9 +120,9 @@ TEST_F(ToyFormat, OpensListsAndVerifies) {
   ASSERT_EQ(statuses.size(), 2U);
   EXPECT_EQ(statuses[0].name, "sums");
   EXPECT_EQ(statuses[0].folder, folder());
-  for (const FileVerification& file : verify_dataset("sums")) EXPECT_TRUE(file.ok());
+  for (const FileVerification& file : DatasetSource("sums").verify()) EXPECT_TRUE(file.ok());
   write_file(folder() / "test.txt", std::string("seven\n"));
-  const auto files = verify_dataset("sums");
+  const auto files = DatasetSource("sums").verify();
   ASSERT_EQ(files.size(), 2U);
   EXPECT_TRUE(files[0].ok());
   EXPECT_THAT(files[1].problem, HasSubstr("test.txt: not a table of numbers"));

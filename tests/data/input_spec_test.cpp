@@ -6,9 +6,9 @@
 #include <torch/torch.h>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

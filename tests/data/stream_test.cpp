@@ -12,6 +12,7 @@
 #include "moesaic/data/derived.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/papers/clusters.h"
 

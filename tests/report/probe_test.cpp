@@ -9,6 +9,7 @@
 
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {

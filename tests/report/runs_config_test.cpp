@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/support.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/report/experiment.h"
 #include "report/experiment_run.h"
 #include "report/runs_fixture.h"

@@ -4,12 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -191,68 +189,5 @@ std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t siz
 /// Returns the groups of the examples `first` to `first + count - 1`, [count] int64; undefined
 /// without groups.
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count);
-
-/// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
-/// folder of images given with a slash (load_dataset_spec). `split` is one of dataset_splits(name),
-/// or "train+validation", the training split without held-out images. Small images are loaded into
-/// memory; of folders of images only the list of files is. Throws Error: usage for an unknown name
-/// or split and for a split that the dataset does not have; failure for files that are missing (the
-/// message says how to get them), damaged, or inconsistent.
-std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
-
-/// Returns the splits of a dataset: train, validation (where one is stored or held out) and test.
-std::vector<std::string> dataset_splits(std::string_view name);
-
-/// Opens a dataset for planning by its description only, without files: classes, shape and size (of
-/// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
-std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
-
-/// Opens datasets for planning: the dataset where its files are found, else its outline, with one
-/// warning per name.
-class PlannedDatasets {
- public:
-  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
-
- private:
-  std::set<std::string, std::less<>> absent_;
-};
-
-/// A described dataset and the location of its files.
-struct DatasetStatus {
-  std::string name, description;
-  std::string base;                             ///< The base of a derived dataset.
-  std::string fetched_as;                       ///< The dataset whose files are fetched.
-  int64_t classes = 0;                          ///< Number of classes; 0 means unknown or none.
-  bool fetchable = false;                       ///< Whether the description has a URL.
-  bool generated = false;                       ///< Whether it has no files.
-  std::filesystem::path folder;                 ///< Empty where no folder has all files.
-  std::vector<std::filesystem::path> searched;  ///< Folders in order.
-  bool found() const { return !folder.empty(); }
-  /// Returns the folder, or "not here; " and how to get the files.
-  std::string where() const;
-};
-
-/// Returns every described dataset, sorted by name.
-std::vector<DatasetStatus> dataset_statuses();
-
-/// Returns whether the files of a split are here, or it needs none. Throws Error (usage) as
-/// open_dataset().
-bool split_is_here(std::string_view name, std::string_view split);
-
-/// Result of comparing one file of a dataset with its description.
-struct FileVerification {
-  std::string name;            ///< Name in the description, without .gz.
-  std::filesystem::path path;  ///< Empty where the file is missing.
-  std::string problem;         ///< One line; empty where the file is right.
-  std::string doubt = {};      ///< What could not be compared of a file that seems right.
-  bool ok() const { return problem.empty(); }
-};
-
-/// Compares size and SHA-256 of every file's uncompressed bytes with the description (of a derived
-/// dataset: its base's). Where no files are described, the format checks them: in folders of images
-/// every image is decoded, damaged ones are listed, and one line says how many are valid. Where all
-/// is well, every split is opened as for training, and what is refused there is a problem here.
-/// Throws Error: usage for an unknown name, failure if no file of the dataset is found.
-std::vector<FileVerification> verify_dataset(std::string_view name);
 
 }  // namespace moesaic

@@ -11,9 +11,7 @@
 
 #include "moesaic/base/registry.h"
 #include "moesaic/config/choice.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/dataset.h"
-#include "moesaic/data/fetch.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 
@@ -55,12 +53,8 @@ struct DatasetFormat {
   /// Fetches all parts from spec.urls; set by formats whose parts are fetched singly, also by
   /// open() where they are needed and not in `folder`.
   std::function<FetchResult(const DatasetSpec& spec, const FetchOptions& options)> fetch = {};
-  /// Returns the number of classes by the description; 0 means unknown or none.
-  std::function<int64_t(const DatasetSpec& spec)> class_count = [](const DatasetSpec& spec) {
-    return static_cast<int64_t>(spec.classes.size());
-  };
-  /// Completes the metadata of a dataset whose files are missing: its shape, and classes or names
-  /// of targets.
+  /// Completes the metadata of a dataset that is not opened, for lists and plans: its shape, and
+  /// classes or names of targets.
   std::function<void(const DatasetSpec& spec, DatasetInfo& info)> outline = [](const DatasetSpec&,
                                                                                DatasetInfo&) {};
 

@@ -21,6 +21,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/formats/safetensors.h"
 
 namespace fs = std::filesystem;
@@ -287,7 +288,6 @@ DatasetFormat embeddings_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<DatasetPart>{{source_embeddings(spec, split), /*is_folder=*/false}};
           },
-      .class_count = class_count_embeddings,
       .outline = outline_embeddings,
       .verify = verify_embeddings};
 }

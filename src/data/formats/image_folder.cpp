@@ -479,7 +479,6 @@ DatasetFormat image_folder_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
           },
-      .class_count = class_count_image_folder,
       .outline = outline_image_folder,
       .verify = verify_image_files};
 }

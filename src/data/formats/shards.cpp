@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "../fetch_shards.h"
+#include "../download.h"
 #include "../shards.h"
 #include "built_in.h"
 #include "checks.h"
@@ -26,6 +26,8 @@ namespace {
 
 constexpr uint64_t kMaxClassesBytes = uint64_t{1} << 24;
 constexpr int64_t kMaxShards = 50'000;
+/// Max number of bytes of a shard whose size is not described.
+constexpr uint64_t kMaxShardBytes = uint64_t{1} << 40;
 
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
@@ -192,7 +194,11 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   const fs::path path = ShardFinder(spec, folder)(file);
   std::error_code error;
   if (!spec.urls.empty() && !fs::exists(path, error)) {
-    fetch_class_names(spec, file, path, kMaxClassesBytes);
+    const auto problem_of = [](const fs::path& got) {
+      std::error_code unknown;
+      return fs::file_size(got, unknown) > 0 && !unknown ? std::string() : "it is empty";
+    };
+    fetch_shared(spec, {file, path, kMaxClassesBytes, /*label=*/"", problem_of});
   }
   const std::string text = read_text(path, kMaxClassesBytes, "names of classes");
   std::istringstream lines{std::string(without_byte_order_mark(text))};
@@ -219,6 +225,13 @@ ClassNumbers class_numbers(const DatasetSpec& spec, const std::vector<std::strin
   const std::string problem = numbers.ambiguity();
   if (!problem.empty()) fail_usage("dataset '{}': {}", spec.name, problem);
   return numbers;
+}
+
+void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, bool progress) {
+  const ShardFile& file = shard.described;
+  const uint64_t max = file.size > 0 ? static_cast<uint64_t>(file.size) : kMaxShardBytes;
+  fetch_shared(spec, {file.name, shard.path, max, progress ? file.name : "",
+                      [&](const fs::path& path) { return shard_problem(path, file); }});
 }
 
 std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,

@@ -124,7 +124,7 @@ DatasetFormat clusters_format() {
   };
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
-  format.class_count = [](const DatasetSpec&) { return int64_t{2}; };
+  format.outline = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
   return format;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"

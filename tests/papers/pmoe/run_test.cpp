@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/papers/pmoe.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"

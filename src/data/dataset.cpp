@@ -12,7 +12,7 @@
 #include <span>
 #include <utility>
 
-#include "check_labels.h"
+#include "formats/checks.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
@@ -96,18 +96,6 @@ class InputDataset final : public Dataset {
   MakeInputs make_;
   int64_t size_;
 };
-
-}  // namespace
-
-void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where) {
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] >= classes) {
-      fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
-    }
-  }
-}
-
-namespace {
 
 void check_names(const DatasetInfo& info, const char* noun, const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size(); ++i) {

@@ -13,7 +13,6 @@
 #include <unordered_map>
 
 #include "../image_files.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"

@@ -68,6 +68,14 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
   return path;
 }
 
+void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] >= classes) {
+      fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
+    }
+  }
+}
+
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
                                                  const fs::path& folder) {
   const auto images = std::dynamic_pointer_cast<const StoredImages>(

@@ -14,7 +14,6 @@
 #include <optional>
 #include <set>
 
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"

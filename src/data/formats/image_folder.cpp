@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "../image_files.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

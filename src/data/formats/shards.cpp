@@ -11,7 +11,6 @@
 
 #include "../download.h"
 #include "../shards.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"

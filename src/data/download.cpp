@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "download.h"
+#include "files.h"
 
 #include <curl/curl.h>
 #include <fcntl.h>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <system_error>
 
-#include "download.h"
 #include "files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"

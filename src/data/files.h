@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a description in its folder, and what is said of those that are missing.
+// The files of a description: where they lie, how they are compared and downloaded, what is said of
+// those that are missing.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "moesaic/data/format.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 
@@ -43,5 +47,38 @@ std::string fetch_command(const std::string& name);
 
 /// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {});
+
+struct WantedFile {
+  std::string name;             ///< Below the URLs of a description.
+  std::filesystem::path place;  ///< Where it is to be.
+  uint64_t max_bytes = 0;       ///< Max total size.
+  std::string label;            ///< Label of the progress bar; empty means no bar.
+  /// Returns what is wrong with the file at a path in one line, or "".
+  std::function<std::string(const std::filesystem::path&)> problem_of;
+};
+
+/// Returns where what is to be a file arrives: a hidden name beside it that nobody else uses.
+std::filesystem::path part_of(const std::filesystem::path& file);
+
+/// Makes a folder for fetched files.
+void make_data_folder(const std::filesystem::path& folder);
+
+/// Downloads a file to part_of(file.place) from the first of spec.urls that has it. What an earlier
+/// try left is resumed, and thrown away where the whole then is wrong. Returns the URL and the
+/// problem of every try, or "" on success; then what arrived stays for the next try where it may be
+/// right. Throws Error (failure) where the part is a link, or another name of a file: whoever made
+/// the folder may have put it there to reach files elsewhere.
+std::string download(const DatasetSpec& spec, const WantedFile& file);
+
+/// Renames a downloaded file to its place and syncs that. What is there already and is not what was
+/// wanted, is set aside under a name that is printed: someone may have put it there.
+void install(const std::filesystem::path& place);
+
+/// Sets aside what is at `place`, if anything, and prints its new name.
+void make_room(const std::filesystem::path& place);
+
+/// Downloads and installs a file that other processes may want too: they wait for one of them.
+/// Throws Error (failure) with the URL and the reason of every try.
+void fetch_shared(const DatasetSpec& spec, const WantedFile& file);
 
 }  // namespace moesaic

@@ -7,7 +7,6 @@
 
 #include "formats/checks.h"
 #include "moesaic/base/memory.h"
-#include "moesaic/data/generated.h"
 
 namespace moesaic {
 

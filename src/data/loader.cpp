@@ -20,8 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "epoch_order.h"
-#include "image_reader.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
@@ -365,27 +364,23 @@ class Loader::State {
     Batch& batch = assembly.batch;
     const int64_t begin = assembly.first, count = assembly.whole_count;
     const Order order = order_of(batch.epoch);
-    DatasetInputs taken = inputs_;
-    if (dataset->endless()) {
-      taken = dataset->generate(index_at(order, batch.epoch, begin), count);
-    } else if (count < dataset->size()) {
-      const at::Tensor rows = order ? at::empty({count}, at::kLong) : at::Tensor();
-      if (order) std::copy_n(order->begin() + begin, count, rows.mutable_data_ptr<int64_t>());
-      for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
-        if (!tensor->defined()) continue;
-        *tensor = order ? tensor->index_select(0, rows) : tensor->narrow(0, begin, count);
-      }
-    }
-    const bool made = dataset->endless() || count < dataset->size() || !assembly.whole();
-    if (!assembly.whole()) {
-      const at::Tensor rows = at::tensor(made_, at::kLong);
-      for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
-        if (tensor->defined()) *tensor = tensor->index_select(0, rows);
-      }
-    }
-    for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
-      if (options.pinned && made && tensor->defined()) *tensor = tensor->pin_memory();
-    }
+    const bool part = !dataset->endless() && count < dataset->size();
+    DatasetInputs taken = dataset->endless()
+                              ? dataset->generate(index_at(order, batch.epoch, begin), count)
+                              : inputs_;
+    taken.groups_N = {};
+    const auto rows_of = [](const int64_t* rows, int64_t number) {
+      return at::tensor(at::IntArrayRef(rows, static_cast<size_t>(number)), at::kLong);
+    };
+    at::Tensor rows, made;
+    if (part && order) rows = rows_of(order->data() + begin, count);
+    if (!assembly.whole()) made = rows_of(made_.data(), std::ssize(made_));
+    for_tensors(taken, [&](at::Tensor& tensor) {
+      if (part) tensor = order ? tensor.index_select(0, rows) : tensor.narrow(0, begin, count);
+      if (made.defined()) tensor = tensor.index_select(0, made);
+      const bool is_new = part || made.defined() || dataset->endless();
+      if (options.pinned && is_new) tensor = tensor.pin_memory();
+    });
     batch.images = taken.values_NCHW;
     batch.labels = taken.labels_N;
     batch.targets = taken.targets_NK;

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <climits>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -20,7 +19,7 @@
 #include <thread>
 #include <utility>
 
-#include "image_reader.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
@@ -201,14 +200,16 @@ class SplitPacking {
     if (options_.progress) {
       progress_.emplace(ProgressOptions{.label = data_.info().split, .total = data_.size()});
     }
-    {
-      const size_t processors = std::max(1u, std::thread::hardware_concurrency());
-      std::vector<std::jthread> threads;
-      for (size_t i = 0; i < std::min(processors, written_.size()); ++i) {
-        threads.emplace_back([this] { work(); });
+    const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+    on_threads(written_.size(), processors, [this](size_t shard) {
+      omp_set_num_threads(1);  // Other threads already use the remaining cores.
+      try {
+        write(shard);
+      } catch (...) {
+        failed_ = true;
+        throw;
       }
-    }
-    if (error_) std::rethrow_exception(error_);
+    });
     if (stop_.requested()) return {};
     if (progress_) progress_->finish();
     for (const ShardFile& shard : written_) {
@@ -221,22 +222,10 @@ class SplitPacking {
   int64_t left_out() const { return left_out_; }
 
  private:
-  void work() {
-    omp_set_num_threads(1);  // Other threads already use the remaining cores.
-    try {
-      for (size_t shard = next_++; shard < written_.size() && !stops(); shard = next_++) {
-        write(shard);
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-      failed_ = true;
-    }
-  }
-
   bool stops() const { return failed_ || stop_.requested(); }
 
   void write(size_t number) {
+    if (stops()) return;
     ShardFile& shard = written_[number];
     shard.name = fmt::format("{}-{:05}.tar", data_.info().split, number);
     const fs::path path = folder_ / shard.name;
@@ -286,12 +275,10 @@ class SplitPacking {
   const StopSignal& stop_;
   const std::vector<int64_t> order_;
   std::vector<ShardFile> written_;
-  std::atomic<size_t> next_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;  // Guards the members below.
   std::optional<Progress> progress_;
   int64_t left_out_ = 0;
-  std::exception_ptr error_;
 };
 
 /// Returns the description of a packed dataset but for its shards.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -210,11 +211,9 @@ void ImageTransform::operator()(uint8_t* in, CounterRng& rng, uint8_t* out) cons
 template <class Value>
 void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values,
                                Value* out) const {
-  Placement placement{false, 0, 0};
-  if (augment_.flip) placement.flip = rng.below(2) == 1;
+  bool mirrored = augment_.flip && rng.below(2) == 1;
   if (augment_.rand_augment) {
-    if (placement.flip) flip(in);
-    placement.flip = false;
+    if (std::exchange(mirrored, false)) flip(in);
     rand_augment(*augment_.rand_augment, rng, {channels_, height_, width_, in});
   }
   if (augment_.blur) {
@@ -222,55 +221,34 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
     const double sigma = augment_.blur->min_sigma + range * rng.uniform();
     blur(*augment_.blur, sigma, {channels_, height_, width_, in});
   }
+  if (mirrored) flip(in);
+  int64_t dy = 0, dx = 0;
   if (augment_.shift > 0) {
     const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
-    placement.dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
-    placement.dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+    dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+    dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
   }
-  if (!placement.flip && placement.dy == 0 && placement.dx == 0) {
-    look_up(in, values, out);
-  } else {
-    place(in, placement, values, out);
-  }
-}
-
-void ImageTransform::flip(uint8_t* in) const {
-  for (int64_t row = 0; row < channels_ * height_; ++row, in += width_) {
-    std::reverse(in, in + width_);
-  }
-}
-
-template <class Value>
-void ImageTransform::look_up(const uint8_t* in, const Tables<Value>& values, Value* out) const {
-  const int64_t plane = height_ * width_;
-  for (const auto& value : values) {
-    for (int64_t i = 0; i < plane; ++i) out[i] = value[in[i]];
-    in += plane;
-    out += plane;
-  }
-}
-
-template <class Value>
-void ImageTransform::place(const uint8_t* in, Placement placement, const Tables<Value>& values,
-                           Value* out) const {
   // Columns [first, last) of the output show the image, the others the fill value.
-  const int64_t first = std::max<int64_t>(0, placement.dx);
-  const int64_t last = std::min(width_, width_ + placement.dx);
-  const int64_t step = placement.flip ? -1 : 1;
-  const int64_t start = placement.flip ? width_ - 1 - (first - placement.dx) : first - placement.dx;
+  const int64_t first = std::max<int64_t>(0, dx), last = std::min(width_, width_ + dx);
   for (const auto& value : values) {
     for (int64_t y = 0; y < height_; ++y, out += width_) {
-      const int64_t from = y - placement.dy;
+      const int64_t from = y - dy;
       if (from < 0 || from >= height_) {
         std::fill_n(out, width_, value[0]);
         continue;
       }
       std::fill(out, out + first, value[0]);
       const uint8_t* row = in + from * width_;
-      for (int64_t x = first; x < last; ++x) out[x] = value[row[start + step * (x - first)]];
+      for (int64_t x = first; x < last; ++x) out[x] = value[row[x - dx]];
       std::fill(out + last, out + width_, value[0]);
     }
     in += height_ * width_;
+  }
+}
+
+void ImageTransform::flip(uint8_t* in) const {
+  for (int64_t row = 0; row < channels_ * height_; ++row, in += width_) {
+    std::reverse(in, in + width_);
   }
 }
 

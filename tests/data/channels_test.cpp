@@ -8,9 +8,9 @@
 
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
-#include "moesaic/data/image_files.h"
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"
 
 namespace moesaic {

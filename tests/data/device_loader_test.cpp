@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meta device stands for any that is not the CPU: shapes, dtypes and order. The values are
 // tested where bytes are normalised and mixed (loader_test, mixup_test) and in gpu/.
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

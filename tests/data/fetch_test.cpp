@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
-#include "data/download.h"
+#include "data/files.h"
 #include "data/http_server.h"
 #include "moesaic/base/file.h"
 #include "moesaic/data/dataset.h"

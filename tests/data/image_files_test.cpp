@@ -10,7 +10,7 @@
 #include "data/image_folder_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/preprocess.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

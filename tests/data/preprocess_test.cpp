@@ -7,7 +7,6 @@
 
 #include "data/data_fixture.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/input_spec.h"
 #include "moesaic/data/transforms.h"
 
 namespace moesaic {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -168,6 +169,13 @@ class Dataset {
 /// if the sizes disagree with each other or with `info`, or a label has no class.
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
+
+/// Makes a dataset of image files without labels, e.g. those to predict, of any sizes, read on
+/// demand: image() and part() throw ImageError for one that is damaged, and at once IoError for one
+/// that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and whether
+/// images are turned as EXIF says.
+std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
+                                                  const std::vector<std::filesystem::path>& files);
 
 /// Makes a dataset of inputs in memory; info's channels, height and width become those of the
 /// values. Dataset::directions() returns `directions`. Throws Error (failure) if sizes disagree, a

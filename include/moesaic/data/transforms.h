@@ -156,8 +156,8 @@ class ImageTransform {
   /// < height, width, and images are larger than half the blur's kernel.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 
-  /// Transforms `in` [C, H, W], which rand_augment and blur change in place, to `out` [C, H, W].
-  /// Draws nothing from `rng` where augmentation is off.
+  /// Transforms `in` [C, H, W], which a flip, rand_augment and blur change in place, to `out`
+  /// [C, H, W]. Draws nothing from `rng` where augmentation is off.
   void operator()(uint8_t* in, CounterRng& rng, float* out) const;
   /// The same without the last step, for normalised().
   void operator()(uint8_t* in, CounterRng& rng, uint8_t* out) const;
@@ -167,17 +167,9 @@ class ImageTransform {
   template <class Value>
   using Tables = std::vector<std::array<Value, 256>>;
 
-  struct Placement {
-    bool flip;
-    int64_t dy, dx;
-  };
   void flip(uint8_t* in) const;
   template <class Value>
   void transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values, Value* out) const;
-  template <class Value>
-  void look_up(const uint8_t* in, const Tables<Value>& values, Value* out) const;
-  template <class Value>
-  void place(const uint8_t* in, Placement placement, const Tables<Value>& values, Value* out) const;
 
   int64_t channels_, height_, width_;
   AugmentConfig augment_;

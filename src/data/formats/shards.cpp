@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "../download.h"
+#include "../files.h"
 #include "../shards.h"
 #include "checks.h"
 #include "moesaic/base/error.h"

@@ -11,7 +11,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/papers/clusters.h"
 
 namespace moesaic {

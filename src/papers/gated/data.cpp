@@ -12,7 +12,7 @@
 #include "../../ops/cpu/vector_clones.h"
 #include "../../ops/route_math.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/gated.h"
 

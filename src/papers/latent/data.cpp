@@ -15,7 +15,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
 

@@ -10,7 +10,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/papers/pmoe.h"
 
 namespace moesaic {

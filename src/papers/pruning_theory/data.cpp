@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/pruning_theory.h"
 

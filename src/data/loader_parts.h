@@ -1,18 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the images of batches, where some may be damaged.
+// What a loader is made of: the order of the examples in shuffled epochs, and reading the images of
+// batches, where some may be damaged.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/transforms.h"
 
 namespace moesaic {
+
+using Order = std::shared_ptr<const std::vector<int64_t>>;
+
+/// Cache of the orders of the last few epochs, each drawn once for all threads. Without blocks an
+/// order is a permutation of all examples. With blocks (Dataset::blocks) it is block_order().
+class EpochOrders {
+ public:
+  EpochOrders(int64_t size, uint64_t seed, std::vector<int64_t> blocks = {}, int64_t batch_size = 1)
+      : size_(size), seed_(seed), blocks_(std::move(blocks)), batch_size_(batch_size) {}
+
+  Order at(int64_t epoch);
+
+ private:
+  int64_t size_;
+  uint64_t seed_;
+  std::vector<int64_t> blocks_;
+  int64_t batch_size_;
+  std::mutex mutex_;
+  std::map<int64_t, Order> orders_;
+};
+
+/// Returns the number of lanes that fill each batch: the greatest power of two that divides
+/// `batch_size` and is at most `blocks` and 64.
+int64_t lanes_of(int64_t blocks, int64_t batch_size);
+
+/// Returns an order that reads few blocks at a time. The blocks are permuted, and the examples
+/// within each; their concatenation, as far as it fills whole batches, is cut into L = lanes_of()
+/// equal lanes, and place p of every batch comes from lane p * L / batch_size. So one of W
+/// processes that makes places [w, w + 1) * batch_size / W of each batch reads its own part of the
+/// blocks, and the order does not depend on W. What fills no batch comes last. `blocks` are the
+/// numbers of consecutive examples of each block.
+std::vector<int64_t> block_order(const std::vector<int64_t>& blocks, int64_t batch_size,
+                                 uint64_t seed, uint64_t stream);
+
+/// Calls `action(i)` for all i below `count` on threads of its own, as many as `threads`; rethrows
+/// the first error.
+template <class Action>
+void on_threads(size_t count, size_t threads, const Action& action) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        action(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::jthread> workers;
+  for (size_t i = 0; i < std::min(threads, count); ++i) workers.emplace_back(work);
+  workers.clear();  // The destructors join the threads.
+  if (first) std::rethrow_exception(first);
+}
 
 /// Returns how many images of a dataset may be damaged: 1 %, and one of a small one.
 int64_t max_damaged(int64_t size);

@@ -294,6 +294,7 @@ std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInput
                                                   Directions directions) {
   check_inputs(info, inputs);
   info.directions = std::move(directions);
+  info.endless = false;
   return std::make_shared<InputDataset>(std::move(info), std::move(inputs));
 }
 

@@ -33,13 +33,6 @@ constexpr long kStalledBytesPerSecond = 100;
 constexpr long kMaxRedirects = 10;
 constexpr long kHttpRangeNotSatisfiable = 416;
 
-struct DownloadRequest {
-  std::string url;             ///< Scheme http, https or file.
-  std::filesystem::path part;  ///< Resumed at its end; created if missing.
-  uint64_t max_bytes = 0;      ///< Max total size.
-  std::string label;           ///< Label of the progress bar; empty means no bar.
-};
-
 struct DownloadResult {
   std::string problem;         ///< Reason of a failure in one line; empty on success.
   bool cannot_resume = false;  ///< Whether the server cannot resume.
@@ -47,7 +40,8 @@ struct DownloadResult {
 
 /// Target of libcurl's callbacks. No exception may pass through C code, so it is stored here.
 struct Sink {
-  const DownloadRequest& request;
+  const WantedFile& file;
+  const std::filesystem::path& part;
   int fd;
   uint64_t start;  ///< Number of bytes from an earlier try.
   uint64_t written;
@@ -59,10 +53,10 @@ size_t on_data(char* data, size_t size, size_t count, void* user) noexcept {
   Sink& sink = *static_cast<Sink*>(user);
   const size_t bytes = size * count;
   try {
-    if (bytes > sink.request.max_bytes - sink.written) {
-      fail("the file is longer than the {} bytes that it may have", sink.request.max_bytes);
+    if (bytes > sink.file.max_bytes - sink.written) {
+      fail("the file is longer than the {} bytes that it may have", sink.file.max_bytes);
     }
-    write_all(sink.fd, std::as_bytes(std::span(data, bytes)), sink.request.part);
+    write_all(sink.fd, std::as_bytes(std::span(data, bytes)), sink.part);
     sink.written += bytes;
     return bytes;
   } catch (const std::exception& error) {
@@ -77,7 +71,7 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
   try {
     if (!sink.progress) {
       ProgressOptions options;
-      options.label = sink.request.label;
+      options.label = sink.file.label;
       options.unit = "bytes";
       options.start = static_cast<int64_t>(sink.start);
       sink.progress.emplace(std::move(options));
@@ -107,11 +101,10 @@ void set(const Handle& handle, CURLoption option, T value) {
   if (code != CURLE_OK) fail("libcurl: {}", curl_easy_strerror(code));
 }
 
-void set_up(const Handle& handle, const DownloadRequest& request, Sink& sink, char* message) {
-  set(handle, CURLOPT_URL, request.url.c_str());
+void set_up(const Handle& handle, const std::string& url, Sink& sink, char* message) {
+  set(handle, CURLOPT_URL, url.c_str());
   set(handle, CURLOPT_PROTOCOLS_STR, "http,https,file");
-  set(handle, CURLOPT_REDIR_PROTOCOLS_STR,
-      request.url.starts_with("https:") ? "https" : "http,https");
+  set(handle, CURLOPT_REDIR_PROTOCOLS_STR, url.starts_with("https:") ? "https" : "http,https");
   set(handle, CURLOPT_FOLLOWLOCATION, 1L);
   set(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
   set(handle, CURLOPT_FAILONERROR, 1L);
@@ -124,7 +117,7 @@ void set_up(const Handle& handle, const DownloadRequest& request, Sink& sink, ch
   set(handle, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(sink.start));
   set(handle, CURLOPT_WRITEFUNCTION, &on_data);
   set(handle, CURLOPT_WRITEDATA, static_cast<void*>(&sink));
-  if (request.label.empty()) return;
+  if (sink.file.label.empty()) return;
   set(handle, CURLOPT_NOPROGRESS, 0L);
   set(handle, CURLOPT_XFERINFOFUNCTION, &on_progress);
   set(handle, CURLOPT_XFERINFODATA, static_cast<void*>(&sink));
@@ -149,18 +142,20 @@ UniqueFd open_part(const std::filesystem::path& part) {
   return open_file(part, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
 }
 
-/// Fetches the rest of request.part and syncs it. On failure the received bytes stay.
-DownloadResult download_rest(const DownloadRequest& request) {
-  const UniqueFd fd = open_part(request.part);
-  const uint64_t start = std::filesystem::file_size(request.part);
-  if (start > request.max_bytes) return {"what an earlier try left is too long", true};
-  Sink sink{request, fd.get(), start, start, "", std::nullopt};
+/// Fetches the rest of a part, which is made if it is missing, and syncs it. On failure the
+/// received bytes stay.
+DownloadResult download_rest(const std::string& url, const WantedFile& file,
+                             const std::filesystem::path& part) {
+  const UniqueFd fd = open_part(part);
+  const uint64_t start = std::filesystem::file_size(part);
+  if (start > file.max_bytes) return {"what an earlier try left is too long", true};
+  Sink sink{file, part, fd.get(), start, start, "", std::nullopt};
   std::array<char, CURL_ERROR_SIZE> message{};
   const Handle handle = make_handle();
-  set_up(handle, request, sink, message.data());
+  set_up(handle, url, sink, message.data());
   const CURLcode code = curl_easy_perform(handle.get());
   if (sink.progress) sink.progress->finish();
-  sync_fd(fd.get(), request.part);
+  sync_fd(fd.get(), part);
   if (code == CURLE_OK) return {};
   DownloadResult result;
   long status = 0;
@@ -174,18 +169,18 @@ DownloadResult download_rest(const DownloadRequest& request) {
 }
 
 /// Downloads a file from one URL and compares it; returns the problem, or "".
-std::string download_from(const DownloadRequest& request, const WantedFile& file) {
+std::string download_from(const std::string& url, const WantedFile& file) {
+  const std::filesystem::path part = part_of(file.place);
   while (true) {
-    const bool resumes = bytes_left(request.part) > 0;
-    const DownloadResult result = download_rest(request);
+    const bool resumes = bytes_left(part) > 0;
+    const DownloadResult result = download_rest(url, file, part);
     if (!result.problem.empty() && !result.cannot_resume) {
-      bytes_left(request.part);
+      bytes_left(part);
       return result.problem;  // The next try resumes from the received bytes.
     }
-    const std::string problem =
-        result.problem.empty() ? file.problem_of(request.part) : result.problem;
+    const std::string problem = result.problem.empty() ? file.problem_of(part) : result.problem;
     if (problem.empty()) return "";
-    std::filesystem::remove(request.part);
+    std::filesystem::remove(part);
     // The first bytes may be from another server or damaged: a second try starts without them.
     if (!resumes) return problem;
   }
@@ -232,8 +227,7 @@ std::string download(const DatasetSpec& spec, const WantedFile& file) {
   std::vector<std::string> problems;
   for (const std::string& folder : spec.urls) {
     const std::string url = folder + (folder.ends_with('/') ? "" : "/") + file.name;
-    const std::string problem =
-        download_from({url, part_of(file.place), file.max_bytes, file.label}, file);
+    const std::string problem = download_from(url, file);
     if (problem.empty()) return "";
     problems.push_back(fmt::format("{}: {}", url, problem));
   }

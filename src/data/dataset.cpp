@@ -216,18 +216,6 @@ DatasetInputs Dataset::make_inputs(int64_t, int64_t) const {
   fail("dataset '{}' makes no inputs", info_.name);
 }
 
-std::vector<int64_t> Dataset::blocks() const {
-  return {};
-}
-
-std::optional<EncodedImage> Dataset::encoded(int64_t) const {
-  return std::nullopt;
-}
-
-std::optional<ImageFile> Dataset::file(int64_t) const {
-  return std::nullopt;
-}
-
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
   if (dataset.info().groups.empty()) return {};
   at::Tensor numbers = at::empty({count}, at::kLong);

@@ -368,7 +368,7 @@ class Loader::State {
     DatasetInputs taken = dataset->endless()
                               ? dataset->generate(index_at(order, batch.epoch, begin), count)
                               : inputs_;
-    taken.groups_N = {};
+    taken.groups_N = at::Tensor();
     const auto rows_of = [](const int64_t* rows, int64_t number) {
       return at::tensor(at::IntArrayRef(rows, static_cast<size_t>(number)), at::kLong);
     };

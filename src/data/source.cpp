@@ -63,9 +63,11 @@ class Outline final : public Dataset {
              spec.name);
 }
 
-/// Verifies the stored splits; a missing split does not fail the others.
-std::vector<FileVerification> verify_stored(const DatasetSpec& spec) {
+/// Verifies what the format finds in the folders of the splits; a missing split does not fail the
+/// others.
+std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
   std::vector<FileVerification> results;
+  bool any = false;
   for (const std::string& split : stored_splits(spec)) {
     const fs::path folder = find_folder(spec, split);
     if (folder.empty()) {
@@ -76,6 +78,7 @@ std::vector<FileVerification> verify_stored(const DatasetSpec& spec) {
                                      search_folders(spec).front().string())});
       continue;
     }
+    any = true;
     try {
       for (FileVerification& file : format_of(spec).verify(spec, split, folder)) {
         results.push_back(std::move(file));
@@ -84,6 +87,7 @@ std::vector<FileVerification> verify_stored(const DatasetSpec& spec) {
       results.push_back({split, folder, error.what()});
     }
   }
+  if (!any) fail_missing(spec);
   return results;
 }
 
@@ -117,15 +121,7 @@ std::vector<FileVerification> verify_described(const DatasetSpec& described) {
   return results;
 }
 
-/// Verifies what the format finds in the folders of the splits.
-std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
-  const std::vector<std::string> splits = stored_splits(spec);
-  const auto absent = [&](const std::string& split) { return find_folder(spec, split).empty(); };
-  if (std::all_of(splits.begin(), splits.end(), absent)) fail_missing(spec);
-  return verify_stored(spec);
-}
-
-/// Returns the split of a description without base; `folder` has its files.
+/// Opens a stored split of a description without base.
 std::shared_ptr<const Dataset> open_stored(DatasetSpec spec, const std::string& split) {
   const DatasetFormat& format = format_of(spec);
   fs::path folder;

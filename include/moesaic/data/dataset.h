@@ -126,13 +126,13 @@ class Dataset {
                            Bitmap& bitmap) const;
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
   /// shuffled epoch reads few of these blocks at a time; empty where any order is read as fast.
-  virtual std::vector<int64_t> blocks() const;
+  virtual std::vector<int64_t> blocks() const { return {}; }
   /// Returns an image's file, unless images are not stored as files. Throws ImageError where it
   /// cannot be read; the bytes are not checked.
-  virtual std::optional<EncodedImage> encoded(int64_t index) const;
+  virtual std::optional<EncodedImage> encoded(int64_t) const { return {}; }
   /// Returns that file's name and size, unless images are not stored as files. Throws ImageError
   /// for an image that was lost with its shard.
-  virtual std::optional<ImageFile> file(int64_t index) const;
+  virtual std::optional<ImageFile> file(int64_t) const { return {}; }
 
   const DatasetInfo& info() const { return info_; }
   bool endless() const { return info_.endless; }

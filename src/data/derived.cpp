@@ -13,6 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
@@ -272,10 +273,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   info.description = std::move(description);
   info.classes = config.deciding;
   info.endless = info.split == "train";
-  info.groups.clear();
-  for (int64_t j = 1; j <= config.grid.height * config.grid.width; ++j) {
-    info.groups.push_back(fmt::format("place {}", j));
-  }
+  info.groups = numbered("place ", config.grid.height * config.grid.width);
   info.height *= config.grid.height;
   info.width *= config.grid.width;
   info.mean.assign(static_cast<size_t>(info.channels), 0.0);

@@ -27,6 +27,11 @@ ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {
   return {};
 }
 
+void count_classes(DatasetInfo& info, int64_t count) {
+  info.classes_named = false;
+  for (int64_t i = 0; i < count; ++i) info.classes.push_back(fmt::format("class {}", i));
+}
+
 ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels) {
   if (spec.mean.size() == channels && spec.std.size() == channels) return {};
   return {fmt::format("{} images have {}: mean and std need {} each", spec.format.name(),

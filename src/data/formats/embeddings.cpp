@@ -251,9 +251,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
 }
 
 void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
-  info.classes_named = false;
-  for (int64_t i = 0; i < class_count_embeddings(spec); ++i)
-    info.classes.push_back(fmt::format("class {}", i));
+  count_classes(info, class_count_embeddings(spec));
   info.channels = info.height = 1;
   info.width = config_of(spec).width;
   info.mean = {0.0};

@@ -278,20 +278,17 @@ void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs,
-                                                  Directions directions) {
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
   check_inputs(info, inputs);
-  info.directions = std::move(directions);
   info.endless = false;
   return std::make_shared<InputDataset>(std::move(info), std::move(inputs));
 }
 
-std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make,
-                                                   Directions directions) {
+std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size,
+                                                   MakeInputs make) {
   if (size < 1) fail("dataset '{}': an epoch of {} inputs is empty", info.name, size);
   DatasetInputs one = make(0, 1);
   check_inputs(info, one);
-  info.directions = std::move(directions);
   info.endless = true;
   return std::make_shared<InputDataset>(std::move(info), std::move(make), size);
 }

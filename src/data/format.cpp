@@ -49,17 +49,14 @@ ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool giv
   return first_problem(no_images_problem(spec), unknown_split(spec.images, "images"));
 }
 
-std::shared_ptr<const Dataset> open_generated(DatasetInfo info, GeneratedSplit split) {
-  if (split.endless) {
-    return make_stream_dataset(std::move(info), split.size, std::move(split.inputs),
-                               std::move(split.directions));
-  }
-  check_memory(sizeof(float) * static_cast<double>(split.numbers) * static_cast<double>(split.size),
-               fmt::format("the {} split of {} examples of {} numbers", info.split, split.size,
-                           split.numbers),
+std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,
+                                              int64_t size, bool endless) {
+  if (endless) return make_stream_dataset(std::move(info), size, make);
+  const int64_t numbers = make(0, 1).values_NCHW.numel();
+  check_memory(sizeof(float) * static_cast<double>(numbers) * static_cast<double>(size),
+               fmt::format("the {} split of {} examples of {} numbers", info.split, size, numbers),
                fmt::format("dataset '{}'", info.name));
-  return make_input_dataset(std::move(info), split.inputs(0, split.size),
-                            std::move(split.directions));
+  return make_input_dataset(std::move(info), make(0, size));
 }
 
 }  // namespace moesaic

@@ -178,11 +178,9 @@ std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
                                                   const std::vector<std::filesystem::path>& files);
 
 /// Makes a dataset of inputs in memory; info's channels, height and width become those of the
-/// values. Dataset::directions() returns `directions`. Throws Error (failure) if sizes disagree, a
-/// label has no class, a group no name, a target is not finite, or there are both classes and
-/// real-valued targets.
-std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs,
-                                                  Directions directions = {});
+/// values. Throws Error (failure) if sizes disagree, a label has no class, a group no name, a
+/// target is not finite, or there are both classes and real-valued targets.
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
 
 /// Generates the inputs `first` to `first + count - 1`: always the same values for an index,
 /// whatever the range. Thread-safe.
@@ -191,8 +189,7 @@ using MakeInputs = std::function<DatasetInputs(int64_t first, int64_t count)>;
 /// Makes an endless dataset whose inputs are generated on the fly and not kept; `size` of them
 /// count as an epoch. Input 0 is generated at once for its shape. Throws as make_input_dataset()
 /// does.
-std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make,
-                                                   Directions directions = {});
+std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make);
 
 /// Returns the groups of the examples `first` to `first + count - 1`, [count] int64; undefined
 /// without groups.

@@ -21,12 +21,13 @@ namespace moesaic::tools {
 namespace {
 
 void list_data() {
-  for (const auto& status : dataset_statuses()) {
-    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(status.name), status.classes,
-                             escaped(status.where()));
-    std::cout << fmt::format("{:<24} {}\n", "", escaped(status.description));
+  for (const std::string& name : dataset_names()) {
+    const DatasetSource source(name);
+    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(name), source.class_count(),
+                             escaped(source.where()));
+    std::cout << fmt::format("{:<24} {}\n", "", escaped(source.spec().description));
     std::cout << fmt::format("{:<24} {}\n", "",
-                             escaped(fmt::to_string(fmt::join(dataset_splits(status.name), ", "))));
+                             escaped(fmt::to_string(fmt::join(source.splits(), ", "))));
   }
 }
 

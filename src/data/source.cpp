@@ -329,31 +329,20 @@ std::vector<FileVerification> DatasetSource::verify() const {
   return results;
 }
 
-DatasetStatus DatasetSource::status() const {
+DatasetSpec DatasetSource::fetched() const {
   const std::vector<DatasetSpec> specs = files();
   const auto absent = std::find_if(specs.begin(), specs.end(), [](const DatasetSpec& one) {
     return !one.generated() && find_folder(one).empty();
   });
-  const DatasetSpec& fetched = absent == specs.end() ? specs.front() : *absent;
-  DatasetStatus status = {spec_.name,    spec_.description,     spec_.base,         fetched.name,
-                          class_count(), !fetched.urls.empty(), fetched.generated()};
-  if (status.generated) return status;
-  status.folder = find_folder(fetched);
-  status.searched = search_folders(fetched);
-  return status;
+  return absent == specs.end() ? specs.front() : *absent;
 }
 
-std::string DatasetStatus::where() const {
-  if (generated) return "made when it is opened";
-  if (found()) return folder.string();
-  if (fetchable) return "not here; " + fetch_command(fetched_as);
-  return fmt::format("not here; put it or a link at {}", searched.front().string());
-}
-
-std::vector<DatasetStatus> dataset_statuses() {
-  std::vector<DatasetStatus> statuses;
-  for (const std::string& name : dataset_names()) statuses.push_back(DatasetSource(name).status());
-  return statuses;
+std::string DatasetSource::where() const {
+  const DatasetSpec spec = fetched();
+  if (spec.generated()) return "made when it is opened";
+  if (const fs::path folder = find_folder(spec); !folder.empty()) return folder.string();
+  if (!spec.urls.empty()) return "not here; " + fetch_command(spec.name);
+  return fmt::format("not here; put it or a link at {}", search_folders(spec).front().string());
 }
 
 std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {

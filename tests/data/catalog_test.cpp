@@ -101,29 +101,22 @@ TEST_F(Catalog, DescribedFilesAreChecked) {
   EXPECT_THAT(file_complaint("train_images", "x", std::string(64, 'A')), HasSubstr("64"));
 }
 
-TEST_F(Catalog, StatusesTellWhereFilesAre) {
+TEST_F(Catalog, TellsWhereFilesAre) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "description": "d",
                                      "keep_classes": ["hen", "dog"]})");
-  std::vector<DatasetStatus> statuses = dataset_statuses();
-  ASSERT_EQ(statuses.size(), 2u);
-  EXPECT_EQ(statuses[0].name, "few");
-  EXPECT_EQ(statuses[0].base, "tiny");
-  EXPECT_EQ(statuses[0].classes, 2);
-  EXPECT_EQ(statuses[1].name, "tiny");
-  EXPECT_EQ(statuses[1].classes, 4);
-  EXPECT_EQ(statuses[1].description, "a test");
-  EXPECT_FALSE(statuses[0].found());
-  EXPECT_FALSE(statuses[1].found());
-  EXPECT_EQ(statuses[1].searched.front(), home_.cache());
-  statuses[1].fetchable = true;
-  EXPECT_EQ(statuses[1].where(), "not here; moesaic data fetch tiny");
-  statuses[1].fetchable = false;
-  EXPECT_EQ(statuses[1].where(), "not here; put it or a link at " + home_.cache().string());
+  EXPECT_EQ(dataset_names(), (std::vector<std::string>{"few", "tiny"}));
+  EXPECT_EQ(DatasetSource("few").class_count(), 2);
+  EXPECT_EQ(DatasetSource("tiny").class_count(), 4);
+  EXPECT_EQ(DatasetSource("tiny").spec().description, "a test");
+  const auto expect_at = [](const std::string& where) {
+    for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).where(), where);
+  };
+  expect_at("not here; put it or a link at " + home_.cache().string());
+  home_.urls = {"https://example.org/"};
+  home_.describe();
+  expect_at("not here; moesaic data fetch tiny");
   home_.write_files(home_.cache(), true);
-  statuses = dataset_statuses();
-  EXPECT_EQ(statuses[0].folder, home_.cache());
-  EXPECT_EQ(statuses[1].folder, home_.cache());
-  EXPECT_EQ(statuses[1].where(), home_.cache().string());
+  expect_at(home_.cache().string());
 }
 
 TEST_F(Catalog, VerifyFindsWhatIsWrong) {

@@ -261,7 +261,7 @@ TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
 
 TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["hen"]})");
-  for (const DatasetStatus& status : dataset_statuses()) EXPECT_EQ(status.fetched_as, "tiny");
+  EXPECT_EQ(DatasetSource("few").fetched().name, "tiny");
   testing::internal::CaptureStderr();
   EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),

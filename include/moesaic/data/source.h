@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Described datasets: what a description says, where the files are, and how they are opened, fetched
-// and verified. A format (data/format.h) knows the files, this all that formats have in common.
+// Described datasets: what a description says, where the files are, and how they are opened,
+// fetched and verified. A format (data/format.h) knows the files, this all that formats have in
+// common.
 #pragma once
 
 #include <cstdint>
@@ -198,24 +199,6 @@ struct FileVerification {
   bool ok() const { return problem.empty(); }
 };
 
-/// A described dataset and the location of its files.
-struct DatasetStatus {
-  std::string name, description;
-  std::string base;                             ///< The base of a derived dataset.
-  std::string fetched_as;                       ///< The dataset whose files are fetched.
-  int64_t classes = 0;                          ///< Number of classes; 0 means unknown or none.
-  bool fetchable = false;                       ///< Whether the description has a URL.
-  bool generated = false;                       ///< Whether it has no files.
-  std::filesystem::path folder = {};                 ///< Empty where no folder has all files.
-  std::vector<std::filesystem::path> searched = {};  ///< Folders in order.
-  bool found() const { return !folder.empty(); }
-  /// Returns the folder, or "not here; " and how to get the files.
-  std::string where() const;
-};
-
-/// Returns every described dataset, sorted by name.
-std::vector<DatasetStatus> dataset_statuses();
-
 /// A described dataset, together with those that it is made of. Splits are those of splits(), or
 /// "train+validation", the training split without held-out images; for any other one the functions
 /// throw Error (usage).
@@ -231,16 +214,21 @@ class DatasetSource {
   /// Returns the descriptions of all files that the dataset is made of: base(), then those of its
   /// backdrops, of which the train split is used.
   std::vector<DatasetSpec> files() const;
-  /// Returns the fraction of the training files that is held out for validation: its own setting, or
-  /// else that of the nearest base that has one; 0 for none.
+  /// Returns the fraction of the training files that is held out for validation: its own setting,
+  /// or else that of the nearest base that has one; 0 for none.
   double validation() const;
   /// Returns the splits: train, validation (where one is stored or held out) and test.
   std::vector<std::string> splits() const;
-  DatasetStatus status() const;
+  /// Returns the number of classes that the descriptions tell; 0 means unknown or none.
+  int64_t class_count() const;
+  /// Returns the first of files() that is to be fetched: one that is not here, else base().
+  DatasetSpec fetched() const;
+  /// Returns the folder of its files, or "not here; " and how to get them.
+  std::string where() const;
 
   /// Opens a split. Small images are loaded into memory; of folders of images only the list of
-  /// files is. Throws Error (failure) for files that are missing (the message says how to get them),
-  /// damaged, or inconsistent.
+  /// files is. Throws Error (failure) for files that are missing (the message says how to get
+  /// them), damaged, or inconsistent.
   std::shared_ptr<const Dataset> open(std::string_view split) const;
   /// Returns what of a split's files is not here, as "folder 'val' is", or "".
   std::string missing(std::string_view split) const;
@@ -254,10 +242,10 @@ class DatasetSource {
   /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
   /// downloaded to .<file>.gz.moesaic.part, resumed after an earlier try, compared with the
   /// description by the SHA-256 of its uncompressed bytes, and only then renamed. An archive is
-  /// downloaded the same way, compared by its own SHA-256 or MD5, unpacked to a temporary folder and
-  /// moved as a whole, with a list of the files' SHA-256. A file or a folder that is there and is
-  /// not what is described is set aside under a name that is printed, never removed. URLs are tried
-  /// in order. Throws Error (failure) with the URL and the reason of every try.
+  /// downloaded the same way, compared by its own SHA-256 or MD5, unpacked to a temporary folder
+  /// and moved as a whole, with a list of the files' SHA-256. A file or a folder that is there and
+  /// is not what is described is set aside under a name that is printed, never removed. URLs are
+  /// tried in order. Throws Error (failure) with the URL and the reason of every try.
   FetchResult fetch(const FetchOptions& options = {}) const;
   /// Compares size and SHA-256 of the uncompressed bytes of every one of files() with the
   /// description. Where no files are described, the format checks them: in folders of images every
@@ -279,7 +267,6 @@ class DatasetSource {
                                         MosaicOf of, std::optional<bool> upright) const;
   /// Returns a source that this one is made of, after checking that its photos can be turned.
   const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
-  int64_t class_count() const;
 
   std::string name_;  ///< As it was asked for.
   DatasetSpec spec_;

@@ -50,13 +50,12 @@ int64_t count_shards(const ShardFile& file, int64_t limit);
 /// any other name is itself.
 std::vector<ShardFile> expanded(const ShardFile& file);
 
-/// What the text of a label is: the number of a class, its name, or what it can be without doubt.
-enum class LabelText { either, number, name };
-
 /// Numbers of classes by name.
 class ClassNumbers {
  public:
-  explicit ClassNumbers(const std::vector<std::string>& classes, LabelText is = LabelText::either);
+  /// `texts`: what the text of a label is, "number" of a class, its "name", or "either", what it
+  /// can be without doubt.
+  explicit ClassNumbers(const std::vector<std::string>& classes, std::string texts = "either");
 
   /// Returns the class that a label's text says; nothing for one that is unknown, or the number of
   /// one class and the name of another.
@@ -70,7 +69,7 @@ class ClassNumbers {
   std::optional<int32_t> numbered(std::string_view word) const;
   std::optional<int32_t> named(std::string_view word) const;
 
-  LabelText is_;
+  std::string texts_;
   std::vector<std::string> classes_;
   std::unordered_map<std::string, int32_t> numbers_;
 };
@@ -119,7 +118,7 @@ class ShardImages final : public StoredImages {
 
   /// Throws Error (failure) with the shard's name if more images are lost than may be.
   ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-              Pause pause = sleep_for, LabelText labels = LabelText::either);
+              Pause pause = sleep_for, const std::string& labels = "either");
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;

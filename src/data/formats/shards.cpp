@@ -54,13 +54,6 @@ const ShardsSettings& shards_of(const DatasetSpec& spec) {
   return spec.format.as<ShardsSettings>();
 }
 
-LabelText label_text(const DatasetSpec& spec) {
-  const std::string& labels = shards_of(spec).labels;
-  return labels == "either"   ? LabelText::either
-         : labels == "number" ? LabelText::number
-                              : LabelText::name;
-}
-
 /// Returns the shards of a split, one by one.
 std::vector<ShardFile> files_of(const DatasetSpec& spec, const std::string& split) {
   std::vector<ShardFile> files;
@@ -220,7 +213,7 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
 
 /// Returns how labels are read. Throws Error (usage) where they could be read in two ways.
 ClassNumbers class_numbers(const DatasetSpec& spec, const std::vector<std::string>& names) {
-  ClassNumbers numbers(names, label_text(spec));
+  ClassNumbers numbers(names, shards_of(spec).labels);
   const std::string problem = numbers.ambiguity();
   if (!problem.empty()) fail_usage("dataset '{}': {}", spec.name, problem);
   return numbers;
@@ -246,7 +239,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); }, sleep_for,
-      label_text(spec));
+      settings.labels);
 }
 
 void outline_shards(const DatasetSpec& spec, DatasetInfo& info) {

@@ -229,10 +229,6 @@ ConfigProblem check_embeddings(const DatasetSpec& spec) {
                        no_images_problem(spec), unknown_split(spec.images, "images"));
 }
 
-std::string source_embeddings(const DatasetSpec& spec, const std::string& split) {
-  return embeddings_file(config_of(spec), split);
-}
-
 /// Opens embeddings as images of one channel and one row; the language is the group.
 std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetInfo info,
                                                const fs::path& folder) {
@@ -240,7 +236,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
   const auto classes = static_cast<int64_t>(texts.classes.size());
   if (class_count_embeddings(spec) > 0 && classes != class_count_embeddings(spec)) {
     fail("{}: {} classes in its metadata, dataset '{}' has {}",
-         (folder / source_embeddings(spec, info.split)).string(), classes, spec.name,
+         (folder / embeddings_file(config_of(spec), info.split)).string(), classes, spec.name,
          class_count_embeddings(spec));
   }
   info.classes = std::move(texts.classes);
@@ -262,7 +258,7 @@ void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
 std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
                                                 const fs::path& folder) {
   if (!config_of(spec).file.empty() && split == "test") return {};
-  const std::string name = source_embeddings(spec, split);
+  const std::string name = embeddings_file(config_of(spec), split);
   FileVerification result{name, folder / name, ""};
   try {
     read_embeddings(config_of(spec), folder, split);
@@ -275,18 +271,18 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 }  // namespace
 
 DatasetFormat embeddings_format() {
-  return {
-      .settings = Choice("embeddings", EmbeddingsSettings{}),
-      .meaning = "vectors with labels in a safetensors file, such as embedded texts",
-      .images = false,
-      .check = check_embeddings,
-      .open = open_embeddings,
-      .parts =
-          [](const DatasetSpec& spec, const std::string& split) {
-            return std::vector<DatasetPart>{{source_embeddings(spec, split), /*is_folder=*/false}};
-          },
-      .outline = outline_embeddings,
-      .verify = verify_embeddings};
+  return {.settings = Choice("embeddings", EmbeddingsSettings{}),
+          .meaning = "vectors with labels in a safetensors file, such as embedded texts",
+          .images = false,
+          .check = check_embeddings,
+          .open = open_embeddings,
+          .parts =
+              [](const DatasetSpec& spec, const std::string& split) {
+                return std::vector<DatasetPart>{
+                    {embeddings_file(config_of(spec), split), /*is_folder=*/false}};
+              },
+          .outline = outline_embeddings,
+          .verify = verify_embeddings};
 }
 
 }  // namespace moesaic

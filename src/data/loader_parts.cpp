@@ -144,21 +144,4 @@ std::string DamagedImages::of_one_class() const {
   return one ? fmt::format(" (all of class '{}')", name) : "";
 }
 
-std::optional<std::string> ImageReader::try_read(int64_t index, CounterRng& rng) {
-  if (auto problem = damaged_.find(index)) return problem;
-  try {
-    if (augment_.crop) {
-      const auto choose = [&](int64_t h, int64_t w) {
-        return random_part(*augment_.crop, h, w, rng);
-      };
-      dataset_.part(index, choose, bytes_.data());
-    } else {
-      dataset_.image(index, bytes_.data());
-    }
-    return std::nullopt;
-  } catch (const ImageError& error) {
-    return damaged_.add(index, error);
-  }
-}
-
 }  // namespace moesaic

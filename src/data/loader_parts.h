@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loader is made of: the order of the examples in shuffled epochs, and reading the images of
-// batches, where some may be damaged.
+// What a loader is made of: the order of the examples in shuffled epochs, and the images of them
+// that are damaged.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/transforms.h"
 
 namespace moesaic {
 
@@ -111,47 +110,6 @@ class DamagedImages {
   std::map<int64_t, std::string> known_;  ///< What is wrong with each.
   std::vector<int64_t> sound_;  ///< Number of images by class that are not damaged, once needed.
   std::string last_;
-};
-
-/// Makes the images of a batch; each thread needs its own object.
-class ImageReader {
- public:
-  ImageReader(const Dataset& dataset, const AugmentConfig& augment, const ImageTransform& transform,
-              DamagedImages& damaged)
-      : dataset_(dataset),
-        augment_(augment),
-        transform_(transform),
-        damaged_(damaged),
-        bytes_(static_cast<size_t>(dataset.image_size())) {}
-
-  /// Writes the values of image `index`, or of the next readable one, to `out`. Returns the index
-  /// of that image; those that it replaces come into replaced(). Random choices come from `rng`.
-  template <class Value>
-  int64_t make(int64_t index, const CounterRng& rng, Value* out) {
-    while (true) {
-      CounterRng random = rng;
-      const std::optional<std::string> problem = try_read(index, random);
-      if (!problem) {
-        transform_(bytes_.data(), random, out);
-        return index;
-      }
-      replaced_[index] = *problem;
-      index = dataset_.endless() ? index + 1 : (index + 1) % dataset_.size();
-    }
-  }
-
-  const std::map<int64_t, std::string>& replaced() const { return replaced_; }
-
- private:
-  /// Returns what is wrong with the image, or nothing.
-  std::optional<std::string> try_read(int64_t index, CounterRng& rng);
-
-  const Dataset& dataset_;
-  const AugmentConfig& augment_;
-  const ImageTransform& transform_;
-  DamagedImages& damaged_;
-  std::vector<uint8_t> bytes_;
-  std::map<int64_t, std::string> replaced_;
 };
 
 }  // namespace moesaic

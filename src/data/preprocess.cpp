@@ -16,6 +16,11 @@
 namespace moesaic {
 namespace {
 
+ResizeOptions resize_options(const PreprocessConfig& config) {
+  return {config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
+          config.antialias, config.truncate};
+}
+
 bool same_orientation(const DatasetInfo& a, const DatasetInfo& b) {
   return a.upright.value_or(true) == b.upright.value_or(true);
 }
@@ -168,11 +173,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
   if (same && config.central_crop == 0.0) return base;
   info.resize = resize_options(config);
   return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
-}
-
-ResizeOptions resize_options(const PreprocessConfig& config) {
-  return {config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
-          config.antialias, config.truncate};
 }
 
 namespace {

@@ -85,9 +85,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base, DatasetInfo info,
                                             const PreprocessConfig& config);
 
-/// Returns how images are resized.
-ResizeOptions resize_options(const PreprocessConfig& config);
-
 /// Returns the metadata of a preprocessed dataset, with the final height and width and the mean and
 /// std that map bytes to config.values.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);

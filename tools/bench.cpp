@@ -100,7 +100,7 @@ struct BenchOptions {
   std::string name, file, rows = "*", device = "cpu", precision = "float32";
   std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
   double seconds = LatencyOptions().seconds;
-  bool json = false;
+  bool json = false, trust = false;
 };
 
 void write_figures(const BenchOptions& options, const std::string& chip, const Json& rows,
@@ -155,7 +155,8 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   keep_freed_memory();
   const bool leads = processes == nullptr || processes->leads();
   const int64_t count = processes == nullptr ? 1 : processes->size();
-  Checkpoint checkpoint = load_newest_checkpoint(options.name, {.optimizer = false});
+  Checkpoint checkpoint =
+      load_newest_checkpoint(options.name, {.optimizer = false, .trust = options.trust});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();  // The model holds copies.
   if (processes != nullptr) {
@@ -289,6 +290,7 @@ void add_bench(CLI::App& app, int& exit_code) {
           ->check(batch_size())
           ->capture_default_str(),
       add_device(*verb, options->device), add_precision(*verb, options->precision),
+      add_trust(*verb, options->trust),
       verb->add_option("--seconds", options->seconds,
                        "time in seconds that is measured for each batch size")
           ->check(number(0.0, 3600.0))

@@ -111,6 +111,14 @@ CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
       ->capture_default_str();
 }
 
+CLI::Option* add_trust(CLI::App& verb, bool& trust) {
+  return verb.add_flag(
+      "--trust", trust,
+      "also read a TorchScript file that carries no safetensors, as version 0.2.0 and before wrote "
+      "it, by LibTorch's unpickler, which a hostile file can crash or worse: only where you trust "
+      "who wrote it");
+}
+
 namespace {
 
 /// Returns "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option

@@ -36,6 +36,9 @@ CLI::Option* add_device(CLI::App& verb, std::string& device);
 /// Declares --precision, that of products in a network.
 CLI::Option* add_precision(CLI::App& verb, std::string& precision);
 
+/// Declares --trust of a verb that reads networks, see LoadOptions.
+CLI::Option* add_trust(CLI::App& verb, bool& trust);
+
 /// One of these words.
 CLI::Validator one_of_words(std::vector<std::string> words);
 

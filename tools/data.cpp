@@ -36,17 +36,22 @@ void fetch_data(const std::string& name) {
   const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
-  } else if (result.fetched.empty()) {
-    const bool hashed = !DatasetSource(name).base().files.empty();
-    std::cout << fmt::format(
-        "{}: {} in {}\n", name,
-        hashed ? "complete and verified" : "here, for 'moesaic data verify' to read,",
-        result.folder.string());
-  } else {
-    const std::string files = count_text(static_cast<int64_t>(result.fetched.size()), "file");
-    std::cout << fmt::format("{}: {} fetched and verified in {}\n", name, files,
-                             result.folder.string());
+    return;
   }
+  const bool verified = result.unhashed.empty();
+  std::string state = "here, for 'moesaic data verify' to read,";
+  if (!result.fetched.empty()) {
+    state = count_text(static_cast<int64_t>(result.fetched.size()), "file") +
+            (verified ? " fetched and verified" : " fetched");
+  } else if (verified && !DatasetSource(name).base().files.empty()) {
+    state = "complete and verified";
+  }
+  std::string doubt;
+  if (!verified) {
+    doubt = fmt::format("; not verified: no SHA-256 of {} is described",
+                        count_text(static_cast<int64_t>(result.unhashed.size()), "file"));
+  }
+  std::cout << fmt::format("{}: {} in {}{}\n", name, state, result.folder.string(), doubt);
 }
 
 void verify_data(const std::string& name, int& exit_code) {

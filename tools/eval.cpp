@@ -249,6 +249,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(batch_size());
   add_precision(*verb, arguments->options.evaluate.precision);
   add_device(*verb, arguments->options.device);
+  add_trust(*verb, arguments->options.trust);
   verb->add_option(
           "--confusion", arguments->confusion,
           "write the confusion matrix: a new .csv, or a .png or .svg with gnuplot's script "

@@ -124,10 +124,7 @@ void add_export(CLI::App& app, int& exit_code) {
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "
                  "image's result does not depend on its batch; its accuracy may differ a little");
-  verb->add_flag(
-      "--trust", arguments->trust,
-      "also read a TorchScript file that carries no safetensors, by LibTorch's unpickler: "
-      "only from who you trust");
+  add_trust(*verb, arguments->trust);
   verb->footer(
       "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.");

@@ -35,7 +35,7 @@ struct PredictArguments {
   std::string device = "cpu";
   std::optional<int64_t> batch_size;
   int64_t top = PredictImagesOptions().top;
-  bool routing = false, json = false, csv = false;
+  bool routing = false, json = false, csv = false, trust = false;
 };
 
 /// A network to predict with.
@@ -47,7 +47,8 @@ struct Predictor {
 };
 
 Predictor load_predictor(const PredictArguments& arguments) {
-  Checkpoint checkpoint = load_newest_checkpoint(arguments.checkpoint, {.optimizer = false});
+  Checkpoint checkpoint =
+      load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
   Predictor predictor{checkpoint.folder, model_of(checkpoint), trained_loss(checkpoint), {}};
   if (!arguments.images.empty()) predictor.input = input_spec_of(checkpoint, *predictor.model);
   predictor.model->to(at::Device(arguments.device));
@@ -227,6 +228,7 @@ void add_predict(CLI::App& app, int& exit_code) {
                    "take image files one by one and tensors all at once")
       ->check(batch_size());
   add_device(*verb, arguments->device);
+  add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_one_process("predict");
     exit_code = predict(*arguments);

@@ -143,8 +143,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
 PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOptions& options,
                       const StopSignal& stop) {
   if (!arguments.figure.empty()) check_new_figure(arguments.figure, "--figure");
-  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
-  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
@@ -194,7 +193,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (!options.plan) options.prune.keep = keep_of(arguments);
   if (!options.plan && options.pretrained.empty() &&
       criterion_needs_pretrained(options.prune.criterion)) {
-    options.pretrained = find_pretrained(options.finetuned);
+    options.pretrained = find_pretrained(options.finetuned, options.trust);
     if (!options.pretrained.empty()) {
       log_info("prune: compares with {}, from which this was fine-tuned",
                options.pretrained.string());
@@ -331,6 +330,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_choice(*verb, arguments);
   add_images(*verb, arguments);
   add_device(*verb, options.device);
+  add_trust(*verb, options.trust);
   verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments, verb, &exit_code] {

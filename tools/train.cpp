@@ -42,6 +42,7 @@ struct TrainArguments {
   std::string device = "cpu";
   bool resume = false;
   bool dry_run = false;
+  bool trust = false;
   std::string processes, gpu;
   int64_t expert_parallel = 0;
 };
@@ -66,7 +67,9 @@ RunConfig read_config(const TrainArguments& arguments) {
   if (arguments.expert_parallel > 0) {
     document.set(fmt::format("parallel.experts={}", arguments.expert_parallel));
   }
-  return parse<RunConfig>(document.root());
+  auto config = parse<RunConfig>(document.root());
+  config.trust = arguments.trust;
+  return config;
 }
 
 /// Draws the curve; a failure does not fail the run.
@@ -86,6 +89,7 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
     words += fmt::format(" --expert-parallel {}", arguments.expert_parallel);
   }
   if (arguments.device != "cpu") words += " --device " + shell_quoted(arguments.device);
+  if (arguments.trust) words += " --trust";
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
@@ -219,6 +223,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
   add_device(*verb, arguments->device);
+  add_trust(*verb, arguments->trust);
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check everything, print the plan, train nothing; files may be missing");
   verb->add_option("--processes", arguments->processes,

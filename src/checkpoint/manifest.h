@@ -115,6 +115,9 @@ TensorFiles open_tensors(const std::filesystem::path& path);
 nlohmann::ordered_json checked_index(const std::filesystem::path& folder,
                                      const std::vector<std::string>& names);
 
+/// Returns the name of a dtype in safetensors; `where` is named in the Error (failure) for others.
+const char* dtype_name(at::ScalarType type, const std::string& where);
+
 /// Returns the number of bytes of these files.
 uint64_t file_bytes(const std::vector<std::filesystem::path>& paths);
 
@@ -124,6 +127,9 @@ bool is_export(const std::filesystem::path& path);
 
 /// Returns whether a file is an archive as TorchScript's are.
 bool is_torchscript(const std::filesystem::path& file);
+
+/// Returns whether a TorchScript file has its tensors as a pickle alone.
+bool is_pickled(const std::filesystem::path& file);
 
 /// Reads an export; of a TorchScript file the safetensors that it carries, and no pickle. Throws
 /// Error (failure) where it lacks a model's configuration, Error (usage) for a TorchScript file

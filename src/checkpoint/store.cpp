@@ -120,8 +120,8 @@ std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
   return model_of(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
 }
 
-std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint) {
-  return model_of(load_newest_checkpoint(run_or_checkpoint, {.optimizer = false}));
+std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint, bool trust) {
+  return model_of(load_newest_checkpoint(run_or_checkpoint, {.optimizer = false, .trust = trust}));
 }
 
 namespace {
@@ -202,9 +202,10 @@ std::vector<std::string> class_names_of(const Checkpoint& checkpoint) {
   return names;
 }
 
-std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint) {
+std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint,
+                                        bool trust) {
   return class_names_of(load_newest_checkpoint(
-      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false}));
+      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false, .trust = trust}));
 }
 
 InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model) {

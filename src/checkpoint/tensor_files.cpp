@@ -274,13 +274,6 @@ at::ScalarType type_of(const std::string& dtype, const std::string& where) {
   fail("{}: dtype {} is not supported", where, dtype);
 }
 
-const char* name_of(at::ScalarType type, const std::string& where) {
-  for (const DtypeName& known : kDtypes) {
-    if (type == known.type) return known.name;
-  }
-  fail("{}: dtype {} is not supported", where, c10::toString(type));
-}
-
 /// Checks that strides do not overflow: a shape with a 0 has no bytes that bound its other sizes.
 void check_strides(const std::vector<int64_t>& shape, const std::string& where) {
   uint64_t stride = 1;
@@ -347,6 +340,13 @@ TensorMap tensors_of(const std::filesystem::path& path, Make make) {
 
 }  // namespace
 
+const char* dtype_name(at::ScalarType type, const std::string& where) {
+  for (const DtypeName& known : kDtypes) {
+    if (type == known.type) return known.name;
+  }
+  fail("{}: dtype {} is not supported", where, c10::toString(type));
+}
+
 TensorMap read_tensors(const std::filesystem::path& path) {
   return tensors_of(path, copied);
 }
@@ -366,7 +366,7 @@ FileContent write_tensors(const std::filesystem::path& path, const TensorMap& sh
     const std::string where = path.string() + ": " + name;
     if (!shape.defined()) fail("{}: the tensor is undefined", where);
     if (shape.layout() != at::kStrided) fail("{}: only dense tensors can be stored", where);
-    items.push_back({name, name_of(shape.scalar_type(), where), shape.sizes().vec(), {}});
+    items.push_back({name, dtype_name(shape.scalar_type(), where), shape.sizes().vec(), {}});
   }
   at::Tensor held;  // Owns the bytes until the next tensor.
   const auto bytes_of = [&](const safetensors::Item& item) {

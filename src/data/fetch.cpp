@@ -357,6 +357,7 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
   make_data_folder(result.folder);
   const LockFile lock(result.folder);
   for (const auto& [role, file] : spec.files) {
+    if (file.sha256.empty()) result.unhashed.push_back(file.name);
     const fs::path present = find_in(result.folder, file);
     if (!present.empty() && compare_file(present, file).empty()) continue;
     const fs::path place = result.folder / (file.name + ".gz");
@@ -366,8 +367,9 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
     install(place);
     result.fetched.push_back(file.name);
   }
-  log_info("dataset '{}': fetched {} of {} to {}, verified", spec.name, result.fetched.size(),
-           count_text(static_cast<int64_t>(spec.files.size()), "file"), result.folder.string());
+  log_info("dataset '{}': fetched {} of {} to {}{}", spec.name, result.fetched.size(),
+           count_text(static_cast<int64_t>(spec.files.size()), "file"), result.folder.string(),
+           result.unhashed.empty() ? ", verified" : "");
   return result;
 }
 
@@ -407,6 +409,7 @@ FetchResult DatasetSource::fetch(const FetchOptions& options) const {
     const FetchResult one = fetch_files(spec, options);
     if (all.folder.empty()) all.folder = one.folder;
     all.fetched.insert(all.fetched.end(), one.fetched.begin(), one.fetched.end());
+    all.unhashed.insert(all.unhashed.end(), one.unhashed.begin(), one.unhashed.end());
   }
   return all;
 }

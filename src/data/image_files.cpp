@@ -80,7 +80,7 @@ std::optional<ImageFile> ImageFiles::file(int64_t index) const {
     const bool is_gone = error == std::errc::no_such_file_or_directory ||
                          error == std::errc::not_a_directory ||
                          error == std::errc::too_many_symbolic_link_levels;
-    if (!is_gone) throw IoError(fmt::format("{}: {}", path.string(), error.message()));
+    if (!is_gone) fail_errno(path, "cannot be examined", error.value());
     return -1;
   };
   return ImageFile{files_.name(index).string(), retry_io(size, pause())};

@@ -19,6 +19,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
+#include "moesaic/base/retry.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/formats/archive.h"
@@ -293,8 +294,14 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
     }
     if (described.sha256.empty()) {
       const TarIndex tar = index_tar(path);
-      const std::string why = tar.problems.empty() ? "no file in it" : tar.problems[0].text;
-      return tar.members.empty() ? fmt::format("{}: {}", path.string(), why) : "";
+      const std::string why = tar.problems.empty() ? "no file in it" : tar.problems.back().text;
+      if (tar.members.empty() || tar.cut) return fmt::format("{}: {}", path.string(), why);
+      const auto images = std::ranges::count_if(tar.members, [](const TarMember& member) {
+        return is_image(split_name(member.name).extension);
+      });
+      if (images >= described.images) return "";  // Some may be without a label.
+      return fmt::format("{}: {}, expected {}", path.string(), count_text(images, "image"),
+                         described.images);
     }
     const std::string hash = sha256_file_hex(path);
     if (hash == described.sha256) return "";
@@ -304,6 +311,16 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
   }
 }
 
+std::string shard_doubt(const ShardFile& described) {
+  if (!described.sha256.empty()) return "";
+  const char* const compared = described.size > 0 && described.images > 0
+                                   ? "size and number of images are right"
+                               : described.size > 0   ? "its size is right"
+                               : described.images > 0 ? "its number of images is right"
+                                                      : "it is a whole archive";
+  return fmt::format("no SHA-256 is described; {}", compared);
+}
+
 std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) {
   std::string bytes(static_cast<size_t>(size), '\0');
   for (size_t done = 0; done < bytes.size();) {
@@ -311,7 +328,9 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) 
                                   static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path, "cannot be read");
-    if (count == 0) throw IoError(path.string() + ": it has become shorter since it was opened");
+    if (count == 0) {  // Another file may have taken its place.
+      throw MomentaryError(path.string() + ": it has become shorter since it was opened");
+    }
     done += static_cast<size_t>(count);
   }
   return bytes;

@@ -94,9 +94,11 @@ struct ShardIndex {
 ShardIndex index_shard(const std::filesystem::path& path, const ShardFile& described,
                        const ClassNumbers& classes);
 
-/// Compares a file's bytes with what is described, and where that has no hash, whether the file has
-/// an image at all. Returns the problem in one line, or "".
+/// Compares a file's bytes with what is described, and where that has no hash, whether the archive
+/// is whole and has as many images at least. Returns the problem in one line, or "".
 std::string shard_problem(const std::filesystem::path& path, const ShardFile& described);
+/// Returns what shard_problem() could not compare for want of a hash, or "".
+std::string shard_doubt(const ShardFile& described);
 
 /// Reads `size` bytes at `offset`. Throws IoError with the path.
 std::string read_at(int fd, int64_t offset, int64_t size, const std::filesystem::path& path);

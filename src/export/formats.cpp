@@ -42,6 +42,16 @@ void warn_of_batches(const Model& model) {
               capacity ? "; --without-capacity exports a network that drops no token" : "");
 }
 
+/// Writes weights and facts as one file.
+void write_one_file(const Model& model, const fs::path& file, const ExportInfo& info) {
+  // Readers in other languages ask which framework's tensors these are.
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  for (const auto& [name, text] : side_files(model, info)) {
+    metadata[fs::path(name).stem().string()] = text;
+  }
+  write_tensors(file, state_of(model), metadata);
+}
+
 ExportFormat made_by(void (*write)(const Model&, const fs::path&, const ExportInfo&)) {
   ExportFormat format;
   format.write = [write](const Model& model, const ExportInfo& info, const ExportOptions& options) {
@@ -110,17 +120,10 @@ std::map<std::string, std::string> side_files(const Model& model, const ExportIn
 
 void export_safetensors(const Model& model, const fs::path& out, const ExportInfo& info) {
   check_new_weights(out, "export");
-  // Readers in other languages ask which framework's tensors these are.
-  std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  const auto texts = side_files(model, info);
-  if (is_one_file(out)) {
-    for (const auto& [name, text] : texts) metadata[fs::path(name).stem().string()] = text;
-    write_tensors(out, state_of(model), metadata);
-    return;
-  }
+  if (is_one_file(out)) return write_one_file(model, out, info);
   StagedDirectory staged(out);
-  write_tensors(staged.path() / kWeightsFile, state_of(model), metadata);
-  for (const auto& [name, text] : texts) {
+  write_tensors(staged.path() / kWeightsFile, state_of(model), {{"format", "pt"}});
+  for (const auto& [name, text] : side_files(model, info)) {
     write_atomic(staged.path() / name, std::string_view(text));
   }
   staged.commit();
@@ -138,8 +141,8 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
   AtomicFile out(file);  // Throws where there is no folder, which StagedDirectory would make.
   {
     const StagedDirectory beside(file);  // It is never committed, so that it goes away.
-    const fs::path tensors = beside.path() / kWeightsFile;
-    export_safetensors(model, tensors, info);
+    const fs::path tensors = unique_sibling(beside.path() / ".");  // Messages call it `file`.
+    write_one_file(model, tensors, info);
     extra[kWeightsFile] = read_text(tensors);
   }
   const auto write = [&](const void* bytes, size_t count) {

@@ -202,7 +202,7 @@ class TarIndexing {
     archive_read_support_format_tar(open_.get());
     if (archive_read_open_filename(open_.get(), path.c_str(), kHeaderBlockBytes) != ARCHIVE_OK) {
       check_was_read(open_.get(), path);
-      note("", fmt::format("not a tar archive: {}", last_reason(open_.get())));
+      cut(fmt::format("not a tar archive: {}", last_reason(open_.get())));
       bytes_ = 0;
     }
   }
@@ -220,9 +220,9 @@ class TarIndexing {
     if (result == ARCHIVE_EOF) return false;
     if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
     check_was_read(open_.get(), path_);
-    note("", fmt::format("damaged after {}: {}",
-                         count_text(static_cast<int64_t>(index_.members.size()), "file"),
-                         last_reason(open_.get())));
+    cut(fmt::format("damaged after {}: {}",
+                    count_text(static_cast<int64_t>(index_.members.size()), "file"),
+                    last_reason(open_.get())));
     return false;
   }
 
@@ -233,7 +233,7 @@ class TarIndexing {
     const bool file = archive_entry_filetype(entry) == AE_IFREG;
     const int64_t size = file && archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
     if (size < 0 || offset < 0 || offset > bytes_ || size > bytes_ - offset) {
-      note(name, fmt::format("ends within entry {}, of {} bytes", printable(name), size));
+      cut(fmt::format("ends within entry {}, of {} bytes", printable(name), size), name);
       return false;
     }
     std::string why = entry_refusal(entry, name);
@@ -251,6 +251,10 @@ class TarIndexing {
 
   void note(std::string member, std::string text) {
     index_.problems.push_back({std::move(member), std::move(text)});
+  }
+  void cut(std::string text, std::string member = "") {
+    note(std::move(member), std::move(text));
+    index_.cut = true;
   }
 
   const fs::path& path_;

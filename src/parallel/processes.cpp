@@ -277,6 +277,8 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
                                                const ParallelConfig& config, bool cuda) try {
   // c10d's record of collectives is not safe where threads of a process use groups side by side.
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  // Groups exchange side by side, in an order that may differ between GPUs unless NCCL keeps it.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   const Meeting meeting{store,

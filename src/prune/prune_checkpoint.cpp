@@ -301,9 +301,9 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
 
 }  // namespace
 
-fs::path find_pretrained(const fs::path& run_or_checkpoint) {
+fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   const Checkpoint newest = load_newest_checkpoint(
-      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false});
+      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false, .trust = trust});
   const Json phases = of_run(newest, "phases"), init = of_run(newest, "init");
   const auto index = static_cast<size_t>(progress_of(newest).first);
   if (phases.is_array() && index < phases.size()) {
@@ -396,8 +396,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   PruneInput input{
       .finetuned = shape, .use = use ? &*use : nullptr, .finetuned_values = &checkpoint.model};
   if (options.pretrained.empty()) return plan_pruning(input, prune);
-  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
-  const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
+  const Checkpoint before = load_newest_checkpoint(options.pretrained, options.in_file());
   const std::shared_ptr<Model> before_shape = shape_of(before);
   // What changed between two networks that are not one means nothing.
   const std::string problem = relation_problem(shape, *before_shape);
@@ -415,8 +414,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   check_device(options.device);
   check_pretrained_is_given(options);
   if (!options.dry_run) check_new_folder(options.out, "prune");
-  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
-  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
   check_outside_trained_images(options.out, checkpoint.config);
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointResult result;

@@ -73,8 +73,12 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
              std::vector<std::string> files) {
   const Workshop workshop(folder);
   const std::string script = stem + ".gp", data = stem + ".tsv";
-  write_atomic(workshop.path() / script, figure.script);
-  write_atomic(workshop.path() / data, figure.data);
+  try {
+    write_atomic(workshop.path() / script, figure.script);
+    write_atomic(workshop.path() / data, figure.data);
+  } catch (const IoError& error) {
+    fail("{}: not drawn: {}", (folder / files[0]).string(), error.what());
+  }
   // gnuplot warns of entries of a key that have no points and of fonts that a machine lacks. That
   // is nothing to a user whose figure was drawn. In a locale without UTF-8 it could not show some
   // characters.

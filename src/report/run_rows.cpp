@@ -2,6 +2,7 @@
 #include "experiment_run.h"
 
 #include <ATen/Parallel.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -11,6 +12,8 @@
 #include <filesystem>
 #include <mutex>
 #include <numeric>
+#include <span>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -82,38 +85,54 @@ void claim(const fs::path& folder, Json settings) {
 }
 
 /// The finished runs of an experiment in a file, from which it resumes: {"<row>#<index>": result}.
+/// Each is added as a line of its own to <file>l, until fold() puts all of them into the file.
 class RunLog {
  public:
   /// Returns what is wrong with a row's entry, "" if nothing is.
   using Check = std::function<std::string(const std::string& row, const Json& entry)>;
 
-  /// Reads the file if it exists. Invalid entries are dropped; then the file is kept as
+  /// Reads the files that exist. Invalid entries are dropped; then the file is kept as
   /// <file>.damaged, and a warning says so.
-  RunLog(fs::path file, const Check& check) : file_(std::move(file)) {
-    if (!fs::exists(file_)) return;
-    const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
-    Json found = find_json(text, kMaxListBytes).value_or(nullptr);
-    std::string problem = found.is_object() ? "" : "it is no JSON object";
-    if (!found.is_object()) found = Json::object();
-    for (const auto& [key, entry] : found.items()) {
-      const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
-      if (wrong.empty()) runs_[key] = entry;
-      if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
+  RunLog(fs::path file, const Check& check) : file_(std::move(file)), lines_(file_.string() + "l") {
+    std::string problem;
+    if (fs::exists(file_)) {
+      const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
+      problem = take(find_json(text, kMaxListBytes).value_or(nullptr), check);
     }
-    if (problem.empty()) return;
+    const bool has_lines = fs::exists(lines_);
+    std::istringstream lines(has_lines ? read_text(lines_, kMaxListBytes, "lines of runs") : "");
+    for (std::string line; std::getline(lines, line);) {  // A kill may have cut the last one.
+      take(find_json(line, kMaxListBytes).value_or(nullptr), check);
+    }
+    if (problem.empty()) {
+      if (has_lines) fold();
+      return;
+    }
     const fs::path kept = set_aside(file_, "damaged");
-    write();
+    fold();
     log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file_.string(),
                 problem, kept.filename().string());
   }
 
+  /// Adds valid entries. Returns what is wrong with the first of the others, "" without one.
+  std::string take(const Json& entries, const Check& check) {
+    std::string problem;
+    if (!entries.is_object()) return "it is no JSON object";
+    for (const auto& [key, entry] : entries.items()) {
+      const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
+      if (wrong.empty()) runs_[key] = entry;
+      if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
+    }
+    return problem;
+  }
+
   /// Adds the entries of another file, if it is there, and deletes it.
   void merge(const fs::path& file, const Check& check) {
-    if (!fs::exists(file)) return;
+    if (!fs::exists(file) && !fs::exists(file.string() + "l")) return;
     const RunLog other(file, check);
     for (const auto& [key, entry] : other.runs_) runs_[key] = entry;
-    write();
-    fs::remove(file);
+    fold();
+    other.remove();
   }
 
   /// Returns the entry of a run, or nullptr if it is not finished.
@@ -124,17 +143,36 @@ class RunLog {
   /// Adds an entry. Thread-safe.
   void add(const std::string& row, int64_t index, const Json& entry) {
     const std::lock_guard lock(mutex_);
-    runs_[key_of(row, index)] = entry;
-    write();
+    const std::string key = key_of(row, index);
+    runs_[key] = entry;
+    if (!fd_) {
+      fd_ = open_file(lines_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
+      sync_path(lines_.parent_path());
+    }
+    // Led by a line break, so that one that a full disk has cut harms no other.
+    const std::string line = "\n" + Json::object({{key, entry}}).dump();
+    write_all(fd_.get(), std::as_bytes(std::span(line)), lines_);
+    sync_fd(fd_.get(), lines_);
   }
+
+  /// Writes all entries to the file.
+  void fold() {
+    write_atomic(file_, text());
+    fd_.reset();
+    fs::remove(lines_);
+  }
+  void remove() const {
+    for (const fs::path& path : {file_, lines_}) fs::remove(path);
+  }
+  std::string text() const { return Json(runs_).dump(1) + "\n"; }
 
  private:
   static std::string key_of(const std::string& row, int64_t index) {
     return fmt::format("{}#{}", row, index);
   }
-  void write() const { write_atomic(file_, Json(runs_).dump(1) + "\n"); }
 
-  fs::path file_;
+  fs::path file_, lines_;
+  UniqueFd fd_;  ///< Of the lines.
   std::mutex mutex_;
   std::map<std::string, Json> runs_;
 };
@@ -288,8 +326,8 @@ std::string headline(const MeasuredRow& row, const RunRecord& record) {
   return row.name;
 }
 
-/// The folder of an experiment, whose runs processes share: process 0 holds it, and each writes
-/// what it made to a file of its own, for process 0 to merge.
+/// The folder of an experiment, whose runs processes share: process 0 holds it. Each keeps what it
+/// made in a file of its own until process 0 has it, which merges those that a killed call left.
 class SharedRuns {
  public:
   SharedRuns(const ReadyRuns& runs, const ReproduceOptions& options)
@@ -322,7 +360,7 @@ class SharedRuns {
       wait();
       if (processes() != nullptr) complete = processes()->max(complete ? 0 : 1) == 0;
     }
-    for (int64_t rank = 1; leads() && rank < size(); ++rank) log_->merge(file_of(rank), check_);
+    share();
     return complete;
   }
 
@@ -340,6 +378,20 @@ class SharedRuns {
   }
 
  private:
+  /// Puts the runs of all processes into the file of process 0. They are sent: a folder of another
+  /// machine may show late what the others wrote.
+  void share() {
+    if (processes() != nullptr) {
+      const std::string own = own_ ? own_->text() : "{}";
+      for (const std::string& text : processes()->control().all_gather_text(own)) {
+        log_->take(parse_stored(text, "a process", kMaxListBytes).to_json(), check_);
+      }
+    }
+    if (leads()) log_->fold();
+    wait();
+    if (own_) own_->remove();
+  }
+
   const Processes* processes() const { return options_.processes.get(); }
   int64_t rank() const { return processes() == nullptr ? 0 : processes()->rank(); }
   int64_t size() const { return processes() == nullptr ? 1 : processes()->size(); }

@@ -80,6 +80,7 @@ bool holds_something(const fs::path& root) {
 void keep_results(const fs::path& root) {
   for (const fs::path& folder : {root, root / "checkpoints"}) {
     for (const fs::path& path : saved_checkpoints(folder)) {
+      if (is_set_aside(path, "old")) continue;
       const fs::path kept = set_aside(path, "old");
       log_warning("{}: of a run whose other checkpoints are gone; it is kept as {}", path.string(),
                   kept.filename().string());
@@ -120,11 +121,10 @@ void remove_start(const fs::path& root) {
   for (const fs::path& path : events) fs::remove(path);
 }
 
-fs::path made(fs::path folder) {
+void make_folder(const fs::path& folder) {
   std::error_code error;
   create_folders(folder, error);
   if (error) fail("{}: cannot make the folder: {}", folder.string(), error.message());
-  return folder;
 }
 
 /// Whoever made the folder may have put links into it that lead to files of its user.
@@ -177,13 +177,26 @@ std::optional<RunData> RunFolder::started_data(const fs::path& root) {
       "without this file the run goes on, its data unchecked");
 }
 
-RunFolder::RunFolder(fs::path root, bool resume)
-    : root_(made(std::move(root))), lock_(std::in_place, root_) {
+RunFolder::Fresh::~Fresh() {
+  std::error_code ignored;
+  for (auto path = paths.rbegin(); path != paths.rend(); ++path) fs::remove(*path, ignored);
+}
+
+RunFolder::RunFolder(fs::path root, bool resume) : root_(std::move(root)) {
+  for (fs::path part = root_; !part.empty() && !fs::exists(part); part = part.parent_path()) {
+    fresh_.paths.insert(fresh_.paths.begin(), part);
+  }
+  make_folder(root_);
+  std::vector<fs::path> inside = {root_ / ".lock", root_ / "checkpoints", data(), config()};
+  std::erase_if(inside, [](const fs::path& path) { return fs::exists(path); });
+  lock_.emplace(root_);  // What lies in a folder that another one holds is not ours to remove.
+  fresh_.paths.insert(fresh_.paths.end(), inside.begin(), inside.end());
   check(root_, resume);  // again: another process may have used it before the lock was ours
   if (!has_checkpoint(root_)) keep_results(root_);
   if (!resume) remove_start(root_);
   remove_leftovers(root_);
-  remove_leftovers(made(root_ / "checkpoints"));
+  make_folder(root_ / "checkpoints");
+  remove_leftovers(root_ / "checkpoints");
 }
 
 RunFolder RunFolder::of_leader(fs::path root) {

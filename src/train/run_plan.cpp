@@ -160,9 +160,10 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
                place, phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
   }
   // It is verified when it is read, on entry of the phase.
-  constexpr LoadOptions kPresent = {.verify = false, .model = false, .optimizer = false};
+  const LoadOptions present = {
+      .verify = false, .model = false, .optimizer = false, .trust = config.trust};
   const std::string problem = at_place(place, [&] {
-    const Value config = model_config(load_newest_checkpoint(prune.pretrained, kPresent));
+    const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
     return relation_problem(model, *build_model_shape(config));
   });
   if (problem.empty()) return;
@@ -387,7 +388,8 @@ class PlannedModel {
 /// Returns what RunStart::classes() does, unverified; none where `init` cannot be read, which
 /// whoever needs its weights finds out.
 std::vector<std::string> initial_classes(const RunConfig& config) try {
-  return config.init.empty() ? std::vector<std::string>() : class_names_of(config.init);
+  return config.init.empty() ? std::vector<std::string>()
+                             : class_names_of(config.init, config.trust);
 } catch (const Error&) {
   return {};
 }

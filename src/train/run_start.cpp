@@ -3,6 +3,8 @@
 // step.
 #include "moesaic/train/run_plan.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -40,7 +42,8 @@ bool gives_new_head(const RunConfig& config) {
   return config.phases.front().on_entry.new_head;
 }
 
-Checkpoint load_init(const RunConfig& config, const LoadOptions& options) {
+Checkpoint load_init(const RunConfig& config, LoadOptions options) {
+  options.trust = config.trust;
   const std::string place = place_of(config.source, {"init"});
   if (!path_exists(config.init)) {
     fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
@@ -152,6 +155,13 @@ bool ends_phase(const fs::path& checkpoint) {
   }
 }
 
+/// Returns what a resumed run has to share with the one that was stopped to have its bits.
+std::string arithmetic_of(const std::string& device) {
+  if (device != "cpu") return device;
+  return fmt::format("{}, {}", count_text(at::get_num_threads(), "thread"),
+                     at::get_cpu_capability());
+}
+
 /// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
 /// left out, since no later phase takes them.
 Checkpoint load_newest(const RunFolder& folder) {
@@ -222,6 +232,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   } else if (options_.resume) {
     log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
   }
+  state_.computed_with = arithmetic_of(options_.device);
   if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
   // By now no process reads a damaged one any more.
   if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
@@ -229,6 +240,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (in_memory() || !leads()) return;
   write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
   write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+  folder_->keep();
 }
 
 void Trainer::check_data(const std::optional<RunData>& started) {
@@ -297,6 +309,7 @@ void Trainer::restore() {
     fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,
          state_.phase);
   }
+  const std::string then = state_.computed_with, now = arithmetic_of(options_.device);
   int64_t most = 0;
   for (size_t i = 0; i <= index; ++i) most += plan_[i].steps;
   // Data that have changed may have shorter epochs.
@@ -326,6 +339,12 @@ void Trainer::restore() {
              count_text(state_.phase_index, "phase"));
   } else {
     log_info("going on from {}", from);
+    if (!then.empty() && then != now) {
+      log_warning(
+          "{}: was computed with {}, and the run goes on with {}, which rounds sums otherwise: it "
+          "will not have the bits of a run that was never stopped",
+          from, then, now);
+    }
   }
 }
 

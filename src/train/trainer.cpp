@@ -309,7 +309,7 @@ std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) cons
   if (name.empty()) return nullptr;
   const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
                                    [&](const PhasePlan& plan) { return plan.config.name == name; });
-  return earlier ? network_after(name) : load_model(name);
+  return earlier ? network_after(name) : load_model(name, config_.trust);
 }
 
 bool Trainer::is_taken_up_later(const std::string& phase) const {

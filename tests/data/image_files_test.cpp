@@ -11,6 +11,7 @@
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/image_walk.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"

@@ -161,7 +161,8 @@ TEST(DrawFigureFile, AFullDiskIsToldByThePlaceOfTheFile) {
     const test::FileSizeLimit limit(100);
     draw_figure_file(temp / "a.png", {"plot 1\n", std::string(200, '1')});
   });
-  EXPECT_EQ(error.find("failure: " + (temp / "a.tsv").string() + ": cannot write: "), 0U) << error;
+  EXPECT_EQ(error.find("failure: " + (temp / "a.png").string() + ": not drawn: "), 0U) << error;
+  EXPECT_NE(error.find((temp / "a.tsv").string() + ": cannot write: "), std::string::npos) << error;
   EXPECT_EQ(names_in(temp / ""), std::vector<std::string>{});
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test program that dies says in which test, and where the thread was that ended it.
+// A test program that dies says in which test, and where the thread was that ended it. A hang-up,
+// which nohup ignores, is not ignored by tests or by what they start.
 #include <execinfo.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,6 +42,7 @@ class SaysWhereItDies : public ::testing::Environment {
     for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
       ::sigaction(number, &action, nullptr);
     }
+    std::ignore = std::signal(SIGHUP, SIG_DFL);
   }
 };
 

@@ -43,8 +43,8 @@ const ForeignCheckpoint* find_foreign(const std::filesystem::path& path);
 /// "classes", "state" and the remaining experts of each MoE layer. A checkpoint of
 /// google-research/vmoe, given by its prefix, also has "shards" and "version". Reads headers only
 /// and checks a checkpoint's files against its manifest, its optimizer's size only. Throws Error if
-/// `path` cannot be read.
-nlohmann::ordered_json inspect(const std::filesystem::path& path);
+/// `path` cannot be read. `trust` is LoadOptions'; the tensors of a file that needs it are read.
+nlohmann::ordered_json inspect(const std::filesystem::path& path, bool trust = false);
 
 /// Compares two of them: {"only_in_first", "only_in_second", "different_shape", "changed":
 /// [{"name", "relative_change"}], "equal", "config": [{"key", "first", "second"}]}, where null is
@@ -53,6 +53,6 @@ nlohmann::ordered_json inspect(const std::filesystem::path& path);
 /// dtypes; a network compared with one is converted to those names and float32. The relative change
 /// of a tensor is ||b - a|| / ||a||.
 nlohmann::ordered_json inspect_difference(const std::filesystem::path& first,
-                                          const std::filesystem::path& second);
+                                          const std::filesystem::path& second, bool trust = false);
 
 }  // namespace moesaic

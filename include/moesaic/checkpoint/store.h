@@ -117,8 +117,9 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint);
 
 /// Builds the model of a checkpoint's config.json and loads its tensors strictly. Throws Error if a
-/// tensor is not finite.
-std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint);
+/// tensor is not finite. `trust` is LoadOptions'.
+std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint,
+                                  bool trust = false);
 
 /// Key of config.json under which a checkpoint has its InputSpec.
 inline constexpr const char* kInputKey = "input";
@@ -133,6 +134,7 @@ InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model);
 /// stored.
 std::vector<std::string> class_names_of(const Checkpoint& checkpoint);
 /// Returns the same of a run's newest checkpoint, or of a checkpoint, without a look at its hashes.
-std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint);
+std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint,
+                                        bool trust = false);
 
 }  // namespace moesaic

@@ -146,7 +146,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const InputSpec& spec);
 
 /// Warns in one line of what `spec`, of the checkpoint `from`, overrules in the data's own
-/// description: mean, std, size of images. Classes are matched by name (data/class_names.h).
+/// description: mean, std, size of images. Classes are matched by name (data/views.h).
 void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std::string& from);
 
 }  // namespace moesaic

@@ -185,9 +185,12 @@ struct FetchOptions {
 };
 
 struct FetchResult {
-  std::filesystem::path folder;  ///< Folder with every file (the base's), verified; empty without.
+  std::filesystem::path folder;  ///< Folder with every file (the base's); empty without.
   std::vector<std::string>
       fetched;  ///< Names of the downloaded files; empty if all were there already.
+  /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
+  /// are not verified, only compared by what is described.
+  std::vector<std::string> unhashed = {};
 };
 
 /// Result of comparing one file of a dataset with its description.

@@ -43,6 +43,7 @@ struct TarProblem {
 struct TarIndex {
   std::vector<TarMember> members;  ///< In the archive's order, each with all its bytes.
   std::vector<TarProblem> problems;
+  bool cut = false;  ///< Whether it could not be read to its end, as the last problem says.
 };
 
 /// Lists the files of a tar archive by reading the headers alone. Left out, with a problem each,

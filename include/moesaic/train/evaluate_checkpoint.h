@@ -30,6 +30,7 @@ struct EvaluateCheckpointOptions {
   EvaluateOptions evaluate;
   DatasetOpener open = {};
   std::string device = "cpu";
+  bool trust = false;  ///< See LoadOptions.
   /// New files for the result, which the caller writes: none may lie among the data's images.
   std::vector<std::filesystem::path> files = {};
 };

@@ -33,7 +33,8 @@ struct RunConfig {
   std::string data_changed = "refuse";
   ParallelConfig parallel;
   std::vector<PhaseConfig> phases;
-  Value source;  ///< where it was written
+  Value source;        ///< where it was written
+  bool trust = false;  ///< see LoadOptions; no setting, since a recipe vouches for no file
 };
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {

@@ -61,6 +61,7 @@ struct TrainState {
   int64_t best_step = 0;
   MetricWindow window;
   int64_t metrics_lines = 0;
+  std::string computed_with;  ///< What rounds alike: threads and instructions, or "cuda".
 
   /// Returns the state at the start of the next phase.
   TrainState next_phase() const {
@@ -68,6 +69,7 @@ struct TrainState {
     next.step = step;
     next.phase_index = phase_index + 1;
     next.metrics_lines = metrics_lines;
+    next.computed_with = computed_with;
     return next;
   }
 };
@@ -85,6 +87,8 @@ void describe(Fields& f, TrainState& c) {
   f("best_step", c.best_step, "step at which that was measured", at_least(0));
   f("window", c.window, "metrics that wait for their line");
   f("metrics_lines", c.metrics_lines, "lines of metrics.jsonl that were written", at_least(0));
+  f("computed_with", c.computed_with,
+    "compute threads and instructions of the processor, or cuda; others round sums otherwise");
 }
 
 struct TrainerOptions {

@@ -252,6 +252,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   class_names(spec, result.folder);
   for (const std::string& split : splits_shards(spec)) {
     for (PlacedShard& shard : placed_shards(spec, split, result.folder)) {
+      if (shard.described.sha256.empty()) result.unhashed.push_back(shard.described.name);
       std::error_code error;
       if (fs::is_regular_file(shard.path, error) &&
           shard_problem(shard.path, shard.described).empty()) {
@@ -270,17 +271,21 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   return result;
 }
 
-/// Compares each shard with its description, then decodes all images.
+/// Compares each shard with its description, then decodes all images that are described.
 std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::string& split,
                                             const fs::path& folder) {
   std::vector<FileVerification> results;
+  bool differs = false;
   const ClassNumbers classes = class_numbers(spec, class_names(spec, folder));
   for (PlacedShard& shard : placed_shards(spec, split, folder)) {
     std::string problem = shard_problem(shard.path, shard.described);
     if (problem.empty()) problem = index_shard(shard.path, shard.described, classes).problem;
-    results.push_back({std::move(shard.described.name), std::move(shard.path), problem});
+    differs = differs || !problem.empty();
+    const std::string doubt = problem.empty() ? shard_doubt(shard.described) : "";
+    results.push_back({std::move(shard.described.name), std::move(shard.path), problem, doubt});
   }
   for (FileVerification& image : verify_image_files(spec, split, folder)) {
+    if (differs) image.doubt = "its shards are not what is described";
     results.push_back(std::move(image));
   }
   return results;

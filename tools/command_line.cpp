@@ -13,7 +13,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/ops/device.h"
 
 namespace moesaic::tools {

@@ -10,10 +10,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/fetch.h"
 #include "moesaic/data/pack.h"
+#include "moesaic/data/source.h"
 #include "together.h"
 #include "train_help.h"
 #include "verbs.h"
@@ -22,18 +21,19 @@ namespace moesaic::tools {
 namespace {
 
 void list_data() {
-  for (const auto& status : dataset_statuses()) {
-    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(status.name), status.classes,
-                             escaped(status.where()));
-    std::cout << fmt::format("{:<24} {}\n", "", escaped(status.description));
+  for (const std::string& name : dataset_names()) {
+    const DatasetSource source(name);
+    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(name), source.class_count(),
+                             escaped(source.where()));
+    std::cout << fmt::format("{:<24} {}\n", "", escaped(source.spec().description));
     std::cout << fmt::format("{:<24} {}\n", "",
-                             escaped(fmt::to_string(fmt::join(dataset_splits(status.name), ", "))));
+                             escaped(fmt::to_string(fmt::join(source.splits(), ", "))));
   }
 }
 
 void fetch_data(const std::string& name) {
   require_one_process("data fetch");
-  const FetchResult result = fetch_dataset(name);
+  const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
     return;
@@ -43,7 +43,7 @@ void fetch_data(const std::string& name) {
   if (!result.fetched.empty()) {
     state = count_text(static_cast<int64_t>(result.fetched.size()), "file") +
             (verified ? " fetched and verified" : " fetched");
-  } else if (verified && !load_base_spec(name).files.empty()) {
+  } else if (verified && !DatasetSource(name).base().files.empty()) {
     state = "complete and verified";
   }
   std::string doubt;
@@ -55,7 +55,7 @@ void fetch_data(const std::string& name) {
 }
 
 void verify_data(const std::string& name, int& exit_code) {
-  for (const auto& file : verify_dataset(name)) {
+  for (const auto& file : DatasetSource(name).verify()) {
     const std::string status = !file.ok()           ? file.problem
                                : file.doubt.empty() ? "ok"
                                                     : "unproven: " + file.doubt;

@@ -17,7 +17,7 @@
 #include "command_line.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
-#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/report/device_agreement.h"
@@ -88,10 +88,11 @@ void check_gpu(Report& report, bool all) {
 }
 
 void check_data(Report& report) {
-  for (const auto& status : dataset_statuses()) {
-    if (!status.base.empty() || status.generated) continue;
-    report.note("data",
-                fmt::format("{} {} {}", status.name, status.found() ? "in" : "is", status.where()));
+  for (const std::string& name : dataset_names()) {
+    const DatasetSource source(name);
+    if (!source.spec().base.empty() || source.base().generated()) continue;
+    const bool found = !find_folder(source.base()).empty();
+    report.note("data", fmt::format("{} {} {}", name, found ? "in" : "is", source.where()));
   }
 }
 

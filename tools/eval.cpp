@@ -13,7 +13,7 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"

@@ -14,7 +14,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
 #include "together.h"
 #include "verbs.h"

@@ -17,7 +17,7 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/figure.h"

@@ -17,7 +17,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/run_folder.h"

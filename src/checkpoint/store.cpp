@@ -10,8 +10,8 @@
 #include "manifest.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {
@@ -130,7 +130,7 @@ using Json = nlohmann::ordered_json;
 
 /// Takes mean and std from the data's description of today.
 void describe_data(const std::string& data, InputSpec& spec) {
-  const DatasetSpec described = load_base_spec(data);
+  const DatasetSpec described = DatasetSource(data).base();
   spec.images = format_of(described).images;
   if (!spec.images) return;
   DatasetInfo info;

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <limits>
 #include <map>
@@ -13,15 +12,16 @@
 #include <thread>
 #include <utility>
 
-#include "channels.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/resize.h"
+#include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "subset.h"
 
 namespace fs = std::filesystem;
 
@@ -186,21 +186,15 @@ using Problems = std::map<int64_t, StoredImages::Problem>;
 Problems find_problems(const StoredImages& images) {
   Problems problems;
   std::mutex mutex;
-  std::atomic<int64_t> next = 0;
   Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
-  const auto work = [&] {
-    for (int64_t i = next++; i < images.size(); i = next++) {
-      StoredImages::Problem problem = images.problem(i);
-      const std::lock_guard lock(mutex);
-      if (!problem.text.empty() || !problem.readable) problems[i] = std::move(problem);
-      progress.advance(1);
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
-    threads.emplace_back(work);
-  }
-  threads.clear();  // The destructors join the threads.
+  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  on_threads(static_cast<size_t>(images.size()), processors, [&](size_t i) {
+    const auto index = static_cast<int64_t>(i);
+    StoredImages::Problem problem = images.problem(index);
+    const std::lock_guard lock(mutex);
+    if (!problem.text.empty() || !problem.readable) problems[index] = std::move(problem);
+    progress.advance(1);
+  });
   progress.finish();
   return problems;
 }

@@ -19,7 +19,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/formats/safetensors.h"

@@ -16,7 +16,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"

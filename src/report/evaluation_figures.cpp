@@ -12,7 +12,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/train/datasets.h"
 #include "panels.h"

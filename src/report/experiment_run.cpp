@@ -12,7 +12,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 

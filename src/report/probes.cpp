@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {

@@ -11,9 +11,8 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/class_names.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
@@ -67,7 +66,8 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
 
 /// Returns whether the data are a folder of which a part is held out, since it has no splits.
 bool is_bare_folder(const std::string& data) {
-  return is_described(data) && load_dataset_spec(data).is_path() && validation_fraction(data) > 0;
+  return is_described(data) && load_dataset_spec(data).is_path() &&
+         DatasetSource(data).validation() > 0;
 }
 
 /// Says whose data they are where no one gave their name.

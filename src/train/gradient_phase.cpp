@@ -10,7 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/value.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
 #include "moesaic/parallel/processes.h"

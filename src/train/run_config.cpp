@@ -11,7 +11,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

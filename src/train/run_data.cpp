@@ -19,8 +19,8 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/processes.h"
 #include "same_files.h"
@@ -292,7 +292,8 @@ RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& 
     if (then != nullptr && same_names(then->classes, data->info().classes)) {
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
-    const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
+    const bool here = data->blocks().empty() ||
+                      (is_described(name) && DatasetSource(name).missing(split).empty());
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =
         record_of(*data, here, &same[name]);

@@ -20,7 +20,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"

@@ -12,7 +12,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
 #include "moesaic/parallel/processes.h"

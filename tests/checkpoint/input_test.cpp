@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/support.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

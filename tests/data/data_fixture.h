@@ -15,7 +15,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/hash.h"
-#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic::test {
 

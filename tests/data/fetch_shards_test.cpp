@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "data/shard_fixture.h"
-#include "moesaic/data/fetch.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -40,7 +40,7 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   };
   const auto refused = [&] {
     const std::string error = error_of(ErrorKind::failure, [&] {
-      silently([&] { fetch_dataset(home.name(), {.progress = false}); });
+      silently([&] { DatasetSource(home.name()).fetch({.progress = false}); });
     });
     EXPECT_FALSE(test::fs::exists(home.data() / "pets/train-0.tar"));
     return error;
@@ -53,17 +53,17 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   EXPECT_THAT(refused(), HasSubstr("4 images, expected 5"));
   described(3);
   silently([&] {
-    const FetchResult result = fetch_dataset(home.name(), {.progress = false});
+    const FetchResult result = DatasetSource(home.name()).fetch({.progress = false});
     EXPECT_THAT(result.fetched, ElementsAre("train-0.tar"));
     EXPECT_THAT(result.unhashed, ElementsAre("train-0.tar"));
-    const std::vector<FileVerification> files = verify_dataset(home.name());
+    const std::vector<FileVerification> files = DatasetSource(home.name()).verify();
     ASSERT_EQ(files.size(), 2U);
     EXPECT_THAT(files[0].problem, HasSubstr("4 images, expected 3"));
     EXPECT_THAT(files[1].doubt, HasSubstr("not what is described"));
     described(4);
-    EXPECT_THAT(verify_dataset(home.name())[0].doubt,
+    EXPECT_THAT(DatasetSource(home.name()).verify()[0].doubt,
                 HasSubstr("no SHA-256 is described; its number of images is right"));
-    EXPECT_EQ(verify_dataset(home.name())[1].doubt, "");
+    EXPECT_EQ(DatasetSource(home.name()).verify()[1].doubt, "");
   });
 }
 

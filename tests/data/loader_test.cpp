@@ -48,7 +48,7 @@ class WatchedDataset final : public Dataset {
       : Dataset(small_info()), size_(size), on_read_(std::move(on_read)) {}
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % 256; }
-  void image(int64_t index, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const override {
     on_read_(index);
     std::fill_n(out, image_size(), static_cast<uint8_t>(index));
   }

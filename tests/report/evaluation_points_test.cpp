@@ -7,7 +7,7 @@
 
 #include <set>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/papers/clusters.h"

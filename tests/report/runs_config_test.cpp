@@ -4,7 +4,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/report/experiment.h"
 #include "report/experiment_run.h"
 #include "report/runs_fixture.h"

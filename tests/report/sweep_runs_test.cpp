@@ -9,7 +9,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
 #include "report/sweep_fixture.h"

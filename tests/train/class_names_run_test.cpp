@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/views.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

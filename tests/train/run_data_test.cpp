@@ -48,7 +48,7 @@ class LargeFiles final : public Dataset {
   LargeFiles() : Dataset({"large", "train", "", {"a"}, 3, 1, 1, {0.5, 0.5, 0.5}, {1, 1, 1}}) {}
   int64_t size() const override { return 1000; }
   int64_t label(int64_t) const override { return 0; }
-  void image(int64_t, uint8_t*) const override {}
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {}
   std::optional<ImageFile> file(int64_t index) const override {
     return ImageFile{std::to_string(index), index == changed ? 1 : 4 << 20};
   }
@@ -81,7 +81,7 @@ class ManyFiles final : public Dataset {
   ManyFiles() : Dataset({"many", "train", "", {"a"}, 3, 1, 1, {0.5, 0.5, 0.5}, {1, 1, 1}}) {}
   int64_t size() const override { return 40'000; }
   int64_t label(int64_t) const override { return 0; }
-  void image(int64_t, uint8_t*) const override {}
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {}
   std::optional<ImageFile> file(int64_t index) const override {
     return ImageFile{std::to_string(index), index};
   }

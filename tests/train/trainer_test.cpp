@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

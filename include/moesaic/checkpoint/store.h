@@ -23,7 +23,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/value.h"
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {

@@ -13,7 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/ops/link.h"

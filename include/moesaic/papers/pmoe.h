@@ -16,7 +16,7 @@
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/config/sides.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/map_experts.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/pattern_experts.h"
 

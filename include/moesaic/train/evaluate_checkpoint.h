@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/group.h"
 #include "moesaic/train/gradient_config.h"

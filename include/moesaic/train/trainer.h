@@ -18,7 +18,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"

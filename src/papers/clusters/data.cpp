@@ -11,7 +11,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/papers/clusters.h"
 
 namespace moesaic {
@@ -111,20 +111,18 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
 }
 
 DatasetFormat clusters_format() {
-  const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"-1", "+1"};
     info.groups = numbered("cluster ", config.clusters);
     const ClusterSignals signals = cluster_signals(config);
-    const auto inputs = [config, signals, split = info.split](int64_t first, int64_t count) {
+    info.directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}};
+    return [config, signals, split = info.split](int64_t first, int64_t count) {
       return cluster_examples(config, signals, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.patches * config.width,
-            .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
   };
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
-  format.class_count = [](const DatasetSpec&) { return int64_t{2}; };
+  format.outline = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
   return format;
 }
 

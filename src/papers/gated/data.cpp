@@ -12,7 +12,7 @@
 #include "../../ops/cpu/vector_clones.h"
 #include "../../ops/route_math.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/gated.h"
 
@@ -156,15 +156,14 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
 }
 
 DatasetFormat gated_format() {
-  const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.targets = {"y"};
     const GatedTruth truth = gated_truth(config);
-    Directions directions = {{"regressor", truth.a_kd}};
-    if (truth.w_kd.size(0) > 0) directions["gate"] = truth.w_kd;
-    const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
+    info.directions = {{"regressor", truth.a_kd}};
+    if (truth.w_kd.size(0) > 0) info.directions["gate"] = truth.w_kd;
+    return [config, truth, split = info.split](int64_t first, int64_t count) {
       return gated_examples(config, truth, split, first, count);
     };
-    return {.inputs = inputs, .numbers = config.width, .directions = std::move(directions)};
   };
   return generated_format<GatedMixtureConfig>(
       "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)", make);

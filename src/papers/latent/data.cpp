@@ -15,7 +15,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
 
@@ -208,7 +208,7 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
 }
 
 DatasetFormat latent_format() {
-  const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
     info.targets = {"y"};
     info.groups = numbered("cluster ", config.clusters);
     const std::string departed = departures(config);
@@ -217,13 +217,11 @@ DatasetFormat latent_format() {
                   info.name, departed);
     }
     const LatentTruth truth = latent_truth(config);
-    const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
+    info.directions = {
+        {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};
+    return [config, truth, split = info.split](int64_t first, int64_t count) {
       return latent_examples(config, truth, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.width,
-            .directions = {
-                {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}}};
   };
   return generated_format<LatentClustersConfig>(
       "latent", "generated inputs and targets with latent clusters (latent paper)", make);

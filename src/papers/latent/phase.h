@@ -7,8 +7,8 @@
 #include <string>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/shallow_experts.h"
 #include "moesaic/ops/normals.h"

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic {

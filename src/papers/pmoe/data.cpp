@@ -10,7 +10,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/papers/pmoe.h"
 
 namespace moesaic {
@@ -144,17 +144,15 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
 }
 
 DatasetFormat patch_patterns_format() {
-  const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"with o1", "with o2"};
     info.groups = numbered("place ", config.patches);
     const PatternSets sets = pattern_sets(config);
     // Inputs have one channel, whose rows are the patches.
-    const auto inputs = [config, split = info.split](int64_t first, int64_t count) {
+    info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
+    return [config, split = info.split](int64_t first, int64_t count) {
       return patch_patterns(config, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.patches * config.width,
-            .directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}}};
   };
   return generated_format<PatchPatternsConfig>(
       "patch_patterns",

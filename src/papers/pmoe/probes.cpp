@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/report/probe.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/pruning_theory.h"
 
@@ -35,14 +35,12 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
 }
 
 DatasetFormat patterns_format() {
-  const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"with o1", "with o2"};
-    const auto inputs = [config, split = info.split](int64_t first, int64_t count) {
+    info.directions = {{"pattern", at::eye(config.patterns)}};
+    return [config, split = info.split](int64_t first, int64_t count) {
       return pattern_tokens(config, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.tokens,
-            .directions = {{"pattern", at::eye(config.patterns)}}};
   };
   return generated_format<PatternTokensConfig>(
       "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "moesaic/base/error.h"
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/views.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/ops/pattern_sgd.h"
 #include "moesaic/train/online_phase.h"

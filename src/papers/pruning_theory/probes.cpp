@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/report/probe.h"
 

@@ -9,10 +9,9 @@
 #include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

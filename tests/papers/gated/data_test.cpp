@@ -10,7 +10,7 @@
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/source.h"
 #include "support/tensors.h"
 
 namespace moesaic {

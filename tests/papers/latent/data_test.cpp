@@ -9,7 +9,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/source.h"
 #include "moesaic/ops/normals.h"
 #include "support/tensors.h"
 

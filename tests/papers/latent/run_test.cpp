@@ -7,8 +7,9 @@
 
 #include <cmath>
 
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
 #include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"
 #include "papers/latent/phase.h"

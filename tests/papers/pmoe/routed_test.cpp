@@ -6,7 +6,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/papers/pmoe.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/probe.h"

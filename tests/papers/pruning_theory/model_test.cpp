@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "base/support.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/ops/pattern_sgd.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "moesaic/config/document.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "papers/pruning_theory/pattern_fixture.h"
 

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+// Described datasets: what a description says, where the files are, and how they are opened,
+// fetched and verified. A format (data/format.h) knows the files, this all that formats have in
+// common.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/backdrop.h"
-#include "moesaic/data/mosaic.h"
-#include "moesaic/data/rotate.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/derived.h"
 
 namespace moesaic {
 
@@ -160,18 +166,6 @@ DatasetSpec load_dataset_spec(std::string_view name);
 /// description has one, validation.
 std::vector<std::string> stored_splits(const DatasetSpec& spec);
 
-/// Returns the description with the files: the named one, or for a derived dataset that of its
-/// innermost base.
-DatasetSpec load_base_spec(std::string_view name);
-
-/// Returns the descriptions of all files that a dataset is made of: load_base_spec(name), then
-/// those of its backdrops, of which the train split is used.
-std::vector<DatasetSpec> file_specs(std::string_view name);
-
-/// Returns the fraction of the training files that a dataset holds out for validation: its own
-/// setting, or else that of the nearest base that has one; 0 for none.
-double validation_fraction(std::string_view name);
-
 /// Returns the folders that are searched for the files, in order: the description's paths that
 /// begin with ./, $MOESAIC_DATA/<folder>, datasets/cache/<folder>, its other paths, beside it and
 /// then below resource_root(); with an archive also the archive's folder within each of them and
@@ -182,23 +176,128 @@ std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
 /// description, for an archive its folder there.
 std::filesystem::path fetch_folder(const DatasetSpec& spec);
 
-/// Returns the path of `file` in `folder`, compressed (<name>.gz) or not; empty without either.
-std::filesystem::path find_in(const std::filesystem::path& folder, const DatasetFile& file);
-
 /// Returns the first search folder with the files of the stored `split`, or with every file where
 /// `split` is empty; empty if there is none.
 std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
-/// Name of the list that a fetch writes beside the files of a verified archive: their SHA-256, in
-/// the format of sha256sum.
-inline constexpr std::string_view kHashList = "SHA256SUMS";
+struct FetchOptions {
+  bool progress = true;  ///< Draws a progress bar on standard error.
+};
 
-/// Returns the description with the hashes of such a list in `folder` added to files without one.
-/// Throws Error (failure) if the list is damaged.
-DatasetSpec with_recorded_hashes(DatasetSpec spec, const std::filesystem::path& folder);
+struct FetchResult {
+  std::filesystem::path folder;  ///< Folder with every file (the base's); empty without.
+  std::vector<std::string>
+      fetched;  ///< Names of the downloaded files; empty if all were there already.
+  /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
+  /// are not verified, only compared by what is described.
+  std::vector<std::string> unhashed = {};
+};
 
-/// Compares size and, where there is one, hash of the file's uncompressed bytes with the
-/// description. Returns one line about what is wrong, or "".
-std::string compare_file(const std::filesystem::path& path, const DatasetFile& file);
+/// Result of comparing one file of a dataset with its description.
+struct FileVerification {
+  std::string name;            ///< Name in the description, without .gz.
+  std::filesystem::path path;  ///< Empty where the file is missing.
+  std::string problem;         ///< One line; empty where the file is right.
+  std::string doubt = {};      ///< What could not be compared of a file that seems right.
+  bool ok() const { return problem.empty(); }
+};
+
+/// A described dataset, together with those that it is made of. Splits are those of splits(), or
+/// "train+validation", the training split without held-out images; for any other one the functions
+/// throw Error (usage).
+class DatasetSource {
+ public:
+  /// Reads descriptions as load_dataset_spec() does. Throws Error (usage) also if bases lead round
+  /// in a circle.
+  explicit DatasetSource(std::string_view name) : DatasetSource(name, name, 0) {}
+
+  const DatasetSpec& spec() const { return spec_; }
+  /// Returns the description with the files: for a derived dataset that of its innermost base.
+  const DatasetSpec& base() const { return base_ ? base_->base() : spec_; }
+  /// Returns the descriptions of all files that the dataset is made of: base(), then those of its
+  /// backdrops, of which the train split is used.
+  std::vector<DatasetSpec> files() const;
+  /// Returns the fraction of the training files that is held out for validation: its own setting,
+  /// or else that of the nearest base that has one; 0 for none.
+  double validation() const;
+  /// Returns the splits: train, validation (where one is stored or held out) and test.
+  std::vector<std::string> splits() const;
+  /// Returns the number of classes that the descriptions tell; 0 means unknown or none.
+  int64_t class_count() const;
+  /// Returns the first of files() that is to be fetched: one that is not here, else base().
+  DatasetSpec fetched() const;
+  /// Returns the folder of its files, or "not here; " and how to get them.
+  std::string where() const;
+
+  /// Opens a split. Small images are loaded into memory; of folders of images only the list of
+  /// files is. Throws Error (failure) for files that are missing (the message says how to get
+  /// them), damaged, or inconsistent.
+  std::shared_ptr<const Dataset> open(std::string_view split) const;
+  /// Returns what of a split's files is not here, as "folder 'val' is", or "".
+  std::string missing(std::string_view split) const;
+  /// Returns whether the description gives the size of a split, that of some classes by their
+  /// number.
+  bool has_outline(std::string_view split) const;
+  /// Opens a split for planning by the description only, without files: classes, shape and size (of
+  /// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
+  std::shared_ptr<const Dataset> outline(std::string_view split) const;
+
+  /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
+  /// downloaded to .<file>.gz.moesaic.part, resumed after an earlier try, compared with the
+  /// description by the SHA-256 of its uncompressed bytes, and only then renamed. An archive is
+  /// downloaded the same way, compared by its own SHA-256 or MD5, unpacked to a temporary folder
+  /// and moved as a whole, with a list of the files' SHA-256. A file or a folder that is there and
+  /// is not what is described is set aside under a name that is printed, never removed. URLs are
+  /// tried in order. Throws Error (failure) with the URL and the reason of every try.
+  FetchResult fetch(const FetchOptions& options = {}) const;
+  /// Compares size and SHA-256 of the uncompressed bytes of every one of files() with the
+  /// description. Where no files are described, the format checks them: in folders of images every
+  /// image is decoded, damaged ones are listed, and one line says how many are valid. Where all is
+  /// well, every split is opened as for training, and what is refused there is a problem here.
+  /// Throws Error: usage for a dataset without files, failure if no file of it is found.
+  std::vector<FileVerification> verify() const;
+
+ private:
+  struct Request;
+
+  /// `asked`: the name whose bases are followed, `depth` of them so far.
+  DatasetSource(std::string_view asked, std::string_view name, int depth);
+  Request request(std::string_view split) const;
+  /// Opens or outlines what is requested, with `upright` in place of spec().exif_orientation.
+  std::shared_ptr<const Dataset> make(const Request& request, MosaicOf of,
+                                      std::optional<bool> upright) const;
+  std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
+                                        MosaicOf of, std::optional<bool> upright) const;
+  /// Returns a source that this one is made of, after checking that its photos can be turned.
+  const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
+
+  std::string name_;  ///< As it was asked for.
+  DatasetSpec spec_;
+  std::shared_ptr<const DatasetSource> base_, backdrops_;  ///< Null where it has none.
+};
+
+/// Opens a split of a described dataset: DatasetSource(name).open(split).
+std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
+
+/// Returns DatasetSource(name).splits().
+std::vector<std::string> dataset_splits(std::string_view name);
+
+/// Opens datasets for planning: the dataset where its files are found, else its outline, with one
+/// warning per name.
+class PlannedDatasets {
+ public:
+  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
+
+ private:
+  std::set<std::string, std::less<>> absent_;
+};
+
+/// Throws Error (usage) that names both where `out`, a new file or folder, lies among the images
+/// that a data set is read from: it would be a class or an image the next time.
+void check_outside_images(const std::filesystem::path& out, const std::string& data);
+
+/// Throws likewise for the data that a checkpoint's configuration says it was trained on.
+void check_outside_trained_images(const std::filesystem::path& out,
+                                  const nlohmann::ordered_json& config);
 
 }  // namespace moesaic

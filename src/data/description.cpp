@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/catalog.h"
-
+// Descriptions of datasets: what goes together in them, where they are found by name.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <span>
-#include <sstream>
 #include <system_error>
 
-#include "formats/built_in.h"
+#include "files.h"
 #include "formats/checks.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
-#include "moesaic/base/hash.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/resources.h"
@@ -21,15 +15,11 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/formats/gzip.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
-
-constexpr int kMaxSubsetDepth = 8;
-constexpr size_t kPieceBytes = 1 << 18;
 
 fs::path description_folder() {
   return resource("datasets");
@@ -37,10 +27,6 @@ fs::path description_folder() {
 
 bool is_path(const std::string& name) {
   return name.find('/') != std::string::npos || name.ends_with(".json");
-}
-
-bool is_hex(const std::string& text, size_t digits) {
-  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 /// Checks a name that becomes one of a folder that is written to.
@@ -89,21 +75,6 @@ ConfigProblem derived_problem(const DatasetSpec& spec) {
   return {};
 }
 
-/// Returns whether the folder has the files of a split, whose roles begin with its name.
-bool holds_split(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
-  for (const auto& [role, file] : spec.files) {
-    if (role.starts_with(split + "_") && find_in(folder, file).empty()) return false;
-  }
-  for (const DatasetPart& part : format_of(spec).parts(spec, split)) {
-    std::error_code error;
-    const fs::path path = folder / part.path;
-    if (!(part.is_folder ? fs::is_directory(path, error) : fs::is_regular_file(path, error))) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 bool DatasetSpec::generated() const {
@@ -115,25 +86,16 @@ std::vector<std::string> stored_splits(const DatasetSpec& spec) {
 }
 
 std::string config_problem(const DatasetFile& file) {
-  if (!is_file_name(file.name)) {
-    return file_name_problem("name", file.name);
-  }
-  if (!file.sha256.empty() && !is_hex(file.sha256, 64)) {
-    return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
-  }
-  return "";
+  if (!is_file_name(file.name)) return file_name_problem("name", file.name);
+  return hash_problem("sha256", file.sha256, 64);
 }
 
 std::string config_problem(const DatasetArchive& archive) {
   if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
   if (!is_plain_name(archive.folder)) return file_name_problem("folder", archive.folder);
-  if (!archive.md5.empty() && !is_hex(archive.md5, 32)) {
-    return fmt::format("md5 must be 32 lower-case hexadecimal digits, not '{}'", archive.md5);
-  }
-  if (!archive.sha256.empty() && !is_hex(archive.sha256, 64)) {
-    return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", archive.sha256);
-  }
-  return archive.md5.empty() && archive.sha256.empty() ? "md5 or sha256 is missing" : "";
+  if (archive.md5.empty() && archive.sha256.empty()) return "md5 or sha256 is missing";
+  const std::string problem = hash_problem("md5", archive.md5, 32);
+  return problem.empty() ? hash_problem("sha256", archive.sha256, 64) : problem;
 }
 
 ConfigProblem config_problem(const DatasetSpec& spec) {
@@ -270,151 +232,6 @@ DatasetSpec load_dataset_spec(std::string_view name) {
                did_you_mean(name, names));
   }
   return spec_from_file(description_folder() / (std::string(name) + ".json"), name);
-}
-
-namespace {
-
-void add_file_specs(std::string_view asked, std::string_view name, int depth,
-                    std::vector<DatasetSpec>& found) {
-  if (depth > kMaxSubsetDepth) fail_usage("dataset '{}': bases lead round in a circle", asked);
-  const DatasetSpec spec = load_dataset_spec(name);
-  if (spec.base.empty()) {
-    found.push_back(spec);
-  } else {
-    add_file_specs(asked, spec.base, depth + 1, found);
-  }
-  if (spec.backdrop) add_file_specs(asked, spec.backdrop->images, depth + 1, found);
-}
-
-}  // namespace
-
-std::vector<DatasetSpec> file_specs(std::string_view name) {
-  std::vector<DatasetSpec> found;
-  add_file_specs(name, name, 0, found);
-  return found;
-}
-
-DatasetSpec load_base_spec(std::string_view name) {
-  return file_specs(name).front();
-}
-
-double validation_fraction(std::string_view name) {
-  load_base_spec(name);  // The call rejects a circle of bases.
-  DatasetSpec spec = load_dataset_spec(name);
-  while (!spec.validation && !spec.base.empty()) spec = load_dataset_spec(spec.base);
-  return spec.validation.value_or(0.0);
-}
-
-namespace {
-
-/// Returns whether one of the description's paths is that of its own files.
-bool is_beside(const std::string& path) {
-  return path.starts_with("./");
-}
-
-/// Adds the folders to look in for a dataset whose own folder is `place`.
-void add_folders(const DatasetSpec& spec, const fs::path& place, std::vector<fs::path>& folders) {
-  if (spec.archive) folders.push_back(place / spec.archive->folder);
-  folders.push_back(place);
-}
-
-/// Returns the search folders but for those relative to the description.
-std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
-  std::vector<fs::path> folders;
-  const std::string& own = spec.folder.empty() ? spec.name : spec.folder;
-  const char* data = std::getenv("MOESAIC_DATA");
-  if (data != nullptr && *data != '\0' && !spec.is_path()) {
-    add_folders(spec, fs::path(data) / own, folders);
-    if (spec.archive) folders.push_back(fs::path(data) / spec.archive->folder);
-  }
-  if (!spec.is_path()) add_folders(spec, description_folder() / "cache" / own, folders);
-  for (const std::string& path : spec.paths) {
-    if (is_beside(path)) continue;
-    if (!fs::path(path).is_absolute()) {
-      add_folders(spec, (fs::path(spec.described_in) / path).lexically_normal(), folders);
-    }
-    add_folders(spec, resource(path), folders);
-  }
-  return folders;
-}
-
-}  // namespace
-
-std::vector<fs::path> search_folders(const DatasetSpec& spec) {
-  std::vector<fs::path> folders;
-  for (const std::string& path : spec.paths) {
-    if (!is_beside(path)) continue;
-    add_folders(spec, (fs::path(spec.described_in) / path).lexically_normal(), folders);
-  }
-  for (fs::path& folder : lasting_folders(spec)) folders.push_back(std::move(folder));
-  return folders;
-}
-
-fs::path fetch_folder(const DatasetSpec& spec) {
-  return lasting_folders(spec).front();
-}
-
-fs::path find_in(const fs::path& folder, const DatasetFile& file) {
-  // A fetched file is compressed and takes precedence over a wrong uncompressed one.
-  for (const std::string& name : {file.name + ".gz", file.name}) {
-    std::error_code error;
-    if (fs::is_regular_file(folder / name, error)) return folder / name;
-  }
-  return {};
-}
-
-fs::path find_folder(const DatasetSpec& spec, std::string_view split) {
-  const std::vector<std::string> wanted =
-      split.empty() ? stored_splits(spec) : std::vector<std::string>{std::string(split)};
-  for (const fs::path& folder : search_folders(spec)) {
-    const auto holds = [&](const std::string& one) { return holds_split(spec, folder, one); };
-    if (std::all_of(wanted.begin(), wanted.end(), holds)) return folder;
-  }
-  return {};
-}
-
-DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder) {
-  const fs::path list = folder / kHashList;
-  std::error_code error;
-  if (!spec.archive || !fs::is_regular_file(list, error)) return spec;
-  std::istringstream lines{std::string(without_byte_order_mark(read_text(list)))};
-  std::map<std::string, std::string> hashes;
-  for (std::string line; std::getline(lines, line);) {
-    constexpr size_t kDigits = 64;
-    if (line.size() < kDigits + 3 || !is_hex(line.substr(0, kDigits), kDigits)) {
-      fail("{}: not a list of SHA-256 sums: '{}'", list.string(), line.substr(0, 80));
-    }
-    hashes[line.substr(kDigits + 2)] = line.substr(0, kDigits);
-  }
-  for (auto& [role, file] : spec.files) {
-    const auto found = hashes.find(file.name);
-    if (file.sha256.empty() && found != hashes.end()) file.sha256 = found->second;
-  }
-  return spec;
-}
-
-std::string compare_file(const fs::path& path, const DatasetFile& file) {
-  try {
-    UnpackedReader reader(path);
-    Sha256 hash;
-    std::vector<uint8_t> piece(kPieceBytes);
-    int64_t size = 0;
-    while (const size_t count = reader.read(piece)) {
-      size += static_cast<int64_t>(count);
-      if (size > file.size) {
-        return fmt::format("{}: more than {} bytes unpacked", path.string(), file.size);
-      }
-      hash.update(std::as_bytes(std::span(piece).first(count)));
-    }
-    if (size < file.size) {
-      return fmt::format("{}: {} bytes unpacked, expected {}", path.string(), size, file.size);
-    }
-    if (file.sha256.empty() || hash.hex() == file.sha256) return "";
-    return fmt::format("{}: SHA-256 of the unpacked bytes is {}, expected {}", path.string(),
-                       hash.hex(), file.sha256);
-  } catch (const Error& error) {
-    return error.what();
-  }
 }
 
 }  // namespace moesaic

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "../files.h"
 #include "../image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"

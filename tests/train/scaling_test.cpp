@@ -104,7 +104,9 @@ TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
   EXPECT_EQ(larger.sent("logits", mesh), run.sent("logits", mesh)) << "half a group in each";
   EXPECT_EQ(larger.sent("logits", {.processes = 2}), 0.0);
   for (const Collective& collective : alone.collectives(mesh)) {
-    if (collective.name == "row_counts") EXPECT_EQ(collective.group, 2);
+    if (collective.name == "row_counts") {
+      EXPECT_EQ(collective.group, 2);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "moesaic/data/dataset.h"

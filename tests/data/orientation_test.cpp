@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/tar_bytes.h"
 #include "moesaic/data/dataset.h"

@@ -120,9 +120,7 @@ CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
 CLI::Option* add_trust(CLI::App& verb, bool& trust) {
   return verb.add_flag(
       "--trust", trust,
-      "also read a TorchScript file that carries no safetensors, as version 0.2.0 and before wrote "
-      "it, by LibTorch's unpickler, which a hostile file can crash or worse: only where you trust "
-      "who wrote it");
+      "also read old TorchScript files, by an unpickler that hostile ones exploit");
 }
 
 namespace {

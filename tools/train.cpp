@@ -210,7 +210,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->set_help_flag();
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
-          "this text, or help on settings: KEY.PATH, model NAME, kind NAME or loss NAME")
+          "this text, or help on KEY.PATH, model NAME, kind NAME or loss NAME")
       ->expected(0, -1)
       ->type_name("WHAT");
   verb->add_option("config", arguments->config,

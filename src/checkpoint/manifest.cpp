@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
@@ -68,14 +68,6 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
   }
   check_tensors(manifest, folder, kModelFile, true);
   check_tensors(manifest, folder, kOptimizerFile, false);
-}
-
-/// Reads a number that is the whole text.
-std::optional<int64_t> whole_number(std::string_view text) {
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
@@ -179,8 +171,8 @@ std::string slice_name(const TensorSlice& slice) {
 std::optional<TensorSlice> parse_slice(std::string_view name) {
   const size_t open = name.rfind('['), colon = name.rfind(':');
   if (!name.ends_with(']') || open == name.npos || colon == name.npos || colon < open) return {};
-  const auto first = whole_number(name.substr(open + 1, colon - open - 1));
-  const auto end = whole_number(name.substr(colon + 1, name.size() - colon - 2));
+  const auto first = parsed_number<int64_t>(name.substr(open + 1, colon - open - 1));
+  const auto end = parsed_number<int64_t>(name.substr(colon + 1, name.size() - colon - 2));
   if (!first || !end || *first < 0 || *end <= *first) return {};
   TensorSlice slice{std::string(name.substr(0, open)), *first, *end};
   // A slice has one name, so "w[00:2]" is not another one of w[0:2].

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -14,6 +13,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
 
@@ -62,12 +62,9 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
 std::optional<int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
   if (!name.starts_with(kStep)) return std::nullopt;
-  int64_t step = 0;
-  const auto [stop, error] =
-      std::from_chars(name.data() + kStep.size(), name.data() + name.size(), step);
+  const auto step = parsed_number<int64_t>(std::string_view(name).substr(kStep.size()));
   // "step_007" is somebody's own folder.
-  const bool ours = error == std::errc() && step >= 0 && name == step_name(step);
-  return ours ? std::optional(step) : std::nullopt;
+  return step && *step >= 0 && name == step_name(*step) ? step : std::nullopt;
 }
 
 std::string step_name(int64_t step) {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <span>
 #include <utility>
@@ -74,10 +73,8 @@ class Override {
   size_t find_item(const Value& list, const std::string& walked, Path path) const {
     const std::string& part = path.front();
     const Value::Array& items = list.items();
-    size_t index = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-    const bool is_index = error == std::errc() && end == part.data() + part.size();
-    if (is_index && index < items.size()) return index;
+    const auto index = parsed_number<size_t>(part);
+    if (index && *index < items.size()) return *index;
     std::vector<std::string> names;
     for (size_t i = 0; i < items.size(); ++i) {
       const Value* name = items[i].find("name");

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "formats/checks.h"
-#include "moesaic/base/memory.h"
+#include "moesaic/base/process.h"
 
 namespace moesaic {
 

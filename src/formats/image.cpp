@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -97,12 +96,10 @@ struct DestroyCompressor {
 int64_t max_image_pixels() {
   const char* const set = std::getenv("MOESAIC_MAX_PIXELS");
   if (set == nullptr) return kMaxImagePixels;
-  const std::string_view text(set);
-  int64_t max = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), max);
-  if (error == std::errc() && end == text.data() + text.size() && max >= 1) return max;
+  const auto max = parsed_number<int64_t>(set);
+  if (max && *max >= 1) return *max;
   fail_usage("MOESAIC_MAX_PIXELS must be a number of pixels, e.g. {}, found '{}'", kMaxImagePixels,
-             text);
+             set);
 }
 
 ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright) : decoder_(open(file)) {

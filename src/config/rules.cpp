@@ -74,59 +74,28 @@ void Rules::check_filled(bool filled, const Value& value, std::string_view name)
   if (is_filled && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
 }
 
-RequiredRule::operator Rules() const {
-  Rules rules;
-  rules.is_required = true;
-  return rules;
-}
-
-CommonRule::operator Rules() const {
-  Rules rules;
-  rules.is_common = true;
-  return rules;
-}
-
-FilledRule::operator Rules() const {
-  Rules rules;
-  rules.is_filled = true;
-  return rules;
-}
-
 Rules one_of(std::vector<std::string> choices) {
-  Rules rules;
-  rules.choices = std::move(choices);
-  return rules;
+  return {.choices = std::move(choices)};
 }
 
 Rules above(double limit) {
-  Rules rules;
-  rules.above = limit;
-  return rules;
+  return {.above = limit};
 }
 
 Rules at_least(double limit) {
-  Rules rules;
-  rules.at_least = limit;
-  return rules;
+  return {.at_least = limit};
 }
 
 Rules below(double limit) {
-  Rules rules;
-  rules.below = limit;
-  return rules;
+  return {.below = limit};
 }
 
 Rules at_most(double limit) {
-  Rules rules;
-  rules.at_most = limit;
-  return rules;
+  return {.at_most = limit};
 }
 
 Rules between(double low, double high) {
-  Rules rules;
-  rules.at_least = low;
-  rules.at_most = high;
-  return rules;
+  return {.at_least = low, .at_most = high};
 }
 
 }  // namespace moesaic

@@ -2,7 +2,6 @@
 #include "json_reader.h"
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <utility>
 

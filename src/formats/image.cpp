@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "decoders.h"
@@ -83,14 +82,6 @@ void check_pixels(const PixelView& image) {
   }
 }
 
-/// Memory that libjpeg-turbo allocated.
-struct FreeJpeg {
-  void operator()(unsigned char* bytes) const { tjFree(bytes); }
-};
-struct DestroyCompressor {
-  void operator()(void* handle) const { tjDestroy(handle); }
-};
-
 }  // namespace
 
 int64_t max_image_pixels() {
@@ -149,7 +140,7 @@ RgbImage decode_image(std::span<const uint8_t> file, bool upright) {
 
 std::string encode_jpeg(const PixelView& image, int quality) {
   check_pixels(image);
-  const std::unique_ptr<void, DestroyCompressor> handle(tjInitCompress());
+  const std::unique_ptr<void, int (*)(void*)> handle(tjInitCompress(), &tjDestroy);
   if (handle == nullptr) fail("out of memory");
   const bool grey = image.channels == 1;
   unsigned char* raw = nullptr;
@@ -158,7 +149,7 @@ std::string encode_jpeg(const PixelView& image, int quality) {
       tjCompress2(handle.get(), image.pixels.data(), static_cast<int>(image.width), 0,
                   static_cast<int>(image.height), grey ? TJPF_GRAY : TJPF_RGB, &raw, &size,
                   grey ? TJSAMP_GRAY : TJSAMP_420, quality, TJFLAG_ACCURATEDCT);
-  const std::unique_ptr<unsigned char, FreeJpeg> bytes(raw);
+  const std::unique_ptr<unsigned char, void (*)(unsigned char*)> bytes(raw, &tjFree);
   if (result != 0) fail("cannot be encoded: {}", one_line(tjGetErrorStr2(handle.get())));
   return {bytes.get(), bytes.get() + size};
 }

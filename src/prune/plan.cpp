@@ -37,7 +37,7 @@ KeepRule parameters_rule(double fraction, const std::string& where) {
 
 KeepRule count_rule(int64_t count, const std::string& where) {
   if (count < 1) fail_usage("{}: at least 1 expert must stay, found {}", where, count);
-  return {KeepCount{count}, where};
+  return {count, where};
 }
 
 KeepRule ids_rule(const Value& list, const std::string& name) {
@@ -52,7 +52,7 @@ KeepRule ids_rule(const Value& list, const std::string& name) {
   }
   if (ids.empty()) fail_usage("{}: at least 1 expert must stay", list.where());
   std::sort(ids.begin(), ids.end());
-  return {KeepIds{std::move(ids)}, list.where()};
+  return {std::move(ids), list.where()};
 }
 
 KeepRule block_rule(const Value& value, const std::string& name) {
@@ -115,14 +115,9 @@ int64_t KeepRule::count(int64_t experts) const {
     const double exact = fraction->fraction * static_cast<double>(experts);
     return std::max<int64_t>(1, std::llround(exact));
   }
-  if (const auto* number = std::get_if<KeepCount>(&amount)) return number->count;
+  if (const auto* number = std::get_if<int64_t>(&amount)) return *number;
   if (ids() != nullptr) return static_cast<int64_t>(ids()->size());
   fail("{}: a bound on parameters has no count of its own", where);
-}
-
-const std::vector<int64_t>* KeepRule::ids() const {
-  const auto* list = std::get_if<KeepIds>(&amount);
-  return list == nullptr ? nullptr : &list->ids;
 }
 
 const double* KeepRule::parameters() const {

@@ -14,6 +14,9 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -29,10 +32,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct stat status_of(const UniqueFd& fd, const fs::path& path) {
+/// Opens a regular file; returns it with its size in bytes.
+std::pair<UniqueFd, uint64_t> open_regular(const fs::path& path) {
+  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
+  UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail_errno(path, "cannot examine");
-  return status;
+  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
+  return {std::move(fd), static_cast<uint64_t>(status.st_size)};
 }
 
 // Appends the next piece of the file; returns false at its end.
@@ -142,14 +149,24 @@ std::string beginning(const std::string& name, size_t max_bytes) {
   return name.substr(0, cut);
 }
 
+constexpr std::size_t kAlignmentOfMemory = 4096;            // Enough for O_DIRECT on any disk.
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // Stays in the cache.
+
+bool set_direct(int fd, bool direct) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+std::byte* aligned_memory() {
+  void* const memory = std::aligned_alloc(kAlignmentOfMemory, kBufferBytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return static_cast<std::byte*>(memory);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
-  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
-  const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
-  const struct stat status = status_of(fd, path);
-  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const auto [fd, size] = open_regular(path);
   if (size == 0) return;  // mmap rejects an empty range.
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) fail_errno(path, "cannot map");
@@ -193,15 +210,12 @@ std::string read_text(const fs::path& path) {
 }
 
 std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what) {
-  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
-  const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
-  const struct stat status = status_of(fd, path);
-  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
+  const auto [fd, size] = open_regular(path);
   const auto check = [&](uint64_t bytes) {
     if (bytes <= max_bytes) return;
     fail("{}: {} bytes are more than {} has (at most {})", path.string(), bytes, what, max_bytes);
   };
-  check(static_cast<uint64_t>(status.st_size));
+  check(size);
   std::string text;
   // The file may have grown meanwhile, and files of /proc report a size of 0.
   while (append_piece(fd, path, text)) check(text.size());
@@ -399,6 +413,54 @@ LockFile::LockFile(const std::filesystem::path& folder) {
     if (fresh) ::unlink(path.c_str());
     throw;
   }
+}
+
+void BulkFile::Free::operator()(std::byte* memory) const {
+  std::free(memory);
+}
+
+BulkFile::BulkFile(const std::filesystem::path& final_place, std::function<void()> progress)
+    : file_(final_place),
+      buffer_(aligned_memory()),
+      direct_(set_direct(file_.fd(), true)),
+      progress_(std::move(progress)) {}
+
+void BulkFile::write(std::span<const std::byte> bytes) {
+  size_ += static_cast<int64_t>(bytes.size());
+  while (!bytes.empty()) {
+    const std::size_t n = std::min(bytes.size(), kBufferBytes - used_);
+    std::memcpy(buffer_.get() + used_, bytes.data(), n);
+    used_ += n;
+    bytes = bytes.subspan(n);
+    if (used_ == kBufferBytes) flush();
+  }
+}
+
+void BulkFile::flush() {
+  std::span<const std::byte> bytes(buffer_.get(), used_);
+  hash_.update(bytes);
+  if (direct_ && used_ == kBufferBytes) {
+    const ssize_t n = ::write(file_.fd(), bytes.data(), bytes.size());
+    bytes = bytes.subspan(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  }
+  // The end of a file is no whole block, and what the disk refuses is said by a usual write.
+  if (direct_ && !bytes.empty()) direct_ = !set_direct(file_.fd(), false);
+  file_.write(bytes);
+  waiting_ += direct_ ? 0 : static_cast<int64_t>(used_);
+  used_ = 0;
+  // Where all pages wait for the end of the file, one sync takes long and shows no progress.
+  constexpr int64_t kMaxWaiting = int64_t{64} << 20;
+  if (waiting_ >= kMaxWaiting) {
+    file_.sync();
+    waiting_ = 0;
+  }
+  if (progress_) progress_();
+}
+
+FileContent BulkFile::commit() {
+  flush();
+  file_.commit();
+  return {size_, hash_.hex()};
 }
 
 }  // namespace moesaic

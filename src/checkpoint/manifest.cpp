@@ -102,15 +102,13 @@ Manifest read_manifest(const fs::path& folder) {
         fmt::format("{}: no {}: it is no checkpoint, or one that was not written to its end",
                     folder.string(), kManifestFile));
   }
-  try {
+  return as_stored([&] {
     const Value root = read_stored(path);
     check_version(root);
     Manifest manifest = parse<Manifest>(root);
     check_names(manifest, folder, path);
     return manifest;
-  } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
-  }
+  });
 }
 
 void check_file(const fs::path& folder, const std::string& name, const FileContent& entry,
@@ -184,11 +182,8 @@ std::string text_of(const WrittenPart& part) {
 }
 
 WrittenPart part_of(const std::string& text) {
-  try {
-    return parse<WrittenPart>(parse_stored(text, "a part of a checkpoint"));
-  } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
-  }
+  return as_stored(
+      [&] { return parse<WrittenPart>(parse_stored(text, "a part of a checkpoint")); });
 }
 
 }  // namespace moesaic

@@ -109,11 +109,7 @@ uint64_t weights_bytes(const fs::path& folder) {
 }
 
 std::shared_ptr<Model> stored_shape(const Value& config) {
-  try {
-    return build_model_shape(config);
-  } catch (const Error& error) {
-    fail("{}", error.what());  // Not written by users: it is damaged or of another version.
-  }
+  return as_stored([&] { return build_model_shape(config); });
 }
 
 Value model_config(const Checkpoint& checkpoint) {

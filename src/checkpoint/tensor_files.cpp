@@ -204,12 +204,8 @@ fs::path tensors_path(const fs::path& folder, const std::string& file) {
 }
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  TensorIndex index;
-  try {
-    index = parse<TensorIndex>(read_stored(path, kMaxListBytes));
-  } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
-  }
+  TensorIndex index =
+      as_stored([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
   for (const auto& [tensor, file] : index.weight_map) {
     if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
     fail("{}: {} is no name of a {} file beside it", path.string(), printable(file), kFileSuffix);

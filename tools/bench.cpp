@@ -20,7 +20,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"

@@ -15,8 +15,8 @@
 
 #include "bench/bench.h"
 #include "command_line.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/data/source.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"

@@ -19,7 +19,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/base/resources.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"

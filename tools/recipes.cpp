@@ -11,7 +11,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/resources.h"
 
 namespace moesaic::tools {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,10 +14,17 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -24,10 +32,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct stat status_of(const UniqueFd& fd, const fs::path& path) {
+/// Opens a regular file; returns it with its size in bytes.
+std::pair<UniqueFd, uint64_t> open_regular(const fs::path& path) {
+  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
+  UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail_errno(path, "cannot examine");
-  return status;
+  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
+  return {std::move(fd), static_cast<uint64_t>(status.st_size)};
 }
 
 // Appends the next piece of the file; returns false at its end.
@@ -54,19 +66,80 @@ fs::path replaceable(const fs::path& path) {
   return target.empty() ? path : target;
 }
 
-/// Returns NAME of a temporary name, ".NAME.<process>-<count>.part", any other name as it is.
-std::string_view final_name(std::string_view name) {
-  if (!name.starts_with('.') || !name.ends_with(kStagingSuffix)) return name;
-  const std::string_view inner =
-      name.substr(1, std::max(name.size(), kStagingSuffix.size() + 1) - kStagingSuffix.size() - 1);
-  const size_t dot = inner.rfind('.'), dash = inner.rfind('-');
-  const auto is_number = [](std::string_view text) {
-    return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-  };
-  const bool staged = dot != inner.npos && dot > 0 && dash != inner.npos && dash > dot &&
-                      is_number(inner.substr(dot + 1, dash - dot - 1)) &&
-                      is_number(inner.substr(dash + 1));
-  return staged ? inner.substr(0, dot) : name;
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+/// Returns NAME of a name ".NAME.<process>-<number><suffix>", which unique_sibling() makes; "" of
+/// any other one.
+std::string_view staged_name(std::string_view name, std::string_view suffix) {
+  if (name.size() <= suffix.size() || name[0] != '.' || !name.ends_with(suffix)) return {};
+  name.remove_prefix(1);
+  name.remove_suffix(suffix.size());
+  const size_t dot = std::min(name.rfind('.'), name.size());
+  const size_t dash = std::min(name.find('-', dot), name.size());
+  if (dash == name.size() || !is_number(name.substr(dot + 1, dash - dot - 1))) return {};
+  return is_number(name.substr(dash + 1)) ? name.substr(0, dot) : std::string_view();
+}
+
+void check(const std::error_code& error, const fs::path& path, std::string_view what) {
+  if (error) fail("{}: {}: {}", path.string(), what, error.message());
+}
+
+/// Renames a folder that a commit() had taken away back to its place, where nothing is there.
+/// Returns whether it did.
+bool put_back(const fs::path& aside, const fs::path& place) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(place, error))) return false;
+  fs::rename(aside, place, error);
+  check(error, place, "cannot be put back");
+  sync_path(place.parent_path());
+  return true;
+}
+
+fs::path without_trailing_slash(fs::path path) {
+  if (path.empty()) fail_usage("a staged folder needs a name");
+  return path.has_filename() ? path : path.parent_path();
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(to, "cannot rename into place");
+}
+
+// Exchanges two names atomically; returns false if the file system or kernel does not support it.
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  fail_errno(b, "cannot exchange");
+}
+
+// Moves `fresh` to the path of `old` and returns where the old directory is now.
+fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
+  if (exchange(fresh, old)) return fresh;
+  const fs::path aside = unique_sibling(old).replace_extension(kReplacedSuffix);
+  const std::string name = old.filename().string();
+  // After a crash its name is all that tells where the old directory belongs.
+  if (!aside.filename().string().starts_with("." + name + ".")) {
+    fail(
+        "{}: cannot replace: its name has {} bytes, which are too many on a file system without "
+        "RENAME_EXCHANGE; give it one of at most 200 bytes",
+        old.string(), name.size());
+  }
+  rename_or_fail(old, aside);
+  if (::rename(fresh.c_str(), old.c_str()) != 0) {
+    const int error = errno;
+    ::rename(aside.c_str(), old.c_str());
+    fail_errno(old, "cannot rename into place", error);
+  }
+  return aside;
+}
+
+std::string holder(int fd) {
+  std::array<char, 32> text{};
+  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
+  std::string digits;
+  for (ssize_t i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) digits += text[i];
+  return digits.empty() ? "another process" : "process " + digits;
 }
 
 /// Returns the characters of a name that `max_bytes` have room for.
@@ -76,14 +149,24 @@ std::string beginning(const std::string& name, size_t max_bytes) {
   return name.substr(0, cut);
 }
 
+constexpr std::size_t kAlignmentOfMemory = 4096;            // Enough for O_DIRECT on any disk.
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // Stays in the cache.
+
+bool set_direct(int fd, bool direct) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+std::byte* aligned_memory() {
+  void* const memory = std::aligned_alloc(kAlignmentOfMemory, kBufferBytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return static_cast<std::byte*>(memory);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
-  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
-  const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
-  const struct stat status = status_of(fd, path);
-  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const auto [fd, size] = open_regular(path);
   if (size == 0) return;  // mmap rejects an empty range.
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) fail_errno(path, "cannot map");
@@ -127,15 +210,12 @@ std::string read_text(const fs::path& path) {
 }
 
 std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what) {
-  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
-  const UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
-  const struct stat status = status_of(fd, path);
-  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
+  const auto [fd, size] = open_regular(path);
   const auto check = [&](uint64_t bytes) {
     if (bytes <= max_bytes) return;
     fail("{}: {} bytes are more than {} has (at most {})", path.string(), bytes, what, max_bytes);
   };
-  check(static_cast<uint64_t>(status.st_size));
+  check(size);
   std::string text;
   // The file may have grown meanwhile, and files of /proc report a size of 0.
   while (append_piece(fd, path, text)) check(text.size());
@@ -164,9 +244,9 @@ fs::path without_staging(const fs::path& path) {
   fs::path result;
   for (const fs::path& part : path) {
     const std::string name = part.string();
-    const std::string_view last = final_name(name);
+    const std::string_view last = staged_name(name, kStagingSuffix);
     // A sibling of "FOLDER/." holds what goes into the folder itself.
-    if (last != "." || last == name) result /= last;
+    if (last != ".") result /= last.empty() ? name : last;
   }
   return result;
 }
@@ -218,6 +298,169 @@ void write_atomic(const fs::path& path, std::span<const std::byte> bytes) {
 
 void write_atomic(const fs::path& path, std::string_view text) {
   write_atomic(path, std::as_bytes(std::span(text)));
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  check(error, folder, "cannot list");
+  for (const fs::path& entry : entries) {
+    const std::string name = entry.filename().string();
+    const std::string_view replaced = staged_name(name, kReplacedSuffix);
+    if (replaced.empty() && staged_name(name, kStagingSuffix).empty()) continue;
+    if (!replaced.empty() && put_back(entry, folder / replaced)) continue;
+    fs::remove_all(entry, error);
+    check(error, entry, "cannot remove");
+  }
+}
+
+fs::path set_aside(const fs::path& path, std::string_view what) {
+  std::error_code error;
+  fs::path place = fmt::format("{}.{}", path.string(), what);
+  for (int count = 2; fs::exists(fs::symlink_status(place, error)); ++count) {
+    place = fmt::format("{}.{}-{}", path.string(), what, count);
+  }
+  fs::rename(path, place, error);
+  check(error, path, "cannot be renamed");
+  return place;
+}
+
+bool is_set_aside(const fs::path& path, std::string_view what) {
+  std::string end = path.extension().string();
+  if (const size_t dash = end.rfind('-'); dash != end.npos && is_number(&end[dash + 1])) {
+    end.resize(dash);
+  }
+  return end == fmt::format(".{}", what);
+}
+
+void create_folders(const fs::path& folder, std::error_code& error) {
+  error.clear();
+  if (folder.empty()) return;
+  std::vector<fs::path> parents;
+  for (fs::path part = folder; !part.empty() && !fs::is_directory(part, error);
+       part = part.parent_path()) {
+    parents.push_back(part.has_parent_path() ? part.parent_path() : ".");
+  }
+  fs::create_directories(folder, error);
+  for (const fs::path& parent : parents) {
+    if (!error) sync_path(parent);
+  }
+}
+
+StagedDirectory::StagedDirectory(fs::path final_place)
+    : final_place_(without_trailing_slash(std::move(final_place))) {
+  std::error_code error;
+  create_folders(final_place_.parent_path(), error);
+  check(error, final_place_, "cannot create its folder");
+  staging_ = unique_sibling(final_place_);
+  fs::create_directory(staging_, error);
+  check(error, final_place_, "cannot create");
+}
+
+StagedDirectory::~StagedDirectory() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(staging_, ignored);
+}
+
+void StagedDirectory::commit() {
+  if (committed_) fail_usage("{}: committed twice", final_place_.string());
+  sync_path(staging_);
+  const fs::path parent = final_place_.has_parent_path() ? final_place_.parent_path() : ".";
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(final_place_, error))) {
+    rename_or_fail(staging_, final_place_);
+    committed_ = true;
+    sync_path(parent);
+    return;
+  }
+  if (!fs::is_directory(final_place_, error)) {
+    fail("{}: cannot replace: it is there already and is not a folder", final_place_.string());
+  }
+  const fs::path old = replace_folder(staging_, final_place_);
+  committed_ = true;
+  sync_path(parent);
+  // The new directory is in place; a remainder of the old one is not worth failing for.
+  fs::remove_all(old, error);
+  if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
+}
+
+LockFile::LockFile(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / ".lock";
+  const bool fresh = !std::filesystem::exists(path);
+  fd_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+  int result = 0;
+  do {
+    result = ::flock(fd_.get(), LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EWOULDBLOCK) {
+    fail("{}: in use by {}", folder.string(), holder(fd_.get()));
+  }
+  if (result != 0 && errno != ENOLCK && errno != ENOSYS && errno != ENOTSUP) {
+    fail_errno(path, "cannot lock");
+  }
+  if (result != 0)
+    log_warning("{}: this file system has no locks, going on without", path.string());
+  // The file outlives the lock where that was held: if it were deleted, two holders could lock
+  // different files.
+  const std::string text = fmt::format("{}\n", ::getpid());
+  try {
+    if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
+    write_all(fd_.get(), std::as_bytes(std::span(text)), path);
+  } catch (const Error&) {
+    if (fresh) ::unlink(path.c_str());
+    throw;
+  }
+}
+
+void BulkFile::Free::operator()(std::byte* memory) const {
+  std::free(memory);
+}
+
+BulkFile::BulkFile(const std::filesystem::path& final_place, std::function<void()> progress)
+    : file_(final_place),
+      buffer_(aligned_memory()),
+      direct_(set_direct(file_.fd(), true)),
+      progress_(std::move(progress)) {}
+
+void BulkFile::write(std::span<const std::byte> bytes) {
+  size_ += static_cast<int64_t>(bytes.size());
+  while (!bytes.empty()) {
+    const std::size_t n = std::min(bytes.size(), kBufferBytes - used_);
+    std::memcpy(buffer_.get() + used_, bytes.data(), n);
+    used_ += n;
+    bytes = bytes.subspan(n);
+    if (used_ == kBufferBytes) flush();
+  }
+}
+
+void BulkFile::flush() {
+  std::span<const std::byte> bytes(buffer_.get(), used_);
+  hash_.update(bytes);
+  if (direct_ && used_ == kBufferBytes) {
+    const ssize_t n = ::write(file_.fd(), bytes.data(), bytes.size());
+    bytes = bytes.subspan(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  }
+  // The end of a file is no whole block, and what the disk refuses is said by a usual write.
+  if (direct_ && !bytes.empty()) direct_ = !set_direct(file_.fd(), false);
+  file_.write(bytes);
+  waiting_ += direct_ ? 0 : static_cast<int64_t>(used_);
+  used_ = 0;
+  // Where all pages wait for the end of the file, one sync takes long and shows no progress.
+  constexpr int64_t kMaxWaiting = int64_t{64} << 20;
+  if (waiting_ >= kMaxWaiting) {
+    file_.sync();
+    waiting_ = 0;
+  }
+  if (progress_) progress_();
+}
+
+FileContent BulkFile::commit() {
+  flush();
+  file_.commit();
+  return {size_, hash_.hex()};
 }
 
 }  // namespace moesaic

@@ -16,19 +16,17 @@
 namespace moesaic {
 namespace {
 
-struct ContextDeleter {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-using Context = std::unique_ptr<EVP_MD_CTX, ContextDeleter>;
-
-Context new_context() {
-  Context context(EVP_MD_CTX_new());
-  if (!context) fail("hash: out of memory");
-  return context;
-}
+using Context = std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)>;
 
 void require(int success) {
   if (success != 1) fail("hash: OpenSSL refused");
+}
+
+Context new_context(const EVP_MD* kind) {
+  Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  if (!context) fail("hash: out of memory");
+  require(EVP_DigestInit_ex(context.get(), kind, nullptr));
+  return context;
 }
 
 std::string finish(const Context& context) {
@@ -40,40 +38,30 @@ std::string finish(const Context& context) {
   return text;
 }
 
-/// Calls `piece(bytes)` for consecutive pieces of the whole file.
-template <class F>
-void for_pieces(const std::filesystem::path& path, F&& piece) {
+std::string file_hex(const std::filesystem::path& path, const EVP_MD* kind) {
+  const Context context = new_context(kind);
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::vector<std::byte> bytes(std::size_t{1} << 20);
   for (;;) {
     const ssize_t n = ::read(fd.get(), bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(path, "cannot read");
-    if (n == 0) return;
-    piece(std::span<const std::byte>(bytes).first(static_cast<std::size_t>(n)));
+    if (n == 0) return finish(context);
+    require(EVP_DigestUpdate(context.get(), bytes.data(), static_cast<std::size_t>(n)));
   }
 }
 
 }  // namespace
 
-struct Sha256::State {
-  Context context = new_context();
-};
-
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  require(EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr));
-}
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
-Sha256::~Sha256() = default;
+Sha256::Sha256() : context_(new_context(EVP_sha256())) {}
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  require(EVP_DigestUpdate(state_->context.get(), bytes.data(), bytes.size()));
+  require(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()));
 }
 
 std::string Sha256::hex() const {
-  const Context copy = new_context();  // Finishing a copy keeps this one open.
-  require(EVP_MD_CTX_copy_ex(copy.get(), state_->context.get()));
+  const Context copy = new_context(EVP_sha256());  // Finishing a copy keeps this one open.
+  require(EVP_MD_CTX_copy_ex(copy.get(), context_.get()));
   return finish(copy);
 }
 
@@ -84,18 +72,11 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 }
 
 std::string sha256_file_hex(const std::filesystem::path& path) {
-  Sha256 hash;
-  for_pieces(path, [&](std::span<const std::byte> piece) { hash.update(piece); });
-  return hash.hex();
+  return file_hex(path, EVP_sha256());
 }
 
 std::string md5_file_hex(const std::filesystem::path& path) {
-  const Context context = new_context();
-  require(EVP_DigestInit_ex(context.get(), EVP_md5(), nullptr));
-  for_pieces(path, [&](std::span<const std::byte> piece) {
-    require(EVP_DigestUpdate(context.get(), piece.data(), piece.size()));
-  });
-  return finish(context);
+  return file_hex(path, EVP_md5());
 }
 
 }  // namespace moesaic

@@ -1,55 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/process.h"
 
-#include <fcntl.h>
-#include <signal.h>
+#include <malloc.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
-#include <ctime>
+#include <fstream>
+#include <limits>
+#include <span>
 #include <system_error>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/posix.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
-
-// Blocks SIGPIPE in this thread, since writing to a program that has exited raises it. A SIGPIPE
-// that became pending meanwhile is consumed, unless one was pending before.
-class BlockedSigpipe {
- public:
-  BlockedSigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &former_);
-  }
-  BlockedSigpipe(const BlockedSigpipe&) = delete;
-  BlockedSigpipe& operator=(const BlockedSigpipe&) = delete;
-  ~BlockedSigpipe() {
-    const timespec at_once{};
-    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
-    }
-    pthread_sigmask(SIG_SETMASK, &former_, nullptr);
-  }
-
-  const sigset_t& former() const { return former_; }
-
- private:
-  sigset_t pipe_{};
-  sigset_t former_{};
-  bool was_pending_ = false;
-};
 
 struct SpawnActions {
   posix_spawn_file_actions_t value;
@@ -57,14 +30,6 @@ struct SpawnActions {
   SpawnActions(const SpawnActions&) = delete;
   SpawnActions& operator=(const SpawnActions&) = delete;
   ~SpawnActions() { posix_spawn_file_actions_destroy(&value); }
-};
-
-struct SpawnAttributes {
-  posix_spawnattr_t value;
-  SpawnAttributes() { posix_spawnattr_init(&value); }
-  SpawnAttributes(const SpawnAttributes&) = delete;
-  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
-  ~SpawnAttributes() { posix_spawnattr_destroy(&value); }
 };
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -88,34 +53,20 @@ std::vector<std::string> environment_with(const std::vector<std::string>& first)
 }
 
 pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
-            const std::filesystem::path& folder, int standard_input, int output,
-            const sigset_t& mask) {
+            const std::filesystem::path& folder, int input, int output) {
   const std::vector<char*> arguments = pointers(argv);
   const std::vector<char*> variables = pointers(environment);
   SpawnActions actions;
-  posix_spawn_file_actions_adddup2(&actions.value, standard_input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions.value, input, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions.value, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions.value, output, STDERR_FILENO);
   if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions.value, folder.c_str());
-  SpawnAttributes attributes;
-  posix_spawnattr_setsigmask(&attributes.value, &mask);
-  posix_spawnattr_setflags(&attributes.value, POSIX_SPAWN_SETSIGMASK);
   pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0].c_str(), &actions.value, &attributes.value,
-                                 arguments.data(), variables.data());
+  const int error = posix_spawnp(&child, argv[0].c_str(), &actions.value, nullptr, arguments.data(),
+                                 variables.data());
   if (error == ENOENT) fail("{}: no such program; is it installed and on PATH?", argv[0]);
   if (error != 0) fail_errno(argv[0], "cannot run", error);
   return child;
-}
-
-// Writes the input; stops early without an error if the reader closes the pipe.
-void feed(int fd, std::string_view input) {
-  while (!input.empty()) {
-    const ssize_t n = ::write(fd, input.data(), input.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;
-    input.remove_prefix(static_cast<std::size_t>(n));
-  }
 }
 
 int wait_for(pid_t child, const std::string& program) {
@@ -126,15 +77,38 @@ int wait_for(pid_t child, const std::string& program) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// Returns all that was written to a file without a name.
-std::string content_of(int fd) {
-  std::string text;
-  std::array<char, 4096> part{};
-  ssize_t n = 0;
-  while ((n = ::pread(fd, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0) {
-    text.append(part.data(), static_cast<std::size_t>(n));
+/// Returns a file in memory. Unlike a pipe it never fills up, whichever end is read or written
+/// first, and a program that does not read its input does no harm.
+UniqueFd nameless_file(const std::string& program, std::string_view content) {
+  UniqueFd file(::memfd_create("moesaic", MFD_CLOEXEC));
+  if (!file) fail_errno(program, "cannot keep what it reads and prints");
+  write_all(file.get(), std::as_bytes(std::span(content)), program);
+  ::lseek(file.get(), 0, SEEK_SET);
+  return file;
+}
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+double of_machine() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? static_cast<double>(pages) * static_cast<double>(size) : kNoLimit;
+}
+
+/// Returns the container's memory limit in bytes. "max", which is not a number, means no limit.
+double of_container() {
+  double min = kNoLimit;
+  for (const char* file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream in(file);
+    if (double bytes = 0.0; in >> bytes && bytes > 0.0) min = std::min(min, bytes);
   }
-  return text;
+  return min;
+}
+
+double of_shell() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kNoLimit;
+  return static_cast<double>(limit.rlim_cur);
 }
 
 }  // namespace
@@ -143,24 +117,12 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment, const std::filesystem::path& folder,
                    std::string* said) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno(argv[0], "cannot make a pipe");
-  UniqueFd reading(ends[0]);
-  UniqueFd writing(ends[1]);
-  // A file, since a program that waits for its output to be read would not read its input.
-  const UniqueFd kept(said == nullptr ? -1 : ::memfd_create(argv[0].c_str(), MFD_CLOEXEC));
-  if (said != nullptr && kept.get() < 0) fail_errno(argv[0], "cannot keep what it prints");
-  pid_t child = 0;
-  {
-    const BlockedSigpipe blocked;
-    child = spawn(argv, environment_with(environment), folder, reading.get(),
-                  said == nullptr ? STDERR_FILENO : kept.get(), blocked.former());
-    reading.reset();
-    feed(writing.get(), input);
-  }
-  writing.reset();  // Closing signals the end of the input.
+  const UniqueFd given = nameless_file(argv[0], input);
+  const UniqueFd kept = said == nullptr ? UniqueFd() : nameless_file(argv[0], "");
+  const pid_t child = spawn(argv, environment_with(environment), folder, given.get(),
+                            said == nullptr ? STDERR_FILENO : kept.get());
   const int status = wait_for(child, argv[0]);
-  if (said != nullptr) *said = content_of(kept.get());
+  if (said != nullptr) *said = read_text(fmt::format("/proc/self/fd/{}", kept.get()));
   return status;
 }
 
@@ -186,6 +148,30 @@ std::string shell_quoted(std::string_view word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return quoted + "'";
+}
+
+double memory_limit() {
+  return std::min({of_machine(), of_container(), of_shell()});
+}
+
+double resident_memory() {
+  std::ifstream in("/proc/self/statm");
+  double size = 0.0, resident = 0.0;
+  in >> size >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+void release_freed_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
+
+void check_memory(double bytes, const std::string& what, const std::string& where) {
+  const double limit = memory_limit();
+  if (bytes <= limit) return;
+  fail_usage("{}: {} needs {} of memory, this machine has {}", where, what, bytes_text(bytes),
+             bytes_text(limit));
 }
 
 }  // namespace moesaic

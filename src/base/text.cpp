@@ -48,6 +48,13 @@ bool is_control(std::string_view character) {
   return std::find(std::begin(kInvisible), std::end(kInvisible), character) != std::end(kInvisible);
 }
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
 }  // namespace
 
 std::optional<size_t> find_invalid_utf8(std::string_view text) {
@@ -135,6 +142,14 @@ std::vector<std::string> numbered(const std::string& prefix, int64_t count) {
   std::vector<std::string> names;
   for (int64_t i = 1; i <= count; ++i) names.push_back(prefix + std::to_string(i));
   return names;
+}
+
+std::string csv_line(const std::vector<std::string>& fields) {
+  std::string line;
+  for (const std::string& field : fields) {
+    line += (&field == &fields.front() ? "" : ",") + csv_field(field);
+  }
+  return line + "\n";
 }
 
 std::string count_text(int64_t count, std::string_view noun) {

@@ -88,12 +88,10 @@ Json parsed(const Texts& texts, const std::string& name, const fs::path& from) {
   const auto text = texts.find(name);
   if (text == texts.end()) return {};
   const Value value = parse_stored(text->second, part_of_export(from, name), kMaxListBytes);
-  try {
+  as_stored([&] {
     name == "labels" ? void(value.items(name)) : void(value.members(name));
     if (name == "preprocess") value.at("input_size");
-  } catch (const Error& error) {
-    fail("{}", error.what());  // Not what its user can have got wrong.
-  }
+  });
   return value.to_json();
 }
 

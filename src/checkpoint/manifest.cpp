@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
@@ -70,14 +70,6 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
   check_tensors(manifest, folder, kOptimizerFile, false);
 }
 
-/// Reads a number that is the whole text.
-std::optional<int64_t> whole_number(std::string_view text) {
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
-}
-
 }  // namespace
 
 FileContent content_of(const fs::path& path) {
@@ -110,15 +102,13 @@ Manifest read_manifest(const fs::path& folder) {
         fmt::format("{}: no {}: it is no checkpoint, or one that was not written to its end",
                     folder.string(), kManifestFile));
   }
-  try {
+  return as_stored([&] {
     const Value root = read_stored(path);
     check_version(root);
     Manifest manifest = parse<Manifest>(root);
     check_names(manifest, folder, path);
     return manifest;
-  } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
-  }
+  });
 }
 
 void check_file(const fs::path& folder, const std::string& name, const FileContent& entry,
@@ -179,8 +169,8 @@ std::string slice_name(const TensorSlice& slice) {
 std::optional<TensorSlice> parse_slice(std::string_view name) {
   const size_t open = name.rfind('['), colon = name.rfind(':');
   if (!name.ends_with(']') || open == name.npos || colon == name.npos || colon < open) return {};
-  const auto first = whole_number(name.substr(open + 1, colon - open - 1));
-  const auto end = whole_number(name.substr(colon + 1, name.size() - colon - 2));
+  const auto first = parsed_number<int64_t>(name.substr(open + 1, colon - open - 1));
+  const auto end = parsed_number<int64_t>(name.substr(colon + 1, name.size() - colon - 2));
   if (!first || !end || *first < 0 || *end <= *first) return {};
   TensorSlice slice{std::string(name.substr(0, open)), *first, *end};
   // A slice has one name, so "w[00:2]" is not another one of w[0:2].
@@ -192,11 +182,8 @@ std::string text_of(const WrittenPart& part) {
 }
 
 WrittenPart part_of(const std::string& text) {
-  try {
-    return parse<WrittenPart>(parse_stored(text, "a part of a checkpoint"));
-  } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
-  }
+  return as_stored(
+      [&] { return parse<WrittenPart>(parse_stored(text, "a part of a checkpoint")); });
 }
 
 }  // namespace moesaic

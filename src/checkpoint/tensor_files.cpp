@@ -47,17 +47,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFileSuffix = ".safetensors";
 constexpr const char* kIndexSuffix = ".safetensors.index.json";
 
-/// An entry that is a slice, with its place in the whole.
-struct SlicedPiece {
-  TensorSlice slice;
-  TensorPiece piece;
-};
-
-struct Found {
-  std::vector<TensorPiece> whole;  ///< At most one, since names differ.
-  std::vector<SlicedPiece> slices;
-};
-
 std::string name_of(const fs::path& path) {
   return path.filename().string();
 }
@@ -72,30 +61,32 @@ bool alike(const safetensors::Entry& a, const safetensors::Entry& b) {
          std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
 }
 
-void check_rows(const SlicedPiece& sliced) {
-  const auto& [slice, piece] = sliced;
+void check_rows(const TensorSlice& slice, const TensorPiece& piece) {
   const std::vector<int64_t>& shape = piece.entry.shape;
   if (!shape.empty() && shape[0] == slice.end - slice.first) return;
   fail("{}: tensor {}: its name says {} rows, it is {}", piece.path.string(),
        printable(piece.entry.name), slice.end - slice.first, form_of(piece));
 }
 
+/// Pieces of one tensor: by their first rows those that are slices, and the one that is whole.
+struct Pieces {
+  std::multimap<int64_t, TensorPiece> slices;
+  std::optional<TensorPiece> whole;
+};
+
 /// Makes one tensor of slices. `from` is what lists their files.
-StoredTensor joined(const std::string& name, std::vector<SlicedPiece> slices,
+StoredTensor joined(const std::string& name, std::multimap<int64_t, TensorPiece> slices,
                     const fs::path& from) {
-  std::sort(slices.begin(), slices.end(),
-            [](const auto& a, const auto& b) { return a.slice.first < b.slice.first; });
-  const TensorPiece& model = slices.front().piece;
+  const TensorPiece& model = slices.begin()->second;
   StoredTensor tensor{name, model.entry.dtype, model.entry.shape, {}};
   int64_t end = 0;
-  for (SlicedPiece& sliced : slices) {
-    check_rows(sliced);
-    const auto& [slice, piece] = sliced;
-    if (slice.first != end) {
-      const bool gap = slice.first > end;
+  for (auto& [first, piece] : slices) {
+    const TensorSlice slice = parse_slice(piece.entry.name).value();
+    check_rows(slice, piece);
+    if (first != end) {
       fail("{}: slices of tensor {} {}: after row {} comes {} in '{}'", from.string(),
-           printable(name), gap ? "leave a gap" : "overlap", end, printable(piece.entry.name),
-           name_of(piece.path));
+           printable(name), first > end ? "leave a gap" : "overlap", end,
+           printable(piece.entry.name), name_of(piece.path));
     }
     if (!tensor.pieces.empty() && !alike(piece.entry, tensor.pieces.front().entry)) {
       fail("{}: slices of tensor {} differ: '{}' has {}, '{}' has {}", from.string(),
@@ -103,7 +94,7 @@ StoredTensor joined(const std::string& name, std::vector<SlicedPiece> slices,
            name_of(piece.path), form_of(piece));
     }
     end = slice.end;
-    tensor.pieces.push_back(std::move(sliced.piece));
+    tensor.pieces.push_back(std::move(piece));
   }
   tensor.shape[0] = end;
   return tensor;
@@ -111,23 +102,23 @@ StoredTensor joined(const std::string& name, std::vector<SlicedPiece> slices,
 
 /// Returns all tensors, by name. Names of the pieces differ.
 std::vector<StoredTensor> joined(std::vector<TensorPiece> pieces, const fs::path& from) {
-  std::map<std::string, Found> found;
+  std::map<std::string, Pieces> found;
   for (TensorPiece& piece : pieces) {
-    if (auto slice = parse_slice(piece.entry.name)) {
-      found[slice->name].slices.push_back({std::move(*slice), std::move(piece)});
+    if (const auto slice = parse_slice(piece.entry.name)) {
+      found[slice->name].slices.emplace(slice->first, std::move(piece));
     } else {
-      found[piece.entry.name].whole.push_back(std::move(piece));
+      found[piece.entry.name].whole = std::move(piece);
     }
   }
   std::vector<StoredTensor> tensors;
   for (auto& [name, item] : found) {
-    if (item.whole.empty()) {
+    if (!item.whole) {
       tensors.push_back(joined(name, std::move(item.slices), from));
       continue;
     }
-    TensorPiece& whole = item.whole.front();
+    TensorPiece& whole = *item.whole;
     if (!item.slices.empty()) {
-      const TensorPiece& slice = item.slices.front().piece;
+      const TensorPiece& slice = item.slices.begin()->second;
       fail("{}: tensor {} is whole in '{}' and as {} in '{}'", from.string(), printable(name),
            name_of(whole.path), printable(slice.entry.name), name_of(slice.path));
     }
@@ -213,12 +204,8 @@ fs::path tensors_path(const fs::path& folder, const std::string& file) {
 }
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  TensorIndex index;
-  try {
-    index = parse<TensorIndex>(read_stored(path, kMaxListBytes));
-  } catch (const Error& error) {
-    throw Error(ErrorKind::failure, error.what());  // Not written by users: it is damaged.
-  }
+  TensorIndex index =
+      as_stored([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
   for (const auto& [tensor, file] : index.weight_map) {
     if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
     fail("{}: {} is no name of a {} file beside it", path.string(), printable(file), kFileSuffix);

@@ -3,17 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
+
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
 
 const Value* item_of(const Value& list, std::string_view name) {
-  size_t index = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-  const bool number = error == std::errc() && end == name.data() + name.size();
-  return number && index < list.items().size() ? &list.items()[index] : nullptr;
+  const auto index = parsed_number<size_t>(name);
+  return index && *index < list.items().size() ? &list.items()[*index] : nullptr;
 }
 
 const Value::Member* member_of(const Value& object, std::string_view name) {

@@ -1,14 +1,266 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/schema.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <span>
+#include <utility>
 
+#include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
+
+namespace moesaic {
+namespace {
+
+const char* unit_name(Interval::Unit unit) {
+  return unit == Interval::Unit::steps ? "step" : "epoch";
+}
+
+/// Says once of each place, however often it is read, that a bare number there means epochs.
+void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  if (!said.insert(where).second) return;
+  log_warning(
+      "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
+      "\"{}\", or \"{}\" if steps are meant",
+      where, path, interval.count, to_text(interval), to_text(interval),
+      to_text(Interval::of_steps(interval.count)));
+}
+
+template <class T>
+void take(std::optional<T>& mine, const std::optional<T>& other) {
+  if (other) mine = other;
+}
+
+[[noreturn]] void refuse(double number, const Value& value, std::string_view name,
+                         std::string_view wanted) {
+  fail_usage("{}: '{}' must be {}, found {}", value.where(), name, wanted, number);
+}
+
+using Parts = std::span<const std::string>;
+
+bool stands_for_any(const std::string& part) {
+  return part == "N" || part == "<name>";
+}
+
+bool is_number(const std::string& part) {
+  return !part.empty() && std::all_of(part.begin(), part.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+/// Returns whether `path` leads to the setting or to a group of it. The number of an item may be
+/// left out; with `named` it may also be a name, behind which more has to follow.
+bool leads_to(Parts path, Parts key, bool named) {
+  if (path.empty()) return true;
+  if (key.empty()) return false;
+  if (!stands_for_any(key.front())) {
+    return path.front() == key.front() && leads_to(path.subspan(1), key.subspan(1), named);
+  }
+  const bool item = path.front() == key.front() || is_number(path.front());
+  if (item || (named && path.size() > 1)) {
+    if (leads_to(path.subspan(1), key.subspan(1), named)) return true;
+  }
+  return leads_to(path, key.subspan(1), named);
+}
+
+std::string without_items(const std::vector<std::string>& key) {
+  std::string text;
+  for (const std::string& part : key) {
+    if (!stands_for_any(part)) text = config_detail::join_path(text, part);
+  }
+  return text;
+}
+
+std::string details(const config_detail::HelpRow& row) {
+  std::string text = row.type;
+  // The settings of an object have lines of their own, which tell their defaults.
+  const std::string preset = row.preset.starts_with("{\"") ? "an object" : row.preset;
+  text += preset == "required" ? ", required" : fmt::format(", {} by default", preset);
+  return row.allowed.empty() ? text : fmt::format("{}; {}", text, row.allowed);
+}
+
+/// Returns the words that fit in so many columns.
+std::string start_of(const std::string& text, size_t columns) {
+  if (count_characters(text) <= columns) return text;
+  std::string start = wrapped(text, columns - 4, "");
+  start.resize(start.find('\n'));
+  return start + " ...";
+}
+
+constexpr size_t kColumns = 100;
+
+/// Returns the rows of short help: none of a list within a list.
+HelpRows common_rows(const HelpRows& rows) {
+  HelpRows found;
+  for (const config_detail::HelpRow& row : rows) {
+    const bool nested = row.key.find(".N.") != row.key.rfind(".N.");
+    if (row.common && !nested) found.push_back(row);
+  }
+  return found;
+}
+
+}  // namespace
+
+bool Interval::completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
+                            int64_t steps_per_epoch) const {
+  if (count == 0) return false;
+  const bool epochs = unit == Unit::epochs;
+  const auto each = checked_mul(static_cast<uint64_t>(count),
+                                static_cast<uint64_t>(epochs ? steps_per_epoch : 1));
+  if (!each || *each == 0 || *each > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return false;
+  }
+  const auto every = static_cast<int64_t>(*each);
+  const int64_t now = epochs ? phase_step : run_step;
+  return (now - steps) / every != now / every;
+}
+
+std::string to_text(const Interval& interval) {
+  return count_text(interval.count, unit_name(interval.unit));
+}
+
+void Rules::add(const Rules& other) {
+  is_required = is_required || other.is_required;
+  is_filled = is_filled || other.is_filled;
+  is_common = is_common || other.is_common;
+  if (!other.choices.empty()) choices = other.choices;
+  take(above, other.above);
+  take(at_least, other.at_least);
+  take(below, other.below);
+  take(at_most, other.at_most);
+}
+
+std::string Rules::text() const {
+  if (!choices.empty()) return fmt::format("{}", fmt::join(choices, " | "));
+  if (at_least && at_most) return fmt::format("{} to {}", *at_least, *at_most);
+  std::vector<std::string> parts;
+  if (above) parts.push_back(fmt::format("above {}", *above));
+  if (at_least) parts.push_back(fmt::format("at least {}", *at_least));
+  if (below) parts.push_back(fmt::format("below {}", *below));
+  if (at_most) parts.push_back(fmt::format("at most {}", *at_most));
+  if (is_filled) parts.push_back("not empty");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void Rules::check(double number, const Value& value, std::string_view name) const {
+  if (at_least && at_most && (number < *at_least || number > *at_most)) {
+    refuse(number, value, name, fmt::format("between {} and {}", *at_least, *at_most));
+  }
+  if (above && !(number > *above)) refuse(number, value, name, fmt::format("above {}", *above));
+  if (at_least && !(number >= *at_least)) {
+    refuse(number, value, name, fmt::format("at least {}", *at_least));
+  }
+  if (below && !(number < *below)) refuse(number, value, name, fmt::format("below {}", *below));
+  if (at_most && !(number <= *at_most)) {
+    refuse(number, value, name, fmt::format("at most {}", *at_most));
+  }
+}
+
+void Rules::check(const std::string& string, const Value& value, std::string_view name) const {
+  check_filled(!string.empty(), value, name);
+  if (choices.empty()) return;
+  for (const std::string& choice : choices) {
+    if (choice == string) return;
+  }
+  fail_usage("{}: '{}' cannot be {}; {}", value.where(), name, value.described(),
+             did_you_mean(string, choices));
+}
+
+void Rules::check_filled(bool filled, const Value& value, std::string_view name) const {
+  if (is_filled && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
+}
+
+Rules one_of(std::vector<std::string> choices) {
+  return {.choices = std::move(choices)};
+}
+
+Rules above(double limit) {
+  return {.above = limit};
+}
+
+Rules at_least(double limit) {
+  return {.at_least = limit};
+}
+
+Rules below(double limit) {
+  return {.below = limit};
+}
+
+Rules at_most(double limit) {
+  return {.at_most = limit};
+}
+
+Rules between(double low, double high) {
+  return {.at_least = low, .at_most = high};
+}
+
+HelpRows rows_about(const HelpRows& rows, const std::string& path) {
+  const std::vector<std::string> parts = split(path, '.');
+  std::vector<std::string> known;
+  for (const bool named : {false, true}) {
+    HelpRows found;
+    for (const config_detail::HelpRow& row : rows) {
+      const std::vector<std::string> key = split(row.key, '.');
+      if (leads_to(parts, key, named)) found.push_back(row);
+      for (size_t n = 1; n <= key.size(); ++n) {
+        known.push_back(without_items({key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
+      }
+    }
+    if (!found.empty()) return found;
+  }
+  // A part of a key alone, a setting or a group of them, or else a word: "threads".
+  for (const bool words : {false, true}) {
+    if (words && nearest(path, known)) break;
+    HelpRows found;
+    for (const config_detail::HelpRow& row : rows) {
+      std::string key = "." + without_items(split(row.key, '.')) + ".";
+      if (words) std::replace(key.begin(), key.end(), '_', '.');
+      if (key.find("." + path + ".") != std::string::npos) found.push_back(row);
+    }
+    if (!found.empty()) return found;
+  }
+  fail_usage("no setting '{}'; {}", one_line(path), did_you_mean(path, known));
+}
+
+std::string help_text(const HelpRows& rows) {
+  std::string text;
+  for (const config_detail::HelpRow& row : rows) {
+    const std::string head = row.key + "  ", indent = "    ";
+    const size_t room = kColumns - indent.size();
+    text += wrapped(head + details(row), room, indent) + "\n";
+    if (!row.meaning.empty()) text += indent + wrapped(row.meaning, room, indent) + "\n";
+  }
+  return text;
+}
+
+std::string common_help(const HelpRows& rows) {
+  const HelpRows shown = common_rows(rows);
+  size_t key = 0, preset = 0;
+  for (const config_detail::HelpRow& row : shown) {
+    key = std::max(key, count_characters(row.key));
+    preset = std::max(preset, count_characters(row.preset));
+  }
+  std::string text;
+  for (const config_detail::HelpRow& row : shown) {
+    const std::string line = fmt::format("  {:<{}}  {:<{}}  ", row.key, key, row.preset, preset);
+    text += line + start_of(row.meaning, kColumns - count_characters(line)) + "\n";
+  }
+  return text;
+}
+
+}  // namespace moesaic
 
 namespace moesaic::config_detail {
 namespace {
@@ -104,6 +356,41 @@ nlohmann::ordered_json write_sides(const Sides& sides) {
 nlohmann::ordered_json write_number(double number) {
   if (!std::isfinite(number)) fail_usage("a setting holds {}, which is no JSON number", number);
   return number;
+}
+
+Interval read_interval(const Value& value, const std::string& path, const Rules& rules,
+                       Interval::Unit plain) {
+  Interval interval{0, plain, plain};
+  if (value.kind() != Value::Kind::string) {
+    interval.count = value.as_int(path);
+  } else {
+    const std::string& text = value.as_string();
+    const size_t space = text.find(' ');
+    const std::string number = text.substr(0, space);
+    const std::string unit = space == std::string::npos ? "" : text.substr(space + 1);
+    const bool steps = unit == "step" || unit == "steps";
+    const bool digits = !number.empty() && number.size() <= 15 &&
+                        number.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || (!steps && unit != "epoch" && unit != "epochs")) {
+      fail_usage(
+          "{}: '{}' must be a text such as \"20 steps\" or \"1 epoch\", or a number of steps, "
+          "found {}",
+          value.where(), path, value.described());
+    }
+    interval.count = std::stoll(number);
+    interval.unit = steps ? Interval::Unit::steps : Interval::Unit::epochs;
+  }
+  rules.check(static_cast<double>(interval.count), value, path);
+  if (interval.count == 0) return {0, plain, plain};
+  const bool bare = value.kind() != Value::Kind::string;
+  if (bare && plain == Interval::Unit::epochs) warn_of_epochs(interval, value.where(), path);
+  return interval;
+}
+
+nlohmann::ordered_json write_interval(const Interval& interval) {
+  const bool bare = interval.unit == Interval::Unit::steps && interval.plain == interval.unit;
+  if (bare || interval.count == 0) return interval.count;
+  return to_text(interval);
 }
 
 }  // namespace moesaic::config_detail

@@ -118,7 +118,6 @@ Value::Value(Origin origin, std::nullptr_t) : content_(nullptr), origin_(std::mo
 Value::Value(Origin origin, bool boolean) : content_(boolean), origin_(std::move(origin)) {}
 Value::Value(Origin origin, int64_t integer) : content_(integer), origin_(std::move(origin)) {}
 
-
 Value::Value(Origin origin, uint64_t integer) : content_(integer), origin_(std::move(origin)) {
   constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (integer <= kLargest) content_ = static_cast<int64_t>(integer);

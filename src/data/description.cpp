@@ -10,7 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/format.h"

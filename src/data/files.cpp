@@ -17,7 +17,6 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/image_walk.h"

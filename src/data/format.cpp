@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "formats/checks.h"
-#include "moesaic/base/memory.h"
+#include "moesaic/base/process.h"
 
 namespace moesaic {
 

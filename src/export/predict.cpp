@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/base/csv.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"

@@ -26,11 +26,11 @@ namespace fs = std::filesystem;
 namespace moesaic {
 namespace {
 
-template <auto Free>
-struct FreeArchive {
-  void operator()(archive* open) const { Free(open); }
-};
-using ArchiveReader = std::unique_ptr<archive, FreeArchive<archive_read_free>>;
+using ArchiveReader = std::unique_ptr<archive, int (*)(archive*)>;
+
+ArchiveReader new_reader() {
+  return {archive_read_new(), &archive_read_free};
+}
 
 std::string last_reason(archive* open) {
   const char* text = archive_error_string(open);
@@ -66,7 +66,7 @@ std::string entry_refusal(archive_entry* entry, const std::string& name) {
 constexpr size_t kBlockBytes = size_t{1} << 16;
 
 ArchiveReader open_archive(const fs::path& path) {
-  ArchiveReader open(archive_read_new());
+  ArchiveReader open = new_reader();
   if (open == nullptr) fail("{}: cannot unpack: out of memory", path.string());
   archive_read_support_filter_gzip(open.get());
   archive_read_support_filter_bzip2(open.get());
@@ -193,7 +193,7 @@ void refuse_compressed(const fs::path& path) {
 /// Lists the members of one archive.
 class TarIndexing {
  public:
-  explicit TarIndexing(const fs::path& path) : path_(path), open_(archive_read_new()) {
+  explicit TarIndexing(const fs::path& path) : path_(path), open_(new_reader()) {
     if (open_ == nullptr) fail("{}: cannot be read: out of memory", path.string());
     std::error_code error;
     const uintmax_t bytes = fs::file_size(path, error);
@@ -276,47 +276,37 @@ TarIndex index_tar(const fs::path& path) {
   return TarIndexing(path).run();
 }
 
-struct TarWriter::State {
-  fs::path path;
-  UniqueFd fd;
-  std::unique_ptr<archive, FreeArchive<archive_write_free>> open;
-  std::unique_ptr<archive_entry, decltype(&archive_entry_free)> entry{archive_entry_new(),
-                                                                      &archive_entry_free};
-
-  void check(la_ssize_t result) const {
-    if (result >= ARCHIVE_OK || result == ARCHIVE_WARN) return;
-    const int error = archive_errno(open.get());
-    fail("{}: cannot be written: {}", without_staging(path).string(),
-         error > 0 ? std::strerror(error) : last_reason(open.get()));
-  }
-};
-
-TarWriter::TarWriter(const fs::path& path) : state_(std::make_unique<State>()) {
-  state_->path = path;
-  state_->fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
-  state_->open.reset(archive_write_new());
-  if (state_->open == nullptr || state_->entry == nullptr) fail("{}: out of memory", path.string());
-  archive* const open = state_->open.get();
-  state_->check(archive_write_set_format_pax_restricted(open));
-  state_->check(archive_write_open_fd(open, state_->fd.get()));
+TarWriter::TarWriter(const fs::path& path)
+    : path_(path),
+      fd_(open_file(path, O_WRONLY | O_CREAT | O_EXCL)),
+      open_(archive_write_new(), &archive_write_free),
+      entry_(archive_entry_new(), &archive_entry_free) {
+  if (open_ == nullptr || entry_ == nullptr) fail("{}: out of memory", path.string());
+  check(archive_write_set_format_pax_restricted(open_.get()));
+  check(archive_write_open_fd(open_.get(), fd_.get()));
 }
 
-TarWriter::~TarWriter() = default;
+void TarWriter::check(int64_t result) const {
+  if (result >= ARCHIVE_OK || result == ARCHIVE_WARN) return;
+  const int error = archive_errno(open_.get());
+  fail("{}: cannot be written: {}", without_staging(path_).string(),
+       error > 0 ? std::strerror(error) : last_reason(open_.get()));
+}
 
 void TarWriter::add(const std::string& name, std::span<const std::byte> bytes) {
-  archive_entry* const entry = archive_entry_clear(state_->entry.get());
+  archive_entry* const entry = archive_entry_clear(entry_.get());
   archive_entry_set_pathname(entry, name.c_str());
   archive_entry_set_filetype(entry, AE_IFREG);
   archive_entry_set_perm(entry, 0644);
   archive_entry_set_mtime(entry, 0, 0);
   archive_entry_set_size(entry, static_cast<int64_t>(bytes.size()));
-  state_->check(archive_write_header(state_->open.get(), entry));
-  state_->check(archive_write_data(state_->open.get(), bytes.data(), bytes.size()));
+  check(archive_write_header(open_.get(), entry));
+  check(archive_write_data(open_.get(), bytes.data(), bytes.size()));
 }
 
 void TarWriter::close() {
-  state_->check(archive_write_close(state_->open.get()));
-  sync_fd(state_->fd.get(), state_->path);
+  check(archive_write_close(open_.get()));
+  sync_fd(fd_.get(), path_);
 }
 
 }  // namespace moesaic

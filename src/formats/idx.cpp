@@ -43,14 +43,13 @@ Header read_header(UnpackedReader& reader, const std::string& name) {
     fail("{}: expected an IDX rank from 1 to {}, found {}", name, kMaxRank, magic[3]);
   }
   Header header;
-  std::optional<uint64_t> count = 1;
   for (int i = 0; i < magic[3]; ++i) {
     std::array<uint8_t, 4> b{};
     read_exactly(reader, b, name);
     const uint32_t size = uint32_t{b[0]} << 24 | uint32_t{b[1]} << 16 | uint32_t{b[2]} << 8 | b[3];
     header.shape.push_back(size);
-    count = count ? checked_mul(*count, size) : count;
   }
+  const auto count = checked_product(1, header.shape);
   if (count) header.file_bytes = checked_add(*count, 4 + 4 * header.shape.size());
   return header;
 }

@@ -6,11 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "decoders.h"
@@ -84,25 +82,15 @@ void check_pixels(const PixelView& image) {
   }
 }
 
-/// Memory that libjpeg-turbo allocated.
-struct FreeJpeg {
-  void operator()(unsigned char* bytes) const { tjFree(bytes); }
-};
-struct DestroyCompressor {
-  void operator()(void* handle) const { tjDestroy(handle); }
-};
-
 }  // namespace
 
 int64_t max_image_pixels() {
   const char* const set = std::getenv("MOESAIC_MAX_PIXELS");
   if (set == nullptr) return kMaxImagePixels;
-  const std::string_view text(set);
-  int64_t max = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), max);
-  if (error == std::errc() && end == text.data() + text.size() && max >= 1) return max;
+  const auto max = parsed_number<int64_t>(set);
+  if (max && *max >= 1) return *max;
   fail_usage("MOESAIC_MAX_PIXELS must be a number of pixels, e.g. {}, found '{}'", kMaxImagePixels,
-             text);
+             set);
 }
 
 ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright) : decoder_(open(file)) {
@@ -152,7 +140,7 @@ RgbImage decode_image(std::span<const uint8_t> file, bool upright) {
 
 std::string encode_jpeg(const PixelView& image, int quality) {
   check_pixels(image);
-  const std::unique_ptr<void, DestroyCompressor> handle(tjInitCompress());
+  const std::unique_ptr<void, int (*)(void*)> handle(tjInitCompress(), &tjDestroy);
   if (handle == nullptr) fail("out of memory");
   const bool grey = image.channels == 1;
   unsigned char* raw = nullptr;
@@ -161,7 +149,7 @@ std::string encode_jpeg(const PixelView& image, int quality) {
       tjCompress2(handle.get(), image.pixels.data(), static_cast<int>(image.width), 0,
                   static_cast<int>(image.height), grey ? TJPF_GRAY : TJPF_RGB, &raw, &size,
                   grey ? TJSAMP_GRAY : TJSAMP_420, quality, TJFLAG_ACCURATEDCT);
-  const std::unique_ptr<unsigned char, FreeJpeg> bytes(raw);
+  const std::unique_ptr<unsigned char, void (*)(unsigned char*)> bytes(raw, &tjFree);
   if (result != 0) fail("cannot be encoded: {}", one_line(tjGetErrorStr2(handle.get())));
   return {bytes.get(), bytes.get() + size};
 }

@@ -14,10 +14,6 @@ namespace {
 
 constexpr int kDecodeFlags = TJFLAG_LIMITSCANS;
 
-struct DestroyDecompressor {
-  void operator()(void* handle) const { tjDestroy(handle); }
-};
-
 /// Returns the light that white paper reflects through two inks of transmittances `c` and `k`.
 uint8_t through(uint8_t c, uint8_t k) {
   return static_cast<uint8_t>((static_cast<unsigned>(c) * k + 127) / 255);
@@ -90,7 +86,8 @@ bool has_all_scans(Span file) {
 
 class Decoder final : public FormatDecoder {
  public:
-  explicit Decoder(std::span<const uint8_t> file) : bytes_(file), handle_(tjInitDecompress()) {
+  explicit Decoder(std::span<const uint8_t> file)
+      : bytes_(file), handle_(tjInitDecompress(), &tjDestroy) {
     reduces = true;
     if (handle_ == nullptr) fail("out of memory");
     read_header();
@@ -170,7 +167,7 @@ class Decoder final : public FormatDecoder {
   }
 
   std::span<const uint8_t> bytes_;
-  std::unique_ptr<void, DestroyDecompressor> handle_;
+  std::unique_ptr<void, int (*)(void*)> handle_;
   int colours_ = 0;
   std::vector<uint8_t> cmyk_;
 };

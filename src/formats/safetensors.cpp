@@ -233,15 +233,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Returns the size of a tensor in bytes; nullopt on overflow. Dimensions must not be negative.
-std::optional<uint64_t> byte_count(const std::vector<int64_t>& shape, std::size_t element) {
-  std::optional<uint64_t> bytes = element;
-  for (const int64_t n : shape) {
-    bytes = bytes ? checked_mul(*bytes, static_cast<uint64_t>(n)) : bytes;
-  }
-  return bytes;
-}
-
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
   if (bytes.size() < kLengthBytes) {
     fail("{}: not a safetensors file: expected at least {} bytes, found {}", file, kLengthBytes,
@@ -274,7 +265,7 @@ void check_entry(const Entry& entry, const std::string& file) {
     fail("{}: tensor {}: data_offsets run backwards, from {} to {}", file, name, entry.begin,
          entry.end);
   }
-  const auto bytes = byte_count(entry.shape, *element);
+  const auto bytes = checked_product(*element, entry.shape);
   if (!bytes || *bytes != entry.end - entry.begin) {
     fail("{}: tensor {}: {} of shape {} needs {} bytes, its data_offsets give {}", file, name,
          entry.dtype, shape_text(entry.shape), bytes ? std::to_string(*bytes) : "more than 2^64",
@@ -309,7 +300,7 @@ uint64_t checked_size(const Item& item, const std::string& file) {
   for (const int64_t n : item.shape) {
     if (n < 0) fail("{}: tensor {}: negative size in shape {}", file, name, shape_text(item.shape));
   }
-  const auto bytes = byte_count(item.shape, dtype_size(item.dtype));
+  const auto bytes = checked_product(dtype_size(item.dtype), item.shape);
   if (!bytes) {
     fail("{}: tensor {}: {} of shape {} is too large", file, name, item.dtype,
          shape_text(item.shape));

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/memory.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/base/resources.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/meta_device.h"

@@ -13,6 +13,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/posix.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -35,12 +36,9 @@ constexpr Names kOthers[] = {
 };
 
 int64_t number_in(const std::string& name, const std::string& text, int64_t min, int64_t max) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
-    fail_usage("environment: {} must be a number from {} to {}, not '{}'", name, min, max, text);
-  }
-  return value;
+  const auto value = parsed_number<int64_t>(text);
+  if (value && *value >= min && *value <= max) return *value;
+  fail_usage("environment: {} must be a number from {} to {}, not '{}'", name, min, max, text);
 }
 
 std::string required(const Environment& environment, const std::string& name,

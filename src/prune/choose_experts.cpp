@@ -71,8 +71,8 @@ std::vector<RankedGroup> groups_of(const MoEBlock& block) {
 /// Returns the smallest amount that a rule may keep, in its own measure.
 std::string least_text(const KeepRule& rule, int64_t least, int64_t experts) {
   if (!std::holds_alternative<KeepFraction>(rule.amount)) {
-    const auto* count = std::get_if<KeepCount>(&rule.amount);
-    const bool meant_all = count != nullptr && count->count == 1;
+    const auto* count = std::get_if<int64_t>(&rule.amount);
+    const bool meant_all = count != nullptr && *count == 1;
     return fmt::format("keep at least {}{}", least,
                        meant_all ? "; 1 is a count, and 1.0 the fraction that keeps all" : "");
   }

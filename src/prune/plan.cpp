@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <set>
@@ -12,6 +11,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/prune/criteria.h"
@@ -37,7 +37,7 @@ KeepRule parameters_rule(double fraction, const std::string& where) {
 
 KeepRule count_rule(int64_t count, const std::string& where) {
   if (count < 1) fail_usage("{}: at least 1 expert must stay, found {}", where, count);
-  return {KeepCount{count}, where};
+  return {count, where};
 }
 
 KeepRule ids_rule(const Value& list, const std::string& name) {
@@ -52,20 +52,12 @@ KeepRule ids_rule(const Value& list, const std::string& name) {
   }
   if (ids.empty()) fail_usage("{}: at least 1 expert must stay", list.where());
   std::sort(ids.begin(), ids.end());
-  return {KeepIds{std::move(ids)}, list.where()};
+  return {std::move(ids), list.where()};
 }
 
 KeepRule block_rule(const Value& value, const std::string& name) {
   if (value.kind() == Value::Kind::array) return ids_rule(value, name);
   return count_rule(value.as_int(name), value.where());
-}
-
-template <class Number>
-std::optional<Number> whole_number(const std::string& text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 /// Returns the number that text in another notation than ours stands for: "50%", "0,25", "0x2"; ""
@@ -123,14 +115,9 @@ int64_t KeepRule::count(int64_t experts) const {
     const double exact = fraction->fraction * static_cast<double>(experts);
     return std::max<int64_t>(1, std::llround(exact));
   }
-  if (const auto* number = std::get_if<KeepCount>(&amount)) return number->count;
+  if (const auto* number = std::get_if<int64_t>(&amount)) return *number;
   if (ids() != nullptr) return static_cast<int64_t>(ids()->size());
   fail("{}: a bound on parameters has no count of its own", where);
-}
-
-const std::vector<int64_t>* KeepRule::ids() const {
-  const auto* list = std::get_if<KeepIds>(&amount);
-  return list == nullptr ? nullptr : &list->ids;
 }
 
 const double* KeepRule::parameters() const {
@@ -144,8 +131,8 @@ std::vector<std::string> keep_scope_names() {
 
 KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
   const std::string where = fmt::format("{}{}keep '{}'", place, place.empty() ? "" : ": ", text);
-  if (const auto count = whole_number<int64_t>(text)) return count_rule(*count, where);
-  if (const auto fraction = whole_number<double>(text)) return fraction_rule(*fraction, where);
+  if (const auto count = parsed_number<int64_t>(text)) return count_rule(*count, where);
+  if (const auto fraction = parsed_number<double>(text)) return fraction_rule(*fraction, where);
   if (path_exists(text)) return of_blocks(Document::from_file(text).root());
   const std::string meant = number_meant(text);
   fail_usage("{}: neither a fraction like 0.25, nor a count like 4, nor a JSON file that exists{}",
@@ -174,7 +161,7 @@ KeepSpec KeepSpec::from_value(const Value& value) {
 KeepSpec KeepSpec::of_blocks(const Value& object) {
   KeepSpec spec;
   for (const auto& [key, origin, value] : object.members("keep")) {
-    const auto block = whole_number<int64_t>(key);
+    const auto block = parsed_number<int64_t>(key);
     if (!block || *block < 0) {
       fail_usage("{}: '{}' is not the number of a block", origin.text(), key);
     }

@@ -11,8 +11,8 @@
 #include <limits>
 #include <tuple>
 
+#include "moesaic/base/path.h"
 #include "moesaic/base/random.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"

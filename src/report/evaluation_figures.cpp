@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "moesaic/base/csv.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/path.h"

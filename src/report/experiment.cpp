@@ -16,7 +16,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"

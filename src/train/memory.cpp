@@ -11,8 +11,8 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/memory.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/meta_device.h"

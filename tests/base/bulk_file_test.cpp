@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/bulk_file.h"
+#include "moesaic/base/file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

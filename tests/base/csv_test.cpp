@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/csv.h"
+#include "moesaic/base/text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/lookalike.h"
+#include "moesaic/base/nearest.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
-
-#include "moesaic/base/nearest.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/memory.h"
+#include "moesaic/base/process.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/base/resources.h"
+#include "moesaic/base/path.h"
 
 #include <gmock/gmock.h>
 

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <memory>
 
-#include "moesaic/base/memory.h"
+#include "moesaic/base/process.h"
 
 namespace moesaic::bench {
 namespace {

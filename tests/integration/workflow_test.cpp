@@ -13,8 +13,8 @@
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/resources.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
 

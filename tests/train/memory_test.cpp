@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "moesaic/base/resources.h"
+#include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "train/train_fixture.h"

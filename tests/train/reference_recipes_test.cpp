@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/base/resources.h"
+#include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/run_plan.h"

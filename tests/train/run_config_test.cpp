@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "moesaic/base/resources.h"
+#include "moesaic/base/path.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

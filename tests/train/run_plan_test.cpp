@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "moesaic/base/memory.h"
+#include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "train/train_fixture.h"

@@ -7,23 +7,21 @@
 #include <span>
 #include <string>
 
+struct evp_md_ctx_st;  // A type of OpenSSL.
+
 namespace moesaic {
 
 /// Incremental SHA-256 of a byte stream.
 class Sha256 {
  public:
   Sha256();
-  Sha256(Sha256&&) noexcept;
-  Sha256& operator=(Sha256&&) noexcept;
-  ~Sha256();
 
   void update(std::span<const std::byte> bytes);
   /// Returns the digest of all bytes so far as 64 lower-case hex digits; update() may follow.
   std::string hex() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
 std::string sha256_hex(std::span<const std::byte> bytes);

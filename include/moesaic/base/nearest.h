@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suggestions for misspelt names.
+// Suggestions for misspelt names. Names may also differ and look the same: composed and decomposed
+// letters (NFC, NFD), spaces of other kinds, letters of other alphabets, marks without a width.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +11,20 @@
 
 namespace moesaic {
 
+/// Returns whether two different texts may look the same. It is a guess for messages, made without
+/// Unicode's tables: letters beyond ASCII count as alike where only one of both is ASCII or only
+/// one of both is composed, as long as at least half of all letters are equal.
+bool looks_alike(std::string_view a, std::string_view b);
+
+/// Returns the text with every character beyond ASCII as its code point: caf\u{e9}.
+std::string spelled_out(std::string_view text);
+
 /// Returns the Damerau-Levenshtein distance (optimal string alignment): insertions, deletions,
 /// substitutions and transpositions of neighbours cost 1 each; case is ignored.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// Returns the candidate that was probably meant: one that has the name behind a slash ("table1"
-/// and "clusters/table1") or looks the same (base/lookalike.h), else one whose edit_distance is
+/// and "clusters/table1") or looks the same, else one whose edit_distance is
 /// within a third of its length, or else an abbreviation ("learning_rate" and "lr") or a prefix
 /// ("weight" and "weight_decay") of one another. The first candidate wins a tie; std::nullopt if
 /// none is close.

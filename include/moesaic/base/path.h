@@ -52,4 +52,13 @@ bool is_plain_name(std::string_view name);
 /// Returns the plain name that is most like `name`: '-' stands for whatever else is in it.
 std::string plain_name(std::string name);
 
+/// Returns the directory that holds models/, datasets/ and checkpoints/: $MOESAIC_HOME if it is
+/// set, else ../share/moesaic relative to the program's directory (any installation prefix), else
+/// the source tree of this build. Throws Error (usage) if $MOESAIC_HOME does not exist, Error
+/// (failure) if none is found.
+std::filesystem::path resource_root();
+
+/// Returns resource_root() / relative, which need not exist.
+std::filesystem::path resource(std::string_view relative);
+
 }  // namespace moesaic

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace moesaic {
@@ -22,6 +24,16 @@ inline bool starts_character(char c) {
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 /// Returns the text without a byte order mark at its beginning. Whoever reads a text calls this.
 std::string_view without_byte_order_mark(std::string_view text);
+
+/// Returns the number that is the whole of a text in decimal notation, nothing for any other text
+/// and for one that the type cannot hold.
+template <class Number>
+std::optional<Number> parsed_number(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 /// Returns the number of characters (code points) of UTF-8 text.
 size_t count_characters(std::string_view text);
@@ -48,6 +60,9 @@ std::string quoted_names(std::vector<std::string> names);
 
 /// Returns the prefix with each of the numbers 1 to `count`: "expert 1", "expert 2", ...
 std::vector<std::string> numbered(const std::string& prefix, int64_t count);
+
+/// Returns a line of comma-separated values (RFC 4180, with a bare line feed).
+std::string csv_line(const std::vector<std::string>& fields);
 
 /// Returns a number with what it counts, "1 file" or "2 files".
 std::string count_text(int64_t count, std::string_view noun);

@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "moesaic/base/background_task.h"
-#include "moesaic/base/bulk_file.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/nn/module_state.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "moesaic/base/bulk_file.h"
+#include "moesaic/base/file.h"
 #include "moesaic/nn/module_state.h"
 
 namespace moesaic {

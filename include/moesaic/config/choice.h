@@ -9,9 +9,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/registry.h"
-#include "moesaic/config/detail/help.h"
-#include "moesaic/config/detail/reader.h"
-#include "moesaic/config/detail/writer.h"
+#include "moesaic/config/fields.h"
 #include "moesaic/config/problem.h"
 
 namespace moesaic {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "moesaic/base/error.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {
@@ -50,8 +51,18 @@ class Document {
   Value root_;
 };
 
-/// Read a document that a program wrote, without "extends". What is wrong with it is nobody's
-/// usage, so that every Error is a failure.
+/// Returns what `read` does with what a program wrote. What is wrong with that is nobody's usage,
+/// so that every Error is a failure.
+template <class Read>
+auto as_stored(const Read& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::failure, error.what());
+  }
+}
+
+/// Read a document that a program wrote, without "extends", as_stored().
 Value parse_stored(std::string_view text, const std::string& name,
                    uint64_t max_bytes = kMaxDocumentBytes);
 Value read_stored(const std::filesystem::path& path, uint64_t max_bytes = kMaxDocumentBytes);

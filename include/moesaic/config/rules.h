@@ -10,6 +10,29 @@
 
 namespace moesaic {
 
+/// How often something is done. A setting of this type is a text that names the unit, "20 steps" or
+/// "1 epoch", or a bare number of steps.
+struct Interval {
+  enum class Unit { steps, epochs };
+
+  int64_t count = 0;  ///< 0: never.
+  Unit unit = Unit::steps;
+  Unit plain = Unit::steps;  ///< Unit of a bare number: epochs where it was so at first.
+
+  static constexpr Interval of_steps(int64_t count) { return {count, Unit::steps, Unit::steps}; }
+  static constexpr Interval of_epochs(int64_t count) { return {count, Unit::epochs, Unit::epochs}; }
+
+  /// Returns whether one of the last `steps` steps completed an interval: of steps by their number
+  /// in the run, of epochs by that in the phase.
+  bool completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
+                    int64_t steps_per_epoch) const;
+
+  friend constexpr bool operator==(const Interval&, const Interval&) = default;
+};
+
+/// Returns "20 steps".
+std::string to_text(const Interval& interval);
+
 /// Constraints on a setting, and whether short help shows it. Limits and choices apply to every
 /// item of a list, an optional or a map.
 struct Rules {
@@ -34,19 +57,9 @@ struct Rules {
   void check_filled(bool filled, const Value& value, std::string_view name) const;
 };
 
-struct RequiredRule {
-  operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
-};
-struct FilledRule {
-  operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
-};
-struct CommonRule {
-  operator Rules() const;  // NOLINT(google-explicit-constructor): stands among rules
-};
-
-inline constexpr CommonRule common;      // The setting is among those that short help shows.
-inline constexpr RequiredRule required;  // The key must be given.
-inline constexpr FilledRule not_empty;   // A string, list or map must not be empty.
+inline const Rules common{.is_common = true};  // The setting is among those that short help shows.
+inline const Rules required{.is_required = true};  // The key must be given.
+inline const Rules not_empty{.is_filled = true};   // A string, list or map must not be empty.
 Rules one_of(std::vector<std::string> choices);
 Rules above(double limit);               // Requires x > limit.
 Rules at_least(double limit);            // Requires x >= limit.

@@ -22,9 +22,7 @@
 #include <vector>
 
 #include "moesaic/config/choice.h"
-#include "moesaic/config/detail/help.h"
-#include "moesaic/config/detail/reader.h"
-#include "moesaic/config/detail/writer.h"
+#include "moesaic/config/fields.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/config/sides.h"

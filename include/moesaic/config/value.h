@@ -59,8 +59,8 @@ class Value {
   std::string where() const { return origin().text(); }
 
   /// Each throws Error (usage) for another kind: "<where>: '<name>' must be a number, found the
-  /// string "fast"". An integer may be written 1e3 but not 1.5; any integer is also a number. One that
-  /// is large is written as it was read, and read as a number only.
+  /// string "fast"". An integer may be written 1e3 but not 1.5; any integer is also a number. One
+  /// that is large is written as it was read, and read as a number only.
   bool as_bool(std::string_view name = {}) const;
   int64_t as_int(std::string_view name = {}) const;
   double as_double(std::string_view name = {}) const;

@@ -11,6 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/posix.h"
+
+struct archive;  // Types of libarchive.
+struct archive_entry;
+
 namespace moesaic {
 
 struct UnpackLimits {
@@ -58,9 +63,6 @@ class TarWriter {
  public:
   /// Creates the file. Throws Error (failure) if it exists or cannot be created.
   explicit TarWriter(const std::filesystem::path& path);
-  ~TarWriter();
-  TarWriter(const TarWriter&) = delete;
-  TarWriter& operator=(const TarWriter&) = delete;
 
   /// Appends a file. Throws Error (failure), e.g. if the disk is full.
   void add(const std::string& name, std::span<const std::byte> bytes);
@@ -68,8 +70,12 @@ class TarWriter {
   void close();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void check(int64_t result) const;
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::unique_ptr<archive, int (*)(archive*)> open_;
+  std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry_;
 };
 
 }  // namespace moesaic

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "moesaic/base/bulk_file.h"
+#include "moesaic/base/file.h"
 
 namespace moesaic::safetensors {
 

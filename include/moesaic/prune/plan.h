@@ -21,12 +21,6 @@ namespace moesaic {
 struct KeepFraction {
   double fraction = 1.0;  ///< Of a layer's experts, in an ensemble of a member's, in (0, 1].
 };
-struct KeepCount {
-  int64_t count = 0;  ///< Likewise.
-};
-struct KeepIds {
-  std::vector<int64_t> ids;  ///< Expert indices, ascending, counted over all members.
-};
 
 /// A bound on the parameters of the whole network, from which counts follow.
 struct KeepParameters {
@@ -35,14 +29,16 @@ struct KeepParameters {
 
 /// What one layer keeps, or all layers together, and where that was specified (for messages).
 struct KeepRule {
-  std::variant<KeepFraction, KeepCount, KeepIds, KeepParameters> amount;
+  /// Of experts a fraction, a count (likewise of a member's), or indices, ascending, which count
+  /// over all members.
+  std::variant<KeepFraction, int64_t, std::vector<int64_t>, KeepParameters> amount;
   std::string where;
 
   /// Returns the number of experts to keep of `experts`: a fraction is rounded to the nearest
   /// number, halves up, and gives at least 1.
   int64_t count(int64_t experts) const;
   /// Returns the list of experts, or nullptr if the rule is something else.
-  const std::vector<int64_t>* ids() const;
+  const std::vector<int64_t>* ids() const { return std::get_if<std::vector<int64_t>>(&amount); }
   /// Returns the fraction of parameters, or nullptr if the rule is something else.
   const double* parameters() const;
 };

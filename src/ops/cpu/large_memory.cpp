@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "moesaic/base/memory.h"
+#include "moesaic/base/process.h"
 #include "moesaic/ops/memory.h"
 
 namespace moesaic::ops {

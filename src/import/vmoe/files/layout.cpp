@@ -110,13 +110,8 @@ std::size_t dtype_size(std::string_view dtype) {
 std::optional<uint64_t> find_byte_count(const Shape& shape, std::size_t element_size) {
   // An axis of size 0 makes the array empty, however long the other axes are.
   if (std::ranges::find(shape, 0) != shape.end()) return 0;
-  uint64_t bytes = element_size;
-  for (const int64_t n : shape) {
-    const auto product = checked_mul(bytes, static_cast<uint64_t>(n));
-    if (!product || *product > INT64_MAX) return std::nullopt;
-    bytes = *product;
-  }
-  return bytes;
+  const auto bytes = checked_product(element_size, shape);
+  return bytes && *bytes <= INT64_MAX ? bytes : std::nullopt;
 }
 
 uint64_t byte_count(const Entry& entry) {

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "message_pack.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic::vmoe_checkpoint {
 namespace {
@@ -227,15 +227,13 @@ class ShardParser {
 
  private:
   Array& array_of(uint64_t start, std::string_view key) {
-    std::size_t number = 0;
-    const char* const end = key.data() + key.size();
-    const auto [stop, error] = std::from_chars(key.data(), end, number);
+    const auto number = parsed_number<std::size_t>(key);
     const bool canonical = key == "0" || !key.starts_with('0');
-    if (error != std::errc() || stop != end || !canonical) {
+    if (!number || !canonical) {
       input_.refuse(start, "key {} is no array number", printable(key));
     }
-    if (number < arrays_.size()) return arrays_[number];
-    input_.refuse(start, "array number {}, the index has {} arrays", number, arrays_.size());
+    if (*number < arrays_.size()) return arrays_[*number];
+    input_.refuse(start, "array number {}, the index has {} arrays", *number, arrays_.size());
   }
 
   void chunk(Array& array) {

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+// What describe() declares (config/schema.h), read, written and explained: types of settings first,
+// then the visitors of their declarations.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "moesaic/config/problem.h"
+#include "moesaic/config/rules.h"
+#include "moesaic/config/sides.h"
+#include "moesaic/config/value.h"
+
+namespace moesaic::config_detail {
+
+struct AnyFields {
+  template <class T, class... R>
+  void operator()(std::string_view, T&, std::string_view, const R&...) {}
+  template <class Choice, class... R>
+  void choice(std::string_view, Choice&, const std::vector<Choice>&, std::string_view,
+              const R&...) {}
+};
+
+/// A struct with a describe() that argument-dependent lookup finds.
+template <class T>
+concept Described = requires(AnyFields& fields, T& config) {
+  describe(fields, config);
+};
+
+/// A struct whose settings are checked against one another by config_problem().
+template <class T>
+concept Checked = requires(const T& config) {
+  ConfigProblem(config_problem(config));
+};
+
+/// A struct that stores the value it was read from, with its origin.
+template <class T>
+concept Placed = requires(T& config) {
+  config.source = Value();
+};
+
+template <class T>
+struct ListTraits : std::false_type {};
+template <class T>
+struct ListTraits<std::vector<T>> : std::true_type {};
+
+template <class T>
+struct OptionalTraits : std::false_type {};
+template <class T>
+struct OptionalTraits<std::optional<T>> : std::true_type {};
+
+template <class T>
+struct MapTraits : std::false_type {};
+template <class T>
+struct MapTraits<std::map<std::string, T>> : std::true_type {};
+
+template <class T>
+concept List = ListTraits<T>::value;
+template <class T>
+concept Optional = OptionalTraits<T>::value;
+template <class T>
+concept Map = MapTraits<T>::value;
+
+template <class T>
+inline constexpr bool kUnsupported = false;
+
+/// Returns the number as JSON. Throws Error (usage) for NaN and infinity, which JSON does not have.
+nlohmann::ordered_json write_number(double number);
+/// Returns one number if both sides are equal, else [height, width].
+nlohmann::ordered_json write_sides(const Sides& sides);
+
+/// Returns 0, an integer of steps, or a text where a bare number may be read as epochs.
+nlohmann::ordered_json write_interval(const Interval& interval);
+
+template <class T>
+nlohmann::ordered_json write(const T& value);
+
+class FieldWriter {
+ public:
+  template <class T, class... R>
+  void operator()(std::string_view name, T& field, std::string_view, const R&...) {
+    json_[std::string(name)] = write(field);
+  }
+  template <class Choice, class... R>
+  void choice(std::string_view key, Choice& field, const std::vector<Choice>&, std::string_view,
+              const R&...) {
+    json_[std::string(key)] = field.name();
+    field.visit(*this);
+  }
+  nlohmann::ordered_json take() { return std::move(json_); }
+
+ private:
+  nlohmann::ordered_json json_ = nlohmann::ordered_json::object();
+};
+
+template <class T>
+nlohmann::ordered_json write(const T& value) {
+  if constexpr (std::is_same_v<T, Value>) {
+    return value.to_json();
+  } else if constexpr (std::is_same_v<T, double>) {
+    return write_number(value);
+  } else if constexpr (std::is_same_v<T, Sides>) {
+    return write_sides(value);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return write_interval(value);
+  } else if constexpr (List<T>) {
+    auto list = nlohmann::ordered_json::array();
+    for (const auto& item : value) list.push_back(write<typename T::value_type>(item));
+    return list;
+  } else if constexpr (Map<T>) {
+    auto map = nlohmann::ordered_json::object();
+    for (const auto& [key, item] : value) map[key] = write(item);
+    return map;
+  } else if constexpr (Optional<T>) {
+    return value ? write(*value) : nlohmann::ordered_json(nullptr);
+  } else if constexpr (Described<T>) {
+    T copy = value;  // describe() takes a mutable reference.
+    FieldWriter fields;
+    describe(fields, copy);
+    return fields.take();
+  } else {
+    return nlohmann::ordered_json(value);
+  }
+}
+
+std::string join_path(std::string_view path, std::string_view name);
+void check_keys(const Value& object, const std::string& path,
+                const std::vector<std::string>& known);
+[[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
+[[noreturn]] void fail_problem(const Value& object, const std::string& path,
+                               const ConfigProblem& problem);
+/// Returns the name that `object` has under `key`, else the first of `names`. Throws Error (usage)
+/// with the nearest name for one that is not among them.
+std::string chosen_name(const Value& object, const std::string& path, std::string_view key,
+                        const std::vector<std::string>& names);
+
+template <class Choice>
+std::vector<std::string> names_of(const std::vector<Choice>& choices) {
+  std::vector<std::string> names;
+  for (const Choice& choice : choices) names.push_back(choice.name());
+  return names;
+}
+
+/// Returns the one of `choices` that `object` names under `key`, with its defaults.
+template <class Choice>
+Choice chosen(const Value& object, const std::string& path, std::string_view key,
+              const std::vector<Choice>& choices) {
+  const std::string name = chosen_name(object, path, key, names_of(choices));
+  for (const Choice& choice : choices) {
+    if (choice.name() == name) return choice;
+  }
+  return {};
+}
+
+class KeyCollector {
+ public:
+  KeyCollector(const Value& object, const std::string& path) : object_(object), path_(path) {}
+
+  template <class T, class... R>
+  void operator()(std::string_view name, T&, std::string_view, const R&...) {
+    keys_.emplace_back(name);
+  }
+  template <class Choice, class... R>
+  void choice(std::string_view key, Choice&, const std::vector<Choice>& choices, std::string_view,
+              const R&...) {
+    keys_.emplace_back(key);
+    chosen(object_, path_, key, choices).visit(*this);
+  }
+  const std::vector<std::string>& keys() const { return keys_; }
+
+ private:
+  const Value& object_;
+  const std::string& path_;
+  std::vector<std::string> keys_;
+};
+
+template <class T>
+void read(const Value& value, const std::string& path, const Rules& rules, T& out);
+
+template <class T>
+void read_struct(const Value& value, const std::string& path, T& out);
+
+/// Throws Error (usage) unless the value is an object, with the object that a string may stand for
+/// where `keys` has "name".
+void check_object(const Value& value, const std::string& path,
+                  const std::vector<std::string>& keys);
+
+/// Reads Sides from one integer or [height, width].
+Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
+
+/// Reads an Interval from a text such as "20 steps" or from an integer in the unit `plain`, with a
+/// warning where that is epochs.
+Interval read_interval(const Value& value, const std::string& path, const Rules& rules,
+                       Interval::Unit plain);
+
+/// Reads the fields of a struct. A missing group is read as an empty one, since it may contain
+/// required keys.
+class FieldReader {
+ public:
+  FieldReader(const Value& object, const std::string& path) : object_(object), path_(path) {}
+
+  template <class T, class... R>
+  void operator()(std::string_view name, T& field, std::string_view, const R&... rules) {
+    const Rules all = Rules::all(rules...);
+    if (const Value* value = object_.find(name)) {
+      read(*value, join_path(path_, name), all, field);
+    } else if (all.is_required) {
+      fail_missing(object_, path_, name);
+    } else if constexpr (Described<T>) {
+      read_struct(Value(object_.origin(), Value::Object{}), join_path(path_, name), field);
+    }
+  }
+
+  template <class Choice, class... R>
+  void choice(std::string_view key, Choice& field, const std::vector<Choice>& choices,
+              std::string_view, const R&...) {
+    field = chosen(object_, path_, key, choices);
+    field.visit(*this);
+    const ConfigProblem problem = field.problem(object_);
+    if (!problem.empty()) fail_problem(object_, path_, problem);
+  }
+
+ private:
+  const Value& object_;
+  const std::string& path_;
+};
+
+/// Reads a struct. Unknown keys are reported before missing ones, since they may be misspelt ones.
+template <class T>
+void read_struct(const Value& value, const std::string& path, T& out) {
+  KeyCollector keys(value, path);
+  describe(keys, out);
+  check_object(value, path, keys.keys());
+  check_keys(value, path, keys.keys());
+  FieldReader fields(value, path);
+  describe(fields, out);
+  if constexpr (Placed<T>) out.source = value;
+  if constexpr (Checked<T>) {
+    const ConfigProblem problem(config_problem(std::as_const(out)));
+    if (!problem.empty()) fail_problem(value, path, problem);
+  }
+}
+
+template <List T>
+void read_list(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  const Value::Array& items = value.items(path);
+  rules.check_filled(!items.empty(), value, path);
+  out.clear();
+  for (size_t i = 0; i < items.size(); ++i) {
+    typename T::value_type item{};
+    read(items[i], path + "." + std::to_string(i), rules, item);
+    out.push_back(std::move(item));
+  }
+}
+
+template <Map T>
+void read_map(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  const Value::Object& members = value.members(path);
+  rules.check_filled(!members.empty(), value, path);
+  out.clear();
+  for (const Value::Member& member : members) {
+    read(member.value, join_path(path, member.key), rules, out[member.key]);
+  }
+}
+
+template <Optional T>
+void read_optional(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  out.reset();
+  if (!value.is_null()) read(value, path, rules, out.emplace());
+}
+
+template <class T>
+void read(const Value& value, const std::string& path, const Rules& rules, T& out) {
+  if constexpr (std::is_same_v<T, Value>) {
+    out = value;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    out = value.as_bool(path);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    out = value.as_int(path);
+    rules.check(static_cast<double>(out), value, path);
+  } else if constexpr (std::is_same_v<T, Sides>) {
+    out = read_sides(value, path, rules);
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    out = read_interval(value, path, rules, out.plain);
+  } else if constexpr (std::is_same_v<T, double>) {
+    out = value.as_double(path);
+    rules.check(out, value, path);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    out = value.as_string(path);
+    rules.check(out, value, path);
+  } else if constexpr (List<T>) {
+    read_list(value, path, rules, out);
+  } else if constexpr (Map<T>) {
+    read_map(value, path, rules, out);
+  } else if constexpr (Optional<T>) {
+    read_optional(value, path, rules, out);
+  } else if constexpr (Described<T>) {
+    read_struct(value, path, out);
+  } else {
+    static_assert(kUnsupported<T>,
+                  "this type of setting has no describe() and is none of the basic ones");
+  }
+}
+
+/// A setting: its key as arguments have it, where N stands for the number or name of an item.
+struct HelpRow {
+  std::string key, type, preset, allowed, meaning;
+  bool common = false;
+
+  friend bool operator==(const HelpRow&, const HelpRow&) = default;
+};
+
+template <class T>
+std::string type_name() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "bool";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return "integer";
+  } else if constexpr (std::is_same_v<T, Sides>) {
+    return "integer or [height, width]";
+  } else if constexpr (std::is_same_v<T, Interval>) {
+    return "\"N steps\", \"N epochs\" or a number of steps";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return "number";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "string";
+  } else if constexpr (List<T>) {
+    return "list of " + type_name<typename T::value_type>();
+  } else if constexpr (Map<T>) {
+    return "map to " + type_name<typename T::mapped_type>();
+  } else if constexpr (Optional<T>) {
+    return type_name<typename T::value_type>() + " or null";
+  } else if constexpr (Described<T>) {
+    return "object";
+  } else {
+    return "any";
+  }
+}
+
+template <class T>
+void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& rows);
+
+// Adds the settings inside the items of a list, an optional or a map.
+template <class T>
+void add_item_help(const std::string& key, std::vector<HelpRow>& rows) {
+  if constexpr (List<T>) {
+    add_item_help<typename T::value_type>(key + ".N", rows);
+  } else if constexpr (Map<T>) {
+    add_item_help<typename T::mapped_type>(key + ".<name>", rows);
+  } else if constexpr (Optional<T>) {
+    add_item_help<typename T::value_type>(key, rows);
+  } else if constexpr (Described<T>) {
+    add_help(key, T{}, rows);
+  }
+}
+
+class HelpFields {
+ public:
+  HelpFields(const std::string& prefix, std::vector<HelpRow>& rows)
+      : prefix_(prefix), rows_(rows) {}
+
+  template <class T, class... R>
+  void operator()(std::string_view name, T& field, std::string_view meaning, const R&... rules) {
+    const std::string key = join_path(prefix_, name);
+    if constexpr (Described<T>) {
+      add_help(key, field, rows_);
+    } else {
+      const Rules all = Rules::all(rules...);
+      rows_.push_back({key, type_name<T>(), all.is_required ? "required" : write(field).dump(),
+                       all.text(), std::string(meaning), all.is_common});
+      add_item_help<T>(key, rows_);
+    }
+  }
+
+  /// Adds the settings of every choice; all but the first prefix them with the choice's name.
+  template <class Choice, class... R>
+  void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
+              std::string_view meaning, const R&... rules) {
+    rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
+                     one_of(names_of(choices)).text(), std::string(meaning),
+                     Rules::all(rules...).is_common});
+    for (Choice choice : choices) {
+      const size_t first = rows_.size();
+      choice.visit(*this);
+      for (size_t i = first; i < rows_.size() && choice.name() != choices.front().name(); ++i) {
+        rows_[i].meaning = choice.name() + ": " + rows_[i].meaning;
+      }
+    }
+  }
+
+ private:
+  const std::string& prefix_;
+  std::vector<HelpRow>& rows_;
+};
+
+template <class T>
+void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& rows) {
+  T copy = preset;
+  HelpFields fields(prefix, rows);
+  describe(fields, copy);
+}
+
+}  // namespace moesaic::config_detail

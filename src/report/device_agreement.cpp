@@ -9,9 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <tuple>
 
-#include "moesaic/base/random.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"

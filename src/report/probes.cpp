@@ -38,7 +38,7 @@ std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data
       const std::string name = weights + "_" + direction;
       const std::string label = fmt::format("{} and {}: {}", weights, direction, what);
       metrics.push_back({name, label, 3, true});
-      metrics.push_back({"largest_" + name, "largest of " + label, 3});
+      metrics.push_back({"largest_" + name, "largest of " + label, 3, false, false, 0.0});
     }
   }
   return metrics;
@@ -169,7 +169,7 @@ Probe count_probe(const std::string& name, const std::string& label, std::string
   return number_probe(
       name, std::move(meaning),
       [=](const Model&, const DataSplits&) {
-        return std::vector<Metric>{{name, label, 0}};
+        return std::vector<Metric>{{name, label, 0, false, false, 0.0}};
       },
       std::move(measure));
 }
@@ -182,7 +182,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
       name, metric + " on the " + split + " split",
       [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
-        if (metric != "accuracy") return {{name, split + " " + metric, 4}};
+        if (metric != "accuracy") return {{name, split + " " + metric, 4, false, false, 0.0}};
         return {{name, split + " accuracy, %", 2, false, false, 0.0, 100.0,
                  guessed_accuracy(*data.at(split))}};
       },

@@ -10,7 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/catalog.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/data/outside_images.h"

@@ -16,7 +16,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/meta_device.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/scaling.h"

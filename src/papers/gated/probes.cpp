@@ -2,7 +2,6 @@
 // How near a gated mixture's regressors and gates are to those that made the data (section 4 of
 // "Learning in Gated Neural Networks"), and what a recurrent network's gates do.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
@@ -107,9 +106,9 @@ std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data)
       learned.at(kRegressor).size(0) != truth.at(kRegressor).size(0)) {
     return {};
   }
-  return {{"error_A", "regressor error", 4},
-          {"error_W", "gating error", 4},
-          {"recovered", "recovered, fraction of runs", 2}};
+  return {{"error_A", "regressor error", 4, false, false, 0.0, 1.0},
+          {"error_W", "gating error", 4, false, false, 0.0, 2.0},
+          {"recovered", "recovered, fraction of runs", 2, false, false, 0.0, 1.0}};
 }
 
 void measure_recovery(ProbeSubject& subject, Measurement& measurement) {

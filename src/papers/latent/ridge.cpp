@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "moesaic/base/error.h"
 #include "phase.h"

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "patch_sgd": blocks of steps of Algorithms 1 and 2 of the pMoE paper.
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <string>

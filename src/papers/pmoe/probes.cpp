@@ -39,14 +39,13 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
   for (size_t c = 0; c < test.info().classes.size(); ++c) {
     const std::string& name = test.info().classes[c];
-    metrics.push_back(
-        {name_of(kRouted, c), fmt::format("{}: deciding patch to one expert, %", name), 1});
-    if (gates_differ(model)) {
-      metrics.push_back(
-          {name_of(kLargest, c), fmt::format("{}: deciding patch has largest gate, %", name), 1});
-    }
-    metrics.push_back(
-        {name_of(kAny, c), fmt::format("{}: deciding patch to any expert, %", name), 1});
+    const auto add = [&](const char* what, const char* text) {
+      metrics.push_back({name_of(what, c), fmt::format("{}: deciding patch {}, %", name, text), 1,
+                         false, false, 0.0, 100.0});
+    };
+    add(kRouted, "to one expert");
+    if (gates_differ(model)) add(kLargest, "has largest gate");
+    add(kAny, "to any expert");
   }
   return metrics;
 }

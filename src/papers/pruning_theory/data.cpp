@@ -2,9 +2,6 @@
 // Data of the pruning paper's theory, generated: an endless training split and a test split.
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <utility>
-
 #include "moesaic/base/random.h"
 #include "moesaic/data/generated.h"
 #include "moesaic/ops/normals.h"

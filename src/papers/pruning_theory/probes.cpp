@@ -117,9 +117,10 @@ bool is_of_patterns(const Model& model) {
 
 std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
   if (!is_of_patterns(model)) return {};
-  return {{kSeparation, "norm of proficient routers over others", 1},
-          {kFromIdle, "norm of proficient routers over those of neither class", 1},
-          {kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4, true}};
+  return {
+      {kSeparation, "norm of proficient routers over others", 1, false, false, 0.0},
+      {kFromIdle, "norm of proficient routers over those of neither class", 1, false, false, 0.0},
+      {kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4, true}};
 }
 
 /// Returns [2, K]: the fraction of the examples of each class in which an expert selects the

@@ -9,7 +9,7 @@
 
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset_inputs.h"
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 namespace {

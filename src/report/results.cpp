@@ -224,10 +224,10 @@ ResultRow row_of_runs(const std::string& name, const std::string& metric,
   row.runs = over_runs.n;
   if (over_runs.n == 1) return row;
   row.std = over_runs.std;
-  std::sort(values.begin(), values.end());
-  row.min = values.front();
-  row.median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-  row.max = values.back();
+  const auto [min, max] = std::ranges::minmax(values);
+  row.min = min;
+  row.max = max;
+  row.median = median(std::move(values));
   return row;
 }
 

@@ -45,13 +45,8 @@ double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW) {
 
 double median(std::vector<double> values) {
   if (values.empty()) fail_usage("median: no values");
-  const size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(middle), values.end());
-  const double upper = values[middle];
-  if (values.size() % 2 == 1) return upper;
-  const double lower =
-      *std::max_element(values.begin(), values.begin() + static_cast<int64_t>(middle));
-  return (lower + upper) / 2;
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,

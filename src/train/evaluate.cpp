@@ -15,7 +15,7 @@
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {

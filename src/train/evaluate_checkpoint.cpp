@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +16,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {

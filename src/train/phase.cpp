@@ -11,7 +11,6 @@
 #include "moesaic/base/random.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/online_phase.h"
 
 namespace moesaic {
 

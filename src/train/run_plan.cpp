@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
@@ -26,7 +25,7 @@
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 namespace {

@@ -27,8 +27,8 @@
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/expert_shares.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/run_folder.h"
+#include "moesaic/train/shared_run.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {

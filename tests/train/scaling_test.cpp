@@ -11,7 +11,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/optimizer.h"
+#include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/run_plan.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"

@@ -14,7 +14,6 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/evaluate.h"
-#include "moesaic/train/task.h"
 
 namespace moesaic {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -89,6 +90,13 @@ void describe(Fields& f, PhaseConfig& c) {
   f.choice("kind", c.kind, phase_kind_choices(), "what a step of the phase does");
 }
 ConfigProblem config_problem(const PhaseConfig& config);
+
+/// Returns what is wrong with the syntax of the patterns of a setting, each of which stands at
+/// "<key>.<place><below>".
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns,
+                               const std::string& below = "");
+/// Returns the first problem that is not empty.
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems);
 
 /// Returns the name of the phase's objective, "" where its kind has none.
 std::string objective_name(const PhaseConfig& phase);

@@ -24,8 +24,8 @@
 #include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/online_phase.h"
-#include "moesaic/train/optimizer.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {

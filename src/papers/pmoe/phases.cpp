@@ -16,7 +16,7 @@
 #include "moesaic/data/transforms.h"
 #include "moesaic/nn/patch_mixture.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {

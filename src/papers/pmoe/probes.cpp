@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/loader.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic {
@@ -79,15 +77,11 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
   Counts counts{at::zeros({classes, kept}, at::kDouble), at::zeros({classes, kept}, at::kDouble),
                 at::zeros({classes}, at::kDouble), at::zeros({classes}, at::kDouble)};
   constexpr int64_t kBatch = 250;
-  LoaderOptions options;
-  options.batch_size = kBatch;
-  Loader loader(subject.shared_data("test"), options);
-  for (int64_t first = 0; !loader.done(); first += kBatch) {
-    const Batch batch = loader.next();
-    const at::Tensor place_B = group_numbers(data, first, batch.labels.size(0));
-    const ModelOutput output = model.forward(batch.images.to(model.device()));
-    count_batch(output.routings.back(), *model.patch_tokens(), batch.labels, place_B, counts);
-  }
+  evaluate(model, subject.shared_data("test"),
+           {.batch_size = kBatch, .observe = [&](const EvaluatedBatch& batch) {
+              count_batch(batch.output.routings.back(), *model.patch_tokens(), batch.labels_B,
+                          batch.groups_B, counts);
+            }});
   for (int64_t c = 0; c < classes; ++c) {
     const double each = 100.0 / std::max(1.0, counts.all_C[c].item<double>());
     const auto label = static_cast<size_t>(c);

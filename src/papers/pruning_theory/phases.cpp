@@ -11,7 +11,7 @@
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/ops/pattern_sgd.h"
-#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {

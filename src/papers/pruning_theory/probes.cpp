@@ -12,7 +12,6 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/report/probe.h"
 
@@ -125,19 +124,16 @@ std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
 
 /// Returns [2, K]: the fraction of the examples of each class in which an expert selects the
 /// pattern of that class with a gate of at least 1 / l.
-at::Tensor proficiency(Model& model, const Dataset& data) {
+at::Tensor proficiency(ProbeSubject& subject) {
+  Model& model = subject.model();
   const MoEBlock block = model.moe_blocks()[0];
   const auto kept = static_cast<int64_t>(block.layer->kept().size());
   const auto selected =
       static_cast<double>(std::get<ExpertChoiceOptions>(block.layer->options().rule).rows);
-  const DatasetInputs inputs = data.generate(0, data.size());
-  at::Tensor found = at::zeros({2, kept}, at::kDouble);
-  constexpr int64_t kBatch = 500;
-  for (int64_t first = 0; first < data.size(); first += kBatch) {
-    const int64_t count = std::min(kBatch, data.size() - first);
-    const at::Tensor tokens = inputs.values_NCHW.narrow(0, first, count);
-    const at::Tensor label = inputs.labels_N.narrow(0, first, count);
-    const Routing routing = model.forward(tokens.to(model.device())).routings.at(0).routing;
+  at::Tensor found = at::zeros({2, kept}, at::kDouble), examples_2 = at::zeros({2}, at::kDouble);
+  const auto count = [&](const EvaluatedBatch& batch) {
+    const at::Tensor tokens = batch.images_BCHW.cpu(), &label = batch.labels_B;
+    const Routing& routing = batch.output.routings.at(0).routing;
     const auto rows = routing.offsets[-1].item<int64_t>();
     const at::Tensor token = routing.token.narrow(0, 0, rows).to(at::kCPU, at::kLong);
     const at::Tensor own = label.index_select(0, token.div(tokens.size(3), "floor"));
@@ -147,14 +143,16 @@ at::Tensor proficiency(Model& model, const Dataset& data) {
     const at::Tensor expert = row_experts(routing).narrow(0, 0, rows).cpu().masked_select(hit);
     found.view({-1}).index_add_(0, own.masked_select(hit) * kept + expert,
                                 at::ones({expert.size(0)}, at::kDouble));
-  }
-  const at::Tensor examples = inputs.labels_N.bincount({}, 2).to(at::kDouble);
-  return found / examples.clamp_min(1.0).unsqueeze(1);
+    examples_2 += label.bincount({}, 2);
+  };
+  constexpr int64_t kBatch = 500;
+  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .observe = count});
+  return found / examples_2.clamp_min(1.0).unsqueeze(1);
 }
 
 void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
   const nn::MoELayer layer = subject.model().moe_blocks()[0].layer;
-  const at::Tensor p_2K = proficiency(subject.model(), subject.data("test"));
+  const at::Tensor p_2K = proficiency(subject);
   const std::vector<int64_t> kept = layer->kept();
   const at::Tensor sign = layer->experts->as<nn::PatternExperts>()->sign.cpu();
   MeasuredTable table{{}, {"p1", "p2", "router norm"}, {}};

@@ -109,7 +109,7 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
   return examples;
 }
 
-DatasetFormat clusters_format() {
+[[maybe_unused]] const bool kClusterData = [] {
   const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.classes = {"-1", "+1"};
     info.groups = numbered("cluster ", config.clusters);
@@ -124,7 +124,8 @@ DatasetFormat clusters_format() {
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
   format.class_count = [](const DatasetSpec&) { return int64_t{2}; };
-  return format;
-}
+  dataset_formats().add("clusters", std::move(format));
+  return true;
+}();
 
 }  // namespace moesaic

@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/papers/clusters.h"
@@ -316,5 +317,15 @@ std::optional<torch::jit::Module> ImageMoE::torchscript() const {
       entrance + fmt::format(kSquares, fmt::arg("channels", config_.channels),
                              fmt::arg("count", config_.image_size / side), fmt::arg("side", side)));
 }
+
+[[maybe_unused]] const bool kClusterModels = [] {
+  families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
+                                  "mixture of two-layer convolutional networks over patches "
+                                  "(clusters paper, section 3.2)"));
+  families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
+                                "mixture of convolutional networks that routes whole "
+                                "images (clusters paper, section 6.2)"));
+  return true;
+}();
 
 }  // namespace moesaic

@@ -154,7 +154,7 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
   return {.values_NCHW = x_dN.t().unsqueeze(1).unsqueeze(1), .targets_NK = y_N1};
 }
 
-DatasetFormat gated_format() {
+[[maybe_unused]] const bool kGatedData = [] {
   const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.targets = {"y"};
     const GatedTruth truth = gated_truth(config);
@@ -165,8 +165,12 @@ DatasetFormat gated_format() {
     };
     return {.inputs = inputs, .numbers = config.width, .directions = std::move(directions)};
   };
-  return generated_format<GatedMixtureConfig>(
-      "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)", make);
-}
+  dataset_formats().add(
+      "gated",
+      generated_format<GatedMixtureConfig>(
+          "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)",
+          make));
+  return true;
+}();
 
 }  // namespace moesaic

@@ -416,26 +416,19 @@ class GatedSigns final : public GatedPhase {
 
 }  // namespace
 
-PhaseKind gated_sgd_kind() {
-  return kind_of_phase<GatedSgd>(
-      "gated_sgd", GatedSgdConfig{},
-      "stochastic gradient descent of a gated mixture on fresh batches by L4, L_log or the squared "
-      "loss",
-      plan_sgd);
-}
-
-PhaseKind gated_em_kind() {
-  return kind_of_phase<GatedEm>(
+[[maybe_unused]] const bool kGatedPhases = [] {
+  add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
+                           "stochastic gradient descent of a gated mixture on "
+                           "fresh batches by L4, L_log or the squared loss",
+                           plan_sgd);
+  add_phase_kind<GatedEm>(
       "gated_em", GatedEmConfig{},
       "expectation-maximisation of a gated mixture on a fixed set of samples",
       [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
         plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
                    kBoth);
       });
-}
-
-PhaseKind gated_signs_kind() {
-  return kind_of_phase<GatedSigns>(
+  add_phase_kind<GatedSigns>(
       "gated_signs", GatedSignsConfig{},
       "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
       [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
@@ -446,6 +439,7 @@ PhaseKind gated_signs_kind() {
                      places.of({"steps", "epochs"}), plan.config.name, plan.steps);
         }
       });
-}
+  return true;
+}();
 
 }  // namespace moesaic

@@ -206,7 +206,7 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
   return out;
 }
 
-DatasetFormat latent_format() {
+[[maybe_unused]] const bool kLatentData = [] {
   const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.targets = {"y"};
     info.groups = numbered("cluster ", config.clusters);
@@ -224,8 +224,11 @@ DatasetFormat latent_format() {
             .directions = {
                 {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}}};
   };
-  return generated_format<LatentClustersConfig>(
-      "latent", "generated inputs and targets with latent clusters (latent paper)", make);
-}
+  dataset_formats().add(
+      "latent",
+      generated_format<LatentClustersConfig>(
+          "latent", "generated inputs and targets with latent clusters (latent paper)", make));
+  return true;
+}();
 
 }  // namespace moesaic

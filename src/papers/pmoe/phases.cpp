@@ -280,11 +280,12 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
 
 }  // namespace
 
-PhaseKind patch_sgd_kind() {
-  return kind_of_phase<PatchSgd>(
+[[maybe_unused]] const bool kPatchPhases = [] {
+  add_phase_kind<PatchSgd>(
       "patch_sgd", PatchSgdConfig{},
       "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
       plan_patch_sgd);
-}
+  return true;
+}();
 
 }  // namespace moesaic

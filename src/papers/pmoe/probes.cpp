@@ -96,12 +96,19 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-Probe routed_probe() {
-  return {.meaning =
-              "how often the patch that decides the class is routed, to the expert that gets "
-              "it most often or to any, by class",
-          .metrics = routed_metrics,
-          .measure = measure_routed};
-}
+[[maybe_unused]] const bool kPatchProbes = [] {
+  // The probe of where routers send the patch that decides the class, whose place is the group of
+  // an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
+  // patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has the
+  // largest gate of the expert in which it has that most often, unless all gates are 1; and
+  // "routed_by_any_class_c".
+  probes().add(
+      "routed",
+      {.meaning = "how often the patch that decides the class is routed, to the expert that gets "
+                  "it most often or to any, by class",
+       .metrics = routed_metrics,
+       .measure = measure_routed});
+  return true;
+}();
 
 }  // namespace moesaic

@@ -31,7 +31,7 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
   return {tokens_nN.t().contiguous().unsqueeze(1).unsqueeze(1), label.to(at::kLong)};
 }
 
-DatasetFormat patterns_format() {
+[[maybe_unused]] const bool kPatternData = [] {
   const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> GeneratedSplit {
     info.classes = {"with o1", "with o2"};
     const auto inputs = [config, split = info.split](int64_t first, int64_t count) {
@@ -41,9 +41,12 @@ DatasetFormat patterns_format() {
             .numbers = config.tokens,
             .directions = {{"pattern", at::eye(config.patterns)}}};
   };
-  return generated_format<PatternTokensConfig>(
-      "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",
-      make);
-}
+  dataset_formats().add(
+      "patterns",
+      generated_format<PatternTokensConfig>(
+          "patterns",
+          "generated tokens of the pruning paper's theory, one of which tells the class", make));
+  return true;
+}();
 
 }  // namespace moesaic

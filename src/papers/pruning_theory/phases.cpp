@@ -119,11 +119,12 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
 
 }  // namespace
 
-PhaseKind pattern_sgd_kind() {
-  return kind_of_phase<PatternSgd>(
-      "pattern_sgd", PatternSgdConfig{},
-      "stochastic gradient descent in the pruning paper's theory, by its formulas (algorithm 1)",
-      plan_patterns);
-}
+[[maybe_unused]] const bool kPatternPhases = [] {
+  add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
+                             "stochastic gradient descent in the pruning paper's "
+                             "theory, by its formulas (algorithm 1)",
+                             plan_patterns);
+  return true;
+}();
 
 }  // namespace moesaic

@@ -180,18 +180,23 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-Probe neurons_probe() {
-  return {.meaning =
-              "products of single neurons with the data's known directions, of the experts "
-              "with the largest and the smallest router",
-          .metrics = neurons_metrics,
-          .measure = measure_neurons};
-}
-
-Probe proficiency_probe() {
-  return {.meaning = "how well routers select the patterns that tell the class, and their norms",
-          .metrics = proficiency_metrics,
-          .measure = measure_proficiency};
-}
+[[maybe_unused]] const bool kPatternProbes = [] {
+  // The probe of single neurons' products with the data's known directions, in networks of one MoE
+  // layer: for weights "a" of several vectors an expert and directions "b" a table "single_a_b_<g>"
+  // for each group of experts that pruning ranks apart, with a row for every neuron of the expert
+  // with the largest router and of that with the smallest.
+  probes().add(
+      "neurons",
+      {.meaning = "products of single neurons with the data's known directions, of the experts "
+                  "with the largest and the smallest router",
+       .metrics = neurons_metrics,
+       .measure = measure_neurons});
+  probes().add(
+      "proficiency",
+      {.meaning = "how well routers select the patterns that tell the class, and their norms",
+       .metrics = proficiency_metrics,
+       .measure = measure_proficiency});
+  return true;
+}();
 
 }  // namespace moesaic

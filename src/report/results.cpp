@@ -103,10 +103,8 @@ std::string name_of_first_run(const MeasuredRow& row) {
 }
 
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name) {
-  for (const Metric& metric : metrics) {
-    if (metric.name == name) return &metric;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(metrics, name, &Metric::name);
+  return found == metrics.end() ? nullptr : &*found;
 }
 
 const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name) {

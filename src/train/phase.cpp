@@ -100,6 +100,12 @@ void check_moves_all(const PhasePlan& plan, const PhasePlaces& places, const Mod
   fail_usage("{}: phase '{}': {}", places.of({"frozen", "trains"}), plan.config.name, reason);
 }
 
+void fail_needs(const PhasePlaces& places, const std::string& place, const std::string& what) {
+  const PhaseConfig& phase = places.phase();
+  fail_usage("{}: phase '{}': a phase of kind '{}' needs {}", place, phase.name, phase.kind.name(),
+             what);
+}
+
 at::Tensor host_copy(const at::Tensor& tensor) {
   return tensor.detach()
       .to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true)

@@ -193,6 +193,10 @@ std::optional<nn::MoELayer> find_layer_of(const Model& model) {
   return blocks[0].layer;
 }
 
+/// Throws Error (usage): phases of this kind need `what`.
+[[noreturn]] void fail_needs(const PhasePlaces& places, const std::string& place,
+                             const std::string& what);
+
 // Checks of settings that the plan of a run and that of a kind of phases share. They throw Error
 // (usage) with the place of the setting to blame.
 

@@ -103,18 +103,15 @@ void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, 
   const PhaseConfig& phase = plan.config;
   const auto mixture = nn::find_gated_mixture(model);
   if (!mixture) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model with a gated mixture (moesaic list "
-        "models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a model with a gated mixture (moesaic list models)");
   }
   const DatasetInfo& info = data.info();
   if (data.has_images() || info.targets.size() != 1 ||
       data.image_size() != mixture->options().width) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs inputs of {} numbers with one real-valued "
-        "target, which '{}' has not",
-        places.of({"data"}), phase.name, phase.kind.name(), mixture->options().width, phase.data);
+    fail_needs(places, places.of({"data"}),
+               fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
+                           mixture->options().width, phase.data));
   }
   check_mixture(places, mixture->options(), data);
   check_samples(places, batch, mixture->options().width);

@@ -292,16 +292,13 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data, int64_t samples) {
   const PhaseConfig& phase = plan.config;
   if (!find_layer_of<nn::ShallowExperts>(model)) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model of one layer of two-layer experts "
-        "(moesaic list models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a model of one layer of two-layer experts (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs an endless stream of inputs with one "
-        "real-valued target, which '{}' is not",
-        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+    fail_needs(places, places.of({"data"}),
+               "an endless stream of inputs with one real-valued target, which '" + phase.data +
+                   "' is not");
   }
   check_moves_all(
       plan, places, model,

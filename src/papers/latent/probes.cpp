@@ -32,13 +32,10 @@ at::Tensor cosines(const Model& model, const at::Tensor& mean_Cd) {
 /// row of the router; -1 where there is none, or several.
 std::vector<int64_t> clusters_of_experts(const Model& model, const at::Tensor& mean_Cd) {
   const at::Tensor positive_KC = cosines(model, mean_Cd).gt(0);
-  std::vector<int64_t> own;
-  for (int64_t k = 0; k < positive_KC.size(0); ++k) {
-    const at::Tensor row = positive_KC[k];
-    const bool one = row.sum().item<int64_t>() == 1;
-    own.push_back(one ? row.to(at::kInt).argmax().item<int64_t>() : -1);
-  }
-  return own;
+  const at::Tensor own_K =
+      at::where(positive_KC.sum(1).eq(1), positive_KC.to(at::kInt).argmax(1), -1).contiguous();
+  const auto* const own = own_K.const_data_ptr<int64_t>();
+  return {own, own + own_K.numel()};
 }
 
 std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) {

@@ -92,16 +92,12 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const PhaseConfig& phase = plan.config;
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model whose experts are of patterns (moesaic "
-        "list models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a model whose experts are of patterns (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs an endless stream of patterns of two "
-        "classes, which '{}' is not",
-        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+    fail_needs(places, places.of({"data"}),
+               "an endless stream of patterns of two classes, which '" + phase.data + "' is not");
   }
   const Directions known = data.directions();
   const auto patterns = known.find("pattern");

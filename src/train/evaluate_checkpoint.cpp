@@ -15,7 +15,7 @@
 #include "moesaic/data/outside_images.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/gradient_config.h"
+#include "moesaic/train/objective.h"
 #include "moesaic/train/shared_run.h"
 
 namespace moesaic {

@@ -18,7 +18,6 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/parallel/group.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/run_plan.h"

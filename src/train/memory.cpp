@@ -19,7 +19,6 @@
 #include "moesaic/models/meta_device.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/scaling.h"
 
 namespace moesaic {
 
@@ -120,7 +119,8 @@ double peak_of_evaluation(Model& model, int64_t images) {
   return live.peak() + static_cast<double>(known.back().nbytes());
 }
 
-/// Returns what `peak` measures on the meta device; nothing where an operator has no shape function.
+/// Returns what `peak` measures on the meta device; nothing where an operator has no shape
+/// function.
 std::optional<double> known_shapes(const std::function<double()>& peak) try {
   const MetaKernels kernels;
   return peak();

@@ -18,6 +18,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/class_names.h"
 #include "moesaic/formats/image.h"

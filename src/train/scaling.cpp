@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/scaling.h"
+#include "moesaic/train/run_plan.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
 #include "support/tensors.h"

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
 #include "support/reference_files.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "moesaic/base/resources.h"
+#include "moesaic/train/gradient_phase.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

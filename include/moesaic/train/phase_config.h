@@ -16,7 +16,8 @@
 
 namespace moesaic {
 
-inline constexpr double kMaxSteps = 1e9;  // Products with batch sizes stay within 64 bits.
+inline constexpr double kMaxSteps = 1e9;          // Products with batch sizes stay within 64 bits.
+inline constexpr double kMaxBatchSize = 1048576;  // Larger batches exceed any memory.
 
 /// Returns the registered kinds of phases (train/phase.h) with their default settings,
 /// "gradient" first.

@@ -23,7 +23,6 @@
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/phase.h"
 

@@ -59,16 +59,6 @@ void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
   }
 }
 
-/// Returns the probe of products of the model's weights with the known directions of its data: for
-/// weights "a" and directions "b" a table "a_b" of [experts, directions], in which an expert of one
-/// vector w has <w, v> and one of several the max of |<w, v>|, and the number "largest_a_b", the
-/// max magnitude in that table.
-Probe alignment_probe() {
-  return {.meaning = "products of experts' and router's weights with the data's known directions",
-          .metrics = alignment_metrics,
-          .measure = measure_alignment};
-}
-
 /// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
 /// metric for a network without such a layer nor, `by_kind`, for data without groups and classes.
 Probe routing_probe(Metric metric, bool by_kind, std::string meaning,
@@ -236,7 +226,14 @@ Registry<Probe>& probes() {
   static Registry<Probe> registry = [] {
     Registry<Probe> made(
         "probe",
-        {{"alignment", alignment_probe()},
+        {// Products of the model's weights with the known directions of its data: for weights "a"
+         // and directions "b" a table "a_b" of [experts, directions], in which an expert of one
+         // vector w has <w, v> and one of several the max of |<w, v>|, and the number
+         // "largest_a_b", the max magnitude in that table.
+         {"alignment",
+          {.meaning = "products of experts' and router's weights with the data's known directions",
+           .metrics = alignment_metrics,
+           .measure = measure_alignment}},
          {"dispatch", dispatch_probe()},
          {"entropy", entropy_probe()},
          {"flops",

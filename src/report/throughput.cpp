@@ -105,12 +105,6 @@ double bytes_of(const Model& model) {
   return bytes;
 }
 
-at::Tensor random_images(const Model& model, int64_t count) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), count);
-  return at::randn(shape, nn::make_generator(1), at::kFloat).to(model.device());
-}
-
 }  // namespace
 
 int64_t peak_tensor_bytes(const std::function<void()>& work) {
@@ -123,7 +117,9 @@ int64_t peak_tensor_bytes(const std::function<void()>& work) {
 Latency measure_latency(Model& model, const LatencyOptions& options) {
   const c10::InferenceMode inference;
   model.eval();
-  const at::Tensor images = random_images(model, options.batch_size);
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), options.batch_size);
+  const at::Tensor images = at::randn(shape, nn::make_generator(1), at::kFloat).to(model.device());
   const ForwardPass pass = [&](const at::Tensor& images_BCHW) {
     const Autocast autocast(options.precision, images_BCHW.device());
     model.forward(images_BCHW);

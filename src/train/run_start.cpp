@@ -162,14 +162,6 @@ std::string arithmetic_of(const std::string& device) {
                      at::get_cpu_capability());
 }
 
-/// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
-/// left out, since no later phase takes them.
-Checkpoint load_newest(const RunFolder& folder) {
-  return load_newest_step(folder.root() / "checkpoints", [](const fs::path& step) {
-    return LoadOptions{.optimizer = !ends_phase(step)};
-  });
-}
-
 }  // namespace
 
 // Nothing is written before all of it is known to fit together, and nothing but shapes is built.
@@ -319,7 +311,10 @@ void Trainer::check_processes(const Model& shape) {
 }
 
 void Trainer::restore() {
-  Checkpoint loaded = load_newest(*folder_);
+  // Of one that ends a phase the optimizer's tensors are left out, since no later phase takes them.
+  Checkpoint loaded = load_newest_step(folder_->root() / "checkpoints", [](const fs::path& step) {
+    return LoadOptions{.optimizer = !ends_phase(step)};
+  });
   const std::string from = loaded.folder.string();
   state_ = read_state(loaded.state, loaded.folder);
   const auto index = static_cast<size_t>(state_.phase_index);

@@ -137,10 +137,6 @@ constexpr char kRouted[] = R"(
     y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
 )";
 
-nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
-  return {config.channels, config.image_size, config.classes, config.width};
-}
-
 /// Returns the width of the router's input: the values of a square, and 1 for the bias.
 int64_t image_router_width(const ImageMoEConfig& config) {
   const int64_t side = config.router->patch_size;
@@ -261,8 +257,10 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::ImageExperts(config_.expert, present_experts(config_.router, config_.experts),
-                             image_expert_options(config_), generator);
+  experts = nn::ImageExperts(
+      config_.expert, present_experts(config_.router, config_.experts),
+      nn::ImageNetworkOptions{config_.channels, config_.image_size, config_.classes, config_.width},
+      generator);
   if (!config_.router) {
     register_module("experts", experts);
     return;

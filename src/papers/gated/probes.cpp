@@ -95,10 +95,6 @@ double gate_error(const at::Tensor& w, const at::Tensor& true_w,
   return 1.0 - least;
 }
 
-at::Tensor in_double(const at::Tensor& tensor) {
-  return tensor.to(at::kCPU, at::kDouble).contiguous();
-}
-
 std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data) {
   const auto learned = model.weight_directions();
   const auto truth = data.at("train")->directions();
@@ -116,7 +112,8 @@ void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
   const auto truth = subject.data("train").directions();
   const auto of = [](const auto& directions, const char* name) {
     const auto found = directions.find(name);
-    return found == directions.end() ? at::Tensor() : in_double(found->second);
+    return found == directions.end() ? at::Tensor()
+                                     : found->second.to(at::kCPU, at::kDouble).contiguous();
   };
   const at::Tensor gate = of(learned, kGate), true_gate = of(truth, kGate);
   const RecoveryError error =

@@ -14,6 +14,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/report/probe.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
@@ -71,11 +72,6 @@ std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
   return *most == *least ? std::vector<int64_t>{*most} : std::vector<int64_t>{*most, *least};
 }
 
-/// Rounds to what a figure shows, since the table of every run is kept.
-double rounded(double value) {
-  return std::round(1e5 * value) / 1e5;
-}
-
 MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w_EJd,
                        const std::string& direction, const at::Tensor& v_Kd) {
   MeasuredTable table{{}, numbered(direction + " ", v_Kd.size(0)), {}};
@@ -87,7 +83,10 @@ MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w
     for (int64_t j = 0; j < at.size(0); ++j) {
       table.rows.push_back(fmt::format("expert {}, neuron {}", id + 1, j + 1));
       table.values.emplace_back();
-      for (int64_t k = 0; k < at.size(1); ++k) table.values.back().push_back(rounded(at[j][k]));
+      for (int64_t k = 0; k < at.size(1);
+           ++k) {  // As a figure shows it: every run's table is kept.
+        table.values.back().push_back(std::round(1e5 * at[j][k]) / 1e5);
+      }
     }
   }
   return table;
@@ -109,13 +108,8 @@ constexpr const char *kProficiency = "proficiency", *kSeparation = "separation",
                      *kFromIdle = "separation_from_idle";
 constexpr double kProficient = 0.5;
 
-bool is_of_patterns(const Model& model) {
-  const std::vector<MoEBlock> blocks = model.moe_blocks();
-  return blocks.size() == 1 && blocks[0].layer->experts->as<nn::PatternExperts>() != nullptr;
-}
-
 std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
-  if (!is_of_patterns(model)) return {};
+  if (!find_layer_of<nn::PatternExperts>(model)) return {};
   return {
       {kSeparation, "norm of proficient routers over others", 1, false, false, 0.0},
       {kFromIdle, "norm of proficient routers over those of neither class", 1, false, false, 0.0},

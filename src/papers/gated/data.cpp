@@ -21,10 +21,6 @@ namespace {
 constexpr int kPart = 256;  // Examples that are made side by side.
 constexpr int kLanes = 64;  // Of them in registers: some vectors of any processor.
 
-at::Tensor unit_rows(const at::Tensor& rows) {
-  return rows / rows.norm(2, {1}, true);
-}
-
 at::Tensor normal_rows(const GatedMixtureConfig& config, const char* purpose, int64_t rows) {
   const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id(purpose));
   at::Tensor out = at::empty({config.width, rows}, at::kFloat);
@@ -112,7 +108,8 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
                               int64_t count, const at::Tensor& earlier) {
     if (kind == kAxes) return axes.narrow(0, begin, count);
     if (kind == kOrthogonal) return orthogonal_to(earlier, count);
-    return unit_rows(normal_rows(config, purpose, count));
+    const at::Tensor rows = normal_rows(config, purpose, count);
+    return rows / rows.norm(2, {1}, true);
   };
   const at::Tensor a =
       directions(config.regressors, "gated.regressors", 0, k, axes.narrow(0, 0, 0));

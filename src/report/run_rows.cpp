@@ -234,7 +234,8 @@ bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& option
       options.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
   std::vector<std::thread> threads;
   if (in_turn) work();
-  for (size_t i = 0; !in_turn && i < std::min<size_t>(threads_wanted, images.size()); ++i) {
+  for (size_t i = 0; !in_turn && i < std::min(static_cast<size_t>(threads_wanted), images.size());
+       ++i) {
     threads.emplace_back([&] {
       omp_set_num_threads(1);  // Other threads already use the remaining cores.
       work();

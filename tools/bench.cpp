@@ -28,7 +28,7 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/throughput.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/shared_run.h"
 #include "runtime.h"
 #include "together.h"
 #include "verbs.h"

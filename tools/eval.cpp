@@ -17,7 +17,7 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "together.h"
 #include "verbs.h"
 

@@ -20,7 +20,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "together.h"
 #include "verbs.h"
 

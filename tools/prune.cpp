@@ -23,7 +23,6 @@
 #include "moesaic/report/figure.h"
 #include "moesaic/report/prune_search.h"
 #include "moesaic/train/evaluate.h"
-#include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
 #include "verbs.h"
 

@@ -22,7 +22,6 @@
 #include "moesaic/report/figure.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/scaling.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
 #include "runtime.h"

@@ -12,7 +12,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 

@@ -9,10 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <tuple>
 
 #include "moesaic/base/path.h"
-#include "moesaic/base/random.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"

@@ -22,8 +22,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/report/runs.h"
-#include "moesaic/report/runs_report.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {

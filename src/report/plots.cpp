@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "moesaic/base/error.h"
-#include "moesaic/report/runs_report.h"
+#include "moesaic/report/runs.h"
 #include "panels.h"
 
 namespace moesaic {

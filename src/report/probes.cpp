@@ -9,7 +9,7 @@
 
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 namespace {
@@ -38,7 +38,7 @@ std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data
       const std::string name = weights + "_" + direction;
       const std::string label = fmt::format("{} and {}: {}", weights, direction, what);
       metrics.push_back({name, label, 3, true});
-      metrics.push_back({"largest_" + name, "largest of " + label, 3});
+      metrics.push_back({"largest_" + name, "largest of " + label, 3, false, false, 0.0});
     }
   }
   return metrics;
@@ -57,16 +57,6 @@ void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
       measurement.tables[name] = std::move(table);
     }
   }
-}
-
-/// Returns the probe of products of the model's weights with the known directions of its data: for
-/// weights "a" and directions "b" a table "a_b" of [experts, directions], in which an expert of one
-/// vector w has <w, v> and one of several the max of |<w, v>|, and the number "largest_a_b", the
-/// max magnitude in that table.
-Probe alignment_probe() {
-  return {.meaning = "products of experts' and router's weights with the data's known directions",
-          .metrics = alignment_metrics,
-          .measure = measure_alignment};
 }
 
 /// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
@@ -169,7 +159,7 @@ Probe count_probe(const std::string& name, const std::string& label, std::string
   return number_probe(
       name, std::move(meaning),
       [=](const Model&, const DataSplits&) {
-        return std::vector<Metric>{{name, label, 0}};
+        return std::vector<Metric>{{name, label, 0, false, false, 0.0}};
       },
       std::move(measure));
 }
@@ -182,7 +172,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
       name, metric + " on the " + split + " split",
       [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
-        if (metric != "accuracy") return {{name, split + " " + metric, 4}};
+        if (metric != "accuracy") return {{name, split + " " + metric, 4, false, false, 0.0}};
         return {{name, split + " accuracy, %", 2, false, false, 0.0, 100.0,
                  guessed_accuracy(*data.at(split))}};
       },
@@ -236,7 +226,14 @@ Registry<Probe>& probes() {
   static Registry<Probe> registry = [] {
     Registry<Probe> made(
         "probe",
-        {{"alignment", alignment_probe()},
+        {// Products of the model's weights with the known directions of its data: for weights "a"
+         // and directions "b" a table "a_b" of [experts, directions], in which an expert of one
+         // vector w has <w, v> and one of several the max of |<w, v>|, and the number
+         // "largest_a_b", the max magnitude in that table.
+         {"alignment",
+          {.meaning = "products of experts' and router's weights with the data's known directions",
+           .metrics = alignment_metrics,
+           .measure = measure_alignment}},
          {"dispatch", dispatch_probe()},
          {"entropy", entropy_probe()},
          {"flops",

@@ -103,10 +103,8 @@ std::string name_of_first_run(const MeasuredRow& row) {
 }
 
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name) {
-  for (const Metric& metric : metrics) {
-    if (metric.name == name) return &metric;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(metrics, name, &Metric::name);
+  return found == metrics.end() ? nullptr : &*found;
 }
 
 const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name) {
@@ -224,10 +222,10 @@ ResultRow row_of_runs(const std::string& name, const std::string& metric,
   row.runs = over_runs.n;
   if (over_runs.n == 1) return row;
   row.std = over_runs.std;
-  std::sort(values.begin(), values.end());
-  row.min = values.front();
-  row.median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-  row.max = values.back();
+  const auto [min, max] = std::ranges::minmax(values);
+  row.min = min;
+  row.max = max;
+  row.median = median(std::move(values));
   return row;
 }
 

@@ -185,85 +185,67 @@ class RunLog {
 using MakeRun = std::function<std::optional<std::string>(size_t task, const Going& going)>;
 
 /// Makes runs of so many images: in parallel, one per thread, or `in_turn` those that take all
-/// threads and tell of their progress themselves. An exception of a run ends all runs.
-class RunPool {
- public:
-  RunPool(const std::vector<int64_t>& images, const ReproduceOptions& options, bool in_turn,
-          const MakeRun& make)
-      : images_(images), options_(options), in_turn_(in_turn), make_(make), made_(images.size()) {
-    if (options.progress && !in_turn && !images.empty()) {
-      progress_.emplace(
-          ProgressOptions{.label = "runs",
-                          .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
-                          .unit = "images"});
-    }
+/// threads and tell of their progress themselves. An exception of a run ends all runs. Returns
+/// false if a signal stopped it.
+bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& options, bool in_turn,
+              const MakeRun& make) {
+  std::optional<Progress> progress;
+  if (options.progress && !in_turn && !images.empty()) {
+    progress.emplace(
+        ProgressOptions{.label = "runs",
+                        .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
+                        .unit = "images"});
   }
-
-  /// Returns false if a signal stopped it.
-  bool run() {
-    std::vector<std::thread> threads;
-    const int wanted = options_.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
-    const auto side_by_side = std::min(static_cast<size_t>(wanted), images_.size());
-    if (in_turn_) work();
-    for (size_t i = 0; !in_turn_ && i < side_by_side; ++i) {
-      threads.emplace_back([this] {
-        omp_set_num_threads(1);  // Other threads already use the remaining cores.
-        work();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    if (error_) std::rethrow_exception(error_);
-    if (progress_) progress_->finish();
-    return !ended_ && !stopped();
-  }
-
- private:
-  bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
-
-  void work() {
+  std::mutex mutex;
+  std::vector<int64_t> taken(images.size());  // Images that each run has taken.
+  size_t next = 0;
+  std::atomic<bool> ended = false;
+  std::exception_ptr error;
+  const auto stopped = [&] { return options.stop != nullptr && options.stop->requested(); };
+  const auto advance = [&](size_t task, int64_t count, std::string_view note = {}) {
+    const int64_t more = count - std::exchange(taken[task], count);
+    if (progress) progress->advance(more, note);
+  };
+  const auto next_task = [&]() -> std::optional<size_t> {
+    const std::lock_guard lock(mutex);
+    if (next == images.size() || error || stopped()) return std::nullopt;
+    return next++;
+  };
+  const auto work = [&] {
     try {
-      while (const std::optional<size_t> task = next()) {
-        const auto said = make_(*task, [&](int64_t images) { return going(*task, images); });
+      while (const std::optional<size_t> task = next_task()) {
+        const auto said = make(*task, [&](int64_t count) {
+          const std::lock_guard lock(mutex);
+          advance(*task, count);
+          return !error && !stopped();
+        });
         if (!said) throw Stopped{};
-        const std::lock_guard lock(mutex_);
-        advance(*task, images_[*task], *said);  // It may have ended early.
+        const std::lock_guard lock(mutex);
+        advance(*task, images[*task], *said);  // It may have ended early.
       }
     } catch (const Stopped&) {
-      ended_ = true;
+      ended = true;
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
     }
+  };
+  const int threads_wanted =
+      options.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
+  std::vector<std::thread> threads;
+  if (in_turn) work();
+  for (size_t i = 0; !in_turn && i < std::min(static_cast<size_t>(threads_wanted), images.size());
+       ++i) {
+    threads.emplace_back([&] {
+      omp_set_num_threads(1);  // Other threads already use the remaining cores.
+      work();
+    });
   }
-
-  bool going(size_t task, int64_t images) {
-    const std::lock_guard lock(mutex_);
-    advance(task, images);
-    return !error_ && !stopped();
-  }
-
-  void advance(size_t task, int64_t images, std::string_view note = {}) {
-    const int64_t more = images - std::exchange(made_[task], images);
-    if (progress_) progress_->advance(more, note);
-  }
-
-  std::optional<size_t> next() {
-    const std::lock_guard lock(mutex_);
-    if (taken_ == images_.size() || error_ || stopped()) return std::nullopt;
-    return taken_++;
-  }
-
-  const std::vector<int64_t>& images_;
-  const ReproduceOptions& options_;
-  const bool in_turn_;
-  const MakeRun& make_;
-  std::mutex mutex_;
-  std::vector<int64_t> made_;  ///< Images that each run has taken.
-  size_t taken_ = 0;
-  std::atomic<bool> ended_ = false;
-  std::exception_ptr error_;
-  std::optional<Progress> progress_;
-};
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+  if (progress) progress->finish();
+  return !ended && !stopped();
+}
 
 constexpr int64_t kMostProcesses = 4096;
 
@@ -427,7 +409,7 @@ class SharedRuns {
     const MakeRun make = [&](size_t task, const Going& going) {
       return make_run(*missing[task].first, missing[task].second, going);
     };
-    return RunPool(images, options_, runs_.on_disk, make).run();
+    return make_all(images, options_, runs_.on_disk, make);
   }
 
   std::optional<std::string> make_run(const ReadyRow& row, int64_t index, const Going& going) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/runs_report.h"
+#include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>

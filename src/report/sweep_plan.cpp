@@ -178,16 +178,17 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
   // Those that are optional are of the first run alone, or follow from all rows.
   static const std::vector<Metric> of_networks = {
       {"accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0},
-      {"accuracy_lost", "test accuracy lost, points", 2, false, /*optional=*/true},
+      {"accuracy_lost", "test accuracy lost, points", 2, false, /*optional=*/true, -100.0, 100.0},
       {"accuracy_recovered", "test accuracy after recovery, %", 2, false, false, 0.0, 100.0},
-      {"accuracy_lost_recovered", "test accuracy lost after recovery, points", 2, false, true},
-      {"parameters", "parameters", 2, false, true},
-      {"flops", "FLOPs an image"},
-      {"images_per_second", "images a second", 2, false, true},
-      {"bytes", "bytes of weights", 2, false, true},
-      {"parameters_pruned", "parameters pruned, %", 2, false, true},
-      {"flops_saved", "FLOPs saved, %", 2, false, true},
-      {"time_saved", "forward time saved, %", 2, false, true}};
+      {"accuracy_lost_recovered", "test accuracy lost after recovery, points", 2, false, true,
+       -100.0, 100.0},
+      {"parameters", "parameters", 2, false, true, 0.0},
+      {"flops", "FLOPs an image", 2, false, false, 0.0},
+      {"images_per_second", "images a second", 2, false, true, 0.0},
+      {"bytes", "bytes of weights", 2, false, true, 0.0},
+      {"parameters_pruned", "parameters pruned, %", 2, false, true, 0.0, 100.0},
+      {"flops_saved", "FLOPs saved, %", 2, false, true, Metric().least, 100.0},
+      {"time_saved", "forward time saved, %", 2, false, true, Metric().least, 100.0}};
   static const std::vector<Metric> of_phases = {
       {"test_accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0}};
   return of_network ? of_networks : of_phases;

@@ -9,7 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/problem.h"
-#include "moesaic/report/runs_report.h"
+#include "moesaic/report/runs.h"
 #include "panels.h"
 
 namespace moesaic {

@@ -45,13 +45,8 @@ double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW) {
 
 double median(std::vector<double> values) {
   if (values.empty()) fail_usage("median: no values");
-  const size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(middle), values.end());
-  const double upper = values[middle];
-  if (values.size() % 2 == 1) return upper;
-  const double lower =
-      *std::max_element(values.begin(), values.begin() + static_cast<int64_t>(middle));
-  return (lower + upper) / 2;
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
@@ -110,12 +105,6 @@ double bytes_of(const Model& model) {
   return bytes;
 }
 
-at::Tensor random_images(const Model& model, int64_t count) {
-  std::vector<int64_t> shape = model.input_shape();
-  shape.insert(shape.begin(), count);
-  return at::randn(shape, nn::make_generator(1), at::kFloat).to(model.device());
-}
-
 }  // namespace
 
 int64_t peak_tensor_bytes(const std::function<void()>& work) {
@@ -128,7 +117,9 @@ int64_t peak_tensor_bytes(const std::function<void()>& work) {
 Latency measure_latency(Model& model, const LatencyOptions& options) {
   const c10::InferenceMode inference;
   model.eval();
-  const at::Tensor images = random_images(model, options.batch_size);
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), options.batch_size);
+  const at::Tensor images = at::randn(shape, nn::make_generator(1), at::kFloat).to(model.device());
   const ForwardPass pass = [&](const at::Tensor& images_BCHW) {
     const Autocast autocast(options.precision, images_BCHW.device());
     model.forward(images_BCHW);

@@ -231,13 +231,6 @@ at::Tensor tsne_affinities(const at::Tensor& x_ND, double perplexity) {
   return p / p.sum();
 }
 
-double tsne_divergence(const at::Tensor& p_NN, const at::Tensor& y_N2) {
-  const at::Tensor weight = student_weights(y_N2);
-  // Where p is 0 so is its term, for any q: on the diagonal both are 0.
-  const at::Tensor ratio = at::where(p_NN > 0, p_NN * weight.sum() / weight, 1.0);
-  return at::xlogy(p_NN, ratio).sum().item<double>();
-}
-
 at::Tensor tsne_gradient(const at::Tensor& p_NN, const at::Tensor& y_N2) {
   const at::Tensor weight = student_weights(y_N2);
   const at::Tensor pull = (p_NN - weight / weight.sum()) * weight;

@@ -15,7 +15,7 @@
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {
@@ -129,10 +129,6 @@ std::vector<int64_t> places_of(const EvaluateOptions& options) {
                            options.processes->rank(), options.processes->size());
 }
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 }  // namespace
 
 void warn_unless_shared(int64_t batch_size, const Processes& processes) {
@@ -222,7 +218,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   result.metrics = meter->result();
   result.confusion = meter->confusion();
   result.images = dataset->size();
-  result.seconds = seconds_since(begin);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.images_per_second = static_cast<double>(result.images) / result.seconds;
   result.routing = counts.result();
   return result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,13 +10,12 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/gradient_config.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/objective.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {

@@ -14,8 +14,8 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/late_copy.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/expert_shares.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/run_folder.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
@@ -19,10 +18,8 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/parallel/group.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/optimizer.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
@@ -55,17 +52,6 @@ std::string nearest_parameters(const Model& model, const std::string& pattern) {
   return text;
 }
 
-ConfigProblem problem_in(const std::string& key, const std::vector<std::string>& patterns,
-                         const std::string& below) {
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    const std::string problem = Pattern::problem(patterns[i]);
-    if (!problem.empty()) {
-      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
-    }
-  }
-  return {};
-}
-
 std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
   std::vector<std::string> texts;
   for (const PatternValue& item : values) texts.push_back(item.pattern);
@@ -84,12 +70,15 @@ double PatternValues::value_for(const std::string& name, double otherwise) const
   return first ? values_[*first] : otherwise;
 }
 
-ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
-  return problem_in(key, patterns, "");
-}
-
-ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
-  return problem_in(key, texts_of(values), ".pattern");
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns,
+                               const std::string& below) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string problem = Pattern::problem(patterns[i]);
+    if (!problem.empty()) {
+      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
+    }
+  }
+  return {};
 }
 
 void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
@@ -104,11 +93,6 @@ void check_patterns(const Model& model, const PhasePlaces& places, const std::st
                places.of({fmt::format("{}.{}", setting, i)}), places.phase().name, setting,
                patterns[i], nearest_parameters(model, patterns[i]));
   }
-}
-
-void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
-                    const std::vector<PatternValue>& values) {
-  check_patterns(model, places, setting, texts_of(values));
 }
 
 ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
@@ -147,8 +131,9 @@ ConfigProblem config_problem(const OptimizerConfig& config) {
     return {"'adam' has no weight decay; choose 'adamw'",
             {"name", "weight_decay", "weight_decays"}};
   }
-  return first_problem({patterns_problem("no_decay", config.no_decay),
-                        patterns_problem("weight_decays", config.weight_decays)});
+  return first_problem(
+      {patterns_problem("no_decay", config.no_decay),
+       patterns_problem("weight_decays", texts_of(config.weight_decays), ".pattern")});
 }
 
 ConfigProblem config_problem(const PartOptimizerConfig& config) {
@@ -176,7 +161,8 @@ ConfigProblem config_problem(const ScheduleConfig& config) {
 
 ConfigProblem config_problem(const GradientConfig& config) {
   return first_problem(
-      {patterns_problem("gradient_scale", config.gradient_scale), update_problem(config)});
+      {patterns_problem("gradient_scale", texts_of(config.gradient_scale), ".pattern"),
+       update_problem(config)});
 }
 
 namespace {
@@ -244,14 +230,15 @@ void check_schedules(const GradientConfig& config, const PhasePlaces& places, in
 
 void check_all_patterns(const GradientConfig& config, const PhasePlaces& places,
                         const Model& model) {
-  check_patterns(model, places, "gradient_scale", config.gradient_scale);
-  check_patterns(model, places, "optimizer.weight_decays", config.optimizer.weight_decays);
+  check_patterns(model, places, "gradient_scale", texts_of(config.gradient_scale));
+  check_patterns(model, places, "optimizer.weight_decays",
+                 texts_of(config.optimizer.weight_decays));
   for (size_t i = 0; i < config.optimizers.size(); ++i) {
     const PartOptimizerConfig& part = config.optimizers[i];
     const std::string setting = fmt::format("optimizers.{}.", i);
     check_patterns(model, places, setting + "parameters", part.parameters);
     check_patterns(model, places, setting + "optimizer.weight_decays",
-                   part.optimizer.weight_decays);
+                   texts_of(part.optimizer.weight_decays));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "moesaic/base/error.h"
@@ -16,10 +17,8 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/meta_device.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/scaling.h"
 
 namespace moesaic {
 
@@ -88,7 +87,7 @@ class LiveStorages {
   double peak_ = 0.0;
 };
 
-/// Returns what a step on the meta device holds at once at most, gradients of parameters included,
+/// Returns what a step on the meta device holds at once at most beside the gradients of parameters,
 /// of `passes` times so many images one after the other.
 double peak_of_step(Model& model, const PhasePlan& phase, int64_t images, int64_t passes) {
   choose_parameters(model, phase.config);
@@ -102,8 +101,12 @@ double peak_of_step(Model& model, const PhasePlan& phase, int64_t images, int64_
     const at::Tensor logits = model.forward(known.back()).logits;
     if (logits.requires_grad()) logits.sum().backward();
   }
-  for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
-  return live.peak();
+  double gradients = 0.0;
+  for (at::Tensor& parameter : model.parameters()) {
+    if (parameter.requires_grad()) gradients += static_cast<double>(parameter.nbytes());
+    parameter.mutable_grad().reset();
+  }
+  return std::max(0.0, live.peak() - gradients);
 }
 
 double peak_of_evaluation(Model& model, int64_t images) {
@@ -114,6 +117,15 @@ double peak_of_evaluation(Model& model, int64_t images) {
   const LiveStorages live(known);
   model.forward(known.back());
   return live.peak() + static_cast<double>(known.back().nbytes());
+}
+
+/// Returns what `peak` measures on the meta device; nothing where an operator has no shape
+/// function.
+std::optional<double> known_shapes(const std::function<double()>& peak) try {
+  const MetaKernels kernels;
+  return peak();
+} catch (const c10::Error&) {
+  return std::nullopt;
 }
 
 }  // namespace
@@ -130,31 +142,17 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
   const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .threads = 1}, true);
   memory.batches =
       static_cast<double>(held) * static_cast<double>(meta_inputs(model, phase.batch).nbytes());
-  const MetaKernels kernels;
-  try {
+  memory.activations = known_shapes([&] {
     const int64_t passes = std::min<int64_t>(step.parts, 2);  // From the second on gradients stay.
     const double peak = peak_of_step(model, phase, phase.batch / step.parts, passes);
-    memory.activations = std::max(0.0, peak - memory.gradients);
-    if (evaluate_batch > 0) {
-      memory.activations = std::max(*memory.activations, peak_of_evaluation(model, evaluate_batch));
-    }
-  } catch (const c10::Error&) {
-    memory.activations = std::nullopt;  // An operator has no shape function.
-  }
+    return std::max(peak, evaluate_batch > 0 ? peak_of_evaluation(model, evaluate_batch) : 0.0);
+  });
   return memory;
 }
 
 std::optional<double> activation_memory(Model& model, const PhasePlan& phase, int64_t images) {
-  const MetaKernels kernels;
   try {
-    const double peak = peak_of_step(model, phase, images, 2);
-    double gradients = 0.0;
-    for (const at::Tensor& parameter : model.parameters()) {
-      if (parameter.requires_grad()) gradients += static_cast<double>(parameter.nbytes());
-    }
-    return std::max(0.0, peak - gradients);
-  } catch (const c10::Error&) {
-    return std::nullopt;  // An operator has no shape function.
+    return known_shapes([&] { return peak_of_step(model, phase, images, 2); });
   } catch (const Error&) {
     return std::nullopt;  // So few images are not routed alone.
   }

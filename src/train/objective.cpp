@@ -54,10 +54,6 @@ at::Tensor sigmoid_of_rows(const at::Tensor& logits_RC, const Targets& targets) 
                               dense_targets(targets, logits_RC.size(1)));
 }
 
-at::Tensor log_sigmoid_probabilities(const at::Tensor& logits) {
-  return at::log_sigmoid(logits);
-}
-
 at::Tensor sigmoid_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targets_BC) {
   return binary_cross_entropy(log_mean_exp(at::log_sigmoid(logits_BMC)),
                               log_mean_exp(at::log_sigmoid(-logits_BMC)), targets_BC);
@@ -105,7 +101,7 @@ Registry<ClassificationLoss>& classification_losses() {
     const ClassificationLoss sigmoid = {
         .meaning = "binary cross-entropy of sigmoid(logit), summed over the classes",
         .of_rows = sigmoid_of_rows,
-        .log_probabilities = log_sigmoid_probabilities,
+        .log_probabilities = at::log_sigmoid,
         .of_mean = sigmoid_of_mean,
         .counterpart = "ensemble_sigmoid"};
     return Registry<ClassificationLoss>("loss",

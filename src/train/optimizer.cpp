@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/optimizer.h"
+#include "moesaic/train/gradient_phase.h"
 
 #include <torch/csrc/utils/tensor_flatten.h>
 #include <torch/torch.h>

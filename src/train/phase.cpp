@@ -11,7 +11,6 @@
 #include "moesaic/base/random.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/online_phase.h"
 
 namespace moesaic {
 
@@ -99,6 +98,12 @@ void check_moves_all(const PhasePlan& plan, const PhasePlaces& places, const Mod
                      const std::string& reason) {
   if (trained_parameters(model, plan.config) == model.named_parameters().keys()) return;
   fail_usage("{}: phase '{}': {}", places.of({"frozen", "trains"}), plan.config.name, reason);
+}
+
+void fail_needs(const PhasePlaces& places, const std::string& place, const std::string& what) {
+  const PhaseConfig& phase = places.phase();
+  fail_usage("{}: phase '{}': a phase of kind '{}' needs {}", place, phase.name, phase.kind.name(),
+             what);
 }
 
 at::Tensor host_copy(const at::Tensor& tensor) {

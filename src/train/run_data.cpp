@@ -1,32 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/run_folder.h"
 
 #include <ATen/Parallel.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <tuple>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/tensors.h"
-#include "moesaic/config/difference.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
-#include "moesaic/models/model.h"
-#include "moesaic/parallel/processes.h"
-#include "same_files.h"
 
 namespace moesaic {
 namespace {
+
+/// Finds files that a dataset reads by several names, by hard or symbolic links, in two splits or
+/// as images of two classes.
+class SameFiles {
+ public:
+  /// Adds a split; add() is of the last one.
+  void begin(std::shared_ptr<const Dataset> split) { splits_.push_back(std::move(split)); }
+  void add(const ImageFile& file, int64_t index) {
+    if (file.inode == 0) return;
+    entries_.push_back({file.device, file.inode, index, splits_.size() - 1});
+  }
+
+  /// Returns a line that counts them and names some, "" if there are none.
+  std::string text() && {
+    const auto file_of = [](const Entry& entry) { return std::tie(entry.device, entry.inode); };
+    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+      return std::tie(a.device, a.inode, a.split, a.index) <
+             std::tie(b.device, b.inode, b.split, b.index);
+    });
+    constexpr size_t kNamed = 5;
+    int64_t count = 0;
+    std::vector<std::string> names;
+    for (auto first = entries_.begin(); first != entries_.end();) {
+      const auto end = std::find_if(first, entries_.end(), [&](const Entry& entry) {
+        return file_of(entry) != file_of(*first);
+      });
+      const auto other = std::find_if(first + 1, end, [&](const Entry& entry) {
+        return entry.split != first->split || splits_[entry.split]->label(entry.index) !=
+                                                  splits_[first->split]->label(first->index);
+      });
+      if (other != end && ++count <= static_cast<int64_t>(kNamed)) {
+        names.push_back(named(*first) + " and " + named(*other));
+      }
+      first = end;
+    }
+    if (count == 0) return "";
+    return fmt::format(
+        "dataset '{}': {} read under two names, in different splits or classes: {}{}; remove one "
+        "name of each, since results on images that were trained on say nothing and an image has "
+        "one class",
+        splits_.front()->info().name, count == 1 ? "1 file is" : fmt::format("{} files are", count),
+        quoted_names(names), count > static_cast<int64_t>(kNamed) ? " and more" : "");
+  }
+
+ private:
+  struct Entry {
+    uint64_t device, inode;
+    int64_t index;
+    size_t split;
+  };
+  std::string named(const Entry& entry) const {
+    const Dataset& split = *splits_[entry.split];
+    return fmt::format("{}: {}", split.info().split, split.file(entry.index)->name);
+  }
+
+  std::vector<std::shared_ptr<const Dataset>> splits_;
+  std::vector<Entry> entries_;
+};
 
 constexpr size_t kMarkDigits = 16;
 constexpr int64_t kMaxLabels = 1 << 21, kMaxImages = 64;
@@ -312,141 +363,6 @@ RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& 
     }
   }
   return now;
-}
-
-namespace {
-
-constexpr size_t kHashDigits = 16;
-
-/// Returns the hash of the file that this code was loaded from.
-std::string library_hash() {
-  Dl_info info = {};
-  if (dladdr(reinterpret_cast<const void*>(&check_same_build), &info) == 0) return "unknown";
-  return sha256_file_hex(info.dli_fname);
-}
-
-/// Returns a hash of the pixels of some images, which have no files.
-std::string pixel_hash(const Dataset& data) {
-  if (!data.has_images() || data.endless() || data.image_size() == 0) return "";
-  constexpr int64_t kImages = 4;
-  const int64_t step = std::max<int64_t>(1, (data.size() + kImages - 1) / kImages);
-  std::vector<uint8_t> pixels(static_cast<size_t>(data.image_size()));
-  Sha256 hash;
-  for (int64_t i = 0; i < data.size(); i += step) {
-    try {
-      data.image(i, pixels.data());
-    } catch (const ImageError&) {
-      continue;  // It is lost in every process, or the others differ.
-    }
-    hash.update(std::as_bytes(std::span(pixels)));
-  }
-  return hash.hex();
-}
-
-}  // namespace
-
-void check_same_build(const Processes& processes) {
-  processes.wait_for_all();
-  processes.check_same("build", library_hash());
-}
-
-void check_same_settings(const Processes& processes, const std::string& what,
-                         const nlohmann::ordered_json& settings) {
-  const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const auto found = differences(parse_stored(all[0], what, kMaxListBytes).to_json(),
-                                   parse_stored(all[rank], what, kMaxListBytes).to_json());
-    if (found.empty()) continue;  // In another order.
-    fail_usage("process {} has another {} than process 0: {}", rank, what,
-               describe(found, /*side_by_side=*/true));
-  }
-}
-
-void take_network(const Processes& processes, const Model& model) {
-  const torch::NoGradGuard no_grad;
-  processes.wait_for_all();  // One may read or measure slowly.
-  processes.check_same("network", model.config().dump());
-  for (const auto& [name, tensor] : state_of(model)) {
-    at::Tensor sent = tensor.cpu().contiguous();
-    processes.control().broadcast(sent, 0, Traffic::parameters);
-    if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
-  }
-  processes.counter().take();  // This is of no step.
-}
-
-void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                      const Model& model) {
-  processes.wait_for_all();  // One may read its checkpoint slowly.
-  processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
-  if (checkpoint.empty()) return take_network(processes, model);
-  processes.check_same("network", hash_of(state_of(model)).substr(0, kHashDigits));
-}
-
-std::string data_mark(const Dataset& data) {
-  return data_mark(data, data_record(data, /*reads_shards=*/false));
-}
-
-std::string data_mark(const Dataset& data, DataRecord record) {
-  // Not every process has the same shards here.
-  if (!record.shards.empty()) record.labels = record.files = record.images = "";
-  std::string text = to_json(record).dump();
-  if (record.shards.empty() && record.images.empty()) text += pixel_hash(data);
-  return fmt::format("{} {}", count_text(data.size(), "image"),
-                     sha256_hex(std::as_bytes(std::span(text))).substr(0, kHashDigits));
-}
-
-namespace {
-
-using Json = nlohmann::ordered_json;
-/// Images, and what is wrong with each.
-using Replaced = std::map<int64_t, std::string>;
-
-/// Returns false where `known` has the index already.
-bool add_index(std::vector<int64_t>& known, int64_t index) {
-  const auto place = std::lower_bound(known.begin(), known.end(), index);
-  if (place != known.end() && *place == index) return false;
-  known.insert(place, index);
-  return true;
-}
-
-/// Returns the new images of all processes, by rank.
-std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& processes) {
-  // A file's name may be no UTF-8.
-  const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::vector<Replaced> all;
-  for (const std::string& found : processes.control().all_gather_text(text)) {
-    all.push_back(parse_stored(found, "damaged images", kMaxListBytes).to_json().get<Replaced>());
-  }
-  return all;
-}
-
-}  // namespace
-
-int note_replaced(const Replaced& replaced, Loader& loader, const Processes* processes,
-                  std::vector<int64_t>& known, int signal) {
-  Replaced fresh = replaced;
-  std::erase_if(fresh, [&](const auto& image) {
-    return std::binary_search(known.begin(), known.end(), image.first);
-  });
-  if (processes == nullptr) {
-    for (const auto& [index, what] : fresh) add_index(known, index);
-    return signal;
-  }
-  // One exchange of a step has all that the processes agree on beside numbers of the network.
-  const at::Tensor largest =
-      torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
-  processes->control().all_reduce(largest, Traffic::other, /*largest=*/true);
-  signal = static_cast<int>(largest[0].item<int64_t>());
-  if (largest[1].item<int64_t>() == 0) return signal;
-  const std::vector<Replaced> all = new_of_all(fresh, *processes);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    for (const auto& [index, what] : all[rank]) {
-      const bool own = std::cmp_equal(rank, processes->rank());
-      if (add_index(known, index)) loader.count_damaged(index, what, own);
-    }
-  }
-  return signal;
 }
 
 }  // namespace moesaic

@@ -231,11 +231,6 @@ void RunFolder::keep_last(int64_t count) const {
 
 namespace {
 
-double wall_time() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
 /// Opens a file of the folder that is not followed where it is a link.
 UniqueFd open_own(const std::filesystem::path& path) {
   std::error_code error;
@@ -290,7 +285,8 @@ void Recorder::write(const std::string& kind, int64_t step, const nlohmann::orde
 }
 
 void Recorder::scalar(const std::string& tag, double value, int64_t step) {
-  events_.scalar(tag, value, step, wall_time());
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  events_.scalar(tag, value, step, now.count());
 }
 
 void Recorder::sync() {

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
@@ -26,7 +26,7 @@
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 namespace {
@@ -120,10 +120,15 @@ int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   return count;
 }
 
-/// Checks that phase `index` restores an earlier one.
-void check_restored(const RunConfig& config, size_t index, const PhasePlaces& places) {
+std::vector<std::string> names_before(const RunConfig& config, size_t index) {
   std::vector<std::string> earlier;
   for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
+  return earlier;
+}
+
+/// Checks that phase `index` restores an earlier one.
+void check_restored(const RunConfig& config, size_t index, const PhasePlaces& places) {
+  const std::vector<std::string> earlier = names_before(config, index);
   const PhaseConfig& phase = places.phase();
   const std::string& wanted = phase.on_entry.restore;
   if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
@@ -147,8 +152,7 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
     }
     return;
   }
-  std::vector<std::string> earlier;
-  for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
+  const std::vector<std::string> earlier = names_before(config, index);
   if (std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end()) return;
   if (!path_exists(prune.pretrained)) {
     const bool is_path = prune.pretrained.find('/') != std::string::npos;
@@ -228,12 +232,9 @@ void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t in
 void check_class_names(const PhasePlaces& places, const std::vector<std::string>& classes,
                        Datasets& datasets) {
   const PhaseConfig& phase = places.phase();
-  std::vector<std::string> splits = {"train"};
-  if (phase.evaluate) {
-    for (std::string& split : datasets.evaluation_splits(phase.data)) {
-      splits.push_back(std::move(split));
-    }
-  }
+  std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
+  if (!phase.evaluate) splits.clear();
+  splits.insert(splits.begin(), "train");
   try {
     for (const std::string& split : splits) {
       with_classes_of(datasets.get(phase.data, split), classes,

@@ -27,8 +27,8 @@
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/expert_shares.h"
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/run_folder.h"
+#include "moesaic/train/shared_run.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -160,14 +160,6 @@ std::string arithmetic_of(const std::string& device) {
   if (device != "cpu") return device;
   return fmt::format("{}, {}", count_text(at::get_num_threads(), "thread"),
                      at::get_cpu_capability());
-}
-
-/// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
-/// left out, since no later phase takes them.
-Checkpoint load_newest(const RunFolder& folder) {
-  return load_newest_step(folder.root() / "checkpoints", [](const fs::path& step) {
-    return LoadOptions{.optimizer = !ends_phase(step)};
-  });
 }
 
 }  // namespace
@@ -319,7 +311,10 @@ void Trainer::check_processes(const Model& shape) {
 }
 
 void Trainer::restore() {
-  Checkpoint loaded = load_newest(*folder_);
+  // Of one that ends a phase the optimizer's tensors are left out, since no later phase takes them.
+  Checkpoint loaded = load_newest_step(folder_->root() / "checkpoints", [](const fs::path& step) {
+    return LoadOptions{.optimizer = !ends_phase(step)};
+  });
   const std::string from = loaded.folder.string();
   state_ = read_state(loaded.state, loaded.folder);
   const auto index = static_cast<size_t>(state_.phase_index);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/scaling.h"
+#include "moesaic/train/run_plan.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -14,8 +14,8 @@
 #include "moesaic/ops/autocast.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/expert_shares.h"
 #include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>

@@ -18,8 +18,8 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/expert_shares.h"
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
+#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace fs = std::filesystem;

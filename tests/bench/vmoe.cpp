@@ -9,7 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/backend_scope.h"
-#include "moesaic/train/optimizer.h"
+#include "moesaic/train/gradient_phase.h"
 
 namespace moesaic::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

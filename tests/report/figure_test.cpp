@@ -5,7 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
-#include "moesaic/report/runs_report.h"
+#include "moesaic/report/runs.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {

@@ -5,7 +5,7 @@
 #include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
-#include "moesaic/report/runs_report.h"
+#include "moesaic/report/runs.h"
 #include "report/panels.h"
 #include "report/runs_fixture.h"
 

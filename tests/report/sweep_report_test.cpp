@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/runs_report.h"
+#include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -23,6 +23,14 @@ at::Tensor golden(const std::string& name) {
   return all.at(name);
 }
 
+/// KL(P || Q) with q_ij ~ 1 / (1 + |y_i - y_j|^2).
+double tsne_divergence(const at::Tensor& p_NN, const at::Tensor& y_N2) {
+  const at::Tensor squares_NN = (y_N2.unsqueeze(0) - y_N2.unsqueeze(1)).square().sum(2);
+  const at::Tensor weight_NN = (1.0 + squares_NN).reciprocal().fill_diagonal_(0.0);
+  const at::Tensor q_NN = weight_NN / weight_NN.sum();
+  return at::xlogy(p_NN, at::where(p_NN > 0, p_NN / q_NN, 1.0)).sum().item<double>();
+}
+
 TEST(Tsne, AffinitiesEqualScikitLearns) {
   const at::Tensor p = tsne_affinities(golden("x"), 15.0);
   // Both stop within 1e-5 of the wanted entropy, on different sides.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against plain loops over doubles.
-#include "moesaic/train/task.h"
+#include "moesaic/train/evaluate.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

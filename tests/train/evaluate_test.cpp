@@ -11,7 +11,6 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/train/evaluate_checkpoint.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/models/registry.h"
-#include "moesaic/train/gradient_config.h"
+#include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"

@@ -10,6 +10,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/train/gradient_phase.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged images are part of a run's state, and several processes count them together.
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/shared_run.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

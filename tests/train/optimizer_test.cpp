@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against plain loops in float64.
-#include "moesaic/train/optimizer.h"
+#include "moesaic/train/gradient_phase.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -10,7 +10,6 @@
 
 #include "moesaic/models/registry.h"
 #include "moesaic/train/run_plan.h"
-#include "moesaic/train/scaling.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 

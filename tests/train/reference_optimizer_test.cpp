@@ -8,9 +8,8 @@
 #include <algorithm>
 
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/gradient_config.h"
-#include "moesaic/train/optimizer.h"
 #include "support/tensors.h"
 
 namespace moesaic {

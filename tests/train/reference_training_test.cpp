@@ -8,9 +8,8 @@
 #include <set>
 
 #include "moesaic/nn/init.h"
+#include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/gradient_config.h"
-#include "moesaic/train/optimizer.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 

@@ -7,7 +7,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "support/toy_family.h"
 #include "train/train_fixture.h"
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "moesaic/base/path.h"
+#include "moesaic/train/gradient_phase.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/run_data.h"
+#include "moesaic/train/run_folder.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

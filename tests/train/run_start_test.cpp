@@ -5,7 +5,7 @@
 
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "moesaic/train/run_plan.h"
 #include "train/train_fixture.h"
 

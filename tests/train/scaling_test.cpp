@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/scaling.h"
+#include "moesaic/train/run_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,7 @@
 
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/train/gradient_config.h"
-#include "moesaic/train/optimizer.h"
-#include "moesaic/train/run_plan.h"
+#include "moesaic/train/gradient_phase.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 

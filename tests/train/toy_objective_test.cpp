@@ -7,7 +7,7 @@
 
 #include <sstream>
 
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "moesaic/train/objective.h"
 #include "support/toy_family.h"
 #include "support/toy_phase.h"

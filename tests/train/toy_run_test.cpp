@@ -7,7 +7,7 @@
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/evaluate_checkpoint.h"
+#include "moesaic/train/evaluate.h"
 #include "support/toy_family.h"
 #include "support/toy_phase.h"
 #include "train/train_fixture.h"

@@ -14,7 +14,6 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/evaluate.h"
-#include "moesaic/train/task.h"
 
 namespace moesaic {
 
@@ -108,9 +107,8 @@ struct TsneOptions {
 /// Error (usage) for a perplexity that is not between 1 and N - 1.
 at::Tensor tsne_affinities(const at::Tensor& x_ND, double perplexity);
 
-/// Returns KL(P || Q), eq. 2, with q_ij ~ 1 / (1 + |y_i - y_j|^2) (eq. 4); y_N2 has P's dtype.
-double tsne_divergence(const at::Tensor& p_NN, const at::Tensor& y_N2);
-/// Returns the gradient [N, 2]: 4 sum_j (p_ij - q_ij) (y_i - y_j) / (1 + |y_i - y_j|^2) (eq. 5).
+/// Returns the gradient [N, 2] of KL(P || Q), eq. 2, with q_ij ~ 1 / (1 + |y_i - y_j|^2) (eq. 4):
+/// 4 sum_j (p_ij - q_ij) (y_i - y_j) / (1 + |y_i - y_j|^2) (eq. 5); y_N2 has P's dtype.
 at::Tensor tsne_gradient(const at::Tensor& p_NN, const at::Tensor& y_N2);
 
 /// Returns the embedded points, [N, 2] float64. Starts from the first two principal components, so

@@ -1,21 +1,123 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluation of a network on a dataset: metrics, and the use of its experts.
+// Tasks, which say what the targets of a dataset require of a network and measure its predictions;
+// evaluation of a network on a dataset, and of a checkpoint: metrics, and the use of its experts.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
-#include "moesaic/train/task.h"
+#include "moesaic/train/datasets.h"
 
 namespace moesaic {
+
+/// Numbers of images by true and by predicted class. Only pairs that occur take memory.
+class Confusion {
+ public:
+  /// Adds classes [B] int64.
+  void add(const at::Tensor& labels_B, const at::Tensor& predicted_B);
+
+  bool empty() const { return counts_.empty(); }
+  int64_t count(int64_t label, int64_t predicted) const;
+  /// Returns the number of images of a class.
+  int64_t images(int64_t label) const;
+
+ private:
+  std::map<int64_t, std::map<int64_t, int64_t>> counts_;  ///< By true, then by predicted class.
+};
+
+/// Metrics by name; a dot in a name makes an object in JSON.
+using Metrics = std::map<std::string, double>;
+
+/// Names and values of metrics for people, the most compared first.
+using MetricRows = std::vector<std::pair<std::string, std::string>>;
+
+enum class Direction { higher_is_better, lower_is_better };
+
+/// A metric that `best` may follow.
+struct MetricInfo {
+  std::string name;
+  Direction direction = Direction::higher_is_better;
+  std::string unit = {};  ///< Unit behind a value in messages, e.g. " %".
+};
+
+/// Measures predictions batch by batch, with sums in float64.
+class Meter {
+ public:
+  virtual ~Meter() = default;
+  /// Adds the network's output for a batch, on the CPU.
+  virtual void add(const ModelOutput& output, const Batch& batch) = 0;
+  /// Returns the metrics of all images so far, at least one.
+  virtual Metrics result() const = 0;
+  /// Returns what was predicted for the images of each class; empty where there are no classes.
+  virtual Confusion confusion() const { return {}; }
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  /// Returns the metrics of such data that `best` may follow, the default first.
+  virtual std::vector<MetricInfo> metrics(const DatasetInfo& data) const = 0;
+  /// Returns a meter; `loss` is the objective's name (train/objective.h), "" the default one.
+  virtual std::unique_ptr<Meter> meter(const Model& model, const std::string& loss) const = 0;
+  /// Returns a meter's result as text.
+  virtual MetricRows rows(const Metrics& metrics) const = 0;
+  /// Throws Error (usage) if the network does not have as many outputs as the targets require.
+  virtual void check_outputs(const Model& model, const DatasetInfo& data) const = 0;
+  /// Returns the number of outputs of a new head for this data.
+  virtual int64_t outputs(const DatasetInfo& data) const = 0;
+};
+
+/// Bins of the calibration error.
+inline constexpr int64_t kCalibrationBins = 15;
+
+/// Returns a meter of classes. An image's probabilities are softmax(logits), or sigmoid(logits) for
+/// a sigmoid loss, and for an ensemble, with its members' logits in a row, the mean over its
+/// members; the predicted class is the most probable one, on ties the one with the lower index. The
+/// metrics are
+///
+///     accuracy            top-1 accuracy in %
+///     top5_accuracy       top-5 accuracy in %; none of at most five classes, where it is 100 for
+///                         any network
+///     loss                mean of evaluation_losses()
+///     calibration_error   expected calibration error (Guo et al., arXiv:1706.04599): over bins of
+///                         equal width of the predicted class's probability p in (0, 1], the sum of
+///                         (fraction of the images in the bin) * |accuracy in it - mean p in it|
+///
+/// and of an ensemble, where a negative log-likelihood is that of the true class, the mean over
+/// images:
+///
+///     ensemble.members
+///     ensemble.negative_log_likelihood           of the members' mean probability
+///     ensemble.member_negative_log_likelihood    mean over the members
+///     ensemble.member_accuracy                   mean over the members, in %
+///     ensemble.disagreement    fraction of pairs of members with different predictions
+std::unique_ptr<Meter> classification_meter(const std::string& loss);
+
+/// Returns classification for data with classes, regression for real-valued targets.
+const Task& task_of(const DatasetInfo& data);
+
+/// Returns the metric of this name, the first for "". Throws Error (usage) with the nearest name.
+MetricInfo metric_of(const DatasetInfo& data, const std::string& name);
+
+/// Returns the metrics as JSON; names with dots become objects.
+nlohmann::ordered_json to_json(const Metrics& metrics);
 
 class Processes;  // parallel/processes.h
 
@@ -35,7 +137,7 @@ struct EvaluateOptions {
   int64_t loader_threads = 1;
   /// Called with the number of images done, 0 at first, then after each batch; false ends the
   /// evaluation early, that of all processes.
-  std::function<bool(int64_t done, int64_t total)> proceed;
+  std::function<bool(int64_t done, int64_t total)> proceed = {};
   /// Objective that trained the network (train/objective.h); empty means the default one.
   std::string loss = {};
   std::string precision = "float32";  ///< See Autocast.
@@ -65,7 +167,8 @@ struct LayerRouting {
 };
 
 struct Evaluation {
-  Metrics metrics;      ///< Of the data's task: "accuracy" in %, "loss", ...; see train/task.h.
+  Metrics
+      metrics;  ///< Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Confusion confusion;  ///< Empty where targets are real numbers.
   int64_t images = 0;
   bool complete = true;  ///< False where `proceed` ended it; then the rest is invalid.
@@ -114,5 +217,80 @@ ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
 /// Returns the split that calibration images are of: "validation" where the data has one, else
 /// "train".
 std::string calibration_split(const std::vector<std::string>& splits);
+
+/// Whose names the network's outputs have: those that its checkpoint stores, by which classes of
+/// data are found, or the data's own, as many as there are outputs and in their order.
+enum class ClassesOf { checkpoint, data };
+
+struct EvaluateCheckpointOptions {
+  std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
+  std::string data;                  ///< Empty means the checkpoint's last training data.
+  std::string split = {};            ///< Empty means "test", "validation" where there is none.
+  ClassesOf classes_of = ClassesOf::checkpoint;
+  /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
+  std::optional<int64_t> batch_size = {};
+  EvaluateOptions evaluate;
+  DatasetOpener open = {};
+  std::string device = "cpu";
+  bool trust = false;  ///< See LoadOptions.
+  /// New files for the result, which the caller writes: none may lie among the data's images.
+  std::vector<std::filesystem::path> files = {};
+};
+
+/// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
+struct CheckpointEvaluation {
+  std::filesystem::path checkpoint;
+  std::string data, split;
+  std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
+  Evaluation evaluation;
+  MetricRows metric_rows;  ///< Its metrics for people.
+  double flops_per_image = 0.0;
+  int64_t parameters = 0;
+  bool of_images = true;  ///< Whether the data's examples are images.
+};
+
+/// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.
+std::string trained_loss(const Checkpoint& checkpoint);
+
+/// Returns the batch size of the evaluations of the checkpoint's run, which changes results where
+/// images of a batch share the capacity of experts; the default where it is not stored. Throws
+/// Error (failure) where what is stored is out of range.
+int64_t trained_batch_size(const Checkpoint& checkpoint);
+
+/// A split of data, and how a checkpoint's network takes it.
+struct CheckpointData {
+  std::string name, split;
+  std::shared_ptr<const Dataset> dataset;
+  InputSpec input = {};
+};
+
+/// Opens a split of `data`, of what the checkpoint was trained on where that is empty; where
+/// `split` is empty, the one that `choose` takes of those that there are. Its examples are as they
+/// are stored. Throws Error (usage) for data or a split that is not there.
+CheckpointData open_checkpoint_data(
+    const Checkpoint& checkpoint, const DatasetOpener& open, const std::string& data,
+    const std::string& split,
+    std::string (*choose)(const std::vector<std::string>& splits) = calibration_split);
+
+/// Makes the examples what the checkpoint's network takes, and their labels the numbers of its
+/// outputs; of a network whose classes have no names those of the data, with a warning. Throws
+/// Error (usage) for a class that the network does not have; where there are as many classes as
+/// outputs it ends in `way_out`, what to do instead.
+void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
+                ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
+
+/// Evaluates on a split and says which one it took in place of a test split. Where
+/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws
+/// Error (usage) where the data does not have the split, with those that it has, or does not fit
+/// the checkpoint.
+CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
+
+/// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",
+/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
+/// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
+/// "routing"}.
+nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
+/// Returns the same as a table of plain text.
+std::string to_text(const CheckpointEvaluation& result);
 
 }  // namespace moesaic

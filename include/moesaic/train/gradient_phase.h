@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "gradient": mini-batches, an objective, autograd and optimizers.
+// The phase kind "gradient" with its settings and its optimizers, which update named parameters:
+// mini-batches, an objective, autograd and optimizers. All that later updates of an optimizer
+// depend on is in its state() and updates(), so that a restored one continues with the same bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,21 +11,336 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/pattern.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/schema.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/data/transforms.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/group.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/optimizer.h"
 #include "moesaic/train/phase.h"
 
 namespace moesaic {
 
+/// A value for all names that a pattern matches.
+struct PatternValue {
+  std::string pattern;
+  double value = 0.0;
+};
+template <class Fields>
+void describe(Fields& f, PatternValue& c) {
+  f("pattern", c.pattern, "searched in the names of parameters", required, not_empty);
+  f("value", c.value, "for those in which it is the first pattern found", required, at_least(0.0));
+}
+
+/// A list of PatternValue, whose patterns are compiled once.
+class PatternValues {
+ public:
+  /// Throws as Pattern does.
+  explicit PatternValues(const std::vector<PatternValue>& values);
+
+  bool empty() const { return values_.empty(); }
+  /// Returns the value of the first pattern that matches `name`, else `otherwise`.
+  double value_for(const std::string& name, double otherwise) const;
+
+ private:
+  Patterns patterns_;
+  std::vector<double> values_;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  double momentum = 0.9;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double l2 = 0.0;
+  std::string expert_norm = "joint";
+  std::vector<std::string> no_decay = {"(bias|b[12]|cls|position_embedding)$", "norm"};
+  std::vector<PatternValue> weight_decays;
+};
+template <class Fields>
+void describe(Fields& f, OptimizerConfig& c) {
+  f("name", c.name, "update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}), common);
+  f("lr", c.lr, "peak learning rate", above(0.0), common);
+  f("momentum", c.momentum, "sgd: fraction of the last step, m = g + momentum m", at_least(0.0),
+    below(1.0));
+  f("betas", c.betas, "adam and adamw: decay rates of the two moments", at_least(0.0), below(1.0));
+  f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
+  f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
+    at_least(0.0), common);
+  f("l2", c.l2,
+    "coupled: gradients get l2 * parameter added before anything else is made of them, but after "
+    "normalized_sgd has normalised them",
+    at_least(0.0));
+  f("expert_norm", c.expert_norm,
+    "normalized_sgd: what an expert's gradients are divided by, their joint norm or the sum of the "
+    "norms of its tensors",
+    one_of({"joint", "sum"}));
+  f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
+  f("weight_decays", c.weight_decays,
+    "in place of weight_decay and no_decay: one for each pattern, 0 where none is found");
+}
+ConfigProblem config_problem(const OptimizerConfig& config);
+
+struct ScheduleConfig {
+  std::string name = "cosine";
+  int64_t warmup_steps = 0;
+  double end = 0.0;
+  std::optional<double> end_lr;
+  int64_t timescale = 10000, cooldown_steps = 0;
+  std::optional<int64_t> period;
+  bool by_epoch = false;
+};
+template <class Fields>
+void describe(Fields& f, ScheduleConfig& c) {
+  f("name", c.name, "course of the learning rate after the warm-up",
+    one_of({"cosine", "linear", "constant", "rsqrt"}), common);
+  f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0),
+    common);
+  f("end", c.end, "fraction of the peak that is left at the phase's end", between(0.0, 1.0));
+  f("end_lr", c.end_lr, "in place of end: the learning rate that is left", at_least(0.0));
+  f("timescale", c.timescale, "rsqrt: updates after which 1 / sqrt(2) of the peak is left",
+    at_least(1));
+  f("cooldown_steps", c.cooldown_steps, "rsqrt: last updates, over which it falls linearly to 0",
+    at_least(0));
+  f("period", c.period,
+    "cosine: updates in which it falls to its end, to rise again in as many; null: the phase's",
+    at_least(1));
+  f("by_epoch", c.by_epoch, "it changes between epochs alone, and period counts those");
+}
+ConfigProblem config_problem(const ScheduleConfig& config);
+
+struct PartOptimizerConfig {
+  std::vector<std::string> parameters;
+  OptimizerConfig optimizer;
+  std::optional<ScheduleConfig> schedule;
+};
+template <class Fields>
+void describe(Fields& f, PartOptimizerConfig& c) {
+  f("parameters", c.parameters, "which it moves: patterns searched in their names", required,
+    not_empty);
+  f("optimizer", c.optimizer, "how they are updated", required);
+  f("schedule", c.schedule, "of their learning rate; null: the phase's");
+}
+ConfigProblem config_problem(const PartOptimizerConfig& config);
+
+struct StopConfig {
+  double loss_threshold = 0.0;
+  std::optional<double> loss_rise;
+  int64_t after_steps = 0;
+};
+template <class Fields>
+void describe(Fields& f, StopConfig& c) {
+  f("loss_threshold", c.loss_threshold, "a loss so small ends the phase", at_least(0.0));
+  f("loss_rise", c.loss_rise, "so does one that is more than this above the smallest so far",
+    at_least(0.0));
+  f("after_steps", c.after_steps, "but not before so many updates", at_least(0));
+}
+
+inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
+
+struct GradientConfig {
+  int64_t samples = 0, batch_size = 128;
+  int64_t accumulate = 1;
+  std::string accumulate_order = kConsecutive;
+  OptimizerConfig optimizer;
+  std::vector<PartOptimizerConfig> optimizers;
+  ScheduleConfig schedule;
+  std::optional<StopConfig> stop;
+  std::vector<PatternValue> gradient_scale;
+  double clip_norm = 0.0, clip_value = 0.0;
+  Choice loss = objective_choices().front();
+  AugmentConfig augment;
+};
+template <class Fields>
+void describe(Fields& f, GradientConfig& c) {
+  f("samples", c.samples,
+    "N, training samples, of all classes in equal parts where the data allow, drawn by the run's "
+    "seed; those of a smaller N are among them; 0: all the data",
+    at_least(0));
+  f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize), common);
+  f("accumulate", c.accumulate,
+    "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
+    between(1, kMaxBatchSize));
+  f("accumulate_order", c.accumulate_order,
+    "images of part i of n: the next of the batch, or as the microsteps of V-MoE's trainer "
+    "i, i + n, i + 2n, ...",
+    one_of({kConsecutive, kStrided}));
+  f("optimizer", c.optimizer, "how parameters are updated");
+  f("optimizers", c.optimizers, "others for some of the parameters");
+  f("schedule", c.schedule, "learning rate over the phase");
+  f("stop", c.stop,
+    "end the phase early, before the update of the first step whose loss says so and is not the "
+    "smallest so far");
+  f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
+  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: any", at_least(0.0), common);
+  f("clip_value", c.clip_value, "or max magnitude of each of their numbers; 0: any", at_least(0.0));
+  f.choice("loss", c.loss, objective_choices(), "the objective: what is minimised", common);
+  f("augment", c.augment, "random changes to the images");
+}
+ConfigProblem config_problem(const GradientConfig& config);
+
 class Processes;  // parallel/processes.h
+
+/// Update rule of a group of parameters. Rules keep their state in slots: tensors of the
+/// parameters' shapes, initially zero.
+class UpdateRule {
+ public:
+  struct Group {
+    std::vector<at::Tensor> parameters, gradients;
+    std::vector<std::vector<at::Tensor>> slots;  ///< Indexed by [slot][parameter].
+    double weight_decay = 0.0;
+    at::Tensor skip = {};  ///< Float32 scalar: where it is 1, nothing changes; undefined: 0.
+  };
+
+  virtual ~UpdateRule() = default;
+  virtual std::vector<std::string> slot_names() const = 0;
+  /// Transforms all gradients of the optimizer at once, before apply() gets them group by group.
+  /// `names` are those of their parameters.
+  virtual void prepare(const std::vector<std::string>& names,
+                       std::vector<at::Tensor>& gradients) const {}
+  /// Updates a group of parameters; `update` counts from 1.
+  virtual void apply(Group& group, double lr, int64_t update) const = 0;
+};
+
+/// sgd:    m <- g + momentum m;  p <- p - lr (m + weight_decay p)
+/// adam:   adamw without weight decay
+/// adamw:  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
+///         p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
+/// normalized_sgd: sgd with g_e / |g_e| in place of g_e, where |g_e| is the norm over all
+///         parameters of expert e (clusters paper, eq. 3.4) or, by `expert_norm`, the sum of its
+///         tensors' norms (the released code); an expert with zero gradient has a step of 0.
+///         Experts that are separate networks are identified by their names, "experts.<e>."; in
+///         other parameters the first dimension indexes the experts.
+/// adamw: Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config);
+
+class Optimizer {
+ public:
+  using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+  /// Parameters whose names match a pattern of `frozen` have gradients but are never updated. Each
+  /// of `parts` takes the parameters that match one of its patterns and belong to no earlier part;
+  /// `config` updates the others.
+  Optimizer(NamedParameters parameters, const OptimizerConfig& config,
+            const std::vector<std::string>& frozen = {},
+            const std::vector<PartOptimizerConfig>& parts = {});
+
+  using NameTest = std::function<bool(const std::string& name)>;
+
+  /// Divides the state of the parameters that all processes have among them (ZeRO-1,
+  /// arXiv:1910.02054): each keeps the slots of whole parameters, which it updates and sends to the
+  /// others. Those with a name in `everywhere`, such as those of shared experts, stay as they are.
+  /// Call it before anything else.
+  void share_state(std::shared_ptr<const Processes> processes, const NameTest& everywhere);
+
+  /// Numbers of float32.
+  struct Share {
+    int64_t state = 0, updated = 0;
+  };
+  /// Returns the most that one process keeps and updates.
+  Share largest_share() const;
+
+  /// Sends each parameter from the process that keeps its state to the others, as step() does.
+  void spread() const;
+
+  /// Multiplies each gradient by the value of the first pattern that matches its parameter's name,
+  /// if there is one.
+  void scale_gradients(const PatternValues& factors);
+  /// Updates every parameter that is not frozen. A parameter without a gradient is updated as with
+  /// a gradient of zeros, by its momentum and weight decay. `lr` is the learning rate of `config`;
+  /// those of the parts are `part_lrs`, or keep their ratio to it where there is none. Where
+  /// `skip`, a float32 scalar on the parameters' device, is 1, parameters and state() keep their
+  /// bits, whatever the gradients hold; the host need not know.
+  void step(double lr, const std::vector<std::optional<double>>& part_lrs = {},
+            const at::Tensor& skip = {});
+  /// Clears the gradients.
+  void zero_grad();
+  /// Returns the defined gradients; changing them in place changes the next step.
+  std::vector<at::Tensor> gradients() const;
+
+  /// Returns the number of updates made so far.
+  int64_t updates() const { return updates_; }
+  /// Returns the slots, whose memory is shared: "<parameter>.momentum" for sgd,
+  /// "<parameter>.exp_avg" and ".exp_avg_sq" for adamw. Where processes share the state, only those
+  /// of this one.
+  TensorMap state() const;
+  /// Restores copies of state() and updates(); that of other processes is passed over. Throws Error
+  /// that names a tensor that is missing, unexpected or of another shape.
+  void load_state(const TensorMap& state, int64_t updates);
+
+ private:
+  static constexpr int64_t kEvery = -1;
+
+  struct Entry {
+    std::string name;
+    at::Tensor parameter;
+    std::vector<at::Tensor> slots;
+    double weight_decay = 0.0;
+    bool frozen = false;
+    int64_t owner = kEvery;  ///< Rank of the process that updates it.
+  };
+  /// The parameters of one update rule.
+  struct Part {
+    std::unique_ptr<UpdateRule> rule;
+    double rate = 1.0;  ///< Learning rate relative to the optimizer's.
+    double l2 = 0.0;
+    std::vector<Entry> entries;
+    std::set<double> weight_decays;
+  };
+
+  void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
+                const std::vector<std::string>& frozen, NamedParameters& parameters);
+  static std::vector<at::Tensor> prepared_gradients(const Part& part);
+  bool is_own(const Entry& entry) const;
+  /// Returns whether it is a slot of a parameter that another process updates.
+  bool is_of_others(const std::string& slot) const;
+  void step_part(const Part& part, double lr, const at::Tensor& skip) const;
+
+  template <class Use>
+  void for_entries(const Use& use) const {
+    for (const Part& part : parts_) {
+      for (const Entry& entry : part.entries) use(entry);
+    }
+  }
+
+  std::vector<Part> parts_;
+  std::shared_ptr<const Processes> processes_;  ///< Who share the state; null: nobody.
+  int64_t updates_ = 0;
+};
+
+/// Returns the global Euclidean norm of gradients, a scalar of their dtype (float32 without any).
+at::Tensor gradient_norm(const std::vector<at::Tensor>& gradients);
+
+/// Clips by global norm in place (Pascanu et al., arXiv:1211.5063): gradients with `norm` >=
+/// `limit` are multiplied by limit / norm, others keep their bits. `norm` is a scalar on the
+/// gradients' device, which alone decides: nothing waits for it. `limit` 0 clips nothing.
+void clip_gradients(std::vector<at::Tensor>& gradients, const at::Tensor& norm, double limit);
+
+/// Clips every value to [-limit, limit] in place. `limit` 0 clips nothing.
+void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit);
+
+/// Returns the learning rate of update i = 0, 1, ..., `steps` - 1 of a phase. With w warm-up
+/// updates, peak p and end e (end_lr, or p times the fraction `end`):
+///
+///     i < w:   p i / w
+///     i >= w:  e + (p - e) f(x),  x = (i - w) / (steps - w), at most 1
+///
+/// where f(x) is (1 + cos(pi x)) / 2 for cosine, 1 - x for linear and 1 for constant. rsqrt is
+/// p / sqrt(1 + (i - w) / timescale), and falls linearly to 0 over the cooldown (Zhai et al.,
+/// arXiv:2106.04560). A cosine with a period T has x = (i - w) / T without that bound: its rate
+/// rises again after T updates. `by_epoch` rounds i down to the first update of its epoch, and T
+/// counts epochs. As in V-MoE the first warm-up update has rate 0: it changes the momenta only.
+double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
+                     int64_t steps_per_epoch = 1);
 
 /// Gradients of the mean of the processes' losses: those of what every process has are the mean
 /// over all processes, those of experts that a replica's processes share the sum over them and the

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,7 +16,8 @@
 
 namespace moesaic {
 
-inline constexpr double kMaxSteps = 1e9;  // Products with batch sizes stay within 64 bits.
+inline constexpr double kMaxSteps = 1e9;          // Products with batch sizes stay within 64 bits.
+inline constexpr double kMaxBatchSize = 1048576;  // Larger batches exceed any memory.
 
 /// Returns the registered kinds of phases (train/phase.h) with their default settings,
 /// "gradient" first.
@@ -89,6 +91,13 @@ void describe(Fields& f, PhaseConfig& c) {
   f.choice("kind", c.kind, phase_kind_choices(), "what a step of the phase does");
 }
 ConfigProblem config_problem(const PhaseConfig& config);
+
+/// Returns what is wrong with the syntax of the patterns of a setting, each of which stands at
+/// "<key>.<place><below>".
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns,
+                               const std::string& below = "");
+/// Returns the first problem that is not empty.
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems);
 
 /// Returns the name of the phase's objective, "" where its kind has none.
 std::string objective_name(const PhaseConfig& phase);

@@ -9,7 +9,6 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/parallel/launch.h"
-#include "moesaic/train/gradient_config.h"
 #include "moesaic/train/phase_config.h"
 
 namespace moesaic {

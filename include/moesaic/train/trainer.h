@@ -24,7 +24,6 @@
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
-#include "moesaic/train/run_data.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 

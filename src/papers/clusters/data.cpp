@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <utility>
@@ -110,7 +109,7 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
   return examples;
 }
 
-DatasetFormat clusters_format() {
+[[maybe_unused]] const bool kClusterData = [] {
   const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"-1", "+1"};
     info.groups = numbered("cluster ", config.clusters);
@@ -123,7 +122,8 @@ DatasetFormat clusters_format() {
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
   format.outline = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
-  return format;
-}
+  dataset_formats().add("clusters", std::move(format));
+  return true;
+}();
 
 }  // namespace moesaic

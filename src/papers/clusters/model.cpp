@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/papers/clusters.h"
@@ -118,6 +119,14 @@ Routing to_one_expert(const at::Tensor& x_TPd) {
   return routing;
 }
 
+/// Returns the layer as a part of the network's TorchScript, or its only expert where there is
+/// none.
+script::Children experts_of(const script::Unit& unit, const nn::MoELayer& moe,
+                            const nn::Experts& experts, const std::vector<int64_t>& shape) {
+  return {moe.is_empty() ? std::pair("experts", script::make_experts(unit, experts, shape))
+                         : std::pair("moe", script::make_moe_layer(unit, *moe, shape))};
+}
+
 constexpr char kAlone[] = R"(
     inputs = images.squeeze(1)
     y = self.experts.one_by_one(inputs, [inputs.size(0)])
@@ -127,10 +136,6 @@ constexpr char kRouted[] = R"(
     inputs = images.squeeze(1)
     y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
 )";
-
-nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
-  return {config.channels, config.image_size, config.classes, config.width};
-}
 
 /// Returns the width of the router's input: the values of a square, and 1 for the bias.
 int64_t image_router_width(const ImageMoEConfig& config) {
@@ -229,22 +234,16 @@ std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
 
 std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  const std::vector<int64_t> shape = {config_.patches, config_.width};
-  const std::string entrance = script::entrance(input_shape());
-  const std::string logits =
-      config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n" : "    return y\n";
-  if (moe.is_empty()) {
-    return script::make_module(unit, "ClusterMoE", *this,
-                               {{"experts", script::make_experts(unit, *experts, shape)}},
-                               entrance + kAlone + logits);
-  }
-  const int64_t width = moe->options().width;
+  const int64_t width = router_width(config_);
+  const std::string y =
+      moe.is_empty() ? kAlone
+                     : fmt::format(kRouted, fmt::arg("width", width),
+                                   fmt::arg("pieces", config_.patches * config_.width / width));
   return script::make_module(
-      unit, "ClusterMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, shape)}},
-      entrance +
-          fmt::format(kRouted, fmt::arg("width", width),
-                      fmt::arg("pieces", config_.patches * config_.width / width)) +
-          logits);
+      unit, "ClusterMoE", *this, experts_of(unit, moe, *experts, {config_.patches, config_.width}),
+      script::entrance(input_shape()) + y +
+          (config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n"
+                          : "    return y\n"));
 }
 
 ConfigProblem config_problem(const ImageMoEConfig& config) {
@@ -258,8 +257,10 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::ImageExperts(config_.expert, present_experts(config_.router, config_.experts),
-                             image_expert_options(config_), generator);
+  experts = nn::ImageExperts(
+      config_.expert, present_experts(config_.router, config_.experts),
+      nn::ImageNetworkOptions{config_.channels, config_.image_size, config_.classes, config_.width},
+      generator);
   if (!config_.router) {
     register_module("experts", experts);
     return;
@@ -304,17 +305,25 @@ void ImageMoE::reset_head(int64_t classes) {
 
 std::optional<torch::jit::Module> ImageMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  const std::string entrance = script::entrance(input_shape());
-  if (moe.is_empty()) {
-    return script::make_module(unit, "ImageMoE", *this,
-                               {{"experts", script::make_experts(unit, *experts, input_shape())}},
-                               entrance + kNetworkAlone);
+  std::string y = kNetworkAlone;
+  if (!moe.is_empty()) {
+    const int64_t side = config_.router->patch_size;
+    y = fmt::format(kSquares, fmt::arg("channels", config_.channels),
+                    fmt::arg("count", config_.image_size / side), fmt::arg("side", side));
   }
-  const int64_t side = config_.router->patch_size;
-  return script::make_module(
-      unit, "ImageMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, input_shape())}},
-      entrance + fmt::format(kSquares, fmt::arg("channels", config_.channels),
-                             fmt::arg("count", config_.image_size / side), fmt::arg("side", side)));
+  return script::make_module(unit, "ImageMoE", *this,
+                             experts_of(unit, moe, *experts, input_shape()),
+                             script::entrance(input_shape()) + y);
 }
+
+[[maybe_unused]] const bool kClusterModels = [] {
+  families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
+                                  "mixture of two-layer convolutional networks over patches "
+                                  "(clusters paper, section 3.2)"));
+  families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
+                                "mixture of convolutional networks that routes whole "
+                                "images (clusters paper, section 6.2)"));
+  return true;
+}();
 
 }  // namespace moesaic

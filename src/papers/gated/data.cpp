@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -21,10 +20,6 @@ namespace {
 
 constexpr int kPart = 256;  // Examples that are made side by side.
 constexpr int kLanes = 64;  // Of them in registers: some vectors of any processor.
-
-at::Tensor unit_rows(const at::Tensor& rows) {
-  return rows / rows.norm(2, {1}, true);
-}
 
 at::Tensor normal_rows(const GatedMixtureConfig& config, const char* purpose, int64_t rows) {
   const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id(purpose));
@@ -113,7 +108,8 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
                               int64_t count, const at::Tensor& earlier) {
     if (kind == kAxes) return axes.narrow(0, begin, count);
     if (kind == kOrthogonal) return orthogonal_to(earlier, count);
-    return unit_rows(normal_rows(config, purpose, count));
+    const at::Tensor rows = normal_rows(config, purpose, count);
+    return rows / rows.norm(2, {1}, true);
   };
   const at::Tensor a =
       directions(config.regressors, "gated.regressors", 0, k, axes.narrow(0, 0, 0));
@@ -155,7 +151,7 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
   return {.values_NCHW = x_dN.t().unsqueeze(1).unsqueeze(1), .targets_NK = y_N1};
 }
 
-DatasetFormat gated_format() {
+[[maybe_unused]] const bool kGatedData = [] {
   const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.targets = {"y"};
     const GatedTruth truth = gated_truth(config);
@@ -165,8 +161,12 @@ DatasetFormat gated_format() {
       return gated_examples(config, truth, split, first, count);
     };
   };
-  return generated_format<GatedMixtureConfig>(
-      "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)", make);
-}
+  dataset_formats().add(
+      "gated",
+      generated_format<GatedMixtureConfig>(
+          "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)",
+          make));
+  return true;
+}();
 
 }  // namespace moesaic

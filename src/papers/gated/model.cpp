@@ -3,16 +3,13 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/papers/gated.h"
 
 namespace moesaic {
 namespace {
-
-nn::GatedMixtureOptions options_of(const GatedMoEConfig& config) {
-  return {config.width, config.experts, link_from_name(config.link), config.noise};
-}
 
 /// Returns g of `z` in TorchScript.
 std::string link_source(Link link) {
@@ -36,10 +33,6 @@ def forward(self, x: Tensor) -> Tensor:
     z = torch.mm(x, self.regressors.t())
     return torch.sum(gates * ({link}), [1])
 )";
-
-nn::GruView view_of(const GruConfig& config) {
-  return config.view == nn::kGruViewNames.front() ? nn::GruView::mixture : nn::GruView::recurrent;
-}
 
 constexpr char kSteps[] = R"(
 def forward(self, x: Tensor) -> Tensor:
@@ -67,7 +60,11 @@ ConfigProblem config_problem(const GatedMoEConfig& config) {
 
 GatedMoE::GatedMoE(GatedMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  mixture = register_module("mixture", nn::GatedMixture(options_of(config_), generator));
+  mixture = register_module(
+      "mixture",
+      nn::GatedMixture(nn::GatedMixtureOptions{config_.width, config_.experts,
+                                               link_from_name(config_.link), config_.noise},
+                       generator));
   const torch::NoGradGuard no_grad;
   if (config_.gates == "random") {
     mixture->gates.normal_(0.0, 1.0, generator);
@@ -102,8 +99,10 @@ std::map<std::string, at::Tensor> GatedMoE::weight_directions() const {
 
 Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  gru = register_module("gru",
-                        nn::GruMixture(config_.width, config_.hidden, view_of(config_), generator));
+  const bool is_mixture = config_.view == nn::kGruViewNames.front();
+  gru = register_module(
+      "gru", nn::GruMixture(config_.width, config_.hidden,
+                            is_mixture ? nn::GruView::mixture : nn::GruView::recurrent, generator));
   head = register_module("head", torch::nn::Linear(config_.hidden, config_.classes));
   nn::xavier_uniform(head->weight, generator);
   torch::nn::init::zeros_(head->bias);
@@ -138,5 +137,14 @@ std::map<std::string, at::Tensor> Gru::gates_over_time(const at::Tensor& images_
   const nn::GruStates out = gru->forward(images_BCHW.squeeze(1));
   return {{"update", out.update.mean(2)}, {"reset", out.reset.mean(2)}};
 }
+
+[[maybe_unused]] const bool kGatedModels = [] {
+  families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
+                                "mixture of regressors with a softmax gate (gated paper)"));
+  families().add(
+      kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
+                                      "by row (gated paper, section 2)"));
+  return true;
+}();
 
 }  // namespace moesaic

@@ -23,9 +23,8 @@
 #include "moesaic/nn/gated_mixture.h"
 #include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"
-#include "moesaic/train/gradient_config.h"
-#include "moesaic/train/online_phase.h"
-#include "moesaic/train/optimizer.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
@@ -103,18 +102,15 @@ void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, 
   const PhaseConfig& phase = plan.config;
   const auto mixture = nn::find_gated_mixture(model);
   if (!mixture) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model with a gated mixture (moesaic list "
-        "models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a model with a gated mixture (moesaic list models)");
   }
   const DatasetInfo& info = data.info();
   if (data.has_images() || info.targets.size() != 1 ||
       data.image_size() != mixture->options().width) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs inputs of {} numbers with one real-valued "
-        "target, which '{}' has not",
-        places.of({"data"}), phase.name, phase.kind.name(), mixture->options().width, phase.data);
+    fail_needs(places, places.of({"data"}),
+               fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
+                           mixture->options().width, phase.data));
   }
   check_mixture(places, mixture->options(), data);
   check_samples(places, batch, mixture->options().width);
@@ -416,26 +412,19 @@ class GatedSigns final : public GatedPhase {
 
 }  // namespace
 
-PhaseKind gated_sgd_kind() {
-  return kind_of_phase<GatedSgd>(
-      "gated_sgd", GatedSgdConfig{},
-      "stochastic gradient descent of a gated mixture on fresh batches by L4, L_log or the squared "
-      "loss",
-      plan_sgd);
-}
-
-PhaseKind gated_em_kind() {
-  return kind_of_phase<GatedEm>(
+[[maybe_unused]] const bool kGatedPhases = [] {
+  add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
+                           "stochastic gradient descent of a gated mixture on "
+                           "fresh batches by L4, L_log or the squared loss",
+                           plan_sgd);
+  add_phase_kind<GatedEm>(
       "gated_em", GatedEmConfig{},
       "expectation-maximisation of a gated mixture on a fixed set of samples",
       [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
         plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
                    kBoth);
       });
-}
-
-PhaseKind gated_signs_kind() {
-  return kind_of_phase<GatedSigns>(
+  add_phase_kind<GatedSigns>(
       "gated_signs", GatedSignsConfig{},
       "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
       [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
@@ -446,6 +435,7 @@ PhaseKind gated_signs_kind() {
                      places.of({"steps", "epochs"}), plan.config.name, plan.steps);
         }
       });
-}
+  return true;
+}();
 
 }  // namespace moesaic

@@ -2,7 +2,6 @@
 // How near a gated mixture's regressors and gates are to those that made the data (section 4 of
 // "Learning in Gated Neural Networks"), and what a recurrent network's gates do.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
@@ -96,10 +95,6 @@ double gate_error(const at::Tensor& w, const at::Tensor& true_w,
   return 1.0 - least;
 }
 
-at::Tensor in_double(const at::Tensor& tensor) {
-  return tensor.to(at::kCPU, at::kDouble).contiguous();
-}
-
 std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data) {
   const auto learned = model.weight_directions();
   const auto truth = data.at("train")->directions();
@@ -107,9 +102,9 @@ std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data)
       learned.at(kRegressor).size(0) != truth.at(kRegressor).size(0)) {
     return {};
   }
-  return {{"error_A", "regressor error", 4},
-          {"error_W", "gating error", 4},
-          {"recovered", "recovered, fraction of runs", 2}};
+  return {{"error_A", "regressor error", 4, false, false, 0.0, 1.0},
+          {"error_W", "gating error", 4, false, false, 0.0, 2.0},
+          {"recovered", "recovered, fraction of runs", 2, false, false, 0.0, 1.0}};
 }
 
 void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
@@ -117,7 +112,8 @@ void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
   const auto truth = subject.data("train").directions();
   const auto of = [](const auto& directions, const char* name) {
     const auto found = directions.find(name);
-    return found == directions.end() ? at::Tensor() : in_double(found->second);
+    return found == directions.end() ? at::Tensor()
+                                     : found->second.to(at::kCPU, at::kDouble).contiguous();
   };
   const at::Tensor gate = of(learned, kGate), true_gate = of(truth, kGate);
   const RecoveryError error =
@@ -192,16 +188,20 @@ RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd
   return error;
 }
 
-Probe recovery_probe() {
-  return {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
-          .metrics = recovery_metrics,
-          .measure = measure_recovery};
-}
-
-Probe gates_probe() {
-  return {.meaning = "a recurrent network's gates at each step, by class",
-          .metrics = gates_metrics,
-          .measure = measure_gates};
-}
+[[maybe_unused]] const bool kGatedProbes = [] {
+  // The probe of recovery_error(): "error_A", "error_W", and "recovered", 1 where the first is at
+  // most 0.05 and, unless all gates are 0, the second too.
+  probes().add(
+      "recovery",
+      {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
+       .metrics = recovery_metrics,
+       .measure = measure_recovery});
+  // The probe of a recurrent network's gates (Model::gates_over_time()): for each a table
+  // "<name>_gate" of their means over the test data, by class and step.
+  probes().add("gates", {.meaning = "a recurrent network's gates at each step, by class",
+                         .metrics = gates_metrics,
+                         .measure = measure_gates});
+  return true;
+}();
 
 }  // namespace moesaic

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "../../ops/cpu/vector_clones.h"
@@ -220,7 +219,7 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
   return out;
 }
 
-DatasetFormat latent_format() {
+[[maybe_unused]] const bool kLatentData = [] {
   const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
     info.targets = {"y"};
     info.groups = numbered("cluster ", config.clusters);
@@ -236,8 +235,11 @@ DatasetFormat latent_format() {
       return latent_examples(config, truth, split, first, count);
     };
   };
-  return generated_format<LatentClustersConfig>(
-      "latent", "generated inputs and targets with latent clusters (latent paper)", make);
-}
+  dataset_formats().add(
+      "latent",
+      generated_format<LatentClustersConfig>(
+          "latent", "generated inputs and targets with latent clusters (latent paper)", make));
+  return true;
+}();
 
 }  // namespace moesaic

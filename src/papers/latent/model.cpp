@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -64,5 +65,12 @@ std::map<std::string, at::Tensor> LatentMoE::weight_directions() const {
           {"router",
            moe->router->weight.detach().index({index_on(device(), moe->kept())}).unsqueeze(1)}};
 }
+
+[[maybe_unused]] const bool kLatentModels = [] {
+  families().add(kLatentMoE, family_of<LatentMoE, LatentMoEConfig>(
+                                 "mixture of two-layer networks with a linear router "
+                                 "(latent paper, section 3.2)"));
+  return true;
+}();
 
 }  // namespace moesaic

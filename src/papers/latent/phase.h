@@ -13,7 +13,7 @@
 #include "moesaic/nn/shallow_experts.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/spherical_sgd.h"
-#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 

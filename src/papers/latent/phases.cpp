@@ -292,16 +292,13 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
                  const Dataset& data, int64_t samples) {
   const PhaseConfig& phase = plan.config;
   if (!find_layer_of<nn::ShallowExperts>(model)) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model of one layer of two-layer experts "
-        "(moesaic list models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a model of one layer of two-layer experts (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs an endless stream of inputs with one "
-        "real-valued target, which '{}' is not",
-        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+    fail_needs(places, places.of({"data"}),
+               "an endless stream of inputs with one real-valued target, which '" + phase.data +
+                   "' is not");
   }
   check_moves_all(
       plan, places, model,
@@ -311,22 +308,19 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
   plan_steps(plan, data.size(), samples);
 }
 
-PhaseKind spherical_sgd_kind() {
-  return kind_of_phase<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
-                                     "online steps of the first layers of two-layer experts, on "
-                                     "unit spheres (latent paper, phases "
-                                     "I and III)",
-                                     plan_spherical);
-}
-
-PhaseKind router_ascent_kind() {
-  return kind_of_phase<RouterAscent>(
+[[maybe_unused]] const bool kLatentPhases = [] {
+  add_phase_kind<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
+                               "online steps of the first layers of two-layer experts, on unit "
+                               "spheres (latent paper, phases I and III)",
+                               plan_spherical);
+  add_phase_kind<RouterAscent>(
       "router_ascent", RouterAscentConfig{},
       "gradient ascent of the router of two-layer experts (latent paper, phase II)",
       [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
         plan_latent(plan, places, model, data,
                     settings_of<RouterAscentConfig>(plan.config).batch_size);
       });
-}
+  return true;
+}();
 
 }  // namespace moesaic

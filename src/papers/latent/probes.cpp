@@ -32,13 +32,10 @@ at::Tensor cosines(const Model& model, const at::Tensor& mean_Cd) {
 /// row of the router; -1 where there is none, or several.
 std::vector<int64_t> clusters_of_experts(const Model& model, const at::Tensor& mean_Cd) {
   const at::Tensor positive_KC = cosines(model, mean_Cd).gt(0);
-  std::vector<int64_t> own;
-  for (int64_t k = 0; k < positive_KC.size(0); ++k) {
-    const at::Tensor row = positive_KC[k];
-    const bool one = row.sum().item<int64_t>() == 1;
-    own.push_back(one ? row.to(at::kInt).argmax().item<int64_t>() : -1);
-  }
-  return own;
+  const at::Tensor own_K =
+      at::where(positive_KC.sum(1).eq(1), positive_KC.to(at::kInt).argmax(1), -1).contiguous();
+  const auto* const own = own_K.const_data_ptr<int64_t>();
+  return {own, own + own_K.numel()};
 }
 
 std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) {
@@ -46,12 +43,14 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
       !data.at("train")->directions().contains("mean") || data.at("test")->info().groups.empty()) {
     return {};
   }
-  return {{"routed", "experts whose router is positive on one cluster's mean alone", 3},
-          {"covered", "clusters with such an expert", 3},
-          {"misrouted", "test samples on the wrong side of such an expert's router, %", 2, false,
-           /*optional=*/true},
-          {"misrouted_limit", "where the nearest two clusters overlap, %", 2},
-          {"router_cosine", "cosine of router and mean", 2, true}};
+  return {
+      {"routed", "experts whose router is positive on one cluster's mean alone", 3, false, false,
+       0.0, 1.0},
+      {"covered", "clusters with such an expert", 3, false, false, 0.0, 1.0},
+      {"misrouted", "test samples on the wrong side of such an expert's router, %", 2, false,
+       /*optional=*/true, 0.0, 100.0},
+      {"misrouted_limit", "where the nearest two clusters overlap, %", 2, false, false, 0.0, 50.0},
+      {"router_cosine", "cosine of router and mean", 2, true}};
 }
 
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
@@ -125,13 +124,15 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
   const std::vector<std::string> tasks = task_names(clusters);
   std::vector<Metric> metrics;
   for (const std::string& task : tasks) {
-    metrics.push_back({"max_" + task, "largest |alignment| with " + task + ", mean of experts", 3});
+    metrics.push_back({"max_" + task, "largest |alignment| with " + task + ", mean of experts", 3,
+                       false, false, 0.0});
   }
   for (const std::string& task : tasks) {
-    metrics.push_back({"share_" + task, "neurons above 0.5 on " + task, 4});
+    metrics.push_back({"share_" + task, "neurons above 0.5 on " + task, 4, false, false, 0.0, 1.0});
   }
   for (int64_t c = 1; c <= clusters; ++c) {
-    metrics.push_back({fmt::format("experts_{}", c), fmt::format("experts led by w{}", c), 1});
+    metrics.push_back({fmt::format("experts_{}", c), fmt::format("experts led by w{}", c), 1, false,
+                       false, 0.0, static_cast<double>(weights.at("neuron").size(0))});
   }
   metrics.push_back({"largest", "largest |alignment| of an expert", 2, true});
   metrics.push_back({"leading", "task of the largest |alignment|", 0, true});
@@ -140,7 +141,8 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
   }
   if (!weights.contains("router") || !known.contains("mean")) return metrics;
   const auto add_own = [&](std::string name, std::string label, int digits, bool is_table) {
-    metrics.push_back({std::move(name), std::move(label), digits, is_table, /*optional=*/true});
+    metrics.push_back(
+        {std::move(name), std::move(label), digits, is_table, /*optional=*/true, 0.0});
   };
   add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
   add_own("max_other", "largest |alignment| with another cluster's task", 3, false);
@@ -229,16 +231,23 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-Probe cluster_routing_probe() {
-  return {.meaning = "how a router parts the data's clusters, by their means",
-          .metrics = routing_metrics,
-          .measure = measure_routing};
-}
-
-Probe specialisation_probe() {
-  return {.meaning = "alignments of experts' neurons with the tasks of the data's clusters",
-          .metrics = specialisation_metrics,
-          .measure = measure_specialisation};
-}
+[[maybe_unused]] const bool kLatentProbes = [] {
+  // The probe of the largest |alignment| of each expert's neurons with the data's directions
+  // "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to
+  // one cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5; "experts_<c>"
+  // whose largest alignment with a local task is with c's; and tables of all that.
+  probes().add("specialisation",
+               {.meaning = "alignments of experts' neurons with the tasks of the data's clusters",
+                .metrics = specialisation_metrics,
+                .measure = measure_specialisation});
+  // The probe of the experts that a router gives to one cluster alone, by the data's directions
+  // "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
+  // costs the best rule.
+  probes().add("cluster_routing",
+               {.meaning = "how a router parts the data's clusters, by their means",
+                .metrics = routing_metrics,
+                .measure = measure_routing});
+  return true;
+}();
 
 }  // namespace moesaic

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "moesaic/base/error.h"
 #include "phase.h"
@@ -209,13 +208,14 @@ class Ridge final : public LatentPhase {
 
 }  // namespace
 
-PhaseKind ridge_kind() {
-  return kind_of_phase<Ridge>(
+[[maybe_unused]] const bool kLatentRidge = [] {
+  add_phase_kind<Ridge>(
       "ridge", RidgeConfig{},
       "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
       [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
         plan_latent(plan, places, model, data, 1);
       });
-}
+  return true;
+}();
 
 }  // namespace moesaic

@@ -143,7 +143,7 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
   return made;
 }
 
-DatasetFormat patch_patterns_format() {
+[[maybe_unused]] const bool kPatchPatternData = [] {
   const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"with o1", "with o2"};
     info.groups = numbered("place ", config.patches);
@@ -154,9 +154,12 @@ DatasetFormat patch_patterns_format() {
       return patch_patterns(config, split, first, count);
     };
   };
-  return generated_format<PatchPatternsConfig>(
+  dataset_formats().add(
       "patch_patterns",
-      "generated patches of the pMoE paper's theory, one of which tells the class", make);
-}
+      generated_format<PatchPatternsConfig>(
+          "patch_patterns",
+          "generated patches of the pMoE paper's theory, one of which tells the class", make));
+  return true;
+}();
 
 }  // namespace moesaic

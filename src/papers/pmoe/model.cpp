@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
@@ -305,5 +306,15 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
   source += config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
   return script::make_module(unit, "WrnPMoE", *this, children, source);
 }
+
+[[maybe_unused]] const bool kPatchModels = [] {
+  families().add(
+      kPMoE, family_of<PMoE, PMoEConfig>("patch-level mixture of two-layer convolutional networks "
+                                         "(pMoE paper, section 3.1)"));
+  families().add(kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>(
+                               "wide residual network whose last convolution may be a "
+                               "patch-level mixture (pMoE paper)"));
+  return true;
+}();
 
 }  // namespace moesaic

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "patch_sgd": blocks of steps of Algorithms 1 and 2 of the pMoE paper.
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,11 +12,11 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/transforms.h"
+#include "moesaic/data/loader.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/patch_mixture.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
@@ -67,23 +65,6 @@ std::vector<std::string> moved_by(const Model& model, const PhaseConfig& phase) 
   return moved;
 }
 
-/// Returns images as a network sees them, and their classes.
-DatasetInputs read_images(const Dataset& data, int64_t first, int64_t count) {
-  const DatasetInfo& info = data.info();
-  DatasetInputs inputs{at::empty({count, info.channels, info.height, info.width}, at::kFloat),
-                       at::empty({count}, at::kLong)};
-  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
-  const ImageTransform transform(info, {});
-  for (int64_t i = 0; i < count; ++i) {
-    data.image(first + i, bytes.data());
-    CounterRng unused(0, 0, 0);  // Nothing is augmented.
-    transform(bytes.data(), unused,
-              inputs.values_NCHW.mutable_data_ptr<float>() + i * data.image_size());
-    inputs.labels_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
-  }
-  return inputs;
-}
-
 /// Samples in memory, on the network's device.
 struct PatchSamples {
   at::Tensor x_Nnd;    ///< float32, normalised, cut into patches.
@@ -92,12 +73,17 @@ struct PatchSamples {
 
 /// Returns a run's `count` training samples, the first of which are the same for any count: of an
 /// endless dataset they begin where the run's seed says.
-PatchSamples read_samples(const Dataset& data, uint64_t run_seed, int64_t count,
-                          const Sides& patch) {
-  const int64_t first = data.endless() ? stream_begin(run_seed) : 0;
-  const DatasetInputs inputs =
-      data.has_images() ? read_images(data, first, count) : data.generate(first, count);
-  return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
+PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t run_seed,
+                          int64_t count, const Sides& patch) {
+  if (!data->has_images()) {
+    const DatasetInputs inputs =
+        data->generate(data->endless() ? stream_begin(run_seed) : 0, count);
+    return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
+  }
+  LoaderOptions options;
+  options.batch_size = count;
+  const Batch batch = Loader(data, options).next();
+  return {nn::patches_of(batch.images, patch).contiguous(), batch.labels};
 }
 
 /// Returns the numbers of the samples of each of `count` steps from number `first` on: every epoch
@@ -159,7 +145,7 @@ class PatchSgd final : public OnlinePhase {
   using Batches = std::vector<at::Tensor>;
 
   void read() {
-    samples_ = read_samples(*context_.data, context_.run_seed, count_, mixture_->options().patch);
+    samples_ = read_samples(context_.data, context_.run_seed, count_, mixture_->options().patch);
     check_classes(plan_.config.name, *context_.data, samples_.label_N);
     const at::Device device = context_.model->device();
     samples_ = {samples_.x_Nnd.to(device), samples_.label_N.to(device)};
@@ -256,9 +242,8 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
   const auto& config = settings_of<PatchSgdConfig>(phase);
   const auto mixture = nn::find_patch_mixture(model);
   if (!mixture) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a patch-level mixture (moesaic list models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a patch-level mixture (moesaic list models)");
   }
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   if (config.loss == kLinear) check_linear(places, *mixture, classes);
@@ -282,11 +267,12 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
 
 }  // namespace
 
-PhaseKind patch_sgd_kind() {
-  return kind_of_phase<PatchSgd>(
+[[maybe_unused]] const bool kPatchPhases = [] {
+  add_phase_kind<PatchSgd>(
       "patch_sgd", PatchSgdConfig{},
       "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
       plan_patch_sgd);
-}
+  return true;
+}();
 
 }  // namespace moesaic

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "moesaic/data/dataset.h"
-#include "moesaic/data/loader.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic {
@@ -39,14 +37,13 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
   for (size_t c = 0; c < test.info().classes.size(); ++c) {
     const std::string& name = test.info().classes[c];
-    metrics.push_back(
-        {name_of(kRouted, c), fmt::format("{}: deciding patch to one expert, %", name), 1});
-    if (gates_differ(model)) {
-      metrics.push_back(
-          {name_of(kLargest, c), fmt::format("{}: deciding patch has largest gate, %", name), 1});
-    }
-    metrics.push_back(
-        {name_of(kAny, c), fmt::format("{}: deciding patch to any expert, %", name), 1});
+    const auto add = [&](const char* what, const char* text) {
+      metrics.push_back({name_of(what, c), fmt::format("{}: deciding patch {}, %", name, text), 1,
+                         false, false, 0.0, 100.0});
+    };
+    add(kRouted, "to one expert");
+    if (gates_differ(model)) add(kLargest, "has largest gate");
+    add(kAny, "to any expert");
   }
   return metrics;
 }
@@ -80,15 +77,11 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
   Counts counts{at::zeros({classes, kept}, at::kDouble), at::zeros({classes, kept}, at::kDouble),
                 at::zeros({classes}, at::kDouble), at::zeros({classes}, at::kDouble)};
   constexpr int64_t kBatch = 250;
-  LoaderOptions options;
-  options.batch_size = kBatch;
-  Loader loader(subject.shared_data("test"), options);
-  for (int64_t first = 0; !loader.done(); first += kBatch) {
-    const Batch batch = loader.next();
-    const at::Tensor place_B = group_numbers(data, first, batch.labels.size(0));
-    const ModelOutput output = model.forward(batch.images.to(model.device()));
-    count_batch(output.routings.back(), *model.patch_tokens(), batch.labels, place_B, counts);
-  }
+  evaluate(model, subject.shared_data("test"),
+           {.batch_size = kBatch, .observe = [&](const EvaluatedBatch& batch) {
+              count_batch(batch.output.routings.back(), *model.patch_tokens(), batch.labels_B,
+                          batch.groups_B, counts);
+            }});
   for (int64_t c = 0; c < classes; ++c) {
     const double each = 100.0 / std::max(1.0, counts.all_C[c].item<double>());
     const auto label = static_cast<size_t>(c);
@@ -103,12 +96,19 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-Probe routed_probe() {
-  return {.meaning =
-              "how often the patch that decides the class is routed, to the expert that gets "
-              "it most often or to any, by class",
-          .metrics = routed_metrics,
-          .measure = measure_routed};
-}
+[[maybe_unused]] const bool kPatchProbes = [] {
+  // The probe of where routers send the patch that decides the class, whose place is the group of
+  // an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
+  // patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has the
+  // largest gate of the expert in which it has that most often, unless all gates are 1; and
+  // "routed_by_any_class_c".
+  probes().add(
+      "routed",
+      {.meaning = "how often the patch that decides the class is routed, to the expert that gets "
+                  "it most often or to any, by class",
+       .metrics = routed_metrics,
+       .measure = measure_routed});
+  return true;
+}();
 
 }  // namespace moesaic

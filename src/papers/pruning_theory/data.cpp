@@ -2,9 +2,6 @@
 // Data of the pruning paper's theory, generated: an endless training split and a test split.
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <utility>
-
 #include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
@@ -34,7 +31,7 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
   return {tokens_nN.t().contiguous().unsqueeze(1).unsqueeze(1), label.to(at::kLong)};
 }
 
-DatasetFormat patterns_format() {
+[[maybe_unused]] const bool kPatternData = [] {
   const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"with o1", "with o2"};
     info.directions = {{"pattern", at::eye(config.patterns)}};
@@ -42,9 +39,12 @@ DatasetFormat patterns_format() {
       return pattern_tokens(config, split, first, count);
     };
   };
-  return generated_format<PatternTokensConfig>(
-      "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",
-      make);
-}
+  dataset_formats().add(
+      "patterns",
+      generated_format<PatternTokensConfig>(
+          "patterns",
+          "generated tokens of the pruning paper's theory, one of which tells the class", make));
+  return true;
+}();
 
 }  // namespace moesaic

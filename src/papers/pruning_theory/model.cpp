@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 
@@ -58,5 +59,12 @@ std::map<std::string, at::Tensor> PatternMoE::weight_directions() const {
   return {{"router", moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1)},
           {"neuron", experts->w.detach().transpose(1, 2)}};
 }
+
+[[maybe_unused]] const bool kPatternModels = [] {
+  families().add(kPatternMoE, family_of<PatternMoE, PatternMoEConfig>(
+                                  "one layer of expert choice on patterns (pruning paper's "
+                                  "theory, section 4.2)"));
+  return true;
+}();
 
 }  // namespace moesaic

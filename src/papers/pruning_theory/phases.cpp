@@ -11,7 +11,7 @@
 #include "moesaic/data/views.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/ops/pattern_sgd.h"
-#include "moesaic/train/online_phase.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
@@ -92,16 +92,12 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const PhaseConfig& phase = plan.config;
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs a model whose experts are of patterns (moesaic "
-        "list models)",
-        places.of_model("name", "kind"), phase.name, phase.kind.name());
+    fail_needs(places, places.of_model("name", "kind"),
+               "a model whose experts are of patterns (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
-    fail_usage(
-        "{}: phase '{}': a phase of kind '{}' needs an endless stream of patterns of two "
-        "classes, which '{}' is not",
-        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+    fail_needs(places, places.of({"data"}),
+               "an endless stream of patterns of two classes, which '" + phase.data + "' is not");
   }
   const Directions known = data.directions();
   const auto patterns = known.find("pattern");
@@ -119,11 +115,12 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
 
 }  // namespace
 
-PhaseKind pattern_sgd_kind() {
-  return kind_of_phase<PatternSgd>(
-      "pattern_sgd", PatternSgdConfig{},
-      "stochastic gradient descent in the pruning paper's theory, by its formulas (algorithm 1)",
-      plan_patterns);
-}
+[[maybe_unused]] const bool kPatternPhases = [] {
+  add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
+                             "stochastic gradient descent in the pruning paper's "
+                             "theory, by its formulas (algorithm 1)",
+                             plan_patterns);
+  return true;
+}();
 
 }  // namespace moesaic

@@ -12,9 +12,9 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/nn/pattern_experts.h"
 #include "moesaic/report/probe.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
@@ -72,11 +72,6 @@ std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
   return *most == *least ? std::vector<int64_t>{*most} : std::vector<int64_t>{*most, *least};
 }
 
-/// Rounds to what a figure shows, since the table of every run is kept.
-double rounded(double value) {
-  return std::round(1e5 * value) / 1e5;
-}
-
 MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w_EJd,
                        const std::string& direction, const at::Tensor& v_Kd) {
   MeasuredTable table{{}, numbered(direction + " ", v_Kd.size(0)), {}};
@@ -88,7 +83,10 @@ MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w
     for (int64_t j = 0; j < at.size(0); ++j) {
       table.rows.push_back(fmt::format("expert {}, neuron {}", id + 1, j + 1));
       table.values.emplace_back();
-      for (int64_t k = 0; k < at.size(1); ++k) table.values.back().push_back(rounded(at[j][k]));
+      for (int64_t k = 0; k < at.size(1);
+           ++k) {  // As a figure shows it: every run's table is kept.
+        table.values.back().push_back(std::round(1e5 * at[j][k]) / 1e5);
+      }
     }
   }
   return table;
@@ -110,33 +108,26 @@ constexpr const char *kProficiency = "proficiency", *kSeparation = "separation",
                      *kFromIdle = "separation_from_idle";
 constexpr double kProficient = 0.5;
 
-bool is_of_patterns(const Model& model) {
-  const std::vector<MoEBlock> blocks = model.moe_blocks();
-  return blocks.size() == 1 && blocks[0].layer->experts->as<nn::PatternExperts>() != nullptr;
-}
-
 std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
-  if (!is_of_patterns(model)) return {};
-  return {{kSeparation, "norm of proficient routers over others", 1},
-          {kFromIdle, "norm of proficient routers over those of neither class", 1},
-          {kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4, true}};
+  if (!find_layer_of<nn::PatternExperts>(model)) return {};
+  return {
+      {kSeparation, "norm of proficient routers over others", 1, false, false, 0.0},
+      {kFromIdle, "norm of proficient routers over those of neither class", 1, false, false, 0.0},
+      {kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4, true}};
 }
 
 /// Returns [2, K]: the fraction of the examples of each class in which an expert selects the
 /// pattern of that class with a gate of at least 1 / l.
-at::Tensor proficiency(Model& model, const Dataset& data) {
+at::Tensor proficiency(ProbeSubject& subject) {
+  Model& model = subject.model();
   const MoEBlock block = model.moe_blocks()[0];
   const auto kept = static_cast<int64_t>(block.layer->kept().size());
   const auto selected =
       static_cast<double>(std::get<ExpertChoiceOptions>(block.layer->options().rule).rows);
-  const DatasetInputs inputs = data.generate(0, data.size());
-  at::Tensor found = at::zeros({2, kept}, at::kDouble);
-  constexpr int64_t kBatch = 500;
-  for (int64_t first = 0; first < data.size(); first += kBatch) {
-    const int64_t count = std::min(kBatch, data.size() - first);
-    const at::Tensor tokens = inputs.values_NCHW.narrow(0, first, count);
-    const at::Tensor label = inputs.labels_N.narrow(0, first, count);
-    const Routing routing = model.forward(tokens.to(model.device())).routings.at(0).routing;
+  at::Tensor found = at::zeros({2, kept}, at::kDouble), examples_2 = at::zeros({2}, at::kDouble);
+  const auto count = [&](const EvaluatedBatch& batch) {
+    const at::Tensor tokens = batch.images_BCHW.cpu(), &label = batch.labels_B;
+    const Routing& routing = batch.output.routings.at(0).routing;
     const auto rows = routing.offsets[-1].item<int64_t>();
     const at::Tensor token = routing.token.narrow(0, 0, rows).to(at::kCPU, at::kLong);
     const at::Tensor own = label.index_select(0, token.div(tokens.size(3), "floor"));
@@ -146,14 +137,16 @@ at::Tensor proficiency(Model& model, const Dataset& data) {
     const at::Tensor expert = row_experts(routing).narrow(0, 0, rows).cpu().masked_select(hit);
     found.view({-1}).index_add_(0, own.masked_select(hit) * kept + expert,
                                 at::ones({expert.size(0)}, at::kDouble));
-  }
-  const at::Tensor examples = inputs.labels_N.bincount({}, 2).to(at::kDouble);
-  return found / examples.clamp_min(1.0).unsqueeze(1);
+    examples_2 += label.bincount({}, 2);
+  };
+  constexpr int64_t kBatch = 500;
+  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .observe = count});
+  return found / examples_2.clamp_min(1.0).unsqueeze(1);
 }
 
 void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
   const nn::MoELayer layer = subject.model().moe_blocks()[0].layer;
-  const at::Tensor p_2K = proficiency(subject.model(), subject.data("test"));
+  const at::Tensor p_2K = proficiency(subject);
   const std::vector<int64_t> kept = layer->kept();
   const at::Tensor sign = layer->experts->as<nn::PatternExperts>()->sign.cpu();
   MeasuredTable table{{}, {"p1", "p2", "router norm"}, {}};
@@ -181,18 +174,23 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-Probe neurons_probe() {
-  return {.meaning =
-              "products of single neurons with the data's known directions, of the experts "
-              "with the largest and the smallest router",
-          .metrics = neurons_metrics,
-          .measure = measure_neurons};
-}
-
-Probe proficiency_probe() {
-  return {.meaning = "how well routers select the patterns that tell the class, and their norms",
-          .metrics = proficiency_metrics,
-          .measure = measure_proficiency};
-}
+[[maybe_unused]] const bool kPatternProbes = [] {
+  // The probe of single neurons' products with the data's known directions, in networks of one MoE
+  // layer: for weights "a" of several vectors an expert and directions "b" a table "single_a_b_<g>"
+  // for each group of experts that pruning ranks apart, with a row for every neuron of the expert
+  // with the largest router and of that with the smallest.
+  probes().add(
+      "neurons",
+      {.meaning = "products of single neurons with the data's known directions, of the experts "
+                  "with the largest and the smallest router",
+       .metrics = neurons_metrics,
+       .measure = measure_neurons});
+  probes().add(
+      "proficiency",
+      {.meaning = "how well routers select the patterns that tell the class, and their norms",
+       .metrics = proficiency_metrics,
+       .measure = measure_proficiency});
+  return true;
+}();
 
 }  // namespace moesaic

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What processes do that share a run: each has a share of the experts, and they compare what they
+// work with and tell each other of damaged images.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/pattern.h"
+#include "moesaic/checkpoint/save.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/models/model.h"
+#include "moesaic/train/run_folder.h"
+
+namespace moesaic {
+
+class Processes;  // parallel/processes.h
+
+/// Returns whether `trains` picks the same parameters of all experts of each layer that have names
+/// of their own: otherwise some processes that share them would wait for gradients of others.
+bool trains_experts_alike(const Model& model, const Patterns& trains);
+
+/// Leaves each process its share of the experts of every MoE layer, see
+/// nn::MoELayerImpl::share_experts().
+void share_experts(Model& model, const std::shared_ptr<const Processes>& processes);
+
+/// Gives every process all experts again.
+void gather_experts(Model& model);
+
+/// Knows which tensors of a network, and of an optimizer of its parameters, are those of this
+/// process' experts, or their rows.
+class ExpertShares {
+ public:
+  explicit ExpertShares(const Model& model);
+
+  /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with
+  /// their names at the front, a slot of the optimizer.
+  bool has(const std::string& name) const;
+  /// Returns what this process stores of tensors of the model and of a phase: its slices of shared
+  /// experts, once among the replicas, the optimizer's state that it alone has, and in process 0
+  /// everything else.
+  CheckpointPart part(const CheckpointPart& all, const Processes& processes,
+                      bool optimizer_is_shared) const;
+  /// Returns the tensors that this process has of all, with its rows of stacked ones.
+  TensorMap own(TensorMap tensors) const;
+
+ private:
+  std::shared_ptr<const Processes> processes_;  ///< Null where nothing is shared.
+  // Beginnings of names:
+  std::vector<std::string> stacked_;  ///< Of layers whose experts are rows of their tensors.
+  std::vector<std::string> named_;    ///< Of layers whose experts have names of their own.
+  std::vector<std::string> own_;      ///< Of such experts that this process has.
+};
+
+// What processes compare before they work together. All of it throws Error (usage) that names the
+// first process which differs from process 0; all processes call it.
+
+/// Waits until all processes have come so far, however long they take to read what they need, then
+/// compares the library that they run.
+void check_same_build(const Processes& processes);
+
+/// Compares settings; `what` they are of, such as "recipe", is in the message beside those that
+/// differ.
+void check_same_settings(const Processes& processes, const std::string& what,
+                         const nlohmann::ordered_json& settings);
+
+/// Gives all processes the network of process 0, once all have made theirs, which may differ by
+/// rounding. Throws Error (usage) where they are of another configuration.
+void take_network(const Processes& processes, const Model& model);
+
+/// Waits for all processes, and compares their checkpoints by name and all bytes of weights and
+/// buffers. Where there is no checkpoint, all take the network of process 0.
+void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
+                      const Model& model);
+
+/// Returns a text that differs where splits differ in what data_record() knows without reading
+/// shards, or in the pixels of a few images that are not files.
+std::string data_mark(const Dataset& data);
+/// Returns the same text of a split whose record is there.
+std::string data_mark(const Dataset& data, DataRecord record);
+
+/// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.
+/// Several processes add those of all their parts, count them together by their loaders (which have
+/// the option `shared`), and the first one that met an image warns of it. Throws Error (failure)
+/// where they are too many. Returns the largest `signal` of all processes, by the same exchange.
+int note_replaced(const std::map<int64_t, std::string>& replaced, Loader& loader,
+                  const Processes* processes, std::vector<int64_t>& known, int signal = 0);
+
+}  // namespace moesaic

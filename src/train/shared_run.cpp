@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/shared_run.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
+#include "moesaic/base/text.h"
+#include "moesaic/config/difference.h"
+#include "moesaic/config/document.h"
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic {
+namespace {
+
+bool starts_with_any(const std::string& name, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+constexpr size_t kHashDigits = 16;
+
+/// Returns the hash of the file that this code was loaded from.
+std::string library_hash() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&check_same_build), &info) == 0) return "unknown";
+  return sha256_file_hex(info.dli_fname);
+}
+
+/// Returns a hash of the pixels of some images, which have no files.
+std::string pixel_hash(const Dataset& data) {
+  if (!data.has_images() || data.endless() || data.image_size() == 0) return "";
+  constexpr int64_t kImages = 4;
+  const int64_t step = std::max<int64_t>(1, (data.size() + kImages - 1) / kImages);
+  std::vector<uint8_t> pixels(static_cast<size_t>(data.image_size()));
+  Sha256 hash;
+  for (int64_t i = 0; i < data.size(); i += step) {
+    try {
+      data.image(i, pixels.data());
+    } catch (const ImageError&) {
+      continue;  // It is lost in every process, or the others differ.
+    }
+    hash.update(std::as_bytes(std::span(pixels)));
+  }
+  return hash.hex();
+}
+
+using Json = nlohmann::ordered_json;
+/// Images, and what is wrong with each.
+using Replaced = std::map<int64_t, std::string>;
+
+/// Returns false where `known` has the index already.
+bool add_index(std::vector<int64_t>& known, int64_t index) {
+  const auto place = std::lower_bound(known.begin(), known.end(), index);
+  if (place != known.end() && *place == index) return false;
+  known.insert(place, index);
+  return true;
+}
+
+/// Returns the new images of all processes, by rank.
+std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& processes) {
+  // A file's name may be no UTF-8.
+  const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::vector<Replaced> all;
+  for (const std::string& found : processes.control().all_gather_text(text)) {
+    all.push_back(parse_stored(found, "damaged images", kMaxListBytes).to_json().get<Replaced>());
+  }
+  return all;
+}
+
+}  // namespace
+
+bool trains_experts_alike(const Model& model, const Patterns& trains) {
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    const auto* const experts = dynamic_cast<const nn::Experts*>(item.value().get());
+    if (experts == nullptr || !experts->names_experts()) continue;
+    std::set<std::vector<std::string>> trained;  // Names within an expert; one list if alike.
+    for (const auto& child : experts->named_children()) {
+      std::vector<std::string> names;
+      for (const auto& parameter : child.value()->named_parameters()) {
+        const std::string name = item.key() + "." + child.key() + "." + parameter.key();
+        if (trains.any_found_in(name)) names.push_back(parameter.key());
+      }
+      trained.insert(names);
+    }
+    if (trained.size() > 1) return false;
+  }
+  return true;
+}
+
+void share_experts(Model& model, const std::shared_ptr<const Processes>& processes) {
+  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->share_experts(processes);
+}
+
+void gather_experts(Model& model) {
+  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->gather_experts();
+}
+
+ExpertShares::ExpertShares(const Model& model) {
+  std::set<const torch::nn::Module*> shared;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    if (!block.layer->shares_experts()) continue;
+    processes_ = block.layer->shares_experts();
+    shared.insert(block.layer->experts.get());
+  }
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    if (!shared.contains(item.value().get())) continue;
+    const auto& experts = dynamic_cast<const nn::Experts&>(*item.value());
+    const std::string prefix = item.key() + ".";
+    (experts.names_experts() ? named_ : stacked_).push_back(prefix);
+    if (!experts.names_experts()) continue;
+    for (const auto& child : experts.named_children()) own_.push_back(prefix + child.key() + ".");
+  }
+}
+
+bool ExpertShares::has(const std::string& name) const {
+  return starts_with_any(name, stacked_) || starts_with_any(name, named_);
+}
+
+CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& processes,
+                                  bool optimizer_is_shared) const {
+  const bool is_first_replica = processes.replicas().rank() == 0;
+  const int64_t place = processes.experts().rank();
+  CheckpointPart part;
+  const auto add = [&](const TensorMap& from, TensorMap& to, bool others) {
+    for (const auto& [name, tensor] : from) {
+      if (!has(name)) {
+        if (others) to[name] = tensor;
+      } else if (is_first_replica && starts_with_any(name, own_)) {
+        to[name] = tensor;
+      } else if (is_first_replica) {
+        const int64_t rows = tensor.size(0);
+        to[slice_name({name, place * rows, (place + 1) * rows})] = tensor;
+      }
+    }
+  };
+  add(all.model, part.model, processes.leads());
+  add(all.optimizer, part.optimizer, processes.leads() || optimizer_is_shared);
+  return part;
+}
+
+TensorMap ExpertShares::own(TensorMap tensors) const {
+  std::erase_if(tensors, [&](const auto& item) {
+    return starts_with_any(item.first, named_) && !starts_with_any(item.first, own_);
+  });
+  for (auto& [name, tensor] : tensors) {
+    if (!starts_with_any(name, stacked_)) continue;
+    const int64_t rows = tensor.size(0) / processes_->experts().size();
+    tensor = tensor.narrow(0, processes_->experts().rank() * rows, rows);
+  }
+  return tensors;
+}
+
+void check_same_build(const Processes& processes) {
+  processes.wait_for_all();
+  processes.check_same("build", library_hash());
+}
+
+void check_same_settings(const Processes& processes, const std::string& what,
+                         const nlohmann::ordered_json& settings) {
+  const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto found = differences(parse_stored(all[0], what, kMaxListBytes).to_json(),
+                                   parse_stored(all[rank], what, kMaxListBytes).to_json());
+    if (found.empty()) continue;  // In another order.
+    fail_usage("process {} has another {} than process 0: {}", rank, what,
+               describe(found, /*side_by_side=*/true));
+  }
+}
+
+void take_network(const Processes& processes, const Model& model) {
+  const torch::NoGradGuard no_grad;
+  processes.wait_for_all();  // One may read or measure slowly.
+  processes.check_same("network", model.config().dump());
+  for (const auto& [name, tensor] : state_of(model)) {
+    at::Tensor sent = tensor.cpu().contiguous();
+    processes.control().broadcast(sent, 0, Traffic::parameters);
+    if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
+  }
+  processes.counter().take();  // This is of no step.
+}
+
+void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
+                      const Model& model) {
+  processes.wait_for_all();  // One may read its checkpoint slowly.
+  processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
+  if (checkpoint.empty()) return take_network(processes, model);
+  processes.check_same("network", hash_of(state_of(model)).substr(0, kHashDigits));
+}
+
+std::string data_mark(const Dataset& data) {
+  return data_mark(data, data_record(data, /*reads_shards=*/false));
+}
+
+std::string data_mark(const Dataset& data, DataRecord record) {
+  // Not every process has the same shards here.
+  if (!record.shards.empty()) record.labels = record.files = record.images = "";
+  std::string text = to_json(record).dump();
+  if (record.shards.empty() && record.images.empty()) text += pixel_hash(data);
+  return fmt::format("{} {}", count_text(data.size(), "image"),
+                     sha256_hex(std::as_bytes(std::span(text))).substr(0, kHashDigits));
+}
+
+int note_replaced(const Replaced& replaced, Loader& loader, const Processes* processes,
+                  std::vector<int64_t>& known, int signal) {
+  Replaced fresh = replaced;
+  std::erase_if(fresh, [&](const auto& image) {
+    return std::binary_search(known.begin(), known.end(), image.first);
+  });
+  if (processes == nullptr) {
+    for (const auto& [index, what] : fresh) add_index(known, index);
+    return signal;
+  }
+  // One exchange of a step has all that the processes agree on beside numbers of the network.
+  const at::Tensor largest =
+      torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
+  processes->control().all_reduce(largest, Traffic::other, /*largest=*/true);
+  signal = static_cast<int>(largest[0].item<int64_t>());
+  if (largest[1].item<int64_t>() == 0) return signal;
+  const std::vector<Replaced> all = new_of_all(fresh, *processes);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    for (const auto& [index, what] : all[rank]) {
+      const bool own = std::cmp_equal(rank, processes->rank());
+      if (add_index(known, index)) loader.count_damaged(index, what, own);
+    }
+  }
+  return signal;
+}
+
+}  // namespace moesaic

@@ -283,7 +283,7 @@ struct ChooseExperts {
   int64_t experts;
   int32_t k;
   Gate kind;
-  KeptView kept;
+  KeptExperts kept;
   bool reroute;  // Selection sees the kept experts only.
   QueueIndex queues;
   int32_t *choice, *slot, *counts;
@@ -293,7 +293,7 @@ struct ChooseExperts {
     return LogitChunk<Scalar>::bytes(threads, experts) +
            static_cast<int64_t>(sizeof(int32_t)) * queues.slots;
   }
-  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
+  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.has(expert); }
 };
 
 template <class Scalar, int Max>
@@ -368,9 +368,9 @@ struct ChooseBestExperts {
   }
 };
 
-/// Writes d loss / d logits. With g the softmax of the gates and u_e the gradient of expert e's
-/// gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts of the softmax; u_e itself where
-/// the logit is the gate.
+/// Writes d loss / d logits, one thread per token. With g the softmax of the gates and u_e the
+/// gradient of expert e's gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts of the
+/// softmax; u_e itself where the logit is the gate.
 template <class Scalar>
 struct GateGradient {
   const Scalar *grad_gate, *logits;
@@ -378,109 +378,50 @@ struct GateGradient {
   int64_t tokens, experts;
   int32_t k;
   Gate kind;
-  KeptView kept;
+  KeptExperts kept;
   bool reroute;
   Scalar* grad_logits;
 
-  struct State {
-    Scalar top, sum, inner;
-  };
-
-  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
-    return LogitChunk<Scalar>::bytes(threads, experts);
-  }
-
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t begin = block.index() * block.threads();
-    const int64_t end = min<int64_t>(begin + block.threads(), tokens);
-    Scalar* const tile = block.template shared<Scalar>(0);
-    typename Block::template Local<State> state(block);
     block.each([&](int thread) {
-      if (begin + thread < end) start(begin + thread, state[thread]);
+      const int64_t token = block.index() * block.threads() + thread;
+      if (token >= tokens) return;
+      differentiate(logits + token * experts, choice + token * k, choice_row + token * k,
+                    grad_logits + token * experts);
     });
-    if (kind == Gate::softmax_all) {
-      for_chunks(block, tile, logits, experts, begin, end, false, [&](const auto& chunk) {
-        block.each([&](int thread) {
-          if (begin + thread >= end) return;
-          for (int c = 0; c < chunk.width; ++c) {
-            if (seen(chunk.from + c)) {
-              state[thread].sum += softmax_exp(chunk.of(thread, c) - state[thread].top);
-            }
-          }
-        });
-      });
-    }
-    block.each([&](int thread) {
-      if (begin + thread < end) add_inner(begin + thread, state[thread]);
-    });
-    for_chunks(block, tile, logits, experts, begin, end, kind == Gate::softmax_all,
-               [&](const auto& chunk) {
-                 block.each([&](int thread) {
-                   if (begin + thread < end)
-                     differentiate(begin + thread, thread, chunk, state[thread]);
-                 });
-                 block.each([&](int thread) { store(thread, begin, end, chunk, block.threads()); });
-               });
   }
 
  private:
-  MOESAIC_INLINE bool softmax() const {
-    return kind == Gate::softmax_selected || kind == Gate::softmax_all;
-  }
-  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
-
-  MOESAIC_INLINE Scalar logit(int64_t token, int32_t rank) const {
-    return logits[token * experts + choice[token * k + rank]];
-  }
-
-  MOESAIC_INLINE void start(int64_t token, State& state) const {
-    state.top = logit(token, 0);
-    if (kind != Gate::softmax_selected) return;
-    for (int32_t rank = 0; rank < k; ++rank) {
-      state.sum += softmax_exp(logit(token, rank) - state.top);
+  /// Does so for the logits of one token, its choices and their rows.
+  MOESAIC_INLINE void differentiate(const Scalar* from, const int32_t* chosen, const int32_t* row,
+                                    Scalar* to) const {
+    const bool all = kind == Gate::softmax_all, selected = kind == Gate::softmax_selected;
+    const Scalar top = from[chosen[0]];
+    Scalar sum = 0, inner = 0;
+    for (int64_t e = 0; e < experts && all; ++e) {
+      if (seen(e)) sum += softmax_exp(from[e] - top);
     }
-  }
-
-  MOESAIC_INLINE void add_inner(int64_t token, State& state) const {
-    for (int32_t rank = 0; rank < k && softmax(); ++rank) {
-      const int32_t row = choice_row[token * k + rank];
-      if (row < 0) continue;
-      state.inner += softmax_exp(logit(token, rank) - state.top) / state.sum * grad_gate[row];
+    for (int32_t rank = 0; rank < k && selected; ++rank) {
+      sum += softmax_exp(from[chosen[rank]] - top);
     }
-  }
-
-  /// Replaces a chunk's logits by their gradients.
-  MOESAIC_INLINE void differentiate(int64_t token, int thread, const LogitChunk<Scalar>& chunk,
-                                    const State& state) const {
-    for (int c = 0; c < chunk.width; ++c) {
-      Scalar& at = chunk.of(thread, c);
-      const bool in_softmax = kind == Gate::softmax_all && seen(chunk.from + c);
-      at = in_softmax ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
+    for (int32_t rank = 0; rank < k && (all || selected); ++rank) {
+      if (row[rank] < 0) continue;
+      inner += softmax_exp(from[chosen[rank]] - top) / sum * grad_gate[row[rank]];
+    }
+    for (int64_t e = 0; e < experts; ++e) {
+      to[e] = all && seen(e) ? -(softmax_exp(from[e] - top) / sum * inner) : Scalar(0);
     }
     for (int32_t rank = 0; rank < k && kind != Gate::one; ++rank) {
-      const int64_t column = choice[token * k + rank] - chunk.from;
-      if (column < 0 || column >= chunk.width) continue;
-      const int32_t row = choice_row[token * k + rank];
-      Scalar& at = chunk.of(thread, static_cast<int>(column));
-      if (kind == Gate::logit) {
-        if (row >= 0) at += grad_gate[row];
-        continue;
-      }
-      const Scalar probability = softmax_exp(logit(token, rank) - state.top) / state.sum;
-      if (row >= 0) at += probability * grad_gate[row];
-      if (kind == Gate::softmax_selected) at -= probability * state.inner;
+      Scalar& at = to[chosen[rank]];
+      const Scalar slope =
+          kind == Gate::logit ? Scalar(1) : softmax_exp(from[chosen[rank]] - top) / sum;
+      if (row[rank] >= 0) at += slope * grad_gate[row[rank]];
+      if (selected) at -= slope * inner;
     }
   }
 
-  MOESAIC_INLINE void store(int thread, int64_t begin, int64_t end, const LogitChunk<Scalar>& chunk,
-                            int threads) const {
-    const int64_t count = (end - begin) * chunk.width;
-    for (int64_t i = thread; i < count; i += threads) {
-      const int row = static_cast<int>(i) / chunk.width, column = static_cast<int>(i) % chunk.width;
-      grad_logits[(begin + row) * experts + chunk.from + column] = chunk.of(row, column);
-    }
-  }
+  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.has(expert); }
 };
 
 }  // namespace moesaic::ops::kernels

@@ -21,7 +21,6 @@
 #include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/sample.h"
 #include "moesaic/nn/gated_mixture.h"
-#include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/online_phase.h"

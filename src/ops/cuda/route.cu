@@ -2,7 +2,7 @@
 // Instantiates the kernels of the routings.
 #include "../kernels/route_token_choice.h"
 #include "../kernels/select.h"
-#include "start.cuh"
+#include "start.h"
 
 namespace moesaic::ops::kernels {
 

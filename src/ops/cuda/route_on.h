@@ -97,12 +97,15 @@ void place(const TokenChoicePlan& plan, const Workspace& work, int32_t* choice_r
   const int scanning = scan_threads(plan.queues.per_slot());
   device.template start<kernels::kScanThreads>(scan, plan.computed, scanning,
                                                scan.shared_bytes(scanning));
-  const kernels::SegmentRows rows{in<int32_t>(work.before), in<int32_t>(work.totals),
-                                  plan.queues.count, static_cast<int32_t>(plan.computed)};
-  const kernels::PlaceChoices<Scalar> kernel{plan.queues,  plan.rows,
-                                             plan.limited, in<int32_t>(work.counts),
-                                             rows,         in<Scalar>(work.gate_Tk),
-                                             choice_row,   arrays};
+  const kernels::PlaceChoices<Scalar> kernel{plan.queues,
+                                             plan.rows,
+                                             plan.limited,
+                                             in<int32_t>(work.counts),
+                                             in<int32_t>(work.before),
+                                             in<int32_t>(work.totals),
+                                             in<Scalar>(work.gate_Tk),
+                                             choice_row,
+                                             arrays};
   device.template start<256>(kernel, std::max<int64_t>(plan.queues.count, 1), plan.threads(),
                              kernel.shared_bytes(plan.threads()));
 }

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computed experts of a call, and positions of the rows of a routing. Every segment of tokens
-// counts its rows for each expert; running sums of these counts give the offset of a segment's
-// rows, and bit masks the position of a token's row within its segment.
+// The computed experts of a call, the tokens of a segment that each of them computes, and the
+// arrays of a routing.
 #pragma once
 
 #include <cstdint>
 
-#include "../route_segments.h"
 #include "block.h"
-#include "scan.h"
 
 namespace moesaic::ops::kernels {
 
@@ -68,53 +65,6 @@ struct RoutingArrays {
   int32_t *offsets, *token, *token_offsets, *token_row;
   Scalar* gate;
   int64_t bound, tokens;
-};
-
-/// Offsets of the rows of the block's segment.
-struct SegmentRows {
-  const int32_t *before, *totals;  // Outputs of ScanQueues.
-  int64_t count;
-  int32_t slots;
-
-  static MOESAIC_INLINE int64_t bytes(int threads, int64_t slots) {
-    return scan_bytes(threads) + static_cast<int64_t>(sizeof(int32_t)) * slots;
-  }
-
-  struct Found {
-    int32_t filled, pulled;  // Rows of all segments, and entries of token_row in earlier segments.
-  };
-
-  /// Writes starts[slot] in shared memory; the first block writes `offsets` and the last element of
-  /// `token_offsets`.
-  template <class Block, class Scalar>
-  MOESAIC_INLINE Found find(Block& block, int32_t* work, int32_t* starts,
-                            const RoutingArrays<Scalar>& out) const {
-    const int64_t segment = block.index();
-    const bool first = segment == 0;
-    const int32_t filled = exclusive_scan(
-        block, work, slots, [&](int64_t s) { return totals[s]; },
-        [&](int64_t s, int32_t sum) {
-          if (first) out.offsets[s] = sum;
-          starts[s] = sum + (segment < count ? before[s * count + segment] : 0);
-        });
-    const int32_t pulled = exclusive_scan(
-        block, work, slots,
-        [&](int64_t s) { return segment < count ? before[s * count + segment] : 0; },
-        [](int64_t, int32_t) {});
-    block.each([&](int thread) {
-      if (thread == 0 && first) {
-        out.offsets[slots] = filled;
-        out.token_offsets[out.tokens] = filled;
-      }
-      const int64_t stride = block.count() * block.threads();
-      for (int64_t r = filled + segment * block.threads() + thread; r < out.bound; r += stride) {
-        out.token[r] = 0;
-        out.token_row[r] = 0;
-        out.gate[r] = 0;
-      }
-    });
-    return {filled, pulled};
-  }
 };
 
 }  // namespace moesaic::ops::kernels

@@ -118,15 +118,14 @@ template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
   GroupRows capacity;
-  bool limited;           // Whether choices can be dropped.
-  const int32_t* counts;  // Running sums.
-  SegmentRows rows;
-  const Scalar* gate;  // [T, k]
-  int32_t* slot;       // [T, k]
+  bool limited;                             // Whether choices can be dropped.
+  const int32_t *counts, *before, *totals;  // Outputs of ScanQueues.
+  const Scalar* gate;                       // [T, k]
+  int32_t* slot;                            // [T, k]
   RoutingArrays<Scalar> out;
 
   MOESAIC_INLINE int64_t shared_bytes(int threads) const {
-    return SegmentRows::bytes(threads, queues.slots) + SegmentMasks::bytes(threads, queues.slots);
+    return masks_begin(threads) + SegmentMasks::bytes(threads, queues.slots);
   }
 
   template <class Block>
@@ -134,9 +133,8 @@ struct PlaceChoices {
     const int threads = block.threads();
     int32_t* const work = block.template shared<int32_t>(0);
     int32_t* const starts = block.template shared<int32_t>(scan_bytes(threads));
-    const SegmentMasks masks{
-        block.template shared<uint32_t>(SegmentRows::bytes(threads, queues.slots)), queues.slots};
-    const auto found = rows.find(block, work, starts, out);
+    const SegmentMasks masks{block.template shared<uint32_t>(masks_begin(threads)), queues.slots};
+    const int32_t pulled = find_rows(block, work, starts);
     const int64_t segment = block.index();
     if (segment >= queues.count) return;
     const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
@@ -151,13 +149,48 @@ struct PlaceChoices {
     });
     exclusive_scan(
         block, work, end - begin, [&](int64_t i) { return rows_of(begin + i); },
-        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = found.pulled + sum; });
+        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = pulled + sum; });
     block.each([&](int thread) {
       if (begin + thread < end) place(begin + thread, thread, masks, starts);
     });
   }
 
  private:
+  MOESAIC_INLINE int64_t masks_begin(int threads) const {
+    return scan_bytes(threads) + static_cast<int64_t>(sizeof(int32_t)) * queues.slots;
+  }
+
+  /// Writes the first row of the block's segment for each expert to starts[slot] in shared memory,
+  /// and zeros behind the last row of all; the first block writes `offsets` and the last element of
+  /// `token_offsets`. Returns the entries of token_row in earlier segments.
+  template <class Block>
+  MOESAIC_INLINE int32_t find_rows(Block& block, int32_t* work, int32_t* starts) const {
+    const int64_t segment = block.index();
+    const bool first = segment == 0;
+    const auto earlier = [&](int64_t s) {
+      return segment < queues.count ? before[s * queues.count + segment] : 0;
+    };
+    const int32_t filled = exclusive_scan(
+        block, work, queues.slots, [&](int64_t s) { return totals[s]; },
+        [&](int64_t s, int32_t sum) {
+          if (first) out.offsets[s] = sum;
+          starts[s] = sum + earlier(s);
+        });
+    block.each([&](int thread) {
+      if (thread == 0 && first) {
+        out.offsets[queues.slots] = filled;
+        out.token_offsets[out.tokens] = filled;
+      }
+      const int64_t stride = block.count() * block.threads();
+      for (int64_t r = filled + segment * block.threads() + thread; r < out.bound; r += stride) {
+        out.token[r] = 0;
+        out.token_row[r] = 0;
+        out.gate[r] = 0;
+      }
+    });
+    return exclusive_scan(block, work, queues.slots, earlier, [](int64_t, int32_t) {});
+  }
+
   /// Drops the choices of the segment that exceed the capacity of their queue.
   template <class Block>
   MOESAIC_INLINE void drop_past_capacity(Block& block, const SegmentMasks& masks, int64_t begin,

@@ -9,8 +9,8 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "../check.h"
 #include "../kernels/number.h"
-#include "../widened.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic::ops {

@@ -197,9 +197,17 @@ Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
 namespace {
 
 /// Groups are of equal sizes, but for a last one that may be smaller.
-struct ExpertChoicePlan : ExpertChoiceSizes {
+struct ExpertChoicePlan {
+  int64_t computed;
+  TokenGroups cut;
+  GroupRows rows;
+
   ExpertChoicePlan(const Tensor& logits_TE, const ExpertChoiceOptions& options)
-      : ExpertChoiceSizes(logits_TE.size(0), logits_TE.size(1), options) {}
+      : computed(computed_experts(options, logits_TE.size(1))),
+        cut(logits_TE.size(0), options.group_size),
+        rows(expert_choice_rows(cut, options, logits_TE.size(1))) {}
+
+  int64_t bound() const { return computed * rows.total(); }
 
   /// Calls visit(view, rows) for the groups of one size: view(x) are those of x_KT, [K, groups, S].
   template <class Visit>

@@ -57,8 +57,6 @@ TEST(GroupRows, AreCapacitiesWithAnOwnOneForTheTail) {
   EXPECT_EQ(rows.of(0), 12);  // ceil(10) raised to 12
   EXPECT_EQ(rows.of(1), 12);
   EXPECT_EQ(rows.of(2), 8);  // 5, raised to 8
-  EXPECT_EQ(rows.before(0), 0);
-  EXPECT_EQ(rows.before(2), 24);
   EXPECT_EQ(rows.total(), 32);
   EXPECT_TRUE(rows.limits(cut));
   EXPECT_FALSE(capacity_rows(cut, 2, 0.0, 8).limits(cut));

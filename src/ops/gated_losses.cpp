@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <numbers>
-#include <tuple>
 #include <vector>
 
 #include "check.h"

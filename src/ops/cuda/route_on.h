@@ -54,19 +54,6 @@ inline bool reroutes(const TokenChoiceOptions& options) {
   return options.pruned == PrunedSelection::reroute;
 }
 
-/// Tensors that one kernel passes to the next.
-struct Workspace {
-  Tensor gate_Tk, counts, before, totals;
-
-  Workspace(const TokenChoicePlan& plan, const Tensor& logits)
-      : gate_Tk(at::empty({plan.tokens, plan.k}, logits.options())) {
-    const auto index = logits.options().dtype(at::kInt);
-    counts = at::empty({plan.computed * plan.queues.per_slot()}, index);
-    before = at::empty({plan.computed * plan.queues.count}, index);
-    totals = at::empty({plan.computed}, index);
-  }
-};
-
 template <class Scalar, class Device>
 void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& plan,
             const Device& device) {
@@ -80,10 +67,11 @@ void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& pla
   go(kernels::ChooseBestExperts<Scalar, kernels::kMostChoices>{in});
 }
 
-/// Lays out rows of the chosen experts; choice_row holds their slots on entry.
+/// Lays out rows of the chosen experts; choice_row holds their slots on entry, counts see
+/// QueueIndex.
 template <class Scalar, class Device>
-void place(const TokenChoicePlan& plan, const Workspace& work, int32_t* choice_row,
-           const RowTensors& to, const Device& device) {
+void place(const TokenChoicePlan& plan, const Tensor& gate_Tk, const Tensor& counts,
+           int32_t* choice_row, const RowTensors& to, const Device& device) {
   const auto& [offsets, token, gate, token_offsets, token_row] = to;
   const kernels::RoutingArrays<Scalar> arrays{out<int32_t>(offsets),
                                               out<int32_t>(token),
@@ -92,20 +80,17 @@ void place(const TokenChoicePlan& plan, const Workspace& work, int32_t* choice_r
                                               out<Scalar>(gate),
                                               plan.bound,
                                               plan.tokens};
-  const kernels::ScanQueues scan{plan.queues, plan.rows, out<int32_t>(work.counts),
-                                 out<int32_t>(work.before), out<int32_t>(work.totals)};
+  const Tensor before = at::empty({plan.computed * plan.queues.count}, counts.options());
+  const Tensor totals = at::empty({plan.computed}, counts.options());
+  const kernels::ScanQueues scan{plan.queues, plan.rows, out<int32_t>(counts), out<int32_t>(before),
+                                 out<int32_t>(totals)};
   const int scanning = scan_threads(plan.queues.per_slot());
   device.template start<kernels::kScanThreads>(scan, plan.computed, scanning,
                                                scan.shared_bytes(scanning));
-  const kernels::PlaceChoices<Scalar> kernel{plan.queues,
-                                             plan.rows,
-                                             plan.limited,
-                                             in<int32_t>(work.counts),
-                                             in<int32_t>(work.before),
-                                             in<int32_t>(work.totals),
-                                             in<Scalar>(work.gate_Tk),
-                                             choice_row,
-                                             arrays};
+  const kernels::PlaceChoices<Scalar> kernel{
+      plan.queues,         plan.rows,           plan.limited,
+      in<int32_t>(counts), in<int32_t>(before), in<int32_t>(totals),
+      in<Scalar>(gate_Tk), choice_row,          arrays};
   device.template start<256>(kernel, std::max<int64_t>(plan.queues.count, 1), plan.threads(),
                              kernel.shared_bytes(plan.threads()));
 }
@@ -118,8 +103,9 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
   }
   const Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
-  const Workspace work(plan, logits);
   const auto index = logits.options().dtype(at::kInt);
+  const Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
+  const Tensor counts = at::empty({plan.computed * plan.queues.per_slot()}, index);
   const Tensor choice = at::empty({plan.tokens, plan.k}, index);
   const Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   with_logit_type(logits, [&](auto tag) {
@@ -127,16 +113,16 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
     choose<Scalar>(
         {in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k), options.gate,
          kept_experts(options.kept), reroutes(options), plan.queues, out<int32_t>(choice),
-         out<int32_t>(choice_row), out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
+         out<int32_t>(choice_row), out<int32_t>(counts), out<Scalar>(gate_Tk)},
         plan, device);
   });
   if (plan.limited && options.batch_priority) {
-    return rows_of_choices(choice, work.gate_Tk, plan.experts, options);
+    return rows_of_choices(choice, gate_Tk, plan.experts, options);
   }
   const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
-    place<Scalar>(plan, work, out<int32_t>(choice_row), rows, device);
+    place<Scalar>(plan, gate_Tk, counts, out<int32_t>(choice_row), rows, device);
   });
   return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }

@@ -128,7 +128,7 @@ void expect_selection(std::mt19937& random, size_t count, int distinct) {
 
 TEST(Select, TakesTheLargestEarlierOnesFirstAmongEqualOnes) {
   std::mt19937 random(2);
-  for (const size_t count : {1U, 5U, 255U, 258U, 700U, 1000U}) {
+  for (const size_t count : {1U, 5U, 255U, 258U, 700U}) {
     for (const int distinct : {1, 2, 40, 1000000}) {
       expect_selection<float>(random, count, distinct);
       expect_selection<double>(random, count, distinct);

@@ -7,11 +7,11 @@
 #include <optional>
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
-#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/group.h"
-#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {

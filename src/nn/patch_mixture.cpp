@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/patches.h"
+#include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/filter_experts.h"
-#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {

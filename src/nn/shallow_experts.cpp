@@ -6,9 +6,9 @@
 
 #include <cmath>
 
+#include "moesaic/nn/script.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"
-#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {

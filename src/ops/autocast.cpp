@@ -13,10 +13,12 @@ namespace moesaic {
 namespace ops {
 namespace {
 
-/// Casts the operator's tensors, except integers, and calls it below autocast. `gate` keeps its
-/// type: combine takes float32 weights for bfloat16 rows.
-void call_with(c10::ScalarType type, c10::DeviceType device, const c10::OperatorHandle& op,
-               torch::jit::Stack* stack) {
+/// Casts the operator's tensors, except integers, to the type of autocast where it `lowers`, else
+/// to float32, and calls it below autocast. `gate` keeps its type: combine takes float32 weights
+/// for bfloat16 rows.
+template <c10::DeviceType device, bool lowers>
+void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const c10::ScalarType type = lowers ? at::autocast::get_autocast_dtype(device) : at::kFloat;
   const NoAutocast beneath;
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -28,23 +30,12 @@ void call_with(c10::ScalarType type, c10::DeviceType device, const c10::Operator
 }
 
 template <c10::DeviceType device>
-void in_lower_precision(const c10::OperatorHandle& op, c10::DispatchKeySet,
-                        torch::jit::Stack* stack) {
-  call_with(at::autocast::get_autocast_dtype(device), device, op, stack);
-}
-
-template <c10::DeviceType device>
-void in_float32(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  call_with(at::kFloat, device, op, stack);
-}
-
-template <c10::DeviceType device>
 void add_rules(torch::Library& m) {
   for (const char* name : {"grouped_mlp", "routed_mlp"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_lower_precision<device>>());
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cast_and_call<device, true>>());
   }
   for (const char* name : {"route_token_choice", "route_expert_choice", "route_adaptive"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_float32<device>>());
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cast_and_call<device, false>>());
   }
 }
 

@@ -12,7 +12,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
 #include "names.h"
-#include "widened.h"
 
 namespace moesaic::ops {
 namespace {

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "widened.h"
+#include "check.h"
 
 namespace moesaic::ops {
 

@@ -29,7 +29,6 @@ struct TokenGroups {
     return to < tokens ? to : tokens;
   }
   MOESAIC_HD int64_t size(int64_t group) const { return end(group) - begin(group); }
-  MOESAIC_HD int64_t of(int64_t token) const { return token / group_size; }
 };
 
 /// Rows of every group for an expert: `full`, and `last` for the last group.
@@ -37,11 +36,7 @@ struct GroupRows {
   int64_t groups, full, last;
 
   MOESAIC_HD int64_t of(int64_t group) const { return group + 1 < groups ? full : last; }
-  /// Returns the number of rows of all groups before this one.
-  MOESAIC_HD int64_t before(int64_t group) const {
-    return group < groups ? group * full : (groups > 0 ? (groups - 1) * full + last : 0);
-  }
-  MOESAIC_HD int64_t total() const { return before(groups); }
+  int64_t total() const { return groups > 0 ? (groups - 1) * full + last : 0; }
   bool limits(const TokenGroups& cut) const {
     return groups > 0 && (last < cut.size(groups - 1) || (groups > 1 && full < cut.group_size));
   }

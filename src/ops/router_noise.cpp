@@ -8,7 +8,6 @@
 #include "check.h"
 #include "moesaic/base/error.h"
 #include "names.h"
-#include "widened.h"
 
 namespace moesaic {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/output_transforms.h"
+#include "moesaic/ops/gated_losses.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

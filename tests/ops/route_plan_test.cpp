@@ -19,7 +19,6 @@ TEST(TokenGroups, CoverTheTokensOnce) {
         EXPECT_EQ(cut.begin(group), next);
         EXPECT_GT(cut.size(group), 0);
         EXPECT_LE(cut.size(group), size > 0 ? size : tokens);
-        for (int64_t t = next; t < cut.end(group); ++t) EXPECT_EQ(cut.of(t), group);
         next = cut.end(group);
       }
       EXPECT_EQ(next, tokens);
@@ -43,8 +42,8 @@ TEST(Segments, CoverTheTokensOnceAndNeverCrossGroups) {
         EXPECT_EQ(segments.begin(s), next);
         EXPECT_GT(segments.end(s), next);
         EXPECT_LE(segments.end(s) - next, 256);
-        EXPECT_EQ(segments.cut.of(segments.begin(s)), segments.group(s));
-        EXPECT_EQ(segments.cut.of(segments.end(s) - 1), segments.group(s));
+        EXPECT_GE(segments.begin(s), segments.cut.begin(segments.group(s)));
+        EXPECT_LE(segments.end(s), segments.cut.end(segments.group(s)));
         next = segments.end(s);
       }
       EXPECT_EQ(next, tokens);
@@ -58,8 +57,6 @@ TEST(GroupRows, AreCapacitiesWithAnOwnOneForTheTail) {
   EXPECT_EQ(rows.of(0), 12);  // ceil(10) raised to 12
   EXPECT_EQ(rows.of(1), 12);
   EXPECT_EQ(rows.of(2), 8);  // 5, raised to 8
-  EXPECT_EQ(rows.before(0), 0);
-  EXPECT_EQ(rows.before(2), 24);
   EXPECT_EQ(rows.total(), 32);
   EXPECT_TRUE(rows.limits(cut));
   EXPECT_FALSE(capacity_rows(cut, 2, 0.0, 8).limits(cut));

@@ -47,6 +47,14 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
 /// `shape` is that of one row.
 Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape);
 
+/// Returns one_by_one(), see make_experts(). `lines` and the expression `result`, of `outputs`
+/// columns, are of one expert: `x` are its rows, and each of the stacked `tensors` is its own part.
+std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
+                       const std::string& lines, const std::string& result);
+
+/// Returns the expression of activation(hidden).
+std::string text_of(Activation activation);
+
 /// Makes a network by recording what `forward` computes in evaluation, which has to be the same for
 /// all inputs [B, shape]. Sizes that it reads of an input are part of what is recorded.
 Module make_traced(const Unit& unit, torch::nn::Module& from,

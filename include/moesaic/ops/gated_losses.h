@@ -1,17 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses of gated mixtures y = sum_i z_i g(<a_i, x>) + noise, P[z_i = 1 | x] = softmax_i(<w_i, x>),
-// w_k = 0 ("Learning in Gated Neural Networks", eq. 1), as scalars that autograd differentiates.
+// w_k = 0 ("Learning in Gated Neural Networks", eq. 1), as scalars that autograd differentiates;
+// their expectation-maximisation, and the regressors that follow from those of L4.
 //
 // Inputs x [B, d], outputs y [B], regressors a [k, d], gates w [k - 1, d], all float32 or all
-// float64. Throw Error for other shapes and dtypes.
+// float64. Losses throw Error for other shapes and dtypes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include "moesaic/ops/link.h"
-#include "moesaic/ops/output_transforms.h"
 
 namespace moesaic {
+
+// The polynomials of outputs in the loss L4 (eq. 6).
+
+/// Q4(y) = y^4 + alpha y^3 + beta y^2 + gamma y + e4 and Q2(y) = y^2 + delta y + e2. The constants
+/// e4 and e2 give both mean 0, which changes no expectation of the loss and takes variance away.
+struct OutputTransforms {
+  double alpha = 0.0, beta = 0.0, gamma = 0.0, e4 = 0.0, delta = 0.0, e2 = 0.0;
+  double c4 = 0.0;  ///< c_g = E[S4(Z) (Z^4 - 6 Z^2 + 3)], S4(Z) = E[Q4(y) | Z].
+  double c2 = 0.0;  ///< c'_g = E[S2(Z) (Z^2 - 1)], S2(Z) = E[Q2(y) | Z].
+};
+
+/// Solves Conditions 1 and 2 (appendix B) for y | Z ~ N(g(Z), noise^2), Z ~ N(0, 1): S4 is
+/// orthogonal to the Hermite polynomials of degrees 1 to 3, S2 to that of degree 1. The moments
+/// are integrals over each half of the line, since links have kinks at 0. Throws Error (usage) with
+/// the reason where the link has no such polynomials.
+OutputTransforms output_transforms(Link link, double noise);
+
+// Losses.
 
 /// Weights of the terms of L4.
 struct L4Weights {
@@ -38,5 +56,36 @@ at::Tensor log_gates(const at::Tensor& x_Bd, const at::Tensor& w_kd);
 
 /// Returns the log-density of y_B1 for each expert whose <a, x> is z [B, k], without its constant.
 at::Tensor log_density(const at::Tensor& y_B1, const at::Tensor& z_Bk, Link link, double noise);
+
+// Expectation-maximisation.
+
+struct GatedEmOptions {
+  int64_t gate_steps = 5;
+  double lr = 0.5;
+};
+
+struct GatedEmStep {
+  at::Tensor a_kd, w_kd;
+  double loss = 0.0;  ///< Mean negative log-likelihood before the step.
+};
+
+/// Returns P[z | x, y] [B, k] (after eq. 14), float64. All tensors are float64: x [B, d], y [B],
+/// a [k, d], w [k - 1, d].
+at::Tensor gated_posterior(const at::Tensor& x_Bd, const at::Tensor& y_B, const at::Tensor& a_kd,
+                           const at::Tensor& w_kd, Link link, double noise);
+
+/// Makes an iteration of EM: posteriors, then weighted least squares for the regressors (a step of
+/// Gauss and Newton, which is exact for the identity), then gradient steps on the gates'
+/// weighted log-likelihood.
+GatedEmStep gated_em_step(const at::Tensor& x_Bd, const at::Tensor& y_B, const at::Tensor& a_kd,
+                          const at::Tensor& w_kd, Link link, double noise,
+                          const GatedEmOptions& options);
+
+/// Returns the regressors that minimisers of L4 stand for: rows of (A^+)^T, since those are dual to
+/// the true ones (theorem 1), normalised, with the signs and scales that make the samples likeliest
+/// (remark 1), given the gates. Scales are within a factor of 2 of 1, in steps of 2^(1/4). Where
+/// rows of A depend on each other the pseudo-inverse stands for the inverse.
+at::Tensor resolve_regressors(const at::Tensor& x_Bd, const at::Tensor& y_B, const at::Tensor& a_kd,
+                              const at::Tensor& w_kd, Link link, double noise);
 
 }  // namespace moesaic

@@ -11,7 +11,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/nn/image_network.h"
-#include "parts.h"
+#include "moesaic/nn/script.h"
 
 namespace moesaic::script {
 namespace {

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../widened.h"
+#include "../check.h"
 #include "activate.h"
 #include "expert_work.h"
 #include "moesaic/ops/grouped_mlp.h"

@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "../mlp_operators.h"
-#include "../widened.h"
 #include "large_memory.h"
 #include "rows.h"
 

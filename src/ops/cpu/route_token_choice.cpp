@@ -11,6 +11,7 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../route_arguments.h"
@@ -30,6 +31,11 @@ constexpr int64_t kTokensPerTask = 1024;
 int64_t segment_grain(const Segments& segments) {
   const int64_t length = std::min(segments.length, segments.cut.group_size);
   return std::max<int64_t>(1, kTokensPerTask / length);
+}
+
+/// Returns the segment after the last of a group.
+int64_t end_segment(const Segments& segments, int64_t group) {
+  return std::min(segments.first_of(group + 1), segments.count());
 }
 
 /// Lays out the rows of all segments. counts [segments][slots]: rows of each segment at each
@@ -141,11 +147,9 @@ void count_all(const TokenChoicePlan& plan, const int32_t* counts, int32_t* rows
 std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<int32_t>& counts,
                                        std::vector<uint8_t>& drops) {
   const Segments& segments = plan.segments;
-  const int64_t total = segments.count(), groups = segments.cut.count();
-  std::vector<int32_t> rows(total * plan.computed, 0);
-  for (int64_t group = 0; group < groups; ++group) {
-    const int64_t first = segments.first_of(group);
-    const int64_t last = group + 1 < groups ? segments.first_of(group + 1) : total;
+  std::vector<int32_t> rows(segments.count() * plan.computed, 0);
+  for (int64_t group = 0; group < segments.cut.count(); ++group) {
+    const int64_t first = segments.first_of(group), last = end_segment(segments, group);
     const int64_t capacity = plan.rows.of(group);
     std::vector<int32_t> queue(plan.experts, 0);
     for (int64_t rank = 0; rank < plan.k; ++rank) {
@@ -166,106 +170,55 @@ std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<
   return rows;
 }
 
-/// Border at which an expert's queue overflows: choices of ranks below `rank` are all accepted, of
-/// `rank` itself the first `room` by priority, the last of which is `last`.
-template <class Scalar>
-struct QueueBorder {
-  int64_t rank, room;
-  QueuePlace<Scalar> last;
-};
-
-template <class Scalar>
-class PriorityQueues {
- public:
-  PriorityQueues(const TokenChoicePlan& plan, const Selection<Scalar>& selection)
-      : plan_(plan), selection_(selection) {}
-
-  /// Marks the accepted choices of a group with 0, the others with kDropped, and counts rows
-  /// [segments][K].
-  void mark(int64_t group, int32_t* mark_Tk, int32_t* rows) const {
-    const std::vector<QueueBorder<Scalar>> borders = find_borders(group);
-    const int64_t k = plan_.k;
-    const Segments& segments = plan_.segments;
-    for (int64_t s = segments.first_of(group); s < end_segment(group); ++s) {
-      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
-        for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-          const int32_t expert = selection_.choice_Tk[i], slot = plan_.slot_of[expert];
-          const bool fits = slot >= 0 && has_room(borders[expert], t, i - t * k);
-          mark_Tk[i] = fits ? 0 : kDropped;
-          if (fits) ++rows[s * plan_.computed + slot];
-        }
-      }
-    }
-  }
-
- private:
-  int64_t end_segment(int64_t group) const {
-    const Segments& segments = plan_.segments;
-    return group + 1 < segments.cut.count() ? segments.first_of(group + 1) : segments.count();
-  }
-
-  QueuePlace<Scalar> place(int64_t token) const {
-    return queue_place(selection_.gate_Tk[token * plan_.k], token);
-  }
-
-  bool has_room(const QueueBorder<Scalar>& border, int64_t token, int64_t rank) const {
-    return rank < border.rank ||
-           (rank == border.rank && border.room > 0 && !(border.last < place(token)));
-  }
-
-  std::vector<QueueBorder<Scalar>> find_borders(int64_t group) const {
-    std::vector<QueueBorder<Scalar>> borders(plan_.experts, {plan_.k, 0, {}});
-    std::vector<int64_t> queue(plan_.experts, 0);
-    for (int64_t rank = 0; rank < plan_.k; ++rank) {
-      for (int64_t s = plan_.segments.first_of(group); s < end_segment(group); ++s) {
-        const int32_t* count = selection_.counts.data() + (s * plan_.k + rank) * plan_.experts;
-        for (int64_t e = 0; e < plan_.experts; ++e) queue[e] += count[e];
-      }
-      for (int64_t e = 0; e < plan_.experts; ++e) {
-        const bool overflows = borders[e].rank == plan_.k && queue[e] > plan_.rows.of(group);
-        if (overflows) borders[e].rank = rank;
-      }
-    }
-    set_room(group, borders);
-    return borders;
-  }
-
-  /// Finds the last accepted choice of the rank at which a queue overflows.
-  void set_room(int64_t group, std::vector<QueueBorder<Scalar>>& borders) const {
-    const int64_t k = plan_.k;
-    std::vector<std::vector<QueuePlace<Scalar>>> places(plan_.experts);
-    std::vector<int64_t> lower(plan_.experts, 0);
-    const TokenGroups& cut = plan_.segments.cut;
-    for (int64_t t = cut.begin(group); t < cut.end(group); ++t) {
-      for (int64_t rank = 0; rank < k; ++rank) {
-        const int32_t expert = selection_.choice_Tk[t * k + rank];
-        if (rank < borders[expert].rank) ++lower[expert];
-        if (rank == borders[expert].rank) places[expert].push_back(place(t));
-      }
-    }
-    for (int64_t e = 0; e < plan_.experts; ++e) {
-      if (borders[e].rank == k) continue;
-      borders[e].room = plan_.rows.of(group) - lower[e];
-      if (borders[e].room == 0) continue;
-      const auto nth = places[e].begin() + (borders[e].room - 1);
-      std::nth_element(places[e].begin(), nth, places[e].end());
-      borders[e].last = *nth;
-    }
-  }
-
-  const TokenChoicePlan& plan_;
-  const Selection<Scalar>& selection_;
-};
-
+/// Fills queues by priority: as by position, but each rank by falling first gates. Marks the
+/// accepted choices with 0, the others with kDropped. Returns the rows of each segment
+/// [segments][K].
 template <class Scalar>
 std::vector<int32_t> queue_by_priority(const TokenChoicePlan& plan,
                                        const Selection<Scalar>& selection, int32_t* mark_Tk) {
-  std::vector<int32_t> rows(plan.segments.count() * plan.computed, 0);
-  const PriorityQueues<Scalar> queues(plan, selection);
-  const TokenGroups& cut = plan.segments.cut;
+  using Place = std::pair<int64_t, QueuePlace<Scalar>>;  // The rank, then the priority.
+  const Segments& segments = plan.segments;
+  const TokenGroups& cut = segments.cut;
+  const int64_t k = plan.k, experts = plan.experts;
+  std::vector<int32_t> rows(segments.count() * plan.computed, 0);
+  const auto place = [&](int64_t t, int64_t i) {
+    return Place(i - t * k, queue_place(selection.gate_Tk[t * k], t));
+  };
+  const auto fill_group = [&](int64_t group) {
+    const int64_t first = segments.first_of(group), last = end_segment(segments, group);
+    const int64_t capacity = plan.rows.of(group);
+    std::vector<int64_t> named(experts, 0);
+    for (int64_t i = first * k * experts; i < last * k * experts; ++i) {
+      named[i % experts] += selection.counts[i];
+    }
+    std::vector<std::vector<Place>> queues(experts);
+    for (int64_t t = cut.begin(group); t < cut.end(group); ++t) {
+      for (int64_t i = t * k; i < (t + 1) * k; ++i) {
+        const int32_t expert = selection.choice_Tk[i];
+        if (named[expert] > capacity) queues[expert].push_back(place(t, i));
+      }
+    }
+    std::vector<Place> borders(experts, {k, {}});  // The last that is accepted.
+    for (int64_t e = 0; e < experts; ++e) {
+      if (queues[e].empty()) continue;
+      const auto nth = queues[e].begin() + (capacity - 1);
+      std::nth_element(queues[e].begin(), nth, queues[e].end());
+      borders[e] = *nth;
+    }
+    for (int64_t s = first; s < last; ++s) {
+      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
+        for (int64_t i = t * k; i < (t + 1) * k; ++i) {
+          const int32_t expert = selection.choice_Tk[i], slot = plan.slot_of[expert];
+          const bool fits = slot >= 0 && !(borders[expert] < place(t, i));
+          mark_Tk[i] = fits ? 0 : kDropped;
+          if (fits) ++rows[s * plan.computed + slot];
+        }
+      }
+    }
+  };
   const int64_t grain = std::max<int64_t>(1, kTokensPerTask / cut.group_size);
   at::parallel_for(0, cut.count(), grain, [&](int64_t from, int64_t to) {
-    for (int64_t group = from; group < to; ++group) queues.mark(group, mark_Tk, rows.data());
+    for (int64_t group = from; group < to; ++group) fill_group(group);
   });
   return rows;
 }

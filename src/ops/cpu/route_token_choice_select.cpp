@@ -242,36 +242,23 @@ MOESAIC_IN_CLONE void gradient_tokens(const RouterLogits<Scalar>& router, int64_
   }
 }
 
-MOESAIC_VECTOR_CLONES int64_t select_tiles_float(const RouterLogits<float>& router, int64_t begin,
-                                                 int64_t end, int32_t* choice_Tk, float* gate_Tk) {
-  return select_tiles(router, begin, end, choice_Tk, gate_Tk);
-}
-
-MOESAIC_VECTOR_CLONES void gradient_tokens_float(const RouterLogits<float>& router, int64_t begin,
-                                                 int64_t end, const int32_t* choice_Tk,
-                                                 const int32_t* row_Tk, const float* grad_gate,
-                                                 float* grad_logits) {
-  gradient_tokens(router, begin, end, choice_Tk, row_Tk, grad_gate, grad_logits);
-}
-
 }  // namespace
 
-int64_t select_experts(const RouterLogits<float>& router, int64_t begin, int64_t end,
-                       int32_t* choice_Tk, float* gate_Tk) {
-  return select_tiles_float(router, begin, end, choice_Tk, gate_Tk);
+MOESAIC_VECTOR_CLONES int64_t select_experts(const RouterLogits<float>& router, int64_t begin,
+                                             int64_t end, int32_t* choice_Tk, float* gate_Tk) {
+  return select_tiles(router, begin, end, choice_Tk, gate_Tk);
 }
-
 int64_t select_experts(const RouterLogits<double>& router, int64_t begin, int64_t end,
                        int32_t* choice_Tk, double* gate_Tk) {
   return select_tiles(router, begin, end, choice_Tk, gate_Tk);
 }
 
-void gate_gradients(const RouterLogits<float>& router, int64_t begin, int64_t end,
-                    const int32_t* choice_Tk, const int32_t* row_Tk, const float* grad_gate,
-                    float* grad_logits) {
-  gradient_tokens_float(router, begin, end, choice_Tk, row_Tk, grad_gate, grad_logits);
+MOESAIC_VECTOR_CLONES void gate_gradients(const RouterLogits<float>& router, int64_t begin,
+                                          int64_t end, const int32_t* choice_Tk,
+                                          const int32_t* row_Tk, const float* grad_gate,
+                                          float* grad_logits) {
+  gradient_tokens(router, begin, end, choice_Tk, row_Tk, grad_gate, grad_logits);
 }
-
 void gate_gradients(const RouterLogits<double>& router, int64_t begin, int64_t end,
                     const int32_t* choice_Tk, const int32_t* row_Tk, const double* grad_gate,
                     double* grad_logits) {

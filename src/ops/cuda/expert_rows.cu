@@ -2,7 +2,7 @@
 // Instantiates the kernels that move rows, and the passes over rows of experts.
 #include "../kernels/expert_rows.h"
 #include "../kernels/move_rows.h"
-#include "start.cuh"
+#include "start.h"
 
 namespace moesaic::ops::kernels {
 

@@ -46,47 +46,37 @@ class ExpertPasses {
   /// and sums of d loss / d h to grad_bias.
   void differentiate(const Tensor& from, const Tensor& bias, const Tensor& grad,
                      const Tensor& active, const Tensor& grad_bias) const {
-    with_row_type(from, [&](auto tag) {
+    const Tensor partial = partial_sums(from);
+    with_rows({from, bias, grad, active}, [&](auto tag, auto count) {
       using T = typename decltype(tag)::type;
-      const Tensor partial = partial_sums(from);
-      const int64_t columns = from.size(1);
-      kernels::with_pieces<T>(
-          columns, {in<T>(from), in<T>(bias), in<T>(grad), in<T>(active)}, [&](auto count) {
-            kernels::with_activation(kind_, [&](auto act) {
-              using Kernel =
-                  kernels::DifferentiateRows<T, decltype(count)::value, decltype(act)::value>;
-              start(Kernel{pass(columns), in<T>(from), in<T>(bias), out<T>(grad), out<T>(active),
-                           out<kernels::Sum<T>>(partial)},
-                    Kernel::shared_bytes());
-            });
-          });
-      add_partial_sums<T>(partial, grad_bias);
+      kernels::with_activation(kind_, [&](auto act) {
+        using Kernel = kernels::DifferentiateRows<T, decltype(count)::value, decltype(act)::value>;
+        start(Kernel{pass(from.size(1)), in<T>(from), in<T>(bias), out<T>(grad), out<T>(active),
+                     out<kernels::Sum<T>>(partial)},
+              Kernel::shared_bytes());
+      });
     });
+    add_partial_sums(partial, grad_bias);
   }
 
   /// Writes the sums over each expert's rows to `to` [K, columns].
   void sum_rows(const Tensor& from, const Tensor& to) const {
-    with_row_type(from, [&](auto tag) {
+    const Tensor partial = partial_sums(from);
+    with_rows({from}, [&](auto tag, auto count) {
       using T = typename decltype(tag)::type;
-      const Tensor partial = partial_sums(from);
-      kernels::with_pieces<T>(from.size(1), {in<T>(from)}, [&](auto count) {
-        using Kernel = kernels::SumTiles<T, decltype(count)::value>;
-        start(Kernel{pass(from.size(1)), in<T>(from), out<kernels::Sum<T>>(partial)},
-              Kernel::shared_bytes());
-      });
-      add_partial_sums<T>(partial, to);
+      using Kernel = kernels::SumTiles<T, decltype(count)::value>;
+      start(Kernel{pass(from.size(1)), in<T>(from), out<kernels::Sum<T>>(partial)},
+            Kernel::shared_bytes());
     });
+    add_partial_sums(partial, to);
   }
 
   /// Zeros the rows past the last offset.
   void clear_unused(const Tensor& rows) const {
-    with_row_type(rows, [&](auto tag) {
+    with_rows({rows}, [&](auto tag, auto count) {
       using T = typename decltype(tag)::type;
-      const int32_t* const filled = in<int32_t>(offsets_) + experts();
-      kernels::with_pieces<T>(rows.size(1), {in<T>(rows)}, [&](auto count) {
-        start(kernels::ClearRows<T, decltype(count)::value>{out<T>(rows), filled, rows_,
-                                                            rows.size(1)});
-      });
+      start(kernels::ClearRows<T, decltype(count)::value>{
+          out<T>(rows), in<int32_t>(offsets_) + experts(), rows_, rows.size(1)});
     });
   }
 
@@ -108,9 +98,11 @@ class ExpertPasses {
     return at::empty({pass(rows.size(1)).tiles(), rows.size(1)},
                      rows.options().dtype(sum_type(rows.scalar_type())));
   }
-  template <class T>
   void add_partial_sums(const Tensor& partial, const Tensor& to) const {
-    start(kernels::SumPartials<T>{pass(to.size(1)), in<kernels::Sum<T>>(partial), out<T>(to)});
+    with_row_type(to, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      start(kernels::SumPartials<T>{pass(to.size(1)), in<kernels::Sum<T>>(partial), out<T>(to)});
+    });
   }
   template <class Kernel>
   void start(const Kernel& kernel, int64_t shared_bytes = 0) const {
@@ -118,14 +110,11 @@ class ExpertPasses {
                                                   shared_bytes);
   }
   void activate(const Tensor& from, const Tensor& bias, const Tensor& to, Act kind) const {
-    with_row_type(from, [&](auto tag) {
+    with_rows({from, bias, to}, [&](auto tag, auto count) {
       using T = typename decltype(tag)::type;
-      const int64_t columns = from.size(1);
-      kernels::with_pieces<T>(columns, {in<T>(from), in<T>(bias), in<T>(to)}, [&](auto count) {
-        kernels::with_activation(kind, [&](auto act) {
-          start(kernels::ActivateRows<T, decltype(count)::value, decltype(act)::value>{
-              pass(columns), in<T>(from), in<T>(bias), out<T>(to)});
-        });
+      kernels::with_activation(kind, [&](auto act) {
+        start(kernels::ActivateRows<T, decltype(count)::value, decltype(act)::value>{
+            pass(from.size(1)), in<T>(from), in<T>(bias), out<T>(to)});
       });
     });
   }

@@ -17,15 +17,16 @@ namespace moesaic::ops::on_device {
 
 using at::Tensor;
 
-/// Starts the kernel that make(integral_constant count, lanes) returns, which moves rows of `width`
-/// numbers of T, `count` at once, by `lanes` threads for each of `tokens` tokens.
-template <class T, class Device, class Make>
-void start_move(const Device& device, int64_t tokens, int64_t width,
-                std::initializer_list<const void*> addresses, const Make& make) {
-  kernels::with_pieces<T>(width, addresses, [&](auto count) {
+/// Starts the kernel that make(tag, integral_constant count, lanes) returns, which moves rows of
+/// these tensors, `count` numbers at once, by `lanes` threads for each of `tokens` tokens.
+template <class Device, class Make>
+void start_move(const Device& device, int64_t tokens, std::initializer_list<Tensor> tensors,
+                const Make& make) {
+  const int64_t width = tensors.begin()->size(1);
+  with_rows(tensors, [&](auto tag, auto count) {
     constexpr int kThreads = kernels::kMoveThreads;
     const int lanes = kernels::lanes_for(width / decltype(count)::value, kernels::kWarp);
-    const auto kernel = make(count, lanes);
+    const auto kernel = make(tag, count, lanes);
     device.template start<kThreads>(kernel, kernels::divide_up<int64_t>(tokens * lanes, kThreads),
                                     kThreads, kernel.shared_bytes(kThreads));
   });
@@ -36,22 +37,18 @@ Tensor dispatch_on(const Device& device, const DispatchArguments& call) {
   const Tensor x = call.x.contiguous(), token_offsets = call.token_offsets.contiguous();
   const Tensor token_row = call.token_row.contiguous();
   const Tensor rows = at::empty({call.token.size(0), x.size(1)}, x.options());
-  const int64_t tokens = x.size(0), width = x.size(1);
-  with_row_type(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    start_move<T>(device, std::max<int64_t>(tokens, 1), width, {in<T>(x), in<T>(rows)},
-                  [&](auto count, int lanes) {
-                    return kernels::DispatchRows<T, decltype(count)::value>{
-                        in<T>(x),
-                        in<int32_t>(token_offsets),
-                        in<int32_t>(token_row),
-                        out<T>(rows),
-                        tokens,
-                        rows.size(0),
-                        width,
-                        lanes};
-                  });
-  });
+  start_move(device, std::max<int64_t>(x.size(0), 1), {x, rows},
+             [&](auto tag, auto count, int lanes) {
+               using T = typename decltype(tag)::type;
+               return kernels::DispatchRows<T, decltype(count)::value>{in<T>(x),
+                                                                       in<int32_t>(token_offsets),
+                                                                       in<int32_t>(token_row),
+                                                                       out<T>(rows),
+                                                                       x.size(0),
+                                                                       rows.size(0),
+                                                                       x.size(1),
+                                                                       lanes};
+             });
   return rows;
 }
 
@@ -81,22 +78,18 @@ Tensor sum_rows_on(const Device& device, const Tensor& rows_in, const Tensor& ga
   const Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1, width = rows.size(1);
   const Tensor y = at::empty({tokens, width}, rows.options());
-  with_row_type(rows, [&](auto tag) {
+  start_move(device, tokens, {rows, y, biases.values}, [&](auto tag, auto count, int lanes) {
     using T = typename decltype(tag)::type;
-    const auto bias = biases.of_rows<T>();
-    start_move<T>(device, tokens, width, {in<T>(rows), in<T>(y), bias.values},
-                  [&](auto count, int lanes) {
-                    return kernels::SumRows<T, decltype(count)::value>{
-                        in<T>(rows),
-                        gate.defined() ? in<kernels::Sum<T>>(gate) : nullptr,
-                        in<int32_t>(token_offsets),
-                        in<int32_t>(token_row),
-                        out<T>(y),
-                        tokens,
-                        width,
-                        lanes,
-                        bias};
-                  });
+    return kernels::SumRows<T, decltype(count)::value>{
+        in<T>(rows),
+        gate.defined() ? in<kernels::Sum<T>>(gate) : nullptr,
+        in<int32_t>(token_offsets),
+        in<int32_t>(token_row),
+        out<T>(y),
+        tokens,
+        width,
+        lanes,
+        biases.of_rows<T>()};
   });
   return y;
 }
@@ -127,27 +120,23 @@ std::tuple<Tensor, Tensor> combine_backward_on(const Device& device,
   const RowBiases biases(call.of);
   const Tensor grad_rows = at::empty_like(rows), grad_gate = at::empty_like(gate);
   const int64_t tokens = token_offsets.size(0) - 1, width = rows.size(1);
-  with_row_type(rows, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const auto bias = biases.of_rows<T>();
-    start_move<T>(device, std::max<int64_t>(tokens, 1), width,
-                  {in<T>(grad), in<T>(rows), in<T>(grad_rows), bias.values},
-                  [&](auto count, int lanes) {
-                    return kernels::CombineBackward<T, decltype(count)::value>{
-                        in<T>(grad),
-                        in<T>(rows),
-                        in<kernels::Sum<T>>(gate),
-                        in<int32_t>(token_offsets),
-                        in<int32_t>(token_row),
-                        out<T>(grad_rows),
-                        out<kernels::Sum<T>>(grad_gate),
-                        tokens,
-                        rows.size(0),
-                        width,
-                        lanes,
-                        bias};
-                  });
-  });
+  start_move(device, std::max<int64_t>(tokens, 1), {grad, rows, grad_rows, biases.values},
+             [&](auto tag, auto count, int lanes) {
+               using T = typename decltype(tag)::type;
+               return kernels::CombineBackward<T, decltype(count)::value>{
+                   in<T>(grad),
+                   in<T>(rows),
+                   in<kernels::Sum<T>>(gate),
+                   in<int32_t>(token_offsets),
+                   in<int32_t>(token_row),
+                   out<T>(grad_rows),
+                   out<kernels::Sum<T>>(grad_gate),
+                   tokens,
+                   rows.size(0),
+                   width,
+                   lanes,
+                   biases.of_rows<T>()};
+             });
   return {grad_rows, grad_gate.to(call.of.gate.scalar_type())};
 }
 

@@ -8,8 +8,7 @@
 #include "grouped_mlp_on.h"
 #include "moesaic/ops/device.h"
 #include "move_rows_on.h"
-#include "route_expert_choice_on.h"
-#include "route_token_choice_on.h"
+#include "route_on.h"
 #include "start.h"
 #include "switchable.h"
 
@@ -49,91 +48,66 @@ class DeviceScope {
   c10::cuda::CUDAStream stream_;
 };
 
-/// Returns compute(device) on the current stream of the tensor's device.
-template <class Compute>
-auto on_gpu(const Tensor& tensor, const Compute& compute) {
-  const DeviceScope device(tensor);
-  auto out = compute(device);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return out;
+// The tensor whose device computes.
+const Tensor& tensor_of(const Tensor& logits) {
+  return logits;
+}
+const Tensor& tensor_of(const DispatchArguments& in) {
+  return in.x;
+}
+const Tensor& tensor_of(const DispatchBackwardArguments& in) {
+  return in.grad_rows;
+}
+const Tensor& tensor_of(const CombineBackwardArguments& in) {
+  return in.grad;
+}
+template <class In>
+const Tensor& tensor_of(const In& in) {
+  return in.rows;
 }
 
-ChoiceTensors token_choice_cuda(const Tensor& logits, const TokenChoiceOptions& options) {
-  return on_gpu(logits, [&](const DeviceScope& device) {
-    return on_device::route_token_choice_on(device, logits, options);
-  });
+/// Calls compute(device, in...) on the current stream of the device.
+template <auto compute>
+struct OnGpu {
+  template <class First, class... Others>
+  auto operator()(const First& first, const Others&... others) const {
+    const DeviceScope device(tensor_of(first));
+    auto out = compute(device, first, others...);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+  }
+};
+
+std::tuple<Tensor, Tensor> mlp_on(const DeviceScope& device, const GroupedMlpArguments& in) {
+  return on_device::grouped_mlp_on(device, in.rows, in.offsets,
+                                   {in.w1, in.b1, in.w2, in.add_b2 ? in.b2 : Tensor()},
+                                   in.activation, in.keep_hidden, groups_products(in.rows, in.w1));
 }
 
-Tensor token_choice_backward_cuda(const Tensor& grad_gate, const Tensor& logits,
-                                  const Tensor& choice, const Tensor& choice_row,
-                                  const TokenChoiceOptions& options) {
-  return on_gpu(logits, [&](const DeviceScope& device) {
-    return on_device::route_token_choice_backward_on(device, grad_gate, logits, choice, choice_row,
-                                                     options);
-  });
-}
-
-RowTensors expert_choice_cuda(const Tensor& logits, const ExpertChoiceOptions& options) {
-  return on_gpu(logits, [&](const DeviceScope& device) {
-    return on_device::route_expert_choice_on(device, logits, options);
-  });
-}
-
-Tensor dispatch_cuda(const DispatchArguments& call) {
-  return on_gpu(call.x,
-                [&](const DeviceScope& device) { return on_device::dispatch_on(device, call); });
-}
-
-Tensor dispatch_backward_cuda(const DispatchBackwardArguments& call) {
-  return on_gpu(call.grad_rows, [&](const DeviceScope& device) {
-    return on_device::dispatch_backward_on(device, call);
-  });
-}
-
-Tensor combine_cuda(const CombineArguments& call) {
-  return on_gpu(call.rows,
-                [&](const DeviceScope& device) { return on_device::combine_on(device, call); });
-}
-
-std::tuple<Tensor, Tensor> combine_backward_cuda(const CombineBackwardArguments& call) {
-  return on_gpu(call.of.rows, [&](const DeviceScope& device) {
-    return on_device::combine_backward_on(device, call);
-  });
-}
-
-std::tuple<Tensor, Tensor> grouped_mlp_cuda(const GroupedMlpArguments& call) {
-  return on_gpu(call.rows, [&](const DeviceScope& device) {
-    return on_device::grouped_mlp_on(device, call.rows, call.offsets,
-                                     {call.w1, call.b1, call.w2, call.add_b2 ? call.b2 : Tensor()},
-                                     call.activation, call.keep_hidden,
-                                     groups_products(call.rows, call.w1));
-  });
-}
-
-GroupedMlpGradients grouped_mlp_backward_cuda(const GroupedMlpBackwardArguments& call) {
-  return on_gpu(call.rows, [&](const DeviceScope& device) {
-    return on_device::grouped_mlp_backward_on(device, call.grad, call.rows, call.offsets,
-                                              call.hidden, {call.w1, call.b1, call.w2, {}},
-                                              call.activation, groups_products(call.rows, call.w1));
-  });
+GroupedMlpGradients mlp_backward_on(const DeviceScope& device,
+                                    const GroupedMlpBackwardArguments& in) {
+  return on_device::grouped_mlp_backward_on(device, in.grad, in.rows, in.offsets, in.hidden,
+                                            {in.w1, in.b1, in.w2, {}}, in.activation,
+                                            groups_products(in.rows, in.w1));
 }
 
 /// Adds a kernel that is the CPU's while it is turned off.
-template <class Op, auto kernel>
+template <class Op, auto compute>
 void add(torch::Library& m) {
-  m.impl(Op::kName, Switchable<Op, Op::template run<kernel>>::run);
+  m.impl(Op::kName, Switchable<Op, Op::template run<OnGpu<compute>{}>>::run);
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
-  add<TokenChoiceOperator, token_choice_cuda>(m);
-  add<TokenChoiceBackward, token_choice_backward_cuda>(m);
-  add<ExpertChoiceOperator, expert_choice_cuda>(m);
-  add<DispatchOperator, dispatch_cuda>(m);
-  add<DispatchBackward, dispatch_backward_cuda>(m);
-  add<CombineOperator, combine_cuda>(m);
-  add<CombineBackward, combine_backward_cuda>(m);
-  add<GroupedMlpOperator, grouped_mlp_cuda>(m);
-  add<GroupedMlpBackward, grouped_mlp_backward_cuda>(m);
+  using namespace on_device;
+  add<TokenChoiceOperator, route_token_choice_on<DeviceScope>>(m);
+  add<TokenChoiceBackward, route_token_choice_backward_on<DeviceScope>>(m);
+  add<ExpertChoiceOperator, route_expert_choice_on<DeviceScope>>(m);
+  add<DispatchOperator, dispatch_on<DeviceScope>>(m);
+  add<DispatchBackward, dispatch_backward_on<DeviceScope>>(m);
+  add<CombineOperator, combine_on<DeviceScope>>(m);
+  add<CombineBackward, combine_backward_on<DeviceScope>>(m);
+  add<GroupedMlpOperator, mlp_on>(m);
+  add<GroupedMlpBackward, mlp_backward_on>(m);
 }
 
 }  // namespace

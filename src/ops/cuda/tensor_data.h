@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversion of tensors to the pointers and types of kernels, and how many numbers of a row one
-// memory access moves. This header needs no GPU: tests run
-// the same code on the host.
+// memory access moves. This header needs no GPU: tests run the same code on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,28 +9,9 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "../check.h"
 #include "../kernels/number.h"
-#include "../widened.h"
 #include "moesaic/base/error.h"
-
-namespace moesaic::ops::kernels {
-
-/// Calls body(integral_constant) with the count of numbers in 16 bytes if rows of `width` and all
-/// addresses are aligned (null is), else with 1.
-template <class T, class Body>
-void with_pieces(int64_t width, std::initializer_list<const void*> addresses, const Body& body) {
-  bool wide = width % kWide<T> == 0;
-  for (const void* address : addresses) {
-    wide = wide && reinterpret_cast<uintptr_t>(address) % 16 == 0;
-  }
-  if (wide) {
-    body(std::integral_constant<int, kWide<T>>());
-  } else {
-    body(std::integral_constant<int, 1>());
-  }
-}
-
-}  // namespace moesaic::ops::kernels
 
 namespace moesaic::ops {
 
@@ -51,6 +31,26 @@ void with_row_type(const at::Tensor& tensor, const Body& body) {
   if (tensor.scalar_type() == at::kBFloat16) return body(TypeTag<kernels::BFloat16>());
   if (tensor.scalar_type() == at::kHalf) return body(TypeTag<kernels::Half>());
   with_logit_type(tensor, body);
+}
+
+/// Calls body(TypeTag<T>(), integral_constant) for rows of several tensors: the first one's type,
+/// and the count of numbers in 16 bytes if its rows and all addresses are aligned, else 1. Tensors
+/// may be undefined.
+template <class Body>
+void with_rows(std::initializer_list<at::Tensor> tensors, const Body& body) {
+  with_row_type(*tensors.begin(), [&](auto tag) {
+    constexpr int kCount = kernels::kWide<typename decltype(tag)::type>;
+    bool wide = tensors.begin()->size(1) % kCount == 0;
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.defined()) continue;
+      wide = wide && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+    }
+    if (wide) {
+      body(tag, std::integral_constant<int, kCount>());
+    } else {
+      body(tag, std::integral_constant<int, 1>());
+    }
+  });
 }
 
 template <class T>

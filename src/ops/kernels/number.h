@@ -33,15 +33,6 @@ MOESAIC_INLINE uint32_t bits_of(float value) {
   return bits;
 #endif
 }
-MOESAIC_INLINE uint64_t bits_of(double value) {
-#if defined(__CUDA_ARCH__)
-  return static_cast<uint64_t>(__double_as_longlong(value));
-#else
-  uint64_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-#endif
-}
 
 /// A bfloat16 in its memory format.
 struct BFloat16 {

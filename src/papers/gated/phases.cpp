@@ -21,7 +21,6 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/gated_mixture.h"
-#include "moesaic/ops/gated_em.h"
 #include "moesaic/ops/gated_losses.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/phase.h"

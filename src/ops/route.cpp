@@ -197,17 +197,9 @@ Tensor token_choice_backward(const Tensor& grad_gate, const Tensor& logits_TE,
 namespace {
 
 /// Groups are of equal sizes, but for a last one that may be smaller.
-struct ExpertChoicePlan {
-  int64_t computed;
-  TokenGroups cut;
-  GroupRows rows;
-
+struct ExpertChoicePlan : ExpertChoiceSizes {
   ExpertChoicePlan(const Tensor& logits_TE, const ExpertChoiceOptions& options)
-      : computed(computed_experts(options, logits_TE.size(1))),
-        cut(logits_TE.size(0), options.group_size),
-        rows(expert_choice_rows(cut, options, logits_TE.size(1))) {}
-
-  int64_t bound() const { return computed * rows.total(); }
+      : ExpertChoiceSizes(logits_TE.size(0), logits_TE.size(1), options) {}
 
   /// Calls visit(view, rows) for the groups of one size: view(x) are those of x_KT, [K, groups, S].
   template <class Visit>
@@ -242,28 +234,17 @@ Tensor scores_of(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
   return seen.empty() ? columns_of(softmax_of(logits), options.kept) : softmax_of(logits);
 }
 
-/// Marks the `wanted` largest of the last dimension, earlier ones first among equal ones.
-Tensor take_largest_by_sort(const Tensor& x, int64_t wanted) {
-  const Tensor order = std::get<1>(x.sort(/*stable=*/true, -1, /*descending=*/true));
-  return at::zeros_like(x, at::kBool).scatter_(-1, order.narrow(-1, 0, wanted), true);
-}
-
 }  // namespace
 
 RowTensors expert_choice(const Tensor& logits_TE, const ExpertChoiceOptions& options) {
-  return expert_choice_with(logits_TE, options, take_largest_by_sort);
-}
-
-RowTensors expert_choice_with(
-    const Tensor& logits_TE, const ExpertChoiceOptions& options,
-    const std::function<Tensor(const Tensor& x, int64_t wanted)>& take_largest) {
   const ExpertChoicePlan plan(logits_TE, options);
   const Tensor score_KT = scores_of(logits_TE, options).t().contiguous();
-  const Tensor taken_KT = at::empty_like(score_KT, at::kBool), gate_KT = at::empty_like(score_KT);
+  const Tensor taken_KT = at::zeros_like(score_KT, at::kBool), gate_KT = at::empty_like(score_KT);
   plan.each_size([&](const auto& of_groups, int64_t rows) {
     const Tensor score = of_groups(score_KT), top = score.amax({2}, /*keepdim=*/true);
     check_scores(top);
-    const Tensor taken = of_groups(taken_KT).copy_(take_largest(score, rows));
+    const Tensor order = std::get<1>(score.sort(/*stable=*/true, 2, /*descending=*/true));
+    const Tensor taken = of_groups(taken_KT).scatter_(2, order.narrow(2, 0, rows), true);
     Tensor gate = score;
     if (options.gate == ExpertGate::one) gate = at::ones_like(score);
     if (options.gate == ExpertGate::softmax_tokens) gate = softmax_of(score);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every routing as a composite of LibTorch's operators: what the operators compute on a device
 // without a kernel of its own for them. The CPU has one for token choice, a GPU for token choice
-// without batch priority and for the selection of expert choice; tests hold them against these.
+// without batch priority and for expert choice; tests hold them against these.
 //
 // Nothing waits for the host but the CPU's refusal of invalid logits; elsewhere, NaN counts as
 // -infinity, and what has no valid logits gets gates of NaN.
 #pragma once
-
-#include <functional>
 
 #include "route_arguments.h"
 
@@ -18,11 +16,6 @@ at::Tensor token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& 
                                  const at::Tensor& choice_Tk, const at::Tensor& choice_row_Tk,
                                  const TokenChoiceOptions& options);
 RowTensors expert_choice(const at::Tensor& logits_TE, const ExpertChoiceOptions& options);
-/// Does the same where `take_largest` marks which of the scores x [K, groups, S] are among the
-/// `wanted` largest of their group, earlier tokens first among equal ones.
-RowTensors expert_choice_with(
-    const at::Tensor& logits_TE, const ExpertChoiceOptions& options,
-    const std::function<at::Tensor(const at::Tensor& x, int64_t wanted)>& take_largest);
 at::Tensor expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits_TE,
                                   const at::Tensor& token, const at::Tensor& gates,
                                   const ExpertChoiceOptions& options);

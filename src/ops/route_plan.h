@@ -54,4 +54,20 @@ struct TokenChoiceSizes {
   }
 };
 
+/// Sizes of an expert choice, for every device.
+struct ExpertChoiceSizes {
+  int64_t tokens, experts, computed;
+  TokenGroups cut;
+  GroupRows rows;
+
+  ExpertChoiceSizes(int64_t tokens_, int64_t experts_, const ExpertChoiceOptions& options)
+      : tokens(tokens_),
+        experts(experts_),
+        computed(computed_experts(options, experts)),
+        cut(tokens, options.group_size),
+        rows(expert_choice_rows(cut, options, experts)) {}
+
+  int64_t bound() const { return computed * rows.total(); }
+};
+
 }  // namespace moesaic::ops

@@ -29,6 +29,7 @@ struct TokenGroups {
     return to < tokens ? to : tokens;
   }
   MOESAIC_HD int64_t size(int64_t group) const { return end(group) - begin(group); }
+  MOESAIC_HD int64_t of(int64_t token) const { return token / group_size; }
 };
 
 /// Rows of every group for an expert: `full`, and `last` for the last group.

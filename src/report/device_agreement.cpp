@@ -126,7 +126,7 @@ DeviceCase routing_case(const std::string& part, const std::string& what, at::In
 
 std::vector<DeviceCase> routing_cases() {
   std::vector<DeviceCase> cases;
-  // Long groups are shared out among blocks, see ops/cuda/route_on.h.
+  // Long groups are shared out among blocks, see ops/cuda/route_expert_choice_on.h.
   for (const int64_t tokens : {300, 9000}) {
     const std::string what = fmt::format(" of {} tokens", tokens);
     for (const bool priority : {false, true}) {

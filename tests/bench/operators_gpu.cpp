@@ -34,7 +34,7 @@ void gpu_routing(const Report& report) {
   report("gpu/expert_choice", [&] {
     return faster(short_times([=] { route_expert_choice(logits, choice); },
                               [=] { at::topk(at::softmax(logits, -1).t(), rows, 1); }),
-                  1.5, "softmax, topk of each expert; goal for ours: 0.25 ms");
+                  10, "softmax, topk of each expert; goal for ours: 0.07 ms");
   });
 }
 

@@ -9,7 +9,7 @@
 #include "fake_gpu/fake_gpu_fixture.h"
 #include "moesaic/ops/device.h"
 #include "ops/cuda/start.h"
-#include "ops/kernels/select.h"
+#include "ops/kernels/route_rows.h"
 
 extern "C" void __cudaRegisterFunction(void** binary, const char* key, char* device_name,
                                        const char* name, int thread_limit, uint3* thread,
@@ -84,7 +84,7 @@ TEST_F(LaunchChecks, UnregisteredFunctionsAreRefused) {
 TEST_F(LaunchChecks, OurKernelsHaveTheirLaunchBounds) {
   if (!has_cuda_operators()) GTEST_SKIP() << "built without operators for a GPU";
   const auto start = [](int threads) {
-    ops::kernels::start<256>(ops::kernels::SelectLargest<float>{}, 1, threads, 0, nullptr);
+    ops::kernels::start<256>(ops::kernels::ExpandKept{}, 1, threads, 0, nullptr);
   };
   start(256);
   EXPECT_EQ(take_errors(), "");

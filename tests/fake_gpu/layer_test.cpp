@@ -76,9 +76,16 @@ Routing routing() {
 const Case kCases[] = {
     // Choose, scan, place.
     {"TokenChoice", 3, 0, [] { return routes({.k = 2, .capacity_factor = 1.05}); }},
-    {"TokenChoiceOfKept", 3, 0,
+    // The list of kept experts comes first.
+    {"TokenChoiceOfKept", 4, 0,
      [] {
        return routes({.k = 2, .kept = {0, 3}});
+     }},
+    // Scores, borders, two passes of a softmax and their sums; count, scan, place.
+    {"ExpertChoice", 8, 0,
+     [] {
+       const Tensor logits = on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat);
+       return [=] { route_expert_choice(logits, {.capacity_factor = 1.0}); };
      }},
     {"Dispatch", 1, 0, [] { return [x = Layer().x, r = routing()] { dispatch(x, r); }; }},
     {"Combine", 1, 0,

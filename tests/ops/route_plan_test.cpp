@@ -19,6 +19,7 @@ TEST(TokenGroups, CoverTheTokensOnce) {
         EXPECT_EQ(cut.begin(group), next);
         EXPECT_GT(cut.size(group), 0);
         EXPECT_LE(cut.size(group), size > 0 ? size : tokens);
+        for (int64_t t = next; t < cut.end(group); ++t) EXPECT_EQ(cut.of(t), group);
         next = cut.end(group);
       }
       EXPECT_EQ(next, tokens);
@@ -42,8 +43,8 @@ TEST(Segments, CoverTheTokensOnceAndNeverCrossGroups) {
         EXPECT_EQ(segments.begin(s), next);
         EXPECT_GT(segments.end(s), next);
         EXPECT_LE(segments.end(s) - next, 256);
-        EXPECT_GE(segments.begin(s), segments.cut.begin(segments.group(s)));
-        EXPECT_LE(segments.end(s), segments.cut.end(segments.group(s)));
+        EXPECT_EQ(segments.cut.of(segments.begin(s)), segments.group(s));
+        EXPECT_EQ(segments.cut.of(segments.end(s) - 1), segments.group(s));
         next = segments.end(s);
       }
       EXPECT_EQ(next, tokens);

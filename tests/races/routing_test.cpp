@@ -5,7 +5,8 @@
 
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "ops/cuda/route_on.h"
+#include "ops/cuda/route_expert_choice_on.h"
+#include "ops/cuda/route_token_choice_on.h"
 #include "races/races_fixture.h"
 
 namespace moesaic {
@@ -74,7 +75,7 @@ void expect_expert_choice(const Tensor& logits, const ExpertChoiceOptions& optio
 TEST_F(RoutingRaces, ExpertChoiceByEveryGate) {
   for (int gate = 0; gate < 4; ++gate) {
     ExpertChoiceOptions options{.capacity_factor = 1.5, .gate = static_cast<ExpertGate>(gate)};
-    expect_expert_choice(coarse_logits(4200, 3), options);  // two blocks for an expert
+    expect_expert_choice(coarse_logits(4200, 3), options);  // several blocks for an expert
     options.group_size = 300;
     expect_expert_choice(coarse_logits(600, 4, at::kDouble), options);
   }

@@ -118,14 +118,15 @@ template <class Scalar>
 struct PlaceChoices {
   QueueIndex queues;
   GroupRows capacity;
-  bool limited;                             // Whether choices can be dropped.
-  const int32_t *counts, *before, *totals;  // Outputs of ScanQueues.
-  const Scalar* gate;                       // [T, k]
-  int32_t* slot;                            // [T, k]
+  bool limited;           // Whether choices can be dropped.
+  const int32_t* counts;  // Running sums.
+  SegmentRows rows;
+  const Scalar* gate;  // [T, k]
+  int32_t* slot;       // [T, k]
   RoutingArrays<Scalar> out;
 
   MOESAIC_INLINE int64_t shared_bytes(int threads) const {
-    return masks_begin(threads) + SegmentMasks::bytes(threads, queues.slots);
+    return SegmentRows::bytes(threads, queues.slots) + SegmentMasks::bytes(threads, queues.slots);
   }
 
   template <class Block>
@@ -133,8 +134,9 @@ struct PlaceChoices {
     const int threads = block.threads();
     int32_t* const work = block.template shared<int32_t>(0);
     int32_t* const starts = block.template shared<int32_t>(scan_bytes(threads));
-    const SegmentMasks masks{block.template shared<uint32_t>(masks_begin(threads)), queues.slots};
-    const int32_t pulled = find_rows(block, work, starts);
+    const SegmentMasks masks{
+        block.template shared<uint32_t>(SegmentRows::bytes(threads, queues.slots)), queues.slots};
+    const auto found = rows.find(block, work, starts, out);
     const int64_t segment = block.index();
     if (segment >= queues.count) return;
     const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
@@ -149,48 +151,13 @@ struct PlaceChoices {
     });
     exclusive_scan(
         block, work, end - begin, [&](int64_t i) { return rows_of(begin + i); },
-        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = pulled + sum; });
+        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = found.pulled + sum; });
     block.each([&](int thread) {
       if (begin + thread < end) place(begin + thread, thread, masks, starts);
     });
   }
 
  private:
-  MOESAIC_INLINE int64_t masks_begin(int threads) const {
-    return scan_bytes(threads) + static_cast<int64_t>(sizeof(int32_t)) * queues.slots;
-  }
-
-  /// Writes the first row of the block's segment for each expert to starts[slot] in shared memory,
-  /// and zeros behind the last row of all; the first block writes `offsets` and the last element of
-  /// `token_offsets`. Returns the entries of token_row in earlier segments.
-  template <class Block>
-  MOESAIC_INLINE int32_t find_rows(Block& block, int32_t* work, int32_t* starts) const {
-    const int64_t segment = block.index();
-    const bool first = segment == 0;
-    const auto earlier = [&](int64_t s) {
-      return segment < queues.count ? before[s * queues.count + segment] : 0;
-    };
-    const int32_t filled = exclusive_scan(
-        block, work, queues.slots, [&](int64_t s) { return totals[s]; },
-        [&](int64_t s, int32_t sum) {
-          if (first) out.offsets[s] = sum;
-          starts[s] = sum + earlier(s);
-        });
-    block.each([&](int thread) {
-      if (thread == 0 && first) {
-        out.offsets[queues.slots] = filled;
-        out.token_offsets[out.tokens] = filled;
-      }
-      const int64_t stride = block.count() * block.threads();
-      for (int64_t r = filled + segment * block.threads() + thread; r < out.bound; r += stride) {
-        out.token[r] = 0;
-        out.token_row[r] = 0;
-        out.gate[r] = 0;
-      }
-    });
-    return exclusive_scan(block, work, queues.slots, earlier, [](int64_t, int32_t) {});
-  }
-
   /// Drops the choices of the segment that exceed the capacity of their queue.
   template <class Block>
   MOESAIC_INLINE void drop_past_capacity(Block& block, const SegmentMasks& masks, int64_t begin,
@@ -316,7 +283,7 @@ struct ChooseExperts {
   int64_t experts;
   int32_t k;
   Gate kind;
-  KeptExperts kept;
+  KeptView kept;
   bool reroute;  // Selection sees the kept experts only.
   QueueIndex queues;
   int32_t *choice, *slot, *counts;
@@ -326,7 +293,7 @@ struct ChooseExperts {
     return LogitChunk<Scalar>::bytes(threads, experts) +
            static_cast<int64_t>(sizeof(int32_t)) * queues.slots;
   }
-  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.has(expert); }
+  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
 };
 
 template <class Scalar, int Max>
@@ -401,9 +368,9 @@ struct ChooseBestExperts {
   }
 };
 
-/// Writes d loss / d logits, one thread per token. With g the softmax of the gates and u_e the
-/// gradient of expert e's gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts of the
-/// softmax; u_e itself where the logit is the gate.
+/// Writes d loss / d logits. With g the softmax of the gates and u_e the gradient of expert e's
+/// gate (0 for drops): g_e (u_e - sum of g_i u_i) over the experts of the softmax; u_e itself where
+/// the logit is the gate.
 template <class Scalar>
 struct GateGradient {
   const Scalar *grad_gate, *logits;
@@ -411,50 +378,109 @@ struct GateGradient {
   int64_t tokens, experts;
   int32_t k;
   Gate kind;
-  KeptExperts kept;
+  KeptView kept;
   bool reroute;
   Scalar* grad_logits;
 
+  struct State {
+    Scalar top, sum, inner;
+  };
+
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return LogitChunk<Scalar>::bytes(threads, experts);
+  }
+
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
+    const int64_t begin = block.index() * block.threads();
+    const int64_t end = min<int64_t>(begin + block.threads(), tokens);
+    Scalar* const tile = block.template shared<Scalar>(0);
+    typename Block::template Local<State> state(block);
     block.each([&](int thread) {
-      const int64_t token = block.index() * block.threads() + thread;
-      if (token >= tokens) return;
-      differentiate(logits + token * experts, choice + token * k, choice_row + token * k,
-                    grad_logits + token * experts);
+      if (begin + thread < end) start(begin + thread, state[thread]);
     });
+    if (kind == Gate::softmax_all) {
+      for_chunks(block, tile, logits, experts, begin, end, false, [&](const auto& chunk) {
+        block.each([&](int thread) {
+          if (begin + thread >= end) return;
+          for (int c = 0; c < chunk.width; ++c) {
+            if (seen(chunk.from + c)) {
+              state[thread].sum += softmax_exp(chunk.of(thread, c) - state[thread].top);
+            }
+          }
+        });
+      });
+    }
+    block.each([&](int thread) {
+      if (begin + thread < end) add_inner(begin + thread, state[thread]);
+    });
+    for_chunks(block, tile, logits, experts, begin, end, kind == Gate::softmax_all,
+               [&](const auto& chunk) {
+                 block.each([&](int thread) {
+                   if (begin + thread < end)
+                     differentiate(begin + thread, thread, chunk, state[thread]);
+                 });
+                 block.each([&](int thread) { store(thread, begin, end, chunk, block.threads()); });
+               });
   }
 
  private:
-  /// Does so for the logits of one token, its choices and their rows.
-  MOESAIC_INLINE void differentiate(const Scalar* from, const int32_t* chosen, const int32_t* row,
-                                    Scalar* to) const {
-    const bool all = kind == Gate::softmax_all, selected = kind == Gate::softmax_selected;
-    const Scalar top = from[chosen[0]];
-    Scalar sum = 0, inner = 0;
-    for (int64_t e = 0; e < experts && all; ++e) {
-      if (seen(e)) sum += softmax_exp(from[e] - top);
-    }
-    for (int32_t rank = 0; rank < k && selected; ++rank) {
-      sum += softmax_exp(from[chosen[rank]] - top);
-    }
-    for (int32_t rank = 0; rank < k && (all || selected); ++rank) {
-      if (row[rank] < 0) continue;
-      inner += softmax_exp(from[chosen[rank]] - top) / sum * grad_gate[row[rank]];
-    }
-    for (int64_t e = 0; e < experts; ++e) {
-      to[e] = all && seen(e) ? -(softmax_exp(from[e] - top) / sum * inner) : Scalar(0);
-    }
-    for (int32_t rank = 0; rank < k && kind != Gate::one; ++rank) {
-      Scalar& at = to[chosen[rank]];
-      const Scalar slope =
-          kind == Gate::logit ? Scalar(1) : softmax_exp(from[chosen[rank]] - top) / sum;
-      if (row[rank] >= 0) at += slope * grad_gate[row[rank]];
-      if (selected) at -= slope * inner;
+  MOESAIC_INLINE bool softmax() const {
+    return kind == Gate::softmax_selected || kind == Gate::softmax_all;
+  }
+  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
+
+  MOESAIC_INLINE Scalar logit(int64_t token, int32_t rank) const {
+    return logits[token * experts + choice[token * k + rank]];
+  }
+
+  MOESAIC_INLINE void start(int64_t token, State& state) const {
+    state.top = logit(token, 0);
+    if (kind != Gate::softmax_selected) return;
+    for (int32_t rank = 0; rank < k; ++rank) {
+      state.sum += softmax_exp(logit(token, rank) - state.top);
     }
   }
 
-  MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.has(expert); }
+  MOESAIC_INLINE void add_inner(int64_t token, State& state) const {
+    for (int32_t rank = 0; rank < k && softmax(); ++rank) {
+      const int32_t row = choice_row[token * k + rank];
+      if (row < 0) continue;
+      state.inner += softmax_exp(logit(token, rank) - state.top) / state.sum * grad_gate[row];
+    }
+  }
+
+  /// Replaces a chunk's logits by their gradients.
+  MOESAIC_INLINE void differentiate(int64_t token, int thread, const LogitChunk<Scalar>& chunk,
+                                    const State& state) const {
+    for (int c = 0; c < chunk.width; ++c) {
+      Scalar& at = chunk.of(thread, c);
+      const bool in_softmax = kind == Gate::softmax_all && seen(chunk.from + c);
+      at = in_softmax ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
+    }
+    for (int32_t rank = 0; rank < k && kind != Gate::one; ++rank) {
+      const int64_t column = choice[token * k + rank] - chunk.from;
+      if (column < 0 || column >= chunk.width) continue;
+      const int32_t row = choice_row[token * k + rank];
+      Scalar& at = chunk.of(thread, static_cast<int>(column));
+      if (kind == Gate::logit) {
+        if (row >= 0) at += grad_gate[row];
+        continue;
+      }
+      const Scalar probability = softmax_exp(logit(token, rank) - state.top) / state.sum;
+      if (row >= 0) at += probability * grad_gate[row];
+      if (kind == Gate::softmax_selected) at -= probability * state.inner;
+    }
+  }
+
+  MOESAIC_INLINE void store(int thread, int64_t begin, int64_t end, const LogitChunk<Scalar>& chunk,
+                            int threads) const {
+    const int64_t count = (end - begin) * chunk.width;
+    for (int64_t i = thread; i < count; i += threads) {
+      const int row = static_cast<int>(i) / chunk.width, column = static_cast<int>(i) % chunk.width;
+      grad_logits[(begin + row) * experts + chunk.from + column] = chunk.of(row, column);
+    }
+  }
 };
 
 }  // namespace moesaic::ops::kernels

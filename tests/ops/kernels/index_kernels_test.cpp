@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -79,75 +78,108 @@ TEST(Scan, SumsWhatComesBeforeOverAnyLength) {
   }
 }
 
-/// Numbers that are marked by several blocks for each of two equal rows.
+/// Queues of the same values, of which each but the first accepts one candidate more.
 template <class Scalar>
-std::vector<int> taken(const std::vector<Scalar>& row, int32_t wanted, Order order) {
-  using Kernel = SelectLargest<Scalar>;
-  constexpr int64_t kRows = 2, kParts = 3;
-  const auto size = static_cast<int64_t>(row.size());
-  std::vector<Scalar> numbers = row;
-  numbers.insert(numbers.end(), row.begin(), row.end());
-  std::vector<int32_t> histograms(static_cast<size_t>(Kernel::kSteps * kRows * kDigits), 0);
-  std::vector<typename Kernel::State> states(static_cast<size_t>(Kernel::kSteps + 1) * kRows);
-  const auto larger = std::make_unique<bool[]>(numbers.size());
-  const auto equal = std::make_unique<bool[]>(numbers.size());
-  int32_t wanted_equal[kRows];
-  for (int step = 0; step <= Kernel::kSteps; ++step) {
-    run_serially(Kernel{numbers.data(), kRows, size, wanted, kParts, step, histograms.data(),
-                        states.data(), larger.get(), equal.get(), wanted_equal},
-                 kRows * kParts, kDigits, static_cast<size_t>(Kernel::shared_bytes(kDigits)),
-                 order);
+struct VectorQueues {
+  const std::vector<Scalar>* values;
+  int64_t first;
+  int32_t least;
+
+  struct Queue {
+    const std::vector<Scalar>* values;
+    int64_t first, size;
+    int32_t rank;
+    PlaceDigits digits;
+
+    QueueEntry place(int64_t i) const {
+      return QueueEntry::of((*values)[static_cast<size_t>(i)], first + i);
+    }
+  };
+
+  int64_t count() const { return 2; }
+  static PlaceDigits digits(int64_t size, int64_t begin = 0) {
+    return PlaceDigits::of(sizeof(Scalar), begin, size);
   }
-  std::vector<int> marks;
-  for (int64_t i = 0; i < kRows * size; ++i) {
-    int32_t& left = wanted_equal[i / size];
-    marks.push_back(larger[i] || (equal[i] && left-- > 0) ? 1 : 0);
+  Queue at(int64_t queue) const {
+    const auto size = static_cast<int64_t>(values->size());
+    return {values, first, size, least + static_cast<int32_t>(queue), digits(size, first)};
   }
-  return marks;
+};
+
+/// Borders by one block for a queue, and by several.
+template <class Scalar>
+std::vector<std::vector<Border>> all_borders(const VectorQueues<Scalar>& queues, Order order) {
+  constexpr int64_t kParts = 3;
+  constexpr int kThreads = 256;
+  const auto count = static_cast<size_t>(queues.count());
+  const auto bytes = static_cast<size_t>(select_bytes(kThreads));
+  std::vector<Border> alone(count), shared(count);
+  run_serially(SelectBorders<VectorQueues<Scalar>>{queues, alone.data()}, queues.count(), kThreads,
+               bytes, order);
+  const auto digits = queues.at(0).digits.count();
+  std::vector<int32_t> histograms(static_cast<size_t>(digits) * count * kDigits, 0);
+  std::vector<SelectState> states(static_cast<size_t>(digits + 1) * count);
+  for (int digit = 0; digit <= digits; ++digit) {
+    run_serially(SelectDigit<VectorQueues<Scalar>>{queues, digit, kParts, histograms.data(),
+                                                   states.data(), shared.data()},
+                 queues.count() * kParts, kThreads, bytes, order);
+  }
+  return {alone, shared};
 }
 
 template <class Scalar>
-void expect_selection(std::mt19937& random, size_t count, int distinct) {
+void expect_selection(std::mt19937& random, size_t count, int distinct, int64_t first) {
   std::vector<Scalar> values(count);
   for (Scalar& value : values) {
     value = static_cast<Scalar>(static_cast<int>(random() % distinct) - distinct / 2) / Scalar(3);
     if (value == 0 && random() % 2 == 0) value = -value;  // both zeros are one value
   }
-  std::vector<size_t> best(count);
-  std::iota(best.begin(), best.end(), size_t{0});
-  std::stable_sort(best.begin(), best.end(),
-                   [&](size_t a, size_t b) { return values[a] > values[b]; });
-  for (size_t wanted = 1; wanted <= count; wanted += std::max<size_t>(1, count / 7)) {
-    std::vector<int> marks(2 * count, 0);
-    for (size_t i = 0; i < wanted; ++i) marks[best[i]] = marks[count + best[i]] = 1;
+  std::vector<QueueEntry> queue;
+  VectorQueues<Scalar> queues{&values, first, 0};
+  for (size_t i = 0; i < count; ++i) {
+    queue.push_back(QueueEntry::of(values[i], first + static_cast<int64_t>(i)));
+  }
+  std::sort(queue.begin(), queue.end());
+  const size_t step = std::max<size_t>(1, queue.size() / 7);
+  for (size_t rank = 1; rank < queue.size(); rank += step) {
+    queues.least = static_cast<int32_t>(rank);
     for (const auto order : kOrders) {
-      ASSERT_EQ(taken(values, static_cast<int32_t>(wanted), order), marks) << "wanted " << wanted;
+      for (const auto& borders : all_borders(queues, order)) {
+        for (size_t i = 0; i < queue.size(); ++i) {
+          ASSERT_EQ(borders[0].accepts(queue[i]), i < rank) << "rank " << rank << ", place " << i;
+          ASSERT_EQ(borders[1].accepts(queue[i]), i < rank + 1) << rank << ", place " << i;
+        }
+      }
     }
   }
 }
 
-TEST(Select, TakesTheLargestEarlierOnesFirstAmongEqualOnes) {
+TEST(Select, AcceptsExactlyTheFirstOfAQueueWithTies) {
   std::mt19937 random(2);
   for (const size_t count : {1U, 5U, 255U, 258U, 700U}) {
     for (const int distinct : {1, 2, 40, 1000000}) {
-      expect_selection<float>(random, count, distinct);
-      expect_selection<double>(random, count, distinct);
+      for (const int64_t first : {int64_t{0}, int64_t{123456789}}) {
+        expect_selection<float>(random, count, distinct, first);
+        expect_selection<double>(random, count, distinct, first);
+      }
     }
   }
 }
 
 TEST(KeptExperts, AreNumberedInTheirOrder) {
   const std::vector<int32_t> kept = {0, 31, 32, 63, 64, 99};
-  KeptExperts experts{};
-  for (const int32_t e : kept) experts.bits[e / 32] |= uint32_t{1} << (e % 32);
+  std::vector<int32_t> slot_of(100, 7), columns(kept.size());
+  ExpandKept kernel{};
+  for (const int32_t e : kept) kernel.bits[e / 32] |= uint32_t{1} << (e % 32);
+  kernel.experts = 100;
+  kernel.slot_of = slot_of.data();
+  kernel.columns = columns.data();
+  run_serially(kernel, 1, 64, 0, Order::shuffled);
+  EXPECT_EQ(columns, kept);
   for (int32_t e = 0; e < 100; ++e) {
     const auto found = std::find(kept.begin(), kept.end(), e);
-    const auto slot = found == kept.end() ? -1 : static_cast<int32_t>(found - kept.begin());
-    EXPECT_EQ(experts.slot(e), slot);
-    EXPECT_EQ(experts.has(e), slot >= 0);
+    EXPECT_EQ(slot_of[e], found == kept.end() ? -1 : static_cast<int32_t>(found - kept.begin()));
   }
-  experts.all = true;
-  EXPECT_EQ(experts.slot(70), 70);
 }
 
 TEST(BFloat16, RoundsToTheNearestTiesToEven) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert choice with the GPU's selection, run on the host, against the CPU's operator.
+// The GPU's kernels of expert choice, run on the host, against the CPU's operator.
 #include "moesaic/ops/route_expert_choice.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "ops/cuda/route_on.h"
+#include "ops/cuda/route_expert_choice_on.h"
 #include "ops/kernels/route_kernels.h"
 #include "support/poison.h"
 #include "support/serial_device.h"

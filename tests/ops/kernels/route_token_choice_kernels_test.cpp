@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "ops/cuda/route_on.h"
+#include "ops/cuda/route_token_choice_on.h"
 #include "ops/kernels/route_kernels.h"
 #include "support/poison.h"
 #include "support/serial_device.h"
@@ -96,12 +96,6 @@ TEST(RouteTokenChoiceKernels, MoreExpertsThanAWarpOfSegmentsEqualTheCpu) {
   const Poison poison;
   TokenChoiceOptions options{.k = 8, .capacity_factor = 1.0};
   expect_token_choice(coarse(randn({150, 1100}, 6, torch::kFloat)), options);
-}
-
-// The bits of kept experts are arguments of kernels, in which so many have no place.
-TEST(RouteTokenChoiceKernels, MoreExpertsThanAKernelTakesAreRouted) {
-  TokenChoiceOptions options{.k = 2, .kept = {7, 4500}};
-  expect_token_choice(coarse(randn({20, 5000}, 8, torch::kFloat)), options);
 }
 
 TEST(RouteTokenChoiceKernels, TokensWithNanAreRoutedWithNanGates) {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holds the computed experts of a call on the device, and the arrays that a routing fills.
+#pragma once
+
+#include <ATen/ops/empty.h>
+
+#include "../kernels/route_rows.h"
+#include "../kernels/scan.h"
+#include "../route_arguments.h"
+#include "tensor_data.h"
+
+namespace moesaic::ops {
+
+/// Returns the tokens of a segment, whose bits for all computed experts fit into shared memory.
+inline int64_t segment_length(int64_t computed) {
+  return computed <= 1024 ? 256 : 64;
+}
+
+/// Returns the number of threads of a block that scans `count` numbers.
+inline int scan_threads(int64_t count) {
+  int threads = kernels::kWarp;
+  while (threads < count && threads < kernels::kScanThreads) threads *= 2;
+  return threads;
+}
+
+/// Returns the arrays of an unfilled routing.
+template <class Scalar>
+kernels::RoutingArrays<Scalar> arrays_of(const RowTensors& rows) {
+  const auto& [offsets, token, gate, token_offsets, token_row] = rows;
+  return {out<int32_t>(offsets),    out<int32_t>(token), out<int32_t>(token_offsets),
+          out<int32_t>(token_row),  out<Scalar>(gate),   token.size(0),
+          token_offsets.size(0) - 1};
+}
+
+class KeptScope {
+ public:
+  /// Copies the list of kept experts to the device. Throws Error for more experts than fit.
+  template <class Device>
+  KeptScope(const char* op, const at::Tensor& logits, at::IntArrayRef kept, const Device& device) {
+    const int64_t experts = logits.size(1);
+    if (experts > kernels::kMaxExperts) {
+      fail("{}: a GPU routes to at most {} experts, found {}", op, kernels::kMaxExperts, experts);
+    }
+    if (kept.empty()) return;
+    storage_ =
+        at::empty({experts + static_cast<int64_t>(kept.size())}, logits.options().dtype(at::kInt));
+    kernels::ExpandKept kernel{};
+    for (const int64_t e : kept) kernel.bits[e / 32] |= uint32_t{1} << (e % 32);
+    kernel.experts = static_cast<int32_t>(experts);
+    kernel.slot_of = out<int32_t>(storage_);
+    kernel.columns = kernel.slot_of + experts;
+    device.template start<256>(kernel, 1, 256, 0);
+    view_ = {kernel.slot_of, kernel.columns};
+  }
+
+  const kernels::KeptView& view() const { return view_; }
+
+ private:
+  at::Tensor storage_;
+  kernels::KeptView view_{nullptr, nullptr};
+};
+
+}  // namespace moesaic::ops

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
@@ -85,11 +84,15 @@ void Layout::sort() {
 }
 
 std::optional<std::size_t> Layout::find(Box wanted) const {
-  const auto chunks = std::views::iota(std::size_t{0}, size());
-  const auto box_of = [this](std::size_t chunk) { return box(chunk); };
-  const auto found = std::ranges::lower_bound(chunks, wanted, kBoxBefore, box_of);
-  if (found == chunks.end() || !std::ranges::equal(box(*found), wanted)) return std::nullopt;
-  return *found;
+  std::size_t first = 0;  // by hand: clang 14 refuses libstdc++'s views
+  for (std::size_t left = size(); left > 0;) {
+    const std::size_t half = left / 2;
+    const bool is_before = kBoxBefore(box(first + half), wanted);
+    first += is_before ? half + 1 : 0;
+    left = is_before ? left - half - 1 : half;
+  }
+  if (first == size() || !std::ranges::equal(box(first), wanted)) return std::nullopt;
+  return first;
 }
 
 std::optional<std::size_t> find_dtype_size(std::string_view dtype) {

@@ -85,7 +85,8 @@ TEST_F(RunLines, AFinishedRunIsWrittenWithoutTheOthers) {
   counted_folder() = folder_ / "out";
   const int threads = at::get_num_threads();
   at::set_num_threads(1);  // One run at a time.
-  const auto rows = run(runs_config(std::string(kFiveRuns) + R"(, "probes": ["finished"])"));
+  const auto rows =
+      run(runs_config(std::string(kFiveRuns) + R"(, "probes": ["test_accuracy", "finished"])"));
   at::set_num_threads(threads);
   std::vector<double> finished;
   for (const MeasuredRow& row : rows) {

@@ -103,17 +103,28 @@ class RunLog {
       problem = take(find_json(text, kMaxListBytes).value_or(nullptr), check);
     }
     const bool has_lines = fs::exists(lines_);
-    std::istringstream lines(has_lines ? read_text(lines_, kMaxListBytes, "lines of runs") : "");
-    for (std::string line; std::getline(lines, line);) {  // A kill may have cut the last one.
-      take(find_json(line, kMaxListBytes).value_or(nullptr), check);
+    const std::string problem_of_lines = has_lines ? take_lines(check) : "";
+    if (!problem.empty()) keep_damaged(file_, problem);
+    if (!problem_of_lines.empty()) keep_damaged(lines_, problem_of_lines);
+    if (has_lines || !problem.empty()) fold();
+  }
+
+  /// Adds the entries of the lines. Returns what is wrong with the first one that is not valid; a
+  /// kill may have cut the last.
+  std::string take_lines(const Check& check) {
+    std::string problem;
+    std::istringstream lines(read_text(lines_, kMaxListBytes, "lines of runs"));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.empty()) continue;
+      const std::string wrong = take(find_json(line, kMaxListBytes).value_or(nullptr), check);
+      if (problem.empty() && !lines.eof()) problem = wrong;
     }
-    if (problem.empty()) {
-      if (has_lines) fold();
-      return;
-    }
-    const fs::path kept = set_aside(file_, "damaged");
-    fold();
-    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file_.string(),
+    return problem;
+  }
+
+  static void keep_damaged(const fs::path& file, const std::string& problem) {
+    const fs::path kept = set_aside(file, "damaged");
+    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file.string(),
                 problem, kept.filename().string());
   }
 

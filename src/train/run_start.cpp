@@ -240,7 +240,6 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (in_memory() || !leads()) return;
   write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
   write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
-  folder_->keep();
 }
 
 namespace {

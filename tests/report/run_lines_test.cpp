@@ -56,6 +56,7 @@ TEST_F(RunLines, FinishedRunsAreLinesUntilTheExperimentEnds) {
   run(config);
   EXPECT_EQ(read_text(folder_ / "out/runs.json"), whole);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/runs.jsonl"));
+  EXPECT_EQ(read_text(folder_ / "out/runs.jsonl.damaged"), lines);
 }
 
 /// Lines of runs that are finished, -1 where they are in one file already: registered once for this

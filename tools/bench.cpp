@@ -28,8 +28,8 @@
 #include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/report/latency.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/report/throughput.h"
+#include "moesaic/train/run_data.h"
 #include "runtime.h"
 #include "together.h"
 #include "verbs.h"
@@ -75,6 +75,11 @@ const bench::Benchmark& find(const std::string& name) {
     if (benchmark.name == name) return benchmark;
     names.push_back(benchmark.name);
   }
+  if (const std::string network = nearest_network(name);
+      !network.empty() && !nearest(name, names)) {
+    fail_usage("bench: '{}' is no benchmark, and there is no such run or checkpoint{}", name,
+               network);
+  }
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
 
@@ -100,7 +105,7 @@ struct BenchOptions {
   std::string name, file, rows = "*", device = "cpu", precision = "float32";
   std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
   double seconds = LatencyOptions().seconds;
-  bool json = false;
+  bool json = false, trust = false;
 };
 
 void write_figures(const BenchOptions& options, const std::string& chip, const Json& rows,
@@ -155,7 +160,8 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   keep_freed_memory();
   const bool leads = processes == nullptr || processes->leads();
   const int64_t count = processes == nullptr ? 1 : processes->size();
-  Checkpoint checkpoint = load_newest_checkpoint(options.name, {.optimizer = false});
+  Checkpoint checkpoint =
+      load_newest_checkpoint(options.name, {.optimizer = false, .trust = options.trust});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();  // The model holds copies.
   if (processes != nullptr) {
@@ -265,8 +271,9 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  auto* verb = app.add_subcommand(
-      "bench", "Time a checkpoint, or this software against others' way to do the same");
+  auto* verb =
+      add_verb(app, "bench", "Time a network, or this software against others' way to do the same.",
+               "bench checkpoints/first --batch-sizes 1,8");
   auto options = std::make_shared<BenchOptions>();
   verb->add_option("NAME", options->name,
                    std::string(kCheckpointHelp) + "; or a benchmark: " + names_and_descriptions())
@@ -289,6 +296,7 @@ void add_bench(CLI::App& app, int& exit_code) {
           ->check(batch_size())
           ->capture_default_str(),
       add_device(*verb, options->device), add_precision(*verb, options->precision),
+      add_trust(*verb, options->trust),
       verb->add_option("--seconds", options->seconds,
                        "time in seconds that is measured for each batch size")
           ->check(number(0.0, 3600.0))

@@ -34,7 +34,7 @@ def layer_of(path: pathlib.Path) -> str | None:
 def paper_of(path: pathlib.Path) -> str | None:
     """The paper whose code a file is; papers do not know each other."""
     parts = path.relative_to(ROOT).parts
-    return next((after for before, after in zip(parts, parts[1:]) if before == "papers"), None)
+    return next((after.removesuffix(".h") for before, after in zip(parts, parts[1:]) if before == "papers"), None)
 
 
 def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
@@ -44,7 +44,7 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
         match = re.match(r"moesaic/(\w+)/", name)
         if match and match.group(1) not in allowed:
             problems.append(f"{path}: layer '{layer}' may not include {name}")
-        other = re.match(r"moesaic/papers/(\w+)/", name)
+        other = re.match(r"moesaic/papers/(\w+)\.h", name)
         if other and layer == "papers" and other.group(1) != paper_of(path):
             problems.append(f"{path}: one paper may not include another's {name}")
         if layer in WITHOUT_TENSORS and re.match(r"(torch|ATen|c10)/", name):
@@ -54,7 +54,7 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
 
 def family_names() -> set[str]:
     networks = [p.name for p in (ROOT / "src/models").iterdir() if p.is_dir()]
-    for header in (ROOT / "include/moesaic/papers").glob("*/*.h"):
+    for header in (ROOT / "include/moesaic/papers").glob("*.h"):
         networks += re.findall(r'inline constexpr char k\w+\[\] = "([\w-]+)"', header.read_text(encoding="utf-8"))
     presets = [p.parent.name for p in (ROOT / "models").glob("*/presets")]
     return {*networks, *presets, *(name.replace("_", "-") for name in networks)}

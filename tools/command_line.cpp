@@ -13,7 +13,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/ops/device.h"
 
 namespace moesaic::tools {
@@ -75,6 +75,12 @@ CLI::Validator in_range(const char* what, Number min, Number max) {
 
 }  // namespace
 
+CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
+                   const std::string& example, const std::string& notes) {
+  return app.add_subcommand(name, does)
+      ->footer(fmt::format("{}{}Example: moesaic {}", notes, notes.empty() ? "" : "\n\n", example));
+}
+
 CLI::Validator not_empty() {
   return CLI::Validator(
       [](std::string& text) { return text.empty() ? std::string("must not be empty") : ""; }, "");
@@ -109,6 +115,11 @@ CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
       .add_option("--precision", precision, "dtype of products in the network: float32 | bfloat16")
       ->check(one_of_words({"float32", "bfloat16"}))
       ->capture_default_str();
+}
+
+CLI::Option* add_trust(CLI::App& verb, bool& trust) {
+  return verb.add_flag("--trust", trust,
+                       "also unpickle old TorchScript files; a hostile one can take over");
 }
 
 namespace {

@@ -15,6 +15,11 @@ namespace moesaic::tools {
 inline constexpr const char* kCheckpointHelp =
     "a checkpoint, an export, or a run: its newest checkpoint (RUN/best is the best)";
 
+/// Declares a verb: what it does, as a sentence in the imperative, and one way to call it, without
+/// the program's name, below `notes` at the end of its help.
+CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
+                   const std::string& example, const std::string& notes = "");
+
 /// Names of files and folders.
 CLI::Validator not_empty();
 
@@ -35,6 +40,9 @@ CLI::Option* add_device(CLI::App& verb, std::string& device);
 
 /// Declares --precision, that of products in a network.
 CLI::Option* add_precision(CLI::App& verb, std::string& precision);
+
+/// Declares --trust of a verb that reads networks, see LoadOptions.
+CLI::Option* add_trust(CLI::App& verb, bool& trust);
 
 /// One of these words.
 CLI::Validator one_of_words(std::vector<std::string> words);

@@ -10,10 +10,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/fetch.h"
 #include "moesaic/data/pack.h"
+#include "moesaic/data/source.h"
 #include "together.h"
 #include "train_help.h"
 #include "verbs.h"
@@ -22,35 +21,41 @@ namespace moesaic::tools {
 namespace {
 
 void list_data() {
-  for (const auto& status : dataset_statuses()) {
-    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(status.name), status.classes,
-                             escaped(status.where()));
-    std::cout << fmt::format("{:<24} {}\n", "", escaped(status.description));
+  for (const std::string& name : dataset_names()) {
+    const DatasetSource source(name);
+    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(name), source.class_count(),
+                             escaped(source.where()));
+    std::cout << fmt::format("{:<24} {}\n", "", escaped(source.spec().description));
     std::cout << fmt::format("{:<24} {}\n", "",
-                             escaped(fmt::to_string(fmt::join(dataset_splits(status.name), ", "))));
+                             escaped(fmt::to_string(fmt::join(source.splits(), ", "))));
   }
 }
 
 void fetch_data(const std::string& name) {
   require_one_process("data fetch");
-  const FetchResult result = fetch_dataset(name);
+  const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
-  } else if (result.fetched.empty()) {
-    const bool hashed = !load_base_spec(name).files.empty();
-    std::cout << fmt::format(
-        "{}: {} in {}\n", name,
-        hashed ? "complete and verified" : "here, for 'moesaic data verify' to read,",
-        result.folder.string());
-  } else {
-    const std::string files = count_text(static_cast<int64_t>(result.fetched.size()), "file");
-    std::cout << fmt::format("{}: {} fetched and verified in {}\n", name, files,
-                             result.folder.string());
+    return;
   }
+  const bool verified = result.unhashed.empty();
+  std::string state = "here, for 'moesaic data verify' to read,";
+  if (!result.fetched.empty()) {
+    state = count_text(static_cast<int64_t>(result.fetched.size()), "file") +
+            (verified ? " fetched and verified" : " fetched");
+  } else if (verified && !DatasetSource(name).base().files.empty()) {
+    state = "complete and verified";
+  }
+  std::string doubt;
+  if (!verified) {
+    doubt = fmt::format("; not verified: no SHA-256 of {} is described",
+                        count_text(static_cast<int64_t>(result.unhashed.size()), "file"));
+  }
+  std::cout << fmt::format("{}: {} in {}{}\n", name, state, result.folder.string(), doubt);
 }
 
 void verify_data(const std::string& name, int& exit_code) {
-  for (const auto& file : verify_dataset(name)) {
+  for (const auto& file : DatasetSource(name).verify()) {
     const std::string status = !file.ok()           ? file.problem
                                : file.doubt.empty() ? "ok"
                                                     : "unproven: " + file.doubt;
@@ -91,7 +96,8 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
 }
 
 void add_pack(CLI::App& verb, int& exit_code) {
-  auto* command = verb.add_subcommand("pack", "Pack a dataset's images into tar shards");
+  auto* command = add_verb(verb, "pack", "Pack a dataset's images into tar shards.",
+                           "data pack ./photos/ --shards 128 --size 256");
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;
@@ -136,17 +142,19 @@ void print_data_help(const CLI::App& verb, std::vector<std::string> words) {
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
-  auto* verb = app.add_subcommand("data", "List, fetch, verify and pack datasets");
+  auto* verb =
+      add_verb(app, "data", "List, fetch, verify and pack datasets.", "data fetch cifar10");
   verb->require_subcommand(1);
-  verb->add_subcommand("list", "Datasets, and where their files are")->callback(list_data);
+  add_verb(*verb, "list", "List datasets, and where their files are.", "data list")
+      ->callback(list_data);
   const auto with_name = [&](const char* name, const char* help, auto action) {
-    auto* command = verb->add_subcommand(name, help);
+    auto* command = add_verb(*verb, name, help, fmt::format("data {} cifar10", name));
     auto dataset = std::make_shared<std::string>();
     command->add_option("NAME", *dataset, "dataset")->required();
     command->callback([dataset, action] { action(*dataset); });
   };
-  with_name("fetch", "Download a dataset and check its SHA-256", fetch_data);
-  with_name("verify", "Check a dataset's files against their SHA-256, or decode all its images",
+  with_name("fetch", "Download a dataset and check its SHA-256.", fetch_data);
+  with_name("verify", "Compare a dataset's files with their SHA-256, or decode its images.",
             [&exit_code](const std::string& name) { verify_data(name, exit_code); });
   add_pack(*verb, exit_code);
   verb->set_help_flag();  // Not before the commands, which take it over.

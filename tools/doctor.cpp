@@ -14,9 +14,10 @@
 #include <string>
 
 #include "bench/bench.h"
+#include "command_line.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
-#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/report/device_agreement.h"
@@ -87,10 +88,11 @@ void check_gpu(Report& report, bool all) {
 }
 
 void check_data(Report& report) {
-  for (const auto& status : dataset_statuses()) {
-    if (!status.base.empty() || status.generated) continue;
-    report.note("data",
-                fmt::format("{} {} {}", status.name, status.found() ? "in" : "is", status.where()));
+  for (const std::string& name : dataset_names()) {
+    const DatasetSource source(name);
+    if (!source.spec().base.empty() || source.base().generated()) continue;
+    const bool found = !find_folder(source.base()).empty();
+    report.note("data", fmt::format("{} {} {}", name, found ? "in" : "is", source.where()));
   }
 }
 
@@ -131,8 +133,8 @@ void doctor(bool all, int& exit_code) {
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  auto* verb =
-      app.add_subcommand("doctor", "Check this installation and print what a bug report needs");
+  auto* verb = add_verb(app, "doctor", "Check this installation and print what a bug report needs.",
+                        "doctor");
   const auto all = std::make_shared<bool>(false);
   verb->add_flag("--all", *all,
                  "compare every operator of a GPU as it is, without turning any off for the next");

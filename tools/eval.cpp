@@ -13,13 +13,10 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "moesaic/parallel/processes.h"
-#include "moesaic/report/confusion_figure.h"
-#include "moesaic/report/evaluation_points.h"
-#include "moesaic/report/routing_images.h"
-#include "moesaic/report/table.h"
-#include "moesaic/report/tsne_figure.h"
+#include "moesaic/report/evaluation_figures.h"
+#include "moesaic/report/results.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
 #include "verbs.h"
@@ -227,7 +224,8 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = app.add_subcommand("eval", "measure a checkpoint on a split of a data set");
+  CLI::App* verb = add_verb(app, "eval", "Measure a network on a split of a data set.",
+                            "eval checkpoints/first --split test");
   verb->add_option("checkpoint", arguments->checkpoints,
                    std::string(kCheckpointHelp) + "; several are compared in a table")
       ->required()
@@ -252,6 +250,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(batch_size());
   add_precision(*verb, arguments->options.evaluate.precision);
   add_device(*verb, arguments->options.device);
+  add_trust(*verb, arguments->options.trust);
   verb->add_option(
           "--confusion", arguments->confusion,
           "write the confusion matrix: a new .csv, or a .png or .svg with gnuplot's script "

@@ -14,7 +14,7 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
 #include "together.h"
 #include "verbs.h"
@@ -100,10 +100,15 @@ int export_model(const ExportArguments& arguments) {
 }  // namespace
 
 void add_export(CLI::App& app, int& exit_code) {
+  constexpr const char* kNotes =
+      "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
+      "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.";
   const auto arguments = std::make_shared<ExportArguments>();
   ExportOptions& options = arguments->options;
   const auto any = [](const ExportFormat&) { return true; };
-  CLI::App* verb = app.add_subcommand("export", "write a network for use without this library");
+  CLI::App* verb =
+      add_verb(app, "export", "Write a network for use without this library.",
+               "export checkpoints/small --format torchscript --out small.ts.pt", kNotes);
   verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
@@ -124,13 +129,7 @@ void add_export(CLI::App& app, int& exit_code) {
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "
                  "image's result does not depend on its batch; its accuracy may differ a little");
-  verb->add_flag(
-      "--trust", arguments->trust,
-      "also read a TorchScript file that carries no safetensors, by LibTorch's unpickler: "
-      "only from who you trust");
-  verb->footer(
-      "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
-      "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.");
+  add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_one_process("export");
     exit_code = export_model(*arguments);

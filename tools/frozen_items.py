@@ -131,7 +131,7 @@ def verbs(proof, record, verb):
     elif verb == "bench":
         record.document("bench", proof.json("bench", last, "--batch-sizes", "1,4", "--seconds", 0))
     elif verb == "help":
-        words = [line.split()[0] for line in proof.run("--help").stdout.split("Subcommands:")[1].splitlines() if line.strip()]
+        words = [line.split()[0] for line in proof.run("--help").stdout.split("Subcommands:")[1].split("\n\n")[0].splitlines() if line.strip()]
         for word in words:
             record.exact[word] = re.findall(r"^ +(-[\w,-]+|[a-z]\w* [A-Z]\S*)", proof.run(word, "--help").stdout, re.M)
 

@@ -78,9 +78,18 @@ int import_checkpoint(ImportArguments arguments) {
 }  // namespace
 
 void add_import(CLI::App& app, int& exit_code) {
+  constexpr const char* kNotes =
+      "With --classes, arrays named 'head' are dropped; with either, the position embedding is\n"
+      "resized and routers are reshaped for an ensemble, as the released recipes do. Rules go by\n"
+      "the first pattern (RE2's syntax: no backreferences, no look-around) that is found in an\n"
+      "array's name; new names begin with params/, an empty replacement drops the array, and\n"
+      "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
+      "MLP to all experts.";
   const auto arguments = std::make_shared<ImportArguments>();
   ImportVMoEOptions& options = arguments->options;
-  CLI::App* verb = app.add_subcommand("import", "make a checkpoint of another project's one");
+  CLI::App* verb =
+      add_verb(app, "import", "Make a checkpoint of another project's one.",
+               "import vmoe pretrained --model-config model.json --out checkpoints/start", kNotes);
   verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
       ->required()
       ->type_name("FORMAT");
@@ -118,13 +127,6 @@ void add_import(CLI::App& app, int& exit_code) {
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print what was done as one JSON document");
-  verb->footer(
-      "With --classes, arrays named 'head' are dropped; with either, the position embedding is\n"
-      "resized and routers are reshaped for an ensemble, as the released recipes do. Rules go by\n"
-      "the first pattern (RE2's syntax: no backreferences, no look-around) that is found in an\n"
-      "array's name; new names begin with params/, an empty replacement drops the array, and\n"
-      "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
-      "MLP to all experts.");
   verb->callback([arguments, &exit_code] {
     require_one_process("import");
     exit_code = import_checkpoint(*arguments);

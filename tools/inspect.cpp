@@ -123,13 +123,13 @@ void print_difference(const Json& difference) {
 
 struct InspectOptions {
   std::string first, second;
-  bool json = false;
+  bool json = false, trust = false;
 };
 
 void inspect_verb(const InspectOptions& options) {
   const bool two = !options.second.empty();
-  const Json found =
-      two ? inspect_difference(options.first, options.second) : inspect(options.first);
+  const Json found = two ? inspect_difference(options.first, options.second, options.trust)
+                         : inspect(options.first, options.trust);
   if (options.json) {
     std::cout << found.dump(2) << '\n';
   } else if (two) {
@@ -142,7 +142,8 @@ void inspect_verb(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int&) {
-  auto* verb = app.add_subcommand("inspect", "Show what a run, a checkpoint or a file holds");
+  auto* verb = add_verb(app, "inspect", "Show what a run, a checkpoint or a file holds.",
+                        "inspect checkpoints/first");
   auto options = std::make_shared<InspectOptions>();
   verb->add_option("PATH", options->first,
                    "run, checkpoint, .safetensors file or index of such files, or the prefix of a "
@@ -153,6 +154,7 @@ void add_inspect(CLI::App& app, int&) {
                    "another one of any of these kinds: show how they differ")
       ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document");
+  add_trust(*verb, options->trust);
   verb->callback([options] { inspect_verb(*options); });
 }
 

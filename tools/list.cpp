@@ -15,21 +15,22 @@
 #include <utility>
 #include <vector>
 
+#include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/family.h"
-#include "moesaic/models/preset.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 #include "recipes.h"
 #include "verbs.h"
 
@@ -186,8 +187,9 @@ void list(const std::string& kind, bool json) {
 }  // namespace
 
 void add_list(CLI::App& app, int&) {
-  auto* verb = app.add_subcommand(
-      "list", "List what there is of a kind, such as models, datasets, recipes or experiments");
+  auto* verb =
+      add_verb(app, "list", "List the known models, datasets, recipes, experiments and others.",
+               "list recipes");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   verb->add_option(

@@ -29,16 +29,18 @@ namespace {
 int run(int argc, char** argv) {
   CLI::App app{"moesaic: train, prune and ship mixture-of-experts networks for vision", "moesaic"};
   app.require_subcommand(1);
-  app.set_version_flag("--version", MOESAIC_VERSION);
+  app.set_help_flag("-h,--help", "this text");
+  app.set_version_flag("--version", MOESAIC_VERSION, "the version");
   app.formatter(std::make_shared<moesaic::tools::HelpFormatter>());
   int exit_code = 0;
   namespace tools = moesaic::tools;
   for (const auto add :
-       {tools::add_train, tools::add_eval, tools::add_predict, tools::add_import, tools::add_prune,
-        tools::add_export, tools::add_inspect, tools::add_data, tools::add_list,
-        tools::add_reproduce, tools::add_bench, tools::add_doctor}) {
+       {tools::add_train, tools::add_eval, tools::add_predict, tools::add_prune, tools::add_export,
+        tools::add_inspect, tools::add_data, tools::add_list, tools::add_import,
+        tools::add_reproduce, tools::add_bench, tools::add_doctor}) {  // The most used ones first.
     add(app, exit_code);
   }
+  app.footer("Exit codes: 0 done, 1 failed, 2 wrong use, 128 + n stopped by signal n.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -17,11 +17,9 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/terminal.h"
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
-#include "moesaic/export/predict_images.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
 #include "verbs.h"
@@ -37,7 +35,7 @@ struct PredictArguments {
   std::string device = "cpu";
   std::optional<int64_t> batch_size;
   int64_t top = PredictImagesOptions().top;
-  bool routing = false, json = false, csv = false;
+  bool routing = false, json = false, csv = false, trust = false;
 };
 
 /// A network to predict with.
@@ -49,7 +47,8 @@ struct Predictor {
 };
 
 Predictor load_predictor(const PredictArguments& arguments) {
-  Checkpoint checkpoint = load_newest_checkpoint(arguments.checkpoint, {.optimizer = false});
+  Checkpoint checkpoint =
+      load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
   Predictor predictor{checkpoint.folder, model_of(checkpoint), trained_loss(checkpoint), {}};
   if (!arguments.images.empty()) predictor.input = input_spec_of(checkpoint, *predictor.model);
   predictor.model->to(at::Device(arguments.device));
@@ -188,7 +187,8 @@ int predict(const PredictArguments& arguments) {
 
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
-  CLI::App* verb = app.add_subcommand("predict", "apply a network to images");
+  CLI::App* verb = add_verb(app, "predict", "Apply a network to images.",
+                            "predict checkpoints/first photos shoe.jpg --top 3");
   verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
@@ -229,6 +229,7 @@ void add_predict(CLI::App& app, int& exit_code) {
                    "take image files one by one and tensors all at once")
       ->check(batch_size());
   add_device(*verb, arguments->device);
+  add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_one_process("predict");
     exit_code = predict(*arguments);

@@ -17,12 +17,12 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/report/figure.h"
 #include "moesaic/report/prune_search.h"
-#include "moesaic/report/tsne_figure.h"
-#include "moesaic/train/calibrate.h"
+#include "moesaic/train/evaluate.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "together.h"
 #include "verbs.h"
@@ -143,8 +143,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
 PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOptions& options,
                       const StopSignal& stop) {
   if (!arguments.figure.empty()) check_new_figure(arguments.figure, "--figure");
-  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
-  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
@@ -167,13 +166,12 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   PruneSearch found;
   {
     Progress bar({.label = "search", .unit = "networks"});
-    search.proceed = [&](int64_t done, int64_t at_most) {
+    search.progress = [&](int64_t done, int64_t at_most) {
       bar.show(done, at_most);
-      return !stop.requested();
+      if (stop.requested()) throw Stopped{stop.number()};
     };
     found = search_pruning(options, checkpoint, data.dataset, search);
   }
-  if (!found.complete) throw Stopped{stop.number()};
   (arguments.json ? std::cerr : std::cout) << to_text(found) << '\n';
   if (!arguments.figure.empty()) {
     draw_figure_file(arguments.figure,
@@ -195,7 +193,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (!options.plan) options.prune.keep = keep_of(arguments);
   if (!options.plan && options.pretrained.empty() &&
       criterion_needs_pretrained(options.prune.criterion)) {
-    options.pretrained = find_pretrained(options.finetuned);
+    options.pretrained = find_pretrained(options.finetuned, options.trust);
     if (!options.pretrained.empty()) {
       log_info("prune: compares with {}, from which this was fine-tuned",
                options.pretrained.string());
@@ -313,7 +311,8 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 void add_prune(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();
   PruneCheckpointOptions& options = arguments->options;
-  CLI::App* verb = app.add_subcommand("prune", "remove experts from a fine-tuned network");
+  CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
+                            "prune checkpoints/first --keep 0.5 --out checkpoints/small");
   verb->add_option("--finetuned,checkpoint", options.finetuned,
                    std::string("what to prune: ") + kCheckpointHelp)
       ->required()
@@ -332,6 +331,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_choice(*verb, arguments);
   add_images(*verb, arguments);
   add_device(*verb, options.device);
+  add_trust(*verb, options.trust);
   verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments, verb, &exit_code] {

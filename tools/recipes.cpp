@@ -69,11 +69,17 @@ Names recipe_paths() {
 void check_recipe(const fs::path& path) {
   if (fs::is_directory(path)) refuse_folder(path);
   if (path.empty() || path_exists(path)) return check_input_file(path);
-  Names meant;
-  for (const std::string& recipe : recipe_paths()) {
-    if (fs::path(recipe).stem() == path.stem()) meant.push_back(shortened(recipe));
+  const Names known = recipe_paths();
+  Names stems, meant;
+  for (const std::string& recipe : known) stems.push_back(fs::path(recipe).stem().string());
+  std::string hint = nearest_sibling(path, Sibling::path, [](const fs::path& sibling) {
+    return sibling.extension() == ".json" && fs::is_regular_file(sibling);
+  });
+  const std::string stem = path.stem().string();
+  const auto near = hint.empty() ? nearest(stem, stems) : std::optional(stem);
+  for (size_t i = 0; near && i < known.size(); ++i) {
+    if (stems[i] == *near) meant.push_back(shortened(known[i]));
   }
-  std::string hint = nearest_sibling(path);
   if (meant.size() == 1) hint = fmt::format("; did you mean '{}'?", meant.front());
   if (meant.size() > 1) hint = fmt::format("; choose one of {}", fmt::join(meant, ", "));
   if (hint.empty()) hint = "; see moesaic list recipes";

@@ -8,7 +8,7 @@
 #include "command_line.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
-#include "moesaic/report/reproduce.h"
+#include "moesaic/report/experiment.h"
 #include "runtime.h"
 #include "together.h"
 #include "verbs.h"
@@ -56,7 +56,8 @@ int run_reproduce(const ReproduceArguments& arguments) {
 
 void add_reproduce(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ReproduceArguments>();
-  CLI::App* verb = app.add_subcommand("reproduce", "make an experiment's table and figure again");
+  CLI::App* verb = add_verb(app, "reproduce", "Make an experiment's table and figure again.",
+                            "reproduce clusters/table1 --scale quick --out checkpoints/table1");
   verb->add_option("experiment", arguments->experiment,
                    "a name (moesaic list experiments) or a JSON file")
       ->required()

@@ -22,7 +22,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/parallel/launch.h"
-#include "moesaic/parallel/leader.h"
 
 namespace moesaic::tools {
 namespace {

@@ -36,7 +36,7 @@ threads() {
   build tsan tests_core tests_torch
   watched build/tsan/bin/tests_core
   watched build/tsan/bin/tests_torch \
-    --gtest_filter='Loader.*:DeviceLoader.*:*Shuffled*:BackgroundSave.*:Snapshot.*:SaveRun.*:Runs.*:PruneSweep*.*'
+    --gtest_filter='Loader.*:DeviceLoader.*:*Shuffled*:BackgroundSave.*:Snapshot.*:SaveRun.*:Runs.*:SweepRuns.*:SweepChoices.*'
 }
 
 case ${1:-} in

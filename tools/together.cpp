@@ -15,7 +15,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/ops/memory.h"
 #include "moesaic/parallel/launch.h"
-#include "moesaic/parallel/lost_process.h"
+#include "moesaic/parallel/group.h"
 #include "runtime.h"
 
 namespace moesaic::tools {

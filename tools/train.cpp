@@ -17,9 +17,9 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/parallel/launch.h"
-#include "moesaic/report/run_curve.h"
+#include "moesaic/report/figure.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/scaling.h"
@@ -42,6 +42,7 @@ struct TrainArguments {
   std::string device = "cpu";
   bool resume = false;
   bool dry_run = false;
+  bool trust = false;
   std::string processes, gpu;
   int64_t expert_parallel = 0;
 };
@@ -66,7 +67,9 @@ RunConfig read_config(const TrainArguments& arguments) {
   if (arguments.expert_parallel > 0) {
     document.set(fmt::format("parallel.experts={}", arguments.expert_parallel));
   }
-  return parse<RunConfig>(document.root());
+  auto config = parse<RunConfig>(document.root());
+  config.trust = arguments.trust;
+  return config;
 }
 
 /// Draws the curve; a failure does not fail the run.
@@ -86,6 +89,7 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
     words += fmt::format(" --expert-parallel {}", arguments.expert_parallel);
   }
   if (arguments.device != "cpu") words += " --device " + shell_quoted(arguments.device);
+  if (arguments.trust) words += " --trust";
   return fmt::format("{} --out {} --resume", words, shell_quoted(out));
 }
 
@@ -191,8 +195,8 @@ int train(const TrainArguments& arguments) {
 /// Prints help and ends the parsing of the command line.
 void print_help(const CLI::App& verb, std::vector<std::string> words) {
   std::erase(words, "");  // What the option has without a value.
-  const std::string text =
-      words.empty() ? verb.get_parent()->help() + common_settings_help() : settings_help(words);
+  const std::string text = words.empty() ? verb.get_parent()->help() + "\n" + common_settings_help()
+                                         : settings_help(words);
   std::cout << text;
   throw CLI::Success();
 }
@@ -201,11 +205,12 @@ void print_help(const CLI::App& verb, std::vector<std::string> words) {
 
 void add_train(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* verb = app.add_subcommand("train", "train a network through the phases of a run");
+  CLI::App* verb = add_verb(app, "train", "Train a network through the phases of a run.",
+                            "train models/vmoe/recipes/smoke.json seed=2 --out checkpoints/first");
   verb->set_help_flag();
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
-          "this text, or help on settings: KEY.PATH, model NAME, kind NAME or loss NAME")
+          "this text, or help on KEY.PATH, model NAME, kind NAME or loss NAME")
       ->expected(0, -1)
       ->type_name("WHAT");
   verb->add_option("config", arguments->config,
@@ -219,6 +224,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
   add_device(*verb, arguments->device);
+  add_trust(*verb, arguments->trust);
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check everything, print the plan, train nothing; files may be missing");
   verb->add_option("--processes", arguments->processes,

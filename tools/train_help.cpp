@@ -13,11 +13,11 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/format.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/family.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
 
 namespace moesaic::tools {
@@ -143,8 +143,54 @@ bool is_choice(const std::string& word, const Choices& choices) {
 
 }  // namespace
 
+namespace {
+
+/// Returns the names of a recipe's phases.
+Names phase_names(const Document& recipe) {
+  Names names;
+  const Value* const phases = recipe.root().find("phases");
+  if (phases == nullptr || phases->kind() != Value::Kind::array) return names;
+  for (const Value& phase : phases->items()) {
+    const Value* const name = phase.find("name");
+    if (name != nullptr && name->kind() == Value::Kind::string) names.push_back(name->as_string());
+  }
+  return names;
+}
+
+/// Returns what is meant by a path "phases.NAME.SETTING" where no phase has this name: the setting
+/// of the phase with the nearest name, or else of each. Nothing where NAME is a setting itself,
+/// before which the name is missing.
+Names settings_of_known_phases(const std::string& path, const Document& recipe) {
+  const Names parts = split(path, '.'), names = phase_names(recipe);
+  const bool number =
+      parts.size() < 2 || parts[1].find_first_not_of("-0123456789") == Names::value_type::npos;
+  if (parts.size() < 3 || parts[0] != "phases" || number || std::ranges::count(names, parts[1])) {
+    return {};
+  }
+  const HelpRows rows = help_rows<RunConfig>();
+  const auto is_setting = [&](const std::string& part) {
+    const std::string key = "phases.N." + part;
+    return std::ranges::any_of(
+        rows, [&](const auto& row) { return row.key == key || row.key.starts_with(key + "."); });
+  };
+  if (is_setting(parts[1]) || !is_setting(parts[2])) return {};
+  const auto near = nearest(parts[1], names);
+  Names meant;
+  for (const std::string& name : near ? Names{*near} : names) {
+    meant.push_back(
+        fmt::format("phases.{}.{}", name, fmt::join(parts.begin() + 2, parts.end(), ".")));
+  }
+  return meant;
+}
+
+}  // namespace
+
 std::string settings_called(const std::string& name, const Document& recipe) {
   constexpr size_t kMost = 3;
+  if (Names meant = settings_of_known_phases(name, recipe); !meant.empty()) {
+    if (meant.size() > kMost) meant.resize(kMost);
+    return fmt::format("{}", fmt::join(meant, " or "));
+  }
   if (name == "model" || is_of_run(name)) return "";
   HelpRows rows = help_rows<RunConfig>();
   const Value* const model = recipe.root().find("model");
@@ -155,7 +201,7 @@ std::string settings_called(const std::string& name, const Document& recipe) {
       rows.insert(rows.end(), more.begin(), more.end());
     }
   }
-  const Value* const phases = recipe.root().find("phases");
+  const Names phases = phase_names(recipe);
   const Choices choices = choices_of_runs();
   std::vector<std::string> found, others;
   for (const config_detail::HelpRow& row : rows) {
@@ -163,11 +209,8 @@ std::string settings_called(const std::string& name, const Document& recipe) {
     const bool of_phase = row.key.starts_with("phases.N.");
     if (row.key.find(".N.", of_phase ? 7 : 0) != std::string::npos) continue;
     std::string key = row.key;
-    if (of_phase && phases != nullptr && phases->kind() == Value::Kind::array &&
-        !phases->items().empty()) {
-      const Value* const called = phases->items().back().find("name");
-      const bool named = called != nullptr && called->kind() == Value::Kind::string;
-      key = fmt::format("phases.{}.{}", named ? called->as_string() : "0", key.substr(9));
+    if (of_phase) {
+      key = fmt::format("phases.{}.{}", phases.empty() ? "0" : phases.back(), key.substr(9));
     }
     const bool is_default = owner_of(row, choices).second.empty();
     std::vector<std::string>& keys = is_default ? found : others;

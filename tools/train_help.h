@@ -18,7 +18,8 @@ std::string common_settings_help();
 std::string settings_help(const std::vector<std::string>& words);
 
 /// Returns the paths of a recipe's settings whose last part is `name`, at most three, as
-/// "phases.train.optimizer.lr or ..."; "" where there are none, or `name` is a path already.
+/// "phases.train.optimizer.lr or ..."; those of known phases where `name` is a setting of one that
+/// the recipe lacks; "" where there are none, or `name` is a path already.
 std::string settings_called(const std::string& name, const Document& recipe);
 
 /// Returns help on descriptions of data: {"describe"}, all keys; {"describe", "KEY"}, one of them;

@@ -12,12 +12,12 @@ namespace moesaic::tools {
 void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
-void add_import(CLI::App& app, int& exit_code);
 void add_prune(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
+void add_import(CLI::App& app, int& exit_code);
 void add_reproduce(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);

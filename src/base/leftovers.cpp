@@ -75,6 +75,14 @@ fs::path set_aside(const fs::path& path, std::string_view what) {
   return place;
 }
 
+bool is_set_aside(const fs::path& path, std::string_view what) {
+  std::string end = path.extension().string();
+  if (const size_t dash = end.rfind('-'); dash != end.npos && is_number(&end[dash + 1])) {
+    end.resize(dash);
+  }
+  return end == fmt::format(".{}", what);
+}
+
 void create_folders(const fs::path& folder, std::error_code& error) {
   error.clear();
   if (folder.empty()) return;

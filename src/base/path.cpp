@@ -54,7 +54,7 @@ bool path_exists(const fs::path& path) {
   return fs::exists(look_up(path, true));
 }
 
-std::string nearest_sibling(const fs::path& path, Sibling as) {
+std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(const fs::path&)) {
   const fs::path named = path.has_filename() ? path : path.parent_path();
   const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
   const fs::file_status status = status_of(parent);
@@ -68,7 +68,12 @@ std::string nearest_sibling(const fs::path& path, Sibling as) {
   }
   std::error_code ignored;
   if (fs::is_symlink(named, ignored)) return "; it is a link to a file that is gone";
-  const auto near = nearest(named.filename().string(), names_in_folder(parent));
+  std::vector<std::string> names = names_in_folder(parent);
+  auto near = nearest(named.filename().string(), names);
+  while (near && takes != nullptr && !takes(parent / *near)) {
+    std::erase(names, *near);
+    near = nearest(named.filename().string(), names);
+  }
   if (!near) return "";
   return fmt::format("; did you mean '{}'?",
                      as == Sibling::name ? *near : (named.parent_path() / *near).string());
@@ -82,6 +87,7 @@ void check_input_file(const fs::path& path) {
     const std::string choice = did_you_mean("", names_in_folder(path));
     fail_usage("{}: a folder, not a file{}{}", path.string(), choice.empty() ? "" : "; ", choice);
   }
+  if (!fs::is_regular_file(status)) fail_usage("{}: not a regular file", path.string());
 }
 
 std::string lasting_path(const std::string& text) {

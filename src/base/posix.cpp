@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/retry.h"
 
 namespace moesaic {
 
@@ -33,8 +34,10 @@ void UniqueFd::reset() noexcept {
 }
 
 void fail_errno(const std::filesystem::path& path, std::string_view action, int error) {
-  throw IoError(fmt::format("{}: {}: {}", without_staging(path).string(), action,
-                            std::generic_category().message(error)));
+  const std::string text = fmt::format("{}: {}: {}", without_staging(path).string(), action,
+                                       std::generic_category().message(error));
+  if (is_momentary(error)) throw MomentaryError(text);
+  throw IoError(text);
 }
 
 void fail_errno(const std::filesystem::path& path, std::string_view action) {

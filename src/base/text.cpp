@@ -131,6 +131,12 @@ std::string quoted_names(std::vector<std::string> names) {
   return fmt::format("'{}'{}", fmt::join(names, "', '"), more ? ", ..." : "");
 }
 
+std::vector<std::string> numbered(const std::string& prefix, int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 1; i <= count; ++i) names.push_back(prefix + std::to_string(i));
+  return names;
+}
+
 std::string count_text(int64_t count, std::string_view noun) {
   const bool ies = noun.ends_with("s") && count != 1;  // a class
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ies ? "es" : "s");

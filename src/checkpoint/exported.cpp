@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exported.h"
-
+// What `moesaic export` writes, read as a checkpoint.
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/serialization/import_read.h>
 
 #include <array>
 #include <map>
-#include <string>
 
 #include "manifest.h"
 #include "moesaic/base/error.h"
@@ -15,11 +13,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "tensor_files.h"
 
 namespace moesaic {
 namespace {
@@ -170,6 +166,10 @@ bool is_torchscript(const fs::path& file) {
   return fs::is_regular_file(file, ignored) && safetensors::File::is_archive(file);
 }
 
+bool is_pickled(const fs::path& file) {
+  return is_torchscript(file) && !safetensors::File::is_in_archive(file);
+}
+
 bool is_export(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
@@ -181,17 +181,18 @@ bool is_export(const fs::path& path) {
 }
 
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
-  if (is_torchscript(path) && !safetensors::File::is_in_archive(path)) {
+  if (is_pickled(path)) {
     if (!safetensors::File::is_in_archive(path, "extra/config.json")) {
       fail_usage(
-          "{}: TorchScript of another program, which does not tell its network; give what "
-          "'moesaic export' wrote, a run or a checkpoint",
+          "{}: TorchScript of another program, which does not tell its network, so that --trust "
+          "is of no use; give what 'moesaic export' wrote, a run or a checkpoint",
           path.string());
     }
     if (options.trust) return load_pickled(path, options);
     fail_usage(
         "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; where you "
-        "trust who wrote it: moesaic export {0} --trust --format safetensors --out FOLDER",
+        "trust who wrote it, give --trust, or once and for all: moesaic export {0} --trust "
+        "--format safetensors --out FOLDER",
         path.string());
   }
   Checkpoint checkpoint;

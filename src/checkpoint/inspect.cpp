@@ -10,18 +10,29 @@
 #include <string>
 #include <vector>
 
-#include "exported.h"
+#include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/foreign.h"
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "tensor_files.h"
 
 namespace moesaic {
+
+Registry<ForeignCheckpoint>& foreign_checkpoints() {
+  static Registry<ForeignCheckpoint> list("kind of checkpoint", {});
+  return list;
+}
+
+const ForeignCheckpoint* find_foreign(const std::filesystem::path& path) {
+  for (const auto& [name, kind] : foreign_checkpoints().entries()) {
+    if (kind.is_one(path)) return &kind;
+  }
+  return nullptr;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -43,7 +54,33 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
   }
   if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
   if (is_torchscript(path)) return load_export(path, options);
-  return path.extension() == ".safetensors" ? exported_at(path, options) : std::nullopt;
+  check_input_file(path);
+  if (path.extension() == ".safetensors") return exported_at(path, options);
+  if (!is_index(path)) check_tensor_file(path);
+  return std::nullopt;
+}
+
+Json tensor_json(const std::string& name, const std::string& dtype,
+                 const std::vector<int64_t>& shape) {
+  return {{"name", name}, {"dtype", dtype}, {"shape", shape}};
+}
+
+/// Describes tensors of which no header tells.
+void add_loaded_tensors(const Checkpoint& checkpoint, Json& out) {
+  int64_t parameters = 0;
+  uint64_t bytes = 0;
+  Json tensors = Json::array();
+  for (const auto& [name, tensor] : checkpoint.model) {
+    parameters += tensor.numel();
+    bytes += tensor.nbytes();
+    const std::string where = checkpoint.folder.string() + ": " + name;
+    tensors.push_back(
+        tensor_json(name, dtype_name(tensor.scalar_type(), where), tensor.sizes().vec()));
+  }
+  out["parameters"] = parameters;
+  out["bytes"] = bytes;
+  out["file_bytes"] = file_bytes({checkpoint.folder});
+  out["tensors"] = std::move(tensors);
 }
 
 void add_tensors(const fs::path& path, Json& out) {
@@ -54,7 +91,7 @@ void add_tensors(const fs::path& path, Json& out) {
   for (const StoredTensor& tensor : files.tensors) {
     parameters += c10::multiply_integers(tensor.shape);
     for (const TensorPiece& piece : tensor.pieces) bytes += piece.bytes().size();
-    tensors.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}});
+    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape));
   }
   out["parameters"] = parameters;
   out["bytes"] = bytes;
@@ -154,9 +191,9 @@ struct Side {
   TensorMap tensors = {};
 };
 
-Side read_side(const fs::path& path) {
+Side read_side(const fs::path& path, bool trust) {
   if (const auto* foreign = find_foreign(path)) return {.path = path, .foreign = foreign};
-  std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false});
+  std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false, .trust = trust});
   if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
   return {.path = path,
           .model = checkpoint->config.value("model", Json::object()),
@@ -199,9 +236,11 @@ TensorMap comparable(Side& side, const ForeignCheckpoint* mixed) {
 
 }  // namespace
 
-Json inspect(const fs::path& path) {
+Json inspect(const fs::path& path, bool trust) {
   if (const auto* foreign = find_foreign(path)) return foreign->inspect(path);
-  const auto checkpoint = checkpoint_at(path, {.model = false, .optimizer = false});
+  const bool pickled = is_pickled(path);
+  const auto checkpoint =
+      checkpoint_at(path, {.model = pickled, .optimizer = false, .trust = trust});
   Json out;
   out["path"] = (checkpoint ? checkpoint->folder : path).string();
   const bool folder = fs::is_directory(path);
@@ -210,12 +249,13 @@ Json inspect(const fs::path& path) {
   out["kind"] = !folder ? file : exported ? "export" : "checkpoint";
   if (checkpoint) add_config(*checkpoint, out);
   if (exported) out.erase("state");
-  add_tensors(checkpoint ? weights_file(*checkpoint) : path, out);
+  pickled ? add_loaded_tensors(*checkpoint, out)
+          : add_tensors(checkpoint ? weights_file(*checkpoint) : path, out);
   return out;
 }
 
-Json inspect_difference(const fs::path& first, const fs::path& second) {
-  Side a = read_side(first), b = read_side(second);
+Json inspect_difference(const fs::path& first, const fs::path& second, bool trust) {
+  Side a = read_side(first, trust), b = read_side(second, trust);
   const ForeignCheckpoint* mixed = nullptr;
   if (a.foreign == nullptr && !a.model.empty()) mixed = b.foreign;
   if (b.foreign == nullptr && !b.model.empty()) mixed = a.foreign;

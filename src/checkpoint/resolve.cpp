@@ -9,13 +9,12 @@
 #include <system_error>
 #include <vector>
 
-#include "exported.h"
 #include "manifest.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/checkpoint/foreign.h"
+#include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
 
 namespace moesaic {
@@ -103,6 +102,20 @@ std::vector<fs::path> saved_checkpoints(const fs::path& folder) {
   return saved;
 }
 
+namespace {
+
+/// Returns whether load_newest_checkpoint() may take what is there.
+bool may_be_network(const fs::path& path) {
+  return is_export(path) || path_exists(path / kManifestFile) || !step_checkpoints(path).empty() ||
+         !step_checkpoints(path / "checkpoints").empty();
+}
+
+}  // namespace
+
+std::string nearest_network(const fs::path& path) {
+  return nearest_sibling(path, Sibling::path, may_be_network);
+}
+
 Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
@@ -111,7 +124,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
       fail_usage("{}: a checkpoint of {}; first: {} {} --out FOLDER", given.string(),
                  foreign->project, foreign->import_command, given.string());
     }
-    fail_usage("{}: no such folder{}", given.string(), nearest_sibling(given));
+    fail_usage("{}: no such folder{}", given.string(), nearest_network(given));
   }
   if (is_export(given)) return load_export(given, options);
   if (!fs::is_directory(given, error)) {

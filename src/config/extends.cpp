@@ -25,6 +25,14 @@ fs::path identity(const fs::path& path) {
   return found.empty() ? path : found;
 }
 
+/// Returns which file may be meant, named as `extends` names it: from the extending file's folder.
+std::string file_instead(const fs::path& folder, const fs::path& path) {
+  std::string hint = nearest_sibling(path);
+  const std::string start = "; did you mean '", outer = (folder / "").string();
+  if (hint.starts_with(start + outer)) hint.erase(start.size(), outer.size());
+  return hint;
+}
+
 /// Resolves a chain of extended documents, the innermost last. Limits are those of all documents
 /// together, since one that is small may be extended many times.
 class Extension {
@@ -73,7 +81,7 @@ class Extension {
     std::error_code ignored;
     if (!fs::exists(path, ignored)) {
       fail_usage("{}: extends '{}': no such file{}", name.where(), path.string(),
-                 nearest_sibling(path));
+                 file_instead(chain_.back().parent_path(), path));
     }
     check_no_circle(name, path);
     if (++extends_ > kMaxExtends) {

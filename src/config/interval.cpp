@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <mutex>
+#include <set>
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/detail/reader.h"
 #include "moesaic/config/detail/writer.h"
@@ -16,6 +19,19 @@ namespace {
 
 const char* unit_name(Interval::Unit unit) {
   return unit == Interval::Unit::steps ? "step" : "epoch";
+}
+
+/// Says once of each place, however often it is read, that a bare number there means epochs.
+void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  if (!said.insert(where).second) return;
+  log_warning(
+      "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
+      "\"{}\", or \"{}\" if steps are meant",
+      where, path, interval.count, to_text(interval), to_text(interval),
+      to_text(Interval::of_steps(interval.count)));
 }
 
 }  // namespace
@@ -56,20 +72,23 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
     const bool digits = !number.empty() && number.size() <= 15 &&
                         number.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || (!steps && unit != "epoch" && unit != "epochs")) {
-      fail_usage(
-          "{}: '{}' must be an integer ({}s) or a text such as \"20 steps\" or \"1 epoch\", "
-          "found {}",
-          value.where(), path, unit_name(plain), value.described());
+      fail_usage("{}: '{}' must be a text such as \"20 steps\" or \"1 epoch\"{}, found {}",
+                 value.where(), path,
+                 plain == Interval::Unit::steps ? ", or a number of steps" : "", value.described());
     }
     interval.count = std::stoll(number);
     interval.unit = steps ? Interval::Unit::steps : Interval::Unit::epochs;
   }
   rules.check(static_cast<double>(interval.count), value, path);
+  if (interval.count == 0) return {0, plain, plain};
+  const bool bare = value.kind() != Value::Kind::string;
+  if (bare && plain == Interval::Unit::epochs) warn_of_epochs(interval, value.where(), path);
   return interval;
 }
 
 nlohmann::ordered_json write_interval(const Interval& interval) {
-  if (interval.unit == interval.plain) return interval.count;
+  const bool bare = interval.unit == Interval::Unit::steps && interval.plain == interval.unit;
+  if (bare || interval.count == 0) return interval.count;
   return to_text(interval);
 }
 

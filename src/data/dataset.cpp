@@ -7,15 +7,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "check_labels.h"
+#include "formats/checks.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
 
 namespace moesaic {
 namespace {
@@ -32,7 +32,7 @@ class MemoryDataset final : public Dataset {
     return labels_[static_cast<size_t>(index)];
   }
 
-  void image(int64_t index, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const override {
     check_index(index);
     std::memcpy(out, pixels_.data() + index * image_size(), static_cast<size_t>(image_size()));
   }
@@ -47,91 +47,55 @@ const at::Tensor& present(const at::Tensor& tensor, const DatasetInfo& info, con
   return tensor;
 }
 
-/// Base of datasets of inputs that are not images, in memory or generated.
-class InputsOnly : public Dataset {
+/// Inputs that are not images, all in memory or made when they are asked for.
+class InputDataset final : public Dataset {
  public:
-  void image(int64_t, uint8_t*) const override {
-    fail("dataset '{}' has inputs that are no images", info().name);
-  }
-  bool has_images() const override { return false; }
-  Directions directions() const override { return directions_; }
+  InputDataset(DatasetInfo info, DatasetInputs inputs)
+      : Dataset(std::move(info)), inputs_(std::move(inputs)), size_(inputs_.values_NCHW.size(0)) {}
+  InputDataset(DatasetInfo info, MakeInputs make, int64_t size)
+      : Dataset(std::move(info)), make_(std::move(make)), size_(size) {}
 
- protected:
-  InputsOnly(DatasetInfo info, Directions directions)
-      : Dataset(std::move(info)), directions_(std::move(directions)) {}
-
-  int64_t label_at(const DatasetInputs& inputs, int64_t row) const {
-    return present(inputs.labels_N, info(), "labels").const_data_ptr<int64_t>()[row];
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t index) const override {
+    return number_at(index, &DatasetInputs::labels_N, "labels");
   }
-  int64_t group_at(const DatasetInputs& inputs, int64_t row) const {
-    return present(inputs.groups_N, info(), "groups").const_data_ptr<int64_t>()[row];
+  int64_t group(int64_t index) const override {
+    return number_at(index, &DatasetInputs::groups_N, "groups");
   }
-  void targets_at(const DatasetInputs& inputs, int64_t row, float* out) const {
+  void targets(int64_t index, float* out) const override {
+    check_index(index);
+    const auto& [inputs, row] = holding(index);
     const at::Tensor& all = present(inputs.targets_NK, info(), "real-valued targets");
     std::copy_n(all.const_data_ptr<float>() + row * all.size(1), all.size(1), out);
   }
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {
+    fail("dataset '{}' has inputs that are no images", info().name);
+  }
 
  private:
-  Directions directions_;
-};
-
-class InputDataset final : public InputsOnly {
- public:
-  InputDataset(DatasetInfo info, DatasetInputs inputs, Directions directions)
-      : InputsOnly(std::move(info), std::move(directions)), inputs_(std::move(inputs)) {}
-
-  int64_t size() const override { return inputs_.values_NCHW.size(0); }
-  int64_t label(int64_t index) const override { return label_at(inputs_, checked(index)); }
-  int64_t group(int64_t index) const override {
-    if (!inputs_.groups_N.defined()) return Dataset::group(index);
-    return group_at(inputs_, checked(index));
+  /// Returns inputs that hold an example, and its row in them.
+  std::pair<DatasetInputs, int64_t> holding(int64_t index) const {
+    return make_ ? std::pair(make_(index, 1), int64_t{0}) : std::pair(inputs_, index);
   }
-  void targets(int64_t index, float* out) const override {
-    targets_at(inputs_, checked(index), out);
-  }
-  DatasetInputs inputs() const override { return inputs_; }
 
- private:
-  int64_t checked(int64_t index) const {
+  int64_t number_at(int64_t index, at::Tensor DatasetInputs::*numbers, const char* what) const {
     check_index(index);
-    return index;
+    const auto& [inputs, row] = holding(index);
+    return present(inputs.*numbers, info(), what).const_data_ptr<int64_t>()[row];
+  }
+
+  DatasetInputs make_inputs(int64_t first, int64_t count) const override {
+    if (make_) return make_(first, count);
+    DatasetInputs part = inputs_;
+    if (count == size_) return part;
+    for_tensors(part, [&](at::Tensor& tensor) { tensor = tensor.narrow(0, first, count); });
+    return part;
   }
 
   DatasetInputs inputs_;
-};
-
-class StreamDataset final : public InputsOnly {
- public:
-  StreamDataset(DatasetInfo info, int64_t size, MakeInputs make, Directions directions)
-      : InputsOnly(std::move(info), std::move(directions)), size_(size), make_(std::move(make)) {}
-
-  int64_t size() const override { return size_; }
-  bool endless() const override { return true; }
-  int64_t label(int64_t index) const override { return label_at(generate(index, 1), 0); }
-  int64_t group(int64_t index) const override { return group_at(generate(index, 1), 0); }
-  void targets(int64_t index, float* out) const override { targets_at(generate(index, 1), 0, out); }
-  DatasetInputs inputs() const override { return {}; }
-  DatasetInputs generate(int64_t first, int64_t count) const override {
-    check_index(first);
-    return make_(first, count);
-  }
-
- private:
-  int64_t size_;
   MakeInputs make_;
+  int64_t size_;
 };
-
-}  // namespace
-
-void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where) {
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] >= classes) {
-      fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
-    }
-  }
-}
-
-namespace {
 
 void check_names(const DatasetInfo& info, const char* noun, const std::vector<std::string>& names) {
   for (size_t i = 0; i < names.size(); ++i) {
@@ -178,10 +142,15 @@ Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOpt
   return choose(info_.height, info_.width);
 }
 
-void Dataset::part(int64_t index, const ChoosePart& choose, uint8_t* out) const {
+void Dataset::part(int64_t index, const ChoosePart& choose, uint8_t* out,
+                   std::optional<bool> upright) const {
   Bitmap bitmap;
-  const Rectangle chosen = decode(index, choose, std::max(info_.height, info_.width), bitmap);
-  resize(bitmap, chosen, {}, info_.height, info_.width, out);
+  // Without antialias the pixels themselves are wanted, none that a decoder averaged.
+  ReadOptions options(info_.resize.antialias ? std::max(info_.height, info_.width)
+                                             : std::numeric_limits<int64_t>::max());
+  options.upright = upright;
+  const Rectangle chosen = decode(index, choose, options, bitmap);
+  resize(bitmap, chosen, info_.resize, info_.height, info_.width, out);
 }
 
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
@@ -224,49 +193,27 @@ int64_t Dataset::group(int64_t index) const {
   fail("dataset '{}': image {} has no group", info_.name, index);
 }
 
-void Dataset::oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const {
-  image(index, out);
-}
-
 void Dataset::targets(int64_t, float*) const {
   fail("dataset '{}' has no real-valued targets", info_.name);
 }
 
-bool Dataset::has_images() const {
-  return true;
-}
-
 DatasetInputs Dataset::inputs() const {
-  return {};
+  return has_images() || endless() ? DatasetInputs{} : generate(0, size());
 }
 
 DatasetInputs Dataset::generate(int64_t first, int64_t count) const {
-  const DatasetInputs all = inputs();
-  if (!all.values_NCHW.defined()) fail("dataset '{}' has images, no other inputs", info_.name);
-  if (first < 0 || count < 0 || first > size() - count) {
+  if (has_images()) fail("dataset '{}' has images, no other inputs", info_.name);
+  if (endless()) {
+    check_index(first);
+  } else if (first < 0 || count < 0 || first > size() - count) {
     fail("dataset '{}': inputs {} to {} of {} do not exist", info_.name, first, first + count - 1,
          size());
   }
-  const auto part = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.narrow(0, first, count) : tensor;
-  };
-  return {part(all.values_NCHW), part(all.labels_N), part(all.groups_N), part(all.targets_NK)};
+  return make_inputs(first, count);
 }
 
-Directions Dataset::directions() const {
-  return {};
-}
-
-std::vector<int64_t> Dataset::blocks() const {
-  return {};
-}
-
-std::optional<EncodedImage> Dataset::encoded(int64_t) const {
-  return std::nullopt;
-}
-
-std::optional<ImageFile> Dataset::file(int64_t) const {
-  return std::nullopt;
+DatasetInputs Dataset::make_inputs(int64_t, int64_t) const {
+  fail("dataset '{}' makes no inputs", info_.name);
 }
 
 at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
@@ -321,6 +268,7 @@ void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
     check_numbers(info.name, "groups", inputs.groups_N, count, info.groups.size());
   }
   inputs.values_NCHW = values.contiguous();
+  info.images = false;
   info.channels = values.size(1);
   info.height = values.size(2);
   info.width = values.size(3);
@@ -330,19 +278,19 @@ void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs,
-                                                  Directions directions) {
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
   check_inputs(info, inputs);
-  return std::make_shared<InputDataset>(std::move(info), std::move(inputs), std::move(directions));
+  info.endless = false;
+  return std::make_shared<InputDataset>(std::move(info), std::move(inputs));
 }
 
-std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make,
-                                                   Directions directions) {
+std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size,
+                                                   MakeInputs make) {
   if (size < 1) fail("dataset '{}': an epoch of {} inputs is empty", info.name, size);
   DatasetInputs one = make(0, 1);
   check_inputs(info, one);
-  return std::make_shared<StreamDataset>(std::move(info), size, std::move(make),
-                                         std::move(directions));
+  info.endless = true;
+  return std::make_shared<InputDataset>(std::move(info), std::move(make), size);
 }
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "moesaic/data/mixup.h"
+#include "moesaic/data/transforms.h"
 
 namespace moesaic {
 namespace {

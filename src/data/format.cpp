@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "formats/built_in.h"
+#include "formats/checks.h"
+#include "moesaic/base/memory.h"
 
 namespace moesaic {
 
@@ -36,6 +39,24 @@ DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
   info.std = spec.std;
   info.upright = spec.exif_orientation;
   return info;
+}
+
+ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool given, bool endless) {
+  if (!given) return {fmt::format("format {} needs '{}'", spec.format.name(), key)};
+  if (endless && spec.validation.value_or(0.0) > 0.0) {
+    return {"nothing can be held out of endless examples: leave 'validation' out", {"validation"}};
+  }
+  return first_problem(no_images_problem(spec), unknown_split(spec.images, "images"));
+}
+
+std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,
+                                              int64_t size, bool endless) {
+  if (endless) return make_stream_dataset(std::move(info), size, make);
+  const int64_t numbers = make(0, 1).values_NCHW.numel();
+  check_memory(sizeof(float) * static_cast<double>(numbers) * static_cast<double>(size),
+               fmt::format("the {} split of {} examples of {} numbers", info.split, size, numbers),
+               fmt::format("dataset '{}'", info.name));
+  return make_input_dataset(std::move(info), make(0, size));
 }
 
 }  // namespace moesaic

@@ -2,24 +2,26 @@
 #include "image_files.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cerrno>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-#include "channels.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/resize.h"
+#include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-#include "subset.h"
 
 namespace fs = std::filesystem;
 
@@ -73,17 +75,20 @@ int64_t ImageFiles::group(int64_t index) const {
 std::optional<ImageFile> ImageFiles::file(int64_t index) const {
   check_index(index);
   const fs::path path = files_.path(index);
-  const auto size = [&]() -> int64_t {
-    std::error_code error;
-    const uintmax_t bytes = fs::file_size(path, error);
-    if (!error) return static_cast<int64_t>(bytes);
+  const auto examine = [&]() -> ImageFile {
+    struct stat found = {};
+    const std::string name = files_.name(index).string();
+    if (::stat(path.c_str(), &found) == 0) {
+      return {name, int64_t{found.st_size}, found.st_dev, found.st_ino};
+    }
+    const std::error_code error(errno, std::generic_category());
     const bool is_gone = error == std::errc::no_such_file_or_directory ||
                          error == std::errc::not_a_directory ||
                          error == std::errc::too_many_symbolic_link_levels;
-    if (!is_gone) throw IoError(fmt::format("{}: {}", path.string(), error.message()));
-    return -1;
+    if (!is_gone) fail_errno(path, "cannot be examined", error.value());
+    return {name};
   };
-  return ImageFile{files_.name(index).string(), retry_io(size, pause())};
+  return retry_io(examine, pause());
 }
 
 std::string ImageFiles::read(int64_t index) const {
@@ -181,21 +186,15 @@ using Problems = std::map<int64_t, StoredImages::Problem>;
 Problems find_problems(const StoredImages& images) {
   Problems problems;
   std::mutex mutex;
-  std::atomic<int64_t> next = 0;
   Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
-  const auto work = [&] {
-    for (int64_t i = next++; i < images.size(); i = next++) {
-      StoredImages::Problem problem = images.problem(i);
-      const std::lock_guard lock(mutex);
-      if (!problem.text.empty() || !problem.readable) problems[i] = std::move(problem);
-      progress.advance(1);
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
-    threads.emplace_back(work);
-  }
-  threads.clear();  // The destructors join the threads.
+  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  on_threads(static_cast<size_t>(images.size()), processors, [&](size_t i) {
+    const auto index = static_cast<int64_t>(i);
+    StoredImages::Problem problem = images.problem(index);
+    const std::lock_guard lock(mutex);
+    if (!problem.text.empty() || !problem.readable) problems[index] = std::move(problem);
+    progress.advance(1);
+  });
   progress.finish();
   return problems;
 }

@@ -12,6 +12,7 @@
 
 #include "moesaic/base/retry.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 
@@ -46,7 +47,6 @@ class FileList {
 /// unless info().upright is false. The first that is odd but can be used is named in a warning.
 class StoredImages : public Dataset {
  public:
-  void image(int64_t index, uint8_t* out) const override { oriented_image(index, {}, out); }
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override;
   Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                    Bitmap& bitmap) const override;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 #include <deque>
+#include <map>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -22,31 +23,20 @@ namespace moesaic {
 namespace {
 
 /// What a reason is called of one and of several.
-std::pair<std::string, std::string> words_of(WhyLeftOut why) {
-  switch (why) {
-    case WhyLeftOut::ending: {
-      const std::string known = fmt::format("{}", fmt::join(image_endings(), ", "));
-      return {"file not called " + known, "files not called " + known};
-    }
-    case WhyLeftOut::dangling:
-      return {"link to nothing", "links to nothing"};
-    case WhyLeftOut::nested:
-      return {"folder inside a class", "folders inside a class"};
-    case WhyLeftOut::system:
-      return {"folder that a system made", "folders that a system made"};
-    case WhyLeftOut::hidden:
-      return {"hidden", "hidden"};
-    case WhyLeftOut::walked:
-      return {"folder that is read already", "folders that are read already"};
-    case WhyLeftOut::linked:
-      return {"link to what is read already", "links to what is read already"};
-    case WhyLeftOut::special:
-      return {"neither file nor folder", "neither files nor folders"};
-    case WhyLeftOut::beside:
-      return {"image beside the folders of the classes",
-              "images beside the folders of the classes"};
-  }
-  return {};
+const std::pair<std::string, std::string>& words_of(WhyLeftOut why) {
+  static const std::string known = fmt::format("{}", fmt::join(image_endings(), ", "));
+  static const std::map<WhyLeftOut, std::pair<std::string, std::string>> words = {
+      {WhyLeftOut::ending, {"file not called " + known, "files not called " + known}},
+      {WhyLeftOut::dangling, {"link to nothing", "links to nothing"}},
+      {WhyLeftOut::nested, {"folder inside a class", "folders inside a class"}},
+      {WhyLeftOut::system, {"folder that a system made", "folders that a system made"}},
+      {WhyLeftOut::hidden, {"hidden", "hidden"}},
+      {WhyLeftOut::walked, {"folder that is read already", "folders that are read already"}},
+      {WhyLeftOut::linked, {"link to what is read already", "links to what is read already"}},
+      {WhyLeftOut::special, {"neither file nor folder", "neither files nor folders"}},
+      {WhyLeftOut::beside,
+       {"image beside the folders of the classes", "images beside the folders of the classes"}}};
+  return words.at(why);
 }
 
 bool is_of_system(std::string_view name) {
@@ -187,7 +177,7 @@ std::string LeftOut::text() const {
   size_t count = 0;
   std::vector<std::string> parts;
   for (const auto& [why, names] : names_) {
-    const auto [one, several] = words_of(why);
+    const auto& [one, several] = words_of(why);
     count += names.size();
     parts.push_back(fmt::format("{} {} ({})", names.size(), names.size() == 1 ? one : several,
                                 quoted_names(names)));

@@ -20,13 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "epoch_order.h"
-#include "image_reader.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/mixup.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/transforms.h"
 
 namespace moesaic {
 namespace {
@@ -336,28 +335,53 @@ class Loader::State {
     }
   }
 
+  /// Reads an image, or the part of it that a crop draws. Returns what is wrong with it, or
+  /// nothing.
+  std::optional<std::string> try_read(int64_t index, CounterRng& rng, uint8_t* bytes) {
+    if (auto problem = damaged_.find(index)) return problem;
+    try {
+      if (options.augment.crop) {
+        const auto choose = [&](int64_t h, int64_t w) {
+          return random_part(*options.augment.crop, h, w, rng);
+        };
+        dataset->part(index, choose, bytes);
+      } else {
+        dataset->image(index, bytes);
+      }
+      return std::nullopt;
+    } catch (const ImageError& error) {
+      return damaged_.add(index, error);
+    }
+  }
+
   template <class Value>
   void make_images(Assembly& assembly, int64_t piece, uint64_t generation) {
     Batch& batch = assembly.batch;
     const auto targets = static_cast<int64_t>(dataset->info().targets.size());
     auto* pixels = batch.images.mutable_data_ptr<Value>();
     const Order order = order_of(batch.epoch);
-    ImageReader maker(*dataset, options.augment, transform_, damaged_);
+    std::vector<uint8_t> bytes(static_cast<size_t>(dataset->image_size()));
+    std::map<int64_t, std::string> replaced;
     for (int64_t i = assembly.begin(piece); i < assembly.begin(piece + 1); ++i) {
       if (generation_.load(std::memory_order_relaxed) != generation) return;
       const int64_t place = assembly.first + (assembly.whole() ? i : made_[static_cast<size_t>(i)]);
-      const CounterRng rng = augment_rng(options.seed, batch.epoch, place);
-      const int64_t index =
-          maker.make(index_at(order, batch.epoch, place), rng, pixels + i * dataset->image_size());
+      CounterRng rng = augment_rng(options.seed, batch.epoch, place);
+      int64_t index = index_at(order, batch.epoch, place);
+      while (const auto problem = try_read(index, rng, bytes.data())) {
+        replaced[index] = *problem;
+        index = dataset->endless() ? index + 1 : (index + 1) % dataset->size();
+        rng = augment_rng(options.seed, batch.epoch, place);  // As if it were the first.
+      }
+      transform_(bytes.data(), rng, pixels + i * dataset->image_size());
       if (targets > 0) {
         dataset->targets(index, batch.targets.mutable_data_ptr<float>() + i * targets);
       } else {
         batch.labels.mutable_data_ptr<int64_t>()[i] = dataset->label(index);
       }
     }
-    if (maker.replaced().empty()) return;
+    if (replaced.empty()) return;
     const std::lock_guard lock(mutex_);
-    batch.replaced.insert(maker.replaced().begin(), maker.replaced().end());
+    batch.replaced.insert(replaced.begin(), replaced.end());
   }
 
   /// Fills a batch of the whole dataset with its own tensors, in their order.
@@ -365,27 +389,23 @@ class Loader::State {
     Batch& batch = assembly.batch;
     const int64_t begin = assembly.first, count = assembly.whole_count;
     const Order order = order_of(batch.epoch);
-    DatasetInputs taken = inputs_;
-    if (dataset->endless()) {
-      taken = dataset->generate(index_at(order, batch.epoch, begin), count);
-    } else if (count < dataset->size()) {
-      const at::Tensor rows = order ? at::empty({count}, at::kLong) : at::Tensor();
-      if (order) std::copy_n(order->begin() + begin, count, rows.mutable_data_ptr<int64_t>());
-      for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
-        if (!tensor->defined()) continue;
-        *tensor = order ? tensor->index_select(0, rows) : tensor->narrow(0, begin, count);
-      }
-    }
-    const bool made = dataset->endless() || count < dataset->size() || !assembly.whole();
-    if (!assembly.whole()) {
-      const at::Tensor rows = at::tensor(made_, at::kLong);
-      for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
-        if (tensor->defined()) *tensor = tensor->index_select(0, rows);
-      }
-    }
-    for (at::Tensor* tensor : {&taken.values_NCHW, &taken.labels_N, &taken.targets_NK}) {
-      if (options.pinned && made && tensor->defined()) *tensor = tensor->pin_memory();
-    }
+    const bool part = !dataset->endless() && count < dataset->size();
+    DatasetInputs taken = dataset->endless()
+                              ? dataset->generate(index_at(order, batch.epoch, begin), count)
+                              : inputs_;
+    taken.groups_N = at::Tensor();
+    const auto rows_of = [](const int64_t* rows, int64_t number) {
+      return at::tensor(at::IntArrayRef(rows, static_cast<size_t>(number)), at::kLong);
+    };
+    at::Tensor rows, made;
+    if (part && order) rows = rows_of(order->data() + begin, count);
+    if (!assembly.whole()) made = rows_of(made_.data(), std::ssize(made_));
+    for_tensors(taken, [&](at::Tensor& tensor) {
+      if (part) tensor = order ? tensor.index_select(0, rows) : tensor.narrow(0, begin, count);
+      if (made.defined()) tensor = tensor.index_select(0, made);
+      const bool is_new = part || made.defined() || dataset->endless();
+      if (options.pinned && is_new) tensor = tensor.pin_memory();
+    });
     batch.images = taken.values_NCHW;
     batch.labels = taken.labels_N;
     batch.targets = taken.targets_NK;

@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
-#include <exception>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -18,7 +19,7 @@
 #include <thread>
 #include <utility>
 
-#include "image_reader.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
@@ -29,18 +30,92 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/format.h"
-#include "moesaic/data/outside_images.h"
-#include "moesaic/formats/tar.h"
-#include "packed_image.h"
-#include "shard_index.h"
+#include "moesaic/data/source.h"
+#include "moesaic/formats/archive.h"
+#include "moesaic/formats/image.h"
+#include "shards.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
+
+/// The file that a shard holds of one image.
+struct PackedImage {
+  std::string bytes;
+  const char* extension = "jpg";  ///< Or "png" or "webp".
+};
+
+struct ImageSize {
+  int64_t height = 0, width = 0;
+  int64_t shorter() const { return std::min(height, width); }
+};
+
+/// Returns the size of a file's image. Throws ImageError for what is no image.
+ImageSize size_of(const EncodedImage& file) {
+  try {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
+    const ImageDecoder decoder({bytes, file.bytes.size()}, file.upright);
+    return {decoder.height(), decoder.width()};
+  } catch (const Error& error) {
+    throw ImageError(fmt::format("{}: {}", file.name, error.what()));
+  }
+}
+
+PackedImage as_it_is(EncodedImage file) {
+  const char* const extension = file.bytes.starts_with("\x89PNG") ? "png"
+                                : file.bytes.starts_with("RIFF")  ? "webp"
+                                                                  : "jpg";
+  return {std::move(file.bytes), extension};
+}
+
+/// Returns an image of bytes [C, H, W] with its channels last.
+std::vector<uint8_t> channels_last(const std::vector<uint8_t>& planes, int64_t channels) {
+  const size_t count = static_cast<size_t>(channels), plane = planes.size() / count;
+  std::vector<uint8_t> pixels(planes.size());
+  for (size_t c = 0; c < count; ++c) {
+    for (size_t i = 0; i < plane; ++i) pixels[i * count + c] = planes[c * plane + i];
+  }
+  return pixels;
+}
+
+/// Returns an image's pixels, its shorter side `size` or as large as it is.
+PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
+  ImageSize full;
+  const auto whole = [&](int64_t h, int64_t w) {
+    full = {h, w};
+    return Rectangle{0, 0, h, w};
+  };
+  Bitmap bitmap;
+  const int64_t min = size > 0 ? size : std::numeric_limits<int64_t>::max();
+  const Rectangle part = dataset.decode(index, whole, min, bitmap);
+  const int64_t channels = bitmap.channels;
+  if (size == 0 || full.shorter() <= size) {
+    return {encode_png({bitmap.pixels, bitmap.height, bitmap.width, channels}), "png"};
+  }
+  const double scale = static_cast<double>(size) / static_cast<double>(full.shorter());
+  const auto scaled = [&](int64_t side) {
+    return std::max<int64_t>(1, std::llround(scale * static_cast<double>(side)));
+  };
+  const int64_t height = scaled(full.height), width = scaled(full.width);
+  std::vector<uint8_t> planes(static_cast<size_t>(channels * height * width));
+  resize(bitmap, part, {}, height, width, planes.data());
+  const std::vector<uint8_t> pixels = channels_last(planes, channels);
+  return {encode_jpeg({pixels, height, width, channels}, static_cast<int>(quality)), "jpg"};
+}
+
+/// Returns the file of an image whose shorter side is at most `size` pixels; 0: as it is. Throws
+/// ImageError if it cannot be read.
+PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
+  std::optional<EncodedImage> file = dataset.encoded(index);
+  if (file) {
+    const ImageSize stored = size_of(*file);
+    if (size == 0 || stored.shorter() <= size) return as_it_is(std::move(*file));
+  }
+  return encoded_pixels(dataset, index, size, quality);
+}
 
 using Json = nlohmann::ordered_json;
 using Source = std::shared_ptr<const Dataset>;
@@ -61,7 +136,7 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
     fail_usage("--quality must be 1 to 100, not {}", options.quality);
   }
   // Before opening, which may take long and say much.
-  if (!format_of(load_base_spec(name)).images) {
+  if (!format_of(DatasetSource(name).base()).images) {
     fail_usage("dataset '{}': its inputs are no images: only those are packed", name);
   }
   check_outside_images(out, std::string(name));
@@ -92,7 +167,7 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
   if (!options.split.empty()) wanted = {options.split};
   for (const std::string& split : wanted) {
     // Without a split's files an error says how to get them, if it is the only one.
-    if (wanted.size() > 1 && split != "train" && !split_is_here(name, split)) {
+    if (wanted.size() > 1 && split != "train" && !DatasetSource(name).missing(split).empty()) {
       log_info("dataset '{}': no files of its {} split are here: left out", name, split);
       continue;
     }
@@ -125,14 +200,16 @@ class SplitPacking {
     if (options_.progress) {
       progress_.emplace(ProgressOptions{.label = data_.info().split, .total = data_.size()});
     }
-    {
-      const size_t processors = std::max(1u, std::thread::hardware_concurrency());
-      std::vector<std::jthread> threads;
-      for (size_t i = 0; i < std::min(processors, written_.size()); ++i) {
-        threads.emplace_back([this] { work(); });
+    const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+    on_threads(written_.size(), processors, [this](size_t shard) {
+      omp_set_num_threads(1);  // Other threads already use the remaining cores.
+      try {
+        write(shard);
+      } catch (...) {
+        failed_ = true;
+        throw;
       }
-    }
-    if (error_) std::rethrow_exception(error_);
+    });
     if (stop_.requested()) return {};
     if (progress_) progress_->finish();
     for (const ShardFile& shard : written_) {
@@ -145,22 +222,10 @@ class SplitPacking {
   int64_t left_out() const { return left_out_; }
 
  private:
-  void work() {
-    omp_set_num_threads(1);  // Other threads already use the remaining cores.
-    try {
-      for (size_t shard = next_++; shard < written_.size() && !stops(); shard = next_++) {
-        write(shard);
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-      failed_ = true;
-    }
-  }
-
   bool stops() const { return failed_ || stop_.requested(); }
 
   void write(size_t number) {
+    if (stops()) return;
     ShardFile& shard = written_[number];
     shard.name = fmt::format("{}-{:05}.tar", data_.info().split, number);
     const fs::path path = folder_ / shard.name;
@@ -210,12 +275,10 @@ class SplitPacking {
   const StopSignal& stop_;
   const std::vector<int64_t> order_;
   std::vector<ShardFile> written_;
-  std::atomic<size_t> next_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;  // Guards the members below.
   std::optional<Progress> progress_;
   int64_t left_out_ = 0;
-  std::exception_ptr error_;
 };
 
 /// Returns the description of a packed dataset but for its shards.

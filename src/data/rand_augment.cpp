@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/rand_augment.h"
+#include "moesaic/data/transforms.h"
 
 #include <algorithm>
 #include <array>

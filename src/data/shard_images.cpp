@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shard_images.h"
+#include "shards.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <system_error>
-#include <thread>
 #include <utility>
 
-#include "image_reader.h"
+#include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
@@ -32,35 +29,10 @@ bool is_here(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// Calls `action(i)` for all i below `count` on several threads; rethrows the first error.
-template <class Action>
-void on_threads(size_t count, size_t threads, const Action& action) {
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr first;
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        action(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> workers;
-    for (size_t i = 1; i < std::min(threads, count); ++i) workers.emplace_back(work);
-    work();
-  }
-  if (first) std::rethrow_exception(first);
-}
-
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-                         Pause pause, LabelText labels)
+                         Pause pause, const std::string& labels)
     : StoredImages(std::move(info), std::move(pause)),
       classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shard_index.h"
+#include "shards.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,15 +12,17 @@
 #include <system_error>
 #include <utility>
 
+#include "files.h"
 #include "image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
+#include "moesaic/base/retry.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
-#include "moesaic/formats/tar.h"
+#include "moesaic/formats/archive.h"
 
 namespace fs = std::filesystem;
 
@@ -205,11 +207,7 @@ std::string config_problem(const ShardFile& file) {
   if (has_braces(file.name) && (file.size > 0 || !file.sha256.empty())) {
     return "size and sha256 belong to one file, not to a range";
   }
-  const bool hex = file.sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!file.sha256.empty() && (!hex || file.sha256.size() != 64)) {
-    return fmt::format("sha256 must be 64 lower-case hexadecimal digits, not '{}'", file.sha256);
-  }
-  return "";
+  return hash_problem("sha256", file.sha256, 64);
 }
 
 int64_t count_shards(const ShardFile& file, int64_t limit) {
@@ -229,21 +227,21 @@ std::vector<ShardFile> expanded(const ShardFile& file) {
   return files;
 }
 
-ClassNumbers::ClassNumbers(const std::vector<std::string>& classes, LabelText is)
-    : is_(is), classes_(classes) {
+ClassNumbers::ClassNumbers(const std::vector<std::string>& classes, std::string texts)
+    : texts_(std::move(texts)), classes_(classes) {
   for (size_t i = 0; i < classes.size(); ++i) {
     numbers_.emplace(classes[i], static_cast<int32_t>(i));
   }
 }
 
 std::optional<int32_t> ClassNumbers::numbered(std::string_view word) const {
-  const auto number = is_ == LabelText::name ? std::nullopt : number_in(word);
+  const auto number = texts_ == "name" ? std::nullopt : number_in(word);
   const bool known = number && std::cmp_less(*number, classes_.size());
   return known ? std::optional(static_cast<int32_t>(*number)) : std::nullopt;
 }
 
 std::optional<int32_t> ClassNumbers::named(std::string_view word) const {
-  if (is_ == LabelText::number) return std::nullopt;
+  if (texts_ == "number") return std::nullopt;
   const auto found = numbers_.find(std::string(word));
   return found == numbers_.end() ? std::nullopt : std::optional(found->second);
 }
@@ -257,14 +255,14 @@ std::optional<int32_t> ClassNumbers::find(std::string_view text) const {
 
 std::string ClassNumbers::problem(std::string_view text) const {
   const std::string_view word = trimmed(text);
-  const auto number = is_ == LabelText::name ? std::nullopt : number_in(word);
+  const auto number = texts_ == "name" ? std::nullopt : number_in(word);
   if (numbered(word) && named(word)) return ambiguity();
   if (number) {
     return fmt::format("class {}, but the {} count from 0 to {}", *number,
                        count_text(static_cast<int64_t>(classes_.size()), "class"),
                        classes_.size() - 1);
   }
-  if (is_ == LabelText::number) return fmt::format("class {} is no number", printable(word));
+  if (texts_ == "number") return fmt::format("class {} is no number", printable(word));
   return fmt::format("unknown class {}{}", printable(word),
                      nearest(word, classes_) ? "; " + did_you_mean(word, classes_) : "");
 }
@@ -296,8 +294,14 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
     }
     if (described.sha256.empty()) {
       const TarIndex tar = index_tar(path);
-      const std::string why = tar.problems.empty() ? "no file in it" : tar.problems[0].text;
-      return tar.members.empty() ? fmt::format("{}: {}", path.string(), why) : "";
+      const std::string why = tar.problems.empty() ? "no file in it" : tar.problems.back().text;
+      if (tar.members.empty() || tar.cut) return fmt::format("{}: {}", path.string(), why);
+      const auto images = std::ranges::count_if(tar.members, [](const TarMember& member) {
+        return is_image(split_name(member.name).extension);
+      });
+      if (images >= described.images) return "";  // Some may be without a label.
+      return fmt::format("{}: {}, expected {}", path.string(), count_text(images, "image"),
+                         described.images);
     }
     const std::string hash = sha256_file_hex(path);
     if (hash == described.sha256) return "";
@@ -307,6 +311,16 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
   }
 }
 
+std::string shard_doubt(const ShardFile& described) {
+  if (!described.sha256.empty()) return "";
+  const char* const compared = described.size > 0 && described.images > 0
+                                   ? "size and number of images are right"
+                               : described.size > 0   ? "its size is right"
+                               : described.images > 0 ? "its number of images is right"
+                                                      : "it is a whole archive";
+  return fmt::format("no SHA-256 is described; {}", compared);
+}
+
 std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) {
   std::string bytes(static_cast<size_t>(size), '\0');
   for (size_t done = 0; done < bytes.size();) {
@@ -314,7 +328,9 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) 
                                   static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path, "cannot be read");
-    if (count == 0) throw IoError(path.string() + ": it has become shorter since it was opened");
+    if (count == 0) {  // Another file may have taken its place.
+      throw MomentaryError(path.string() + ": it has become shorter since it was opened");
+    }
     done += static_cast<size_t>(count);
   }
   return bytes;

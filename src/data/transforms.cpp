@@ -6,10 +6,102 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "moesaic/base/error.h"
 
 namespace moesaic {
+namespace {
+
+/// Returns the weighted sum of a window of `count` pixels that moves along a dimension. Sums of
+/// shifted planes, element by element, have the same bits for any number of threads, unlike the
+/// library's convolutions.
+at::Tensor weighted_windows(const at::Tensor& x_CHW, int64_t dim, int64_t count, double sigma) {
+  const at::Tensor offsets = at::arange(count, at::kDouble) - static_cast<double>(count / 2);
+  const at::Tensor weights = offsets.div(sigma).square().mul(-0.5).softmax(0);
+  const int64_t size = x_CHW.size(dim) - count + 1;
+  at::Tensor sum = x_CHW.narrow(dim, 0, size) * weights[0].item<float>();
+  for (int64_t i = 1; i < count; ++i) {
+    sum.add_(x_CHW.narrow(dim, i, size), weights[i].item<float>());
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string config_problem(const BlurConfig& config) {
+  if (config.width % 2 == 0 || config.height % 2 == 0) return "width and height must be odd";
+  return config.min_sigma > config.max_sigma ? "min_sigma is above max_sigma" : "";
+}
+
+void blur(const BlurConfig& config, double sigma, const Planes& image) {
+  at::Tensor bytes_CHW =
+      at::from_blob(image.pixels, {image.channels, image.height, image.width}, at::kByte);
+  const int64_t across = config.width / 2, down = config.height / 2;
+  const at::Tensor mirrored =
+      at::reflection_pad2d(bytes_CHW.to(at::kFloat), {across, across, down, down});
+  const at::Tensor rows = weighted_windows(mirrored, 2, config.width, sigma);
+  bytes_CHW.copy_(weighted_windows(rows, 1, config.height, sigma).round_());
+}
+
+namespace {
+
+/// Draws the logarithm of a gamma variable of the given shape: for shape + 1 by Marsaglia and Tsang
+/// (2000), then by a power of a uniform variable. Logarithms avoid the underflow of values of small
+/// shapes.
+double log_gamma_variable(double shape, CounterRng& rng) {
+  const double d = shape + 1.0 - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
+  while (true) {
+    const double x = rng.normal(), v = std::pow(1.0 + c * x, 3.0);
+    const double u = 1.0 - rng.uniform();  // A number in (0, 1].
+    if (v <= 0 || std::log(u) >= 0.5 * x * x + d - d * v + d * std::log(v)) continue;
+    return std::log(d * v) + std::log(1.0 - rng.uniform()) / shape;
+  }
+}
+
+/// Puts the first row behind the others. at::roll has no shape function for the meta device.
+at::Tensor rolled(const at::Tensor& rows) {
+  return at::cat({rows.slice(0, 1), rows.slice(0, 0, 1)});
+}
+
+}  // namespace
+
+double mixup_weight(double concentration, CounterRng& rng) {
+  const double a = log_gamma_variable(concentration, rng);
+  const double b = log_gamma_variable(concentration, rng);
+  return 1.0 / (1.0 + std::exp(-std::abs(a - b)));
+}
+
+void mix_with_next(at::Tensor& images, double weight) {
+  const int64_t batch = images.size(0);
+  if (batch == 0) return;
+  if (!images.is_cpu()) {
+    images = images.mul(weight).add_(rolled(images), 1.0 - weight);
+    return;
+  }
+  const int64_t numbers = images.numel() / batch;
+  auto* x = images.mutable_data_ptr<float>();
+  const auto own = static_cast<float>(weight), other = static_cast<float>(1.0 - weight);
+  const std::vector<float> first(x, x + numbers);
+  for (int64_t i = 0; i < batch; ++i) {
+    const float* next = i + 1 < batch ? x + (i + 1) * numbers : first.data();
+    float* row = x + i * numbers;
+    for (int64_t j = 0; j < numbers; ++j) row[j] = own * row[j] + other * next[j];
+  }
+}
+
+at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight) {
+  return mixed_labels(labels, rolled(labels), classes, weight);
+}
+
+at::Tensor mixed_labels(const at::Tensor& labels, const at::Tensor& next, int64_t classes,
+                        double weight) {
+  const auto one_hot = [&](const at::Tensor& of) {
+    return at::one_hot(of, classes).to(at::kFloat);
+  };
+  return one_hot(labels).mul_(weight).add_(one_hot(next).mul_(1.0 - weight));
+}
 
 namespace {
 
@@ -119,11 +211,9 @@ void ImageTransform::operator()(uint8_t* in, CounterRng& rng, uint8_t* out) cons
 template <class Value>
 void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values,
                                Value* out) const {
-  Placement placement{false, 0, 0};
-  if (augment_.flip) placement.flip = rng.below(2) == 1;
+  bool mirrored = augment_.flip && rng.below(2) == 1;
   if (augment_.rand_augment) {
-    if (placement.flip) flip(in);
-    placement.flip = false;
+    if (std::exchange(mirrored, false)) flip(in);
     rand_augment(*augment_.rand_augment, rng, {channels_, height_, width_, in});
   }
   if (augment_.blur) {
@@ -131,55 +221,34 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
     const double sigma = augment_.blur->min_sigma + range * rng.uniform();
     blur(*augment_.blur, sigma, {channels_, height_, width_, in});
   }
+  if (mirrored) flip(in);
+  int64_t dy = 0, dx = 0;
   if (augment_.shift > 0) {
     const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
-    placement.dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
-    placement.dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+    dy = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
+    dx = static_cast<int64_t>(rng.below(choices)) - augment_.shift;
   }
-  if (!placement.flip && placement.dy == 0 && placement.dx == 0) {
-    look_up(in, values, out);
-  } else {
-    place(in, placement, values, out);
-  }
-}
-
-void ImageTransform::flip(uint8_t* in) const {
-  for (int64_t row = 0; row < channels_ * height_; ++row, in += width_) {
-    std::reverse(in, in + width_);
-  }
-}
-
-template <class Value>
-void ImageTransform::look_up(const uint8_t* in, const Tables<Value>& values, Value* out) const {
-  const int64_t plane = height_ * width_;
-  for (const auto& value : values) {
-    for (int64_t i = 0; i < plane; ++i) out[i] = value[in[i]];
-    in += plane;
-    out += plane;
-  }
-}
-
-template <class Value>
-void ImageTransform::place(const uint8_t* in, Placement placement, const Tables<Value>& values,
-                           Value* out) const {
   // Columns [first, last) of the output show the image, the others the fill value.
-  const int64_t first = std::max<int64_t>(0, placement.dx);
-  const int64_t last = std::min(width_, width_ + placement.dx);
-  const int64_t step = placement.flip ? -1 : 1;
-  const int64_t start = placement.flip ? width_ - 1 - (first - placement.dx) : first - placement.dx;
+  const int64_t first = std::max<int64_t>(0, dx), last = std::min(width_, width_ + dx);
   for (const auto& value : values) {
     for (int64_t y = 0; y < height_; ++y, out += width_) {
-      const int64_t from = y - placement.dy;
+      const int64_t from = y - dy;
       if (from < 0 || from >= height_) {
         std::fill_n(out, width_, value[0]);
         continue;
       }
       std::fill(out, out + first, value[0]);
       const uint8_t* row = in + from * width_;
-      for (int64_t x = first; x < last; ++x) out[x] = value[row[start + step * (x - first)]];
+      for (int64_t x = first; x < last; ++x) out[x] = value[row[x - dx]];
       std::fill(out + last, out + width_, value[0]);
     }
     in += height_ * width_;
+  }
+}
+
+void ImageTransform::flip(uint8_t* in) const {
+  for (int64_t row = 0; row < channels_ * height_; ++row, in += width_) {
+    std::reverse(in, in + width_);
   }
 }
 

@@ -1,53 +1,160 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/formats.h"
 
+#include <torch/csrc/jit/serialization/export.h>
+
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
-#include "moesaic/export/safetensors.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/train/evaluate_checkpoint.h"
 
 namespace moesaic {
+
+using Json = nlohmann::ordered_json;
+
 namespace {
+
+namespace fs = std::filesystem;
+
+/// The name in a folder, and among the extra files of safetensors::kInArchive.
+constexpr const char* kWeightsFile = "model.safetensors";
+
+bool is_one_file(const fs::path& out) {
+  return out.extension() == ".safetensors";
+}
+
+void check_new_weights(const fs::path& out, const char* who) {
+  is_one_file(out) ? check_new_file(out, who) : check_new_folder(out, who);
+}
+
+constexpr const char* kSharedCapacity = "images share the capacity of experts";
 
 /// Says what a reader of the exported network has to know of batches.
 void warn_of_batches(const Model& model) {
   const std::string why = batch_dependence(model);
   if (why.empty()) return;
-  const bool capacity = !model.setting_paths().evaluation_capacity_factor.empty();
+  const bool capacity =
+      why == kSharedCapacity && !model.setting_paths().evaluation_capacity_factor.empty();
   log_warning("export: an image's result depends on the others of its batch, since {}{}", why,
               capacity ? "; --without-capacity exports a network that drops no token" : "");
 }
 
+/// Writes weights and facts as one file.
+void write_one_file(const Model& model, const fs::path& file, const ExportInfo& info) {
+  // Readers in other languages ask which framework's tensors these are.
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  for (const auto& [name, text] : side_files(model, info)) {
+    metadata[fs::path(name).stem().string()] = text;
+  }
+  write_tensors(file, state_of(model), metadata);
+}
+
+ExportFormat made_by(void (*write)(const Model&, const fs::path&, const ExportInfo&)) {
+  ExportFormat format;
+  format.write = [write](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+    warn_of_batches(model);
+    write(model, options.out, info);
+  };
+  return format;
+}
+
 ExportFormat safetensors_format() {
-  return {.meaning = "the form that lasts",
-          .out = "a new folder, or a new file that ends in .safetensors",
-          .check_out =
-              [](const std::filesystem::path& out) {
-                if (out.extension() == ".safetensors") {
-                  check_new_file(out, "--out");
-                } else {
-                  check_new_folder(out, "--out");
-                }
-              },
-          .write =
-              [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
-                warn_of_batches(model);
-                export_safetensors(model, options.out, info);
-              }};
+  ExportFormat format = made_by(export_safetensors);
+  format.meaning = "the form that lasts";
+  format.out = "a new folder, or a new file that ends in .safetensors";
+  format.check_out = [](const fs::path& out) { check_new_weights(out, "--out"); };
+  return format;
 }
 
 ExportFormat torchscript_format() {
-  return {.meaning = "one file that PyTorch and LibTorch run as it is",
-          .out = "a new file",
-          .check_out = [](const std::filesystem::path& out) { check_new_file(out, "--out"); },
-          .write =
-              [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
-                warn_of_batches(model);
-                export_torchscript(model, options.out, info);
-              }};
+  ExportFormat format = made_by(export_torchscript);
+  format.meaning = "one file that PyTorch and LibTorch run as it is";
+  format.out = "a new file";
+  format.check_out = [](const fs::path& out) { check_new_file(out, "--out"); };
+  return format;
 }
 
 }  // namespace
+
+ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
+  ExportInfo info{.input = input_spec_of(checkpoint, model), .loss = trained_loss(checkpoint)};
+  const Json::json_pointer size("/run/evaluate_batch_size");
+  if (checkpoint.config.contains(size)) info.batch_size = trained_batch_size(checkpoint);
+  const auto dtypes = checkpoint.config.find("array_dtypes");
+  if (dtypes == checkpoint.config.end()) return info;
+  const std::string from = (checkpoint.folder / "config.json").string();
+  const Value stored = Value::from_json(*dtypes, from);
+  for (const Value::Member& array : stored.members("array_dtypes")) {
+    info.array_dtypes[array.key] = array.value.as_string("array_dtypes");
+  }
+  return info;
+}
+
+std::string batch_dependence(const Model& model) {
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::Router& router = block.layer->router;
+    const nn::RoutingRule rule = router->evaluation_rule();
+    const int64_t group = nn::group_size(rule);
+    const bool of_one_image = group > 0 && model.tokens_per_image() % group == 0;
+    if (nn::couples_tokens(rule) && !of_one_image) return kSharedCapacity;
+    if (router->options().evaluation_seed) return "routers draw noise by the place in a batch";
+  }
+  return "";
+}
+
+std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info) {
+  const Json evaluation = {{"loss", info.loss.empty() ? Json() : Json(info.loss)},
+                           {"batch_size", info.batch_size ? Json(*info.batch_size) : Json()}};
+  Json config = model.config();
+  if (const Json constants = model.constants(); !constants.is_null()) {
+    config[kConstantsKey] = constants;
+  }
+  return {{"config.json", config.dump(2) + "\n"},
+          {"evaluation.json", evaluation.dump(2) + "\n"},
+          {"labels.json", Json(info.input.classes).dump(2) + "\n"},
+          {"preprocess.json", document_of(info.input).dump(2) + "\n"}};
+}
+
+void export_safetensors(const Model& model, const fs::path& out, const ExportInfo& info) {
+  check_new_weights(out, "export");
+  if (is_one_file(out)) return write_one_file(model, out, info);
+  StagedDirectory staged(out);
+  write_tensors(staged.path() / kWeightsFile, state_of(model), {{"format", "pt"}});
+  for (const auto& [name, text] : side_files(model, info)) {
+    write_atomic(staged.path() / name, std::string_view(text));
+  }
+  staged.commit();
+}
+
+torch::jit::Module to_torchscript(const Model& model) {
+  if (std::optional<torch::jit::Module> module = model.torchscript()) return *std::move(module);
+  fail_usage("export: models of the family '{}' have no TorchScript form; choose safetensors",
+             model.config().value("name", std::string()));
+}
+
+void export_torchscript(const Model& model, const fs::path& file, const ExportInfo& info) {
+  torch::jit::ExtraFilesMap extra;
+  for (const auto& [name, text] : side_files(model, info)) extra[name] = text;
+  AtomicFile out(file);  // Throws where there is no folder, which StagedDirectory would make.
+  {
+    const StagedDirectory beside(file);  // It is never committed, so that it goes away.
+    const fs::path tensors = unique_sibling(beside.path() / ".");  // Messages call it `file`.
+    write_one_file(model, tensors, info);
+    extra[kWeightsFile] = read_text(tensors);
+  }
+  const auto write = [&](const void* bytes, size_t count) {
+    out.write(std::span(static_cast<const std::byte*>(bytes), count));
+    return count;
+  };
+  torch::jit::ExportModule(to_torchscript(model), write, extra);
+  out.commit();
+}
 
 Registry<ExportFormat>& export_formats() {
   static Registry<ExportFormat> list(

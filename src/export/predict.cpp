@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/predict.h"
 
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "moesaic/base/csv.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/posix.h"
+#include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/transforms.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/formats/safetensors.h"
-#include "moesaic/train/classification_loss.h"
+#include "moesaic/train/objective.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool couples_images(const Model& model) {
-  const auto blocks = model.moe_blocks();
-  return std::any_of(blocks.begin(), blocks.end(), [](const MoEBlock& block) {
-    return nn::couples_tokens(block.layer->router->evaluation_rule());
-  });
-}
 
 /// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
@@ -48,27 +51,41 @@ void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& part
   }
 }
 
-std::string names_in(const safetensors::File& file) {
-  std::vector<std::string> names;
-  for (const auto& entry : file.entries()) names.push_back(entry.name);
-  return did_you_mean("images", names);
+/// Returns which tensors there are in place of 'images', as a part of a line: the one that is
+/// probably meant, or their number and the names that are most like it.
+std::string in_place_of_images(std::vector<std::string> names) {
+  constexpr size_t kNamed = 3;
+  if (names.empty()) return "; it holds none";
+  if (nearest("images", names)) return "; " + did_you_mean("images", names);
+  const std::string count = count_text(std::ssize(names), "tensor");
+  const bool more = names.size() > kNamed;
+  std::ranges::stable_sort(names, {},
+                           [](const std::string& name) { return edit_distance("images", name); });
+  names.resize(std::min(names.size(), kNamed));
+  for (std::string& name : names) name = printable(name);
+  return fmt::format("; it holds {}{}{}", count, more ? ", such as " : ": ",
+                     fmt::join(names, ", "));
 }
 
 /// Returns the entry after checking its dtype and shape, before anything is read.
 const safetensors::Entry& checked_entry(const safetensors::File& file, const Model& model,
                                         const fs::path& path) {
   const safetensors::Entry* entry = file.find("images");
-  if (entry == nullptr) fail("{}: no tensor 'images'; {}", path.string(), names_in(file));
+  if (entry == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& other : file.entries()) names.push_back(other.name);
+    fail_usage("{}: no tensor 'images'{}", path.string(), in_place_of_images(std::move(names)));
+  }
   if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
-    fail("{}: 'images' must be F32, F16 or BF16, normalised, found {}", path.string(),
-         entry->dtype);
+    fail_usage("{}: 'images' must be F32, F16 or BF16, normalised, found {}", path.string(),
+               entry->dtype);
   }
   const std::vector<int64_t> shape = model.input_shape();
   const bool fits =
       entry->shape.size() == 4 && std::equal(shape.begin(), shape.end(), entry->shape.begin() + 1);
   if (!fits) {
-    fail("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
-         fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
+    fail_usage("{}: 'images' must have the shape [batch, {}], found [{}]", path.string(),
+               fmt::join(shape, ", "), fmt::join(entry->shape, ", "));
   }
   return *entry;
 }
@@ -82,6 +99,7 @@ void check_finite(const at::Tensor& images, const fs::path& path) {
 }
 
 at::Tensor read_images(const Model& model, const fs::path& path) {
+  check_tensor_file(path);
   const safetensors::File file(path);
   const safetensors::Entry& entry = checked_entry(file, model, path);
   const at::ScalarType type = entry.dtype == "F32"   ? at::kFloat
@@ -104,7 +122,11 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   }
   const torch::NoGradGuard no_grad;
   const int64_t count = images_BCHW.size(0);
-  const int64_t batch = couples_images(model) ? std::max<int64_t>(count, 1) : options.batch_size;
+  int64_t batch = options.batch_size;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const bool couples = nn::couples_tokens(block.layer->router->evaluation_rule());
+    if (couples) batch = std::max<int64_t>(count, 1);
+  }
   Parts parts;
   int64_t begin = 0;
   do {  // Runs once even without an image, for the outputs' shapes.
@@ -127,6 +149,231 @@ void predict_file(Model& model, const fs::path& input, const fs::path& output,
                   const PredictOptions& options) {
   check_new_file(output, "predict");
   write_tensors(output, predict(model, read_images(model, input), options));
+}
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// Returns image files as a network takes them, with the bits of eval.
+std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
+                                         const std::vector<fs::path>& files) {
+  const int64_t channels = spec.input_size[0];
+  if (channels != 1 && channels != 3) {
+    fail_usage("the network takes images of {} channels, image files have 3 or 1", channels);
+  }
+  if (spec.mean.empty()) {
+    fail("mean and std of the training data are not known: the checkpoint does not store them");
+  }
+  DatasetInfo info;
+  info.name = "predict";
+  info.channels = channels;
+  return preprocessed(make_image_dataset(std::move(info), files), spec);
+}
+
+at::Tensor network_input(const Dataset& data, int64_t index) {
+  const DatasetInfo& info = data.info();
+  at::Tensor input = at::empty({info.channels, info.height, info.width});
+  std::vector<uint8_t> bytes(static_cast<size_t>(input.numel()));
+  data.image(index, bytes.data());
+  CounterRng unused(0, 0, 0);
+  ImageTransform{info}(bytes.data(), unused, input.mutable_data_ptr<float>());
+  return input;
+}
+
+/// Inputs of files, undefined with a problem for those that cannot be read.
+struct FileBatch {
+  std::vector<at::Tensor> inputs;
+  std::vector<std::string> problems;
+};
+
+FileBatch read_batch(const Dataset& data, int64_t first, int64_t count) {
+  const auto size = static_cast<size_t>(count);
+  FileBatch batch{std::vector<at::Tensor>(size), std::vector<std::string>(size)};
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      try {
+        batch.inputs[at] = network_input(data, first + i);
+      } catch (const ImageError& error) {
+        batch.problems[at] = error.what();
+      } catch (const IoError& error) {
+        batch.problems[at] = error.what();
+      }
+    }
+  });
+  return batch;
+}
+
+/// Returns the most probable classes of each image.
+std::vector<std::vector<PredictedClass>> top_classes(const at::Tensor& logits, int64_t images,
+                                                     const PredictImagesOptions& options) {
+  const int64_t members = logits.size(0) / images;
+  const at::Tensor log_BC = log_mean_probabilities(options.loss, logits, members);
+  // The logarithm's rounding could make different logits equal.
+  const at::Tensor& ranks = members == 1 ? logits : log_BC;
+  const int64_t count = std::min(options.top, log_BC.size(1));
+  const at::Tensor order =
+      std::get<1>(ranks.sort(/*stable=*/true, 1, /*descending=*/true)).narrow(1, 0, count);
+  const at::Tensor best = log_BC.gather(1, order).to(at::kDouble).exp();
+  const auto index = order.accessor<int64_t, 2>();
+  const auto probability = best.accessor<double, 2>();
+  std::vector<std::vector<PredictedClass>> all(static_cast<size_t>(images));
+  for (int64_t i = 0; i < images; ++i) {
+    for (int64_t c = 0; c < count; ++c) {
+      all[static_cast<size_t>(i)].push_back({index[i][c], probability[i][c]});
+    }
+  }
+  return all;
+}
+
+/// Returns the experts and gates of each image's tokens in one layer.
+std::vector<ImageRouting> routings_of(const RoutingRecord& record, int64_t images) {
+  const auto numbers = [](const at::Tensor& tensor) { return tensor.to(at::kCPU, at::kLong); };
+  const Routing& routing = record.routing;
+  const at::Tensor bounds = numbers(routing.token_offsets), rows = numbers(routing.token_row);
+  const at::Tensor experts = numbers(row_experts(routing));
+  const at::Tensor gates = routing.gate.to(at::kCPU, at::kDouble).contiguous();
+  const auto* const bound = bounds.const_data_ptr<int64_t>();
+  const int64_t tokens = routing.tokens() / images;
+  std::vector<ImageRouting> all;
+  for (int64_t t = 0; t < routing.tokens(); ++t) {
+    if (t % tokens == 0) all.push_back({.block = record.block});
+    ImageRouting& image = all.back();
+    image.experts.emplace_back();
+    image.gates.emplace_back();
+    for (int64_t i = bound[t]; i < bound[t + 1]; ++i) {
+      const int64_t row = rows.const_data_ptr<int64_t>()[i];
+      const int64_t slot = experts.const_data_ptr<int64_t>()[row];
+      image.experts.back().push_back(record.kept.at(static_cast<size_t>(slot)));
+      image.gates.back().push_back(gates.const_data_ptr<double>()[row]);
+    }
+  }
+  return all;
+}
+
+/// Returns what a forward pass of images [B, C, H, W] says of each.
+std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& images_BCHW,
+                                           const PredictImagesOptions& options) {
+  const int64_t images = images_BCHW.size(0);
+  const ModelOutput output = model.forward(images_BCHW.to(model.device()));
+  std::vector<ImagePrediction> list(static_cast<size_t>(images));
+  std::vector<std::vector<PredictedClass>> top = top_classes(output.logits.cpu(), images, options);
+  for (size_t i = 0; i < list.size(); ++i) list[i].top = std::move(top[i]);
+  for (const RoutingRecord& record : output.routings) {
+    if (!options.routing) break;
+    std::vector<ImageRouting> layer = routings_of(record, images);
+    for (size_t i = 0; i < list.size(); ++i) list[i].routing.push_back(std::move(layer[i]));
+  }
+  return list;
+}
+
+void check_predicts_classes(const Model& model, const InputSpec& spec, const std::string& loss) {
+  if (!spec.images) {
+    fail_usage(
+        "the network's inputs are no images: give --input FILE.safetensors, with a float32 tensor "
+        "'images' of shape [batch, {}], and --output",
+        fmt::join(model.input_shape(), ", "));
+  }
+  if (model.classes() == 0) {
+    fail_usage("the network has no head, so there are no classes: give --input and --output");
+  }
+  if (classification_losses().find(loss) == nullptr) {
+    fail_usage("the network was trained by '{}', not to tell classes: give --input and --output",
+               loss);
+  }
+}
+
+std::string class_name(int64_t index, const std::vector<std::string>& classes) {
+  const auto at = static_cast<size_t>(index);
+  return at < classes.size() ? classes[at] : fmt::to_string(index);
+}
+
+/// Returns a number of six significant digits, since float32 has no more.
+double rounded(double value) {
+  return std::stod(fmt::format("{:.6g}", value));
+}
+
+}  // namespace
+
+void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
+                    const PredictImagesOptions& given,
+                    const std::function<bool(const ImagePrediction&)>& take) {
+  PredictImagesOptions options = given;
+  if (options.loss.empty()) options.loss = model.members() > 1 ? "ensemble_softmax" : "softmax";
+  check_predicts_classes(model, spec, options.loss);
+  const std::shared_ptr<const Dataset> data = inputs_of(spec, files);
+  const c10::InferenceMode inference;
+  model.eval();
+  const bool alone = !batch_dependence(model).empty();
+  const auto total = static_cast<int64_t>(files.size());
+  for (int64_t first = 0; first < total; first += options.batch_size) {
+    const int64_t count = std::min(options.batch_size, total - first);
+    const FileBatch batch = read_batch(*data, first, count);
+    std::vector<at::Tensor> sound;
+    for (const at::Tensor& input : batch.inputs) {
+      if (input.defined()) sound.push_back(input.unsqueeze(0));
+    }
+    if (!alone && !sound.empty()) sound = {at::cat(sound)};
+    std::vector<ImagePrediction> predicted;
+    for (const at::Tensor& images_BCHW : sound) {
+      for (auto& one : predict_batch(model, images_BCHW, options)) {
+        predicted.push_back(std::move(one));
+      }
+    }
+    auto next = predicted.begin();
+    for (size_t i = 0; i < batch.inputs.size(); ++i) {
+      ImagePrediction prediction;
+      if (batch.inputs[i].defined()) prediction = std::move(*next++);
+      prediction.file = files[static_cast<size_t>(first) + i];
+      prediction.problem = batch.problems[i];
+      if (!take(prediction)) return;
+    }
+  }
+}
+
+Json to_json(const ImagePrediction& prediction, const std::vector<std::string>& classes) {
+  Json json = {{"file", prediction.file.string()}};
+  if (!prediction.problem.empty()) {
+    json["error"] = prediction.problem;
+    return json;
+  }
+  json["top"] = Json::array();
+  for (const PredictedClass& found : prediction.top) {
+    json["top"].push_back({{"class", class_name(found.index, classes)},
+                           {"index", found.index},
+                           {"probability", rounded(found.probability)}});
+  }
+  for (const ImageRouting& layer : prediction.routing) {
+    auto gates = Json::array();
+    for (const std::vector<double>& of_token : layer.gates) {
+      gates.push_back(Json::array());
+      for (const double gate : of_token) gates.back().push_back(rounded(gate));
+    }
+    json["routing"].push_back(
+        {{"layer", layer.block}, {"experts", layer.experts}, {"gates", gates}});
+  }
+  return json;
+}
+
+std::string to_csv(const ImagePrediction& prediction, const std::vector<std::string>& classes) {
+  std::string lines;
+  for (size_t i = 0; i < prediction.top.size(); ++i) {
+    const PredictedClass& found = prediction.top[i];
+    lines += csv_line({escaped(prediction.file.string()), fmt::to_string(i + 1),
+                       escaped(class_name(found.index, classes)),
+                       fmt::format("{:.6g}", found.probability)});
+  }
+  return lines;
+}
+
+std::string to_text(const ImagePrediction& prediction, const std::vector<std::string>& classes) {
+  std::string line = one_line(prediction.file.string(), prediction.file.string().size()) + ":";
+  for (const PredictedClass& found : prediction.top) {
+    line += fmt::format("{} {} {:.2f} %", &found == &prediction.top.front() ? "" : ",",
+                        escaped(class_name(found.index, classes)), 100.0 * found.probability);
+  }
+  return line + "\n";
 }
 
 }  // namespace moesaic

@@ -4,46 +4,76 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <memory>
-#include <span>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
 #include <system_error>
+#include <unordered_set>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
-#include "tar_entry.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{1} << 16;
-
-struct CloseArchive {
-  void operator()(archive* open) const { archive_read_free(open); }
+template <auto Free>
+struct FreeArchive {
+  void operator()(archive* open) const { Free(open); }
 };
-using OpenArchive = std::unique_ptr<archive, CloseArchive>;
+using ArchiveReader = std::unique_ptr<archive, FreeArchive<archive_read_free>>;
 
-std::string reason_of(const OpenArchive& open) {
-  const char* text = archive_error_string(open.get());
-  std::string reason = text != nullptr ? text : "damaged";
-  std::replace(reason.begin(), reason.end(), '\n', ' ');
-  return reason;
+std::string last_reason(archive* open) {
+  const char* text = archive_error_string(open);
+  constexpr size_t kLongest = 400;  // It may name a path.
+  return one_line(text != nullptr ? text : "damaged", kLongest);
 }
 
-OpenArchive open_archive(const fs::path& path) {
-  OpenArchive open(archive_read_new());
+/// Returns the name of an entry; empty without one.
+std::string entry_name(archive_entry* entry) {
+  const char* text = archive_entry_pathname(entry);
+  if (text == nullptr) text = archive_entry_pathname_utf8(entry);
+  return text != nullptr ? text : "";
+}
+
+/// Returns why an entry of this name is not safe to take, e.g. "is a link"; "" for files and
+/// folders below the archive's root.
+std::string entry_refusal(archive_entry* entry, const std::string& name) {
+  if (name.empty()) return "has no name";
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::ranges::any_of(name, control)) return "has control characters in its name";
+  const fs::path place(name);
+  if (place.is_absolute()) return "has an absolute path";
+  if (std::ranges::any_of(place, [](const auto& part) { return part == ".."; })) {
+    return "leads out of the folder";
+  }
+  if (archive_entry_hardlink(entry) != nullptr || archive_entry_symlink(entry) != nullptr) {
+    return "is a link";
+  }
+  const auto type = archive_entry_filetype(entry);
+  return type == AE_IFREG || type == AE_IFDIR ? "" : "is neither a file nor a folder";
+}
+
+constexpr size_t kBlockBytes = size_t{1} << 16;
+
+ArchiveReader open_archive(const fs::path& path) {
+  ArchiveReader open(archive_read_new());
   if (open == nullptr) fail("{}: cannot unpack: out of memory", path.string());
   archive_read_support_filter_gzip(open.get());
   archive_read_support_filter_bzip2(open.get());
   archive_read_support_filter_xz(open.get());
   archive_read_support_format_tar(open.get());
   if (archive_read_open_filename(open.get(), path.c_str(), kBlockBytes) != ARCHIVE_OK) {
-    fail("{}: not an archive that can be unpacked: {}", path.string(), reason_of(open));
+    fail("{}: not an archive that can be unpacked: {}", path.string(), last_reason(open.get()));
   }
   return open;
 }
@@ -85,7 +115,8 @@ class Unpacking {
   bool next(archive_entry** entry) {
     const int result = archive_read_next_header(open_.get(), entry);
     if (result == ARCHIVE_EOF) return false;
-    if (result != ARCHIVE_OK) fail("{}: cannot be unpacked: {}", path_.string(), reason_of(open_));
+    if (result != ARCHIVE_OK)
+      fail("{}: cannot be unpacked: {}", path_.string(), last_reason(open_.get()));
     return true;
   }
 
@@ -105,7 +136,7 @@ class Unpacking {
       if (count == 0) return;
       if (count < 0) {
         fail("{}: entry {} cannot be unpacked: {}", path_.string(), printable(place.string()),
-             reason_of(open_));
+             last_reason(open_.get()));
       }
       written_ += count;
       if (written_ > limits_.bytes) {
@@ -117,9 +148,120 @@ class Unpacking {
 
   const fs::path path_, folder_;
   const UnpackLimits limits_;
-  OpenArchive open_;
+  ArchiveReader open_;
   int64_t written_ = 0;
   std::vector<std::string> names_;
+};
+
+/// Few bytes around each header: contents are skipped.
+constexpr size_t kHeaderBlockBytes = 10240;
+constexpr size_t kMaxEntryNameBytes = 4096;
+
+/// Throws IoError where the last call failed for want of the file and not by what is in it.
+void check_was_read(archive* open, const fs::path& path) {
+  const int error = archive_errno(open);
+  // libarchive marks what is wrong with a file by these, and by a negative number.
+  if (error > 0 && error != EILSEQ && error != EINVAL) fail_errno(path, "cannot be read", error);
+}
+
+/// Returns the program that compressed a file that begins with these bytes, or "".
+std::string compressor_of(std::string_view head) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 4> kHeads = {{
+      {"\x1f\x8b", "gzip"},
+      {"BZh", "bzip2"},
+      {"\xfd\x37zXZ", "xz"},
+      {"\x28\xb5\x2f\xfd", "zstd"},
+  }};
+  for (const auto& [begin, name] : kHeads) {
+    if (head.starts_with(begin)) return name;
+  }
+  return "";
+}
+
+void refuse_compressed(const fs::path& path) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  std::array<char, 8> head{};
+  const ssize_t count = ::pread(fd.get(), head.data(), head.size(), 0);
+  if (count < 0) fail_errno(path, "cannot be read");
+  const std::string by = compressor_of({head.data(), static_cast<size_t>(count)});
+  if (!by.empty()) {
+    fail("{}: compressed by {}: members are read where they lie, so unpack it to a plain .tar",
+         path.string(), by);
+  }
+}
+
+/// Lists the members of one archive.
+class TarIndexing {
+ public:
+  explicit TarIndexing(const fs::path& path) : path_(path), open_(archive_read_new()) {
+    if (open_ == nullptr) fail("{}: cannot be read: out of memory", path.string());
+    std::error_code error;
+    const uintmax_t bytes = fs::file_size(path, error);
+    if (error) fail_errno(path, "cannot be read", error.value());
+    bytes_ = static_cast<int64_t>(bytes);
+    archive_read_support_format_tar(open_.get());
+    if (archive_read_open_filename(open_.get(), path.c_str(), kHeaderBlockBytes) != ARCHIVE_OK) {
+      check_was_read(open_.get(), path);
+      cut(fmt::format("not a tar archive: {}", last_reason(open_.get())));
+      bytes_ = 0;
+    }
+  }
+
+  TarIndex run() && {
+    archive_entry* entry = nullptr;
+    while (bytes_ > 0 && next(&entry) && take(entry)) {
+    }
+    return std::move(index_);
+  }
+
+ private:
+  bool next(archive_entry** entry) {
+    const int result = archive_read_next_header(open_.get(), entry);
+    if (result == ARCHIVE_EOF) return false;
+    if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
+    check_was_read(open_.get(), path_);
+    cut(fmt::format("damaged after {}: {}",
+                    count_text(static_cast<int64_t>(index_.members.size()), "file"),
+                    last_reason(open_.get())));
+    return false;
+  }
+
+  /// Takes or leaves out an entry; returns whether there may be another one.
+  bool take(archive_entry* entry) {
+    const std::string name = entry_name(entry);
+    const int64_t offset = archive_filter_bytes(open_.get(), 0);
+    const bool file = archive_entry_filetype(entry) == AE_IFREG;
+    const int64_t size = file && archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
+    if (size < 0 || offset < 0 || offset > bytes_ || size > bytes_ - offset) {
+      cut(fmt::format("ends within entry {}, of {} bytes", printable(name), size), name);
+      return false;
+    }
+    std::string why = entry_refusal(entry, name);
+    if (why.empty() && name.size() > kMaxEntryNameBytes) why = "has too long a name";
+    if (why.empty() && archive_entry_sparse_count(entry) > 0) why = "is sparse";
+    const std::string normal = fs::path(name).lexically_normal().string();
+    if (why.empty() && file && !names_.insert(normal).second) why = "is there twice";
+    if (!why.empty()) {
+      note(name, fmt::format("entry {} {}", printable(name), why));
+    } else if (file) {
+      index_.members.push_back({normal, offset, size});
+    }
+    return true;
+  }
+
+  void note(std::string member, std::string text) {
+    index_.problems.push_back({std::move(member), std::move(text)});
+  }
+  void cut(std::string text, std::string member = "") {
+    note(std::move(member), std::move(text));
+    index_.cut = true;
+  }
+
+  const fs::path& path_;
+  ArchiveReader open_;
+  int64_t bytes_ = 0;
+  TarIndex index_;
+  std::unordered_set<std::string> names_;
 };
 
 }  // namespace
@@ -127,6 +269,54 @@ class Unpacking {
 std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path& folder,
                                         const UnpackLimits& limits) {
   return Unpacking(archive, folder, limits).run();
+}
+
+TarIndex index_tar(const fs::path& path) {
+  refuse_compressed(path);
+  return TarIndexing(path).run();
+}
+
+struct TarWriter::State {
+  fs::path path;
+  UniqueFd fd;
+  std::unique_ptr<archive, FreeArchive<archive_write_free>> open;
+  std::unique_ptr<archive_entry, decltype(&archive_entry_free)> entry{archive_entry_new(),
+                                                                      &archive_entry_free};
+
+  void check(la_ssize_t result) const {
+    if (result >= ARCHIVE_OK || result == ARCHIVE_WARN) return;
+    const int error = archive_errno(open.get());
+    fail("{}: cannot be written: {}", without_staging(path).string(),
+         error > 0 ? std::strerror(error) : last_reason(open.get()));
+  }
+};
+
+TarWriter::TarWriter(const fs::path& path) : state_(std::make_unique<State>()) {
+  state_->path = path;
+  state_->fd = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
+  state_->open.reset(archive_write_new());
+  if (state_->open == nullptr || state_->entry == nullptr) fail("{}: out of memory", path.string());
+  archive* const open = state_->open.get();
+  state_->check(archive_write_set_format_pax_restricted(open));
+  state_->check(archive_write_open_fd(open, state_->fd.get()));
+}
+
+TarWriter::~TarWriter() = default;
+
+void TarWriter::add(const std::string& name, std::span<const std::byte> bytes) {
+  archive_entry* const entry = archive_entry_clear(state_->entry.get());
+  archive_entry_set_pathname(entry, name.c_str());
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_perm(entry, 0644);
+  archive_entry_set_mtime(entry, 0, 0);
+  archive_entry_set_size(entry, static_cast<int64_t>(bytes.size()));
+  state_->check(archive_write_header(state_->open.get(), entry));
+  state_->check(archive_write_data(state_->open.get(), bytes.data(), bytes.size()));
+}
+
+void TarWriter::close() {
+  state_->check(archive_write_close(state_->open.get()));
+  sync_fd(state_->fd.get(), state_->path);
 }
 
 }  // namespace moesaic

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exif.h"
-
 #include <zlib.h>
 
 #include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
+
+#include "decoders.h"
 
 namespace moesaic {
 namespace {

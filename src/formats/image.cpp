@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/image.h"
 
+#include <png.h>
+#include <turbojpeg.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,22 +11,16 @@
 #include <cstring>
 #include <string_view>
 #include <system_error>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
-#include "exif.h"
-#include "jpeg.h"
+#include "decoders.h"
 #include "moesaic/base/error.h"
-#include "png.h"
-#include "webp.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
 
-using AnyDecoder = std::variant<jpeg::Decoder, png::Decoder, webp::Decoder>;
-
-AnyDecoder open(std::span<const uint8_t> file) {
+std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> file) {
   if (file.empty()) fail("the file is empty");
   const auto begins = [&](std::string_view head) {
     return file.size() >= head.size() && std::memcmp(file.data(), head.data(), head.size()) == 0;
@@ -38,10 +35,10 @@ AnyDecoder open(std::span<const uint8_t> file) {
   for (const auto& [head, name] : kOthers) {
     if (begins(head)) fail("{}, only JPEG, PNG and WebP are read", name);
   }
-  if (begins("\x89PNG")) return png::Decoder(file);
-  if (begins("\xff\xd8")) return jpeg::Decoder(file);
+  if (begins("\x89PNG")) return png::open(file);
+  if (begins("\xff\xd8")) return jpeg::open(file);
   if (begins("RIFF") && file.size() >= 12 && std::memcmp(file.data() + 8, "WEBP", 4) == 0) {
-    return webp::Decoder(file);
+    return webp::open(file);
   }
   fail("neither a JPEG nor a PNG nor a WebP");
 }
@@ -71,25 +68,31 @@ std::vector<uint8_t> turned(int orientation, int64_t h, int64_t w,
   return out;
 }
 
-}  // namespace
+constexpr int64_t kMaxSide = 65500;
 
-struct ImageDecoder::State {
-  AnyDecoder decoder;
-  int orientation = 1;
-  int64_t height = 0, width = 0;  ///< As stored.
-
-  bool divides(int64_t d) const { return height % d == 0 && width % d == 0; }
-
-  /// Returns the greatest reduction up to `max`; that of a turned image leaves no partial pixels,
-  /// which would move to its first rows.
-  int64_t reduction(int64_t max) const {
-    if (!std::holds_alternative<jpeg::Decoder>(decoder)) return 1;
-    for (const int64_t d : {8, 4, 2}) {
-      if (d <= max && (orientation == 1 || divides(d))) return d;
-    }
-    return 1;
+void check_pixels(const PixelView& image) {
+  const auto within = [](int64_t side) { return side >= 1 && side <= kMaxSide; };
+  if (image.channels != 1 && image.channels != 3) {
+    fail("image files have 1 or 3 channels, not {}", image.channels);
   }
+  if (!within(image.height) || !within(image.width)) {
+    fail("an image file has 1 to {} pixels a side, not {} x {}", kMaxSide, image.height,
+         image.width);
+  }
+  if (std::cmp_not_equal(image.pixels.size(), image.height * image.width * image.channels)) {
+    fail("{} bytes are not {} x {} pixels", image.pixels.size(), image.height, image.width);
+  }
+}
+
+/// Memory that libjpeg-turbo allocated.
+struct FreeJpeg {
+  void operator()(unsigned char* bytes) const { tjFree(bytes); }
 };
+struct DestroyCompressor {
+  void operator()(void* handle) const { tjDestroy(handle); }
+};
+
+}  // namespace
 
 int64_t max_image_pixels() {
   const char* const set = std::getenv("MOESAIC_MAX_PIXELS");
@@ -102,21 +105,14 @@ int64_t max_image_pixels() {
              text);
 }
 
-ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright)
-    : state_(new State{.decoder = open(file)}) {
-  if (upright) state_->orientation = exif_orientation(file);
-  std::visit(
-      [this](const auto& decoder) {
-        state_->height = decoder.height();
-        state_->width = decoder.width();
-      },
-      state_->decoder);
-  const int64_t max = max_image_pixels();
-  if (state_->height > max / state_->width) {
+ImageDecoder::ImageDecoder(std::span<const uint8_t> file, bool upright) : decoder_(open(file)) {
+  if (upright) orientation_ = exif_orientation(file);
+  const int64_t max = max_image_pixels(), h = decoder_->height, w = decoder_->width;
+  if (h > max / w) {
     fail(
         "{} x {} pixels are more than the {} that an image may have; set MOESAIC_MAX_PIXELS to {} "
         "to read it",
-        state_->height, state_->width, max, state_->height * state_->width);
+        h, w, max, h * w);
   }
 }
 
@@ -125,31 +121,25 @@ ImageDecoder::ImageDecoder(ImageDecoder&&) noexcept = default;
 ImageDecoder& ImageDecoder::operator=(ImageDecoder&&) noexcept = default;
 
 int64_t ImageDecoder::height() const {
-  return swaps(state_->orientation) ? state_->width : state_->height;
+  return swaps(orientation_) ? decoder_->width : decoder_->height;
 }
+
 int64_t ImageDecoder::width() const {
-  return swaps(state_->orientation) ? state_->height : state_->width;
+  return swaps(orientation_) ? decoder_->height : decoder_->width;
 }
+
 const std::string& ImageDecoder::warning() const {
-  return std::visit([](const auto& decoder) -> const std::string& { return decoder.warning(); },
-                    state_->decoder);
+  return decoder_->warning;
 }
 
 int64_t ImageDecoder::decode(int64_t max_reduction, std::vector<uint8_t>& rgb) {
-  const int64_t d = state_->reduction(max_reduction);
-  std::visit(
-      [&](auto& decoder) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(decoder)>, jpeg::Decoder>) {
-          decoder.decode(d, rgb);
-        } else {
-          decoder.decode(rgb);
-        }
-      },
-      state_->decoder);
-  if (state_->orientation != 1) {
-    rgb =
-        turned(state_->orientation, (state_->height + d - 1) / d, (state_->width + d - 1) / d, rgb);
-  }
+  const int64_t h = decoder_->height, w = decoder_->width;
+  int64_t d = decoder_->reduces ? 8 : 1;
+  // That of a turned image leaves no partial pixels, which would move to its first rows.
+  const auto fits = [&] { return orientation_ == 1 || (h % d == 0 && w % d == 0); };
+  while (d > 1 && (d > max_reduction || !fits())) d /= 2;
+  decoder_->decode(d, rgb);
+  if (orientation_ != 1) rgb = turned(orientation_, (h + d - 1) / d, (w + d - 1) / d, rgb);
   return d;
 }
 
@@ -158,6 +148,39 @@ RgbImage decode_image(std::span<const uint8_t> file, bool upright) {
   RgbImage image{decoder.height(), decoder.width(), {}};
   decoder.decode(1, image.pixels);
   return image;
+}
+
+std::string encode_jpeg(const PixelView& image, int quality) {
+  check_pixels(image);
+  const std::unique_ptr<void, DestroyCompressor> handle(tjInitCompress());
+  if (handle == nullptr) fail("out of memory");
+  const bool grey = image.channels == 1;
+  unsigned char* raw = nullptr;
+  unsigned long size = 0;
+  const int result =
+      tjCompress2(handle.get(), image.pixels.data(), static_cast<int>(image.width), 0,
+                  static_cast<int>(image.height), grey ? TJPF_GRAY : TJPF_RGB, &raw, &size,
+                  grey ? TJSAMP_GRAY : TJSAMP_420, quality, TJFLAG_ACCURATEDCT);
+  const std::unique_ptr<unsigned char, FreeJpeg> bytes(raw);
+  if (result != 0) fail("cannot be encoded: {}", one_line(tjGetErrorStr2(handle.get())));
+  return {bytes.get(), bytes.get() + size};
+}
+
+std::string encode_png(const PixelView& image) {
+  check_pixels(image);
+  png_image header = {};
+  header.version = PNG_IMAGE_VERSION;
+  header.width = static_cast<png_uint_32>(image.width);
+  header.height = static_cast<png_uint_32>(image.height);
+  header.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(header), '\0');
+  png_alloc_size_t size = bytes.size();
+  if (png_image_write_to_memory(&header, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==
+      0) {
+    fail("cannot be encoded: {}", one_line(header.message));
+  }
+  bytes.resize(size);
+  return bytes;
 }
 
 }  // namespace moesaic

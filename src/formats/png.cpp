@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "png.h"
-
 #include <png.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "decoders.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic::png {
@@ -14,16 +13,8 @@ namespace {
 /// Max number of bytes that deflate makes of one byte, and a little more.
 constexpr uint64_t kMaxExpansion = 1040;
 
-}  // namespace
-
-struct Decoder::State {
-  std::span<const uint8_t> bytes;
-  png_structp reader = nullptr;
-  png_infop info = nullptr;
-  std::string error, warning;
-  std::vector<png_bytep> rows;
-
-  explicit State(std::span<const uint8_t> file) : bytes(file) {
+struct Decoder final : FormatDecoder {
+  explicit Decoder(std::span<const uint8_t> file) : bytes(file) {
     reader = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     if (reader != nullptr) info = png_create_info_struct(reader);
     if (info == nullptr) {
@@ -31,11 +22,31 @@ struct Decoder::State {
       fail("out of memory");
     }
   }
-  ~State() { png_destroy_read_struct(&reader, &info, nullptr); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  ~Decoder() override { png_destroy_read_struct(&reader, &info, nullptr); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
-  static State& of(png_structp reader) { return *static_cast<State*>(png_get_error_ptr(reader)); }
+  void read_header() {
+    guarded("not a PNG that can be read", [this] {
+      png_set_read_fn(reader, &bytes, take);
+      png_set_user_limits(reader, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+      // Colour profiles, texts and the like are skipped, not unpacked.
+      png_set_keep_unknown_chunks(reader, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+      png_read_info(reader, info);
+    });
+    height = png_get_image_height(reader, info);
+    width = png_get_image_width(reader, info);
+  }
+
+  void decode(int64_t, std::vector<uint8_t>& rgb) override {
+    check_length();
+    guarded("damaged PNG", [this] { set_transforms(); });
+    read_rows(rgb);
+  }
+
+  static Decoder& of(png_structp reader) {
+    return *static_cast<Decoder*>(png_get_error_ptr(reader));
+  }
 
   [[noreturn]] static void on_error(png_structp reader, png_const_charp text) {
     of(reader).error = text;
@@ -59,16 +70,6 @@ struct Decoder::State {
     }
     std::replace(error.begin(), error.end(), '\n', ' ');
     fail("{}: {}", what, error);
-  }
-
-  void read_header() {
-    guarded("not a PNG that can be read", [this] {
-      png_set_read_fn(reader, &bytes, take);
-      png_set_user_limits(reader, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-      // Colour profiles, texts and the like are skipped, not unpacked.
-      png_set_keep_unknown_chunks(reader, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
-      png_read_info(reader, info);
-    });
   }
 
   void set_transforms() {
@@ -105,31 +106,20 @@ struct Decoder::State {
       warning = problem.what();
     }
   }
+
+  std::span<const uint8_t> bytes;
+  png_structp reader = nullptr;
+  png_infop info = nullptr;
+  std::string error;
+  std::vector<png_bytep> rows;
 };
 
-Decoder::Decoder(std::span<const uint8_t> bytes) : state_(std::make_unique<State>(bytes)) {
-  state_->read_header();
-}
+}  // namespace
 
-Decoder::~Decoder() = default;
-Decoder::Decoder(Decoder&&) noexcept = default;
-Decoder& Decoder::operator=(Decoder&&) noexcept = default;
-
-int64_t Decoder::height() const {
-  return png_get_image_height(state_->reader, state_->info);
-}
-int64_t Decoder::width() const {
-  return png_get_image_width(state_->reader, state_->info);
-}
-const std::string& Decoder::warning() const {
-  return state_->warning;
-}
-
-void Decoder::decode(std::vector<uint8_t>& rgb) {
-  State& state = *state_;
-  state.check_length();
-  state.guarded("damaged PNG", [&state] { state.set_transforms(); });
-  state.read_rows(rgb);
+std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
+  auto decoder = std::make_unique<Decoder>(bytes);
+  decoder->read_header();
+  return decoder;
 }
 
 }  // namespace moesaic::png

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "webp.h"
-
 #include <webp/decode.h>
 
+#include "decoders.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic::webp {
@@ -22,29 +21,39 @@ const char* reason(VP8StatusCode status) {
   }
 }
 
+class Decoder final : public FormatDecoder {
+ public:
+  explicit Decoder(std::span<const uint8_t> bytes) : bytes_(bytes) {
+    WebPBitstreamFeatures found;
+    const VP8StatusCode status = WebPGetFeatures(bytes.data(), bytes.size(), &found);
+    if (status != VP8_STATUS_OK) fail("not a WebP that can be read: {}", reason(status));
+    if (found.has_animation != 0) fail("an animated WebP, only still images are read");
+    if (found.height < 1 || found.width < 1) fail("not a WebP that can be read: no image in it");
+    height = found.height;
+    width = found.width;
+  }
+
+  void decode(int64_t, std::vector<uint8_t>& rgb) override {
+    WebPDecoderConfig config;
+    if (WebPInitDecoderConfig(&config) == 0) fail("another version of libwebp is installed");
+    const size_t row = size_t{3} * static_cast<size_t>(width);
+    rgb.resize(row * static_cast<size_t>(height));
+    config.output.colorspace = MODE_RGB;
+    config.output.is_external_memory = 1;
+    config.output.u.RGBA = {rgb.data(), static_cast<int>(row), rgb.size()};
+    const VP8StatusCode status = WebPDecode(bytes_.data(), bytes_.size(), &config);
+    WebPFreeDecBuffer(&config.output);
+    if (status != VP8_STATUS_OK) fail("damaged WebP: {}", reason(status));
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+};
+
 }  // namespace
 
-Decoder::Decoder(std::span<const uint8_t> bytes) : bytes_(bytes) {
-  WebPBitstreamFeatures found;
-  const VP8StatusCode status = WebPGetFeatures(bytes.data(), bytes.size(), &found);
-  if (status != VP8_STATUS_OK) fail("not a WebP that can be read: {}", reason(status));
-  if (found.has_animation != 0) fail("an animated WebP, only still images are read");
-  if (found.height < 1 || found.width < 1) fail("not a WebP that can be read: no image in it");
-  height_ = found.height;
-  width_ = found.width;
-}
-
-void Decoder::decode(std::vector<uint8_t>& rgb) {
-  WebPDecoderConfig config;
-  if (WebPInitDecoderConfig(&config) == 0) fail("another version of libwebp is installed");
-  const size_t row = size_t{3} * static_cast<size_t>(width_);
-  rgb.resize(row * static_cast<size_t>(height_));
-  config.output.colorspace = MODE_RGB;
-  config.output.is_external_memory = 1;
-  config.output.u.RGBA = {rgb.data(), static_cast<int>(row), rgb.size()};
-  const VP8StatusCode status = WebPDecode(bytes_.data(), bytes_.size(), &config);
-  WebPFreeDecBuffer(&config.output);
-  if (status != VP8_STATUS_OK) fail("damaged WebP: {}", reason(status));
+std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes) {
+  return std::make_unique<Decoder>(bytes);
 }
 
 }  // namespace moesaic::webp

@@ -152,58 +152,26 @@ Library register_fallback() {
   return fallback;
 }
 
-/// A registration that exists while it is used (reference-counted).
-class Registration {
- public:
-  explicit Registration(Library (*make)()) : make_(make) {}
-
-  void begin() {
-    const std::lock_guard lock(mutex_);
-    if (users_ == 0) library_ = make_();
-    ++users_;
-  }
-  void end() {
-    const std::lock_guard lock(mutex_);
-    if (--users_ == 0) library_.reset();
-  }
-
- private:
-  std::mutex mutex_;
-  Library (*make_)();
-  Library library_;
-  int64_t users_ = 0;
-};
-
-Registration& shapes() {
-  static Registration registration(register_shapes);
-  return registration;
-}
-
-Registration& fallback() {
-  static Registration registration(register_fallback);
-  return registration;
+/// Returns a share of a registration that exists, for all threads, while one of its shares does.
+template <Library (*make)()>
+std::shared_ptr<void> share_of() {
+  static std::mutex mutex;
+  static Library library;
+  static int64_t users = 0;
+  const std::lock_guard lock(mutex);
+  if (users == 0) library = make();
+  ++users;
+  return {&users, [](void*) {
+            const std::lock_guard lock(mutex);
+            if (--users == 0) library.reset();
+          }};
 }
 
 }  // namespace
 
-MetaKernels::MetaKernels() {
-  shapes().begin();
-}
+MetaKernels::MetaKernels() : registered_(share_of<register_shapes>()) {}
 
-MetaKernels::~MetaKernels() {
-  shapes().end();
-}
-
-OnMetaDevice::Fallback::Fallback() {
-  fallback().begin();
-}
-
-OnMetaDevice::Fallback::~Fallback() {
-  fallback().end();
-}
-
-OnMetaDevice::OnMetaDevice() : guard_(c10::DispatchKey::DeferredInit) {}
-
-OnMetaDevice::~OnMetaDevice() = default;
+OnMetaDevice::OnMetaDevice()
+    : fallback_(share_of<register_fallback>()), guard_(c10::DispatchKey::DeferredInit) {}
 
 }  // namespace moesaic

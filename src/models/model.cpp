@@ -4,6 +4,8 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "moesaic/base/error.h"
 #include "moesaic/models/meta_device.h"
 
@@ -61,6 +63,18 @@ void check_input_shape(const Model& model, const std::string& name, const char* 
   if (fits) return;
   fail("{}: {} must be [B, {}, {}, {}], found {}", name, what, shape[0], shape[1], shape[2],
        c10::str(inputs_BCHW.sizes()));
+}
+
+nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Model& model) {
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  if (blocks.empty()) return config;
+  std::string path = "/" + model.setting_paths().kept_experts;
+  std::replace(path.begin(), path.end(), '.', '/');
+  const nlohmann::ordered_json::json_pointer kept(path);
+  config.at(kept) = nn::kept_experts(blocks[0].layer->options().rule);
+  nlohmann::ordered_json& router = config.at(kept.parent_pointer());
+  if (router.contains("stand_ins")) router["stand_ins"] = blocks[0].layer->stand_in.defined();
+  return config;
 }
 
 void give_head(Model& model, int64_t classes) {

@@ -180,65 +180,19 @@ ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
   return {fmt::format("{} must be ascending experts below {}, at least one", key, experts)};
 }
 
+ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
+                                   const std::string& key) {
+  if (kept.empty()) return {};
+  ConfigProblem problem = kept_problem(kept, experts, key);
+  problem.blamed = {key};
+  return problem;
+}
+
 ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
                                 const std::string& router, const std::string& key) {
   if (!stand_ins || routing.pruned == "zero") return {};
   return {fmt::format("{} needs {}pruned to be 'zero', found '{}'", key, router, routing.pruned),
           {key, router + "pruned"}};
-}
-
-ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t experts) {
-  if (config == nullptr) {
-    if (experts == 1) return {};
-    return {fmt::format("{} experts need a router; without one 'experts' is 1", experts),
-            {"experts", "router"}};
-  }
-  const bool pruned = !config->kept_experts.empty();
-  const RouterPlace place{
-      .experts = experts, .group_size = config->group_size, .is_pruned = pruned};
-  for (const auto check : {routing_problem, capacity_problem}) {
-    ConfigProblem problem = check(*config, config->dispatcher, place);
-    if (!problem.empty()) return problem;
-  }
-  const bool whole = config->gate == "softmax_all" || config->gate == "logit";
-  if (!config->gate_noise && !(config->tokens_choose() && whole)) {
-    return {fmt::format("router.gate_noise false is for the router {} with the gate 'softmax_all' "
-                        "or 'logit'",
-                        kTokensChoose),
-            {"router.gate_noise", "router.gate", "router.name"}};
-  }
-  if (!config->gate_noise && config->noise_in_evaluation) {
-    return {"router.gate_noise false is about training; set router.noise_in_evaluation to false",
-            {"router.noise_in_evaluation", "router.gate_noise"}};
-  }
-  if (!pruned) return {};
-  ConfigProblem stand_ins =
-      stand_ins_problem(config->stand_ins, *config, place.router, place.router + "stand_ins");
-  if (!stand_ins.empty()) return stand_ins;
-  const std::string key = place.router + "kept_experts";
-  ConfigProblem problem = kept_problem(config->kept_experts, experts, key);
-  problem.blamed = {key};
-  return problem;
-}
-
-nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
-                                 int64_t experts) {
-  nn::RouterOptions options;
-  options.width = width;
-  options.experts = experts;
-  options.rule = routing_rule(config, config.dispatcher, config.group_size);
-  const bool pruned = present_experts(&config, experts) < experts;
-  if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
-  options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
-  if (config.noise_in_evaluation) options.evaluation_seed = 0;
-  options.evaluation_capacity_factor = config.dispatcher.evaluation_capacity_factor;
-  options.gate_noise = config.gate_noise;
-  return options;
-}
-
-int64_t present_experts(const ImageTokenRouterConfig* config, int64_t experts) {
-  const bool pruned = config != nullptr && !config->kept_experts.empty();
-  return pruned ? static_cast<int64_t>(config->kept_experts.size()) : experts;
 }
 
 }  // namespace moesaic

@@ -1,12 +1,148 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/encoder_block.h"
 
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/dropout.h"
-#include "moesaic/nn/layer_norm.h"
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "moesaic/base/error.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/shares_batch.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
+
+torch::nn::LayerNorm make_layer_norm(int64_t width) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(kLayerNormEpsilon));
+}
+
+torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& generator,
+                              int64_t parts) {
+  torch::nn::Linear linear(in, out);
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& part : linear->weight.chunk(parts)) xavier_uniform(part, generator);
+  linear->bias.zero_();
+  return linear;
+}
+
+MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout)
+    : dropout_(dropout) {
+  fc1 = register_module("fc1", make_linear(width, hidden, generator));
+  fc2 = register_module("fc2", make_linear(hidden, width, generator));
+  for (const auto& layer : {fc1, fc2}) mlp_bias_normal(layer->bias, generator);
+}
+
+at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
+  const bool drops = is_training() && random.defined() && dropout_ > 0.0;
+  const auto dropped = [&](const at::Tensor& y) {
+    return drops ? dropout(y, dropout_, random, share()) : y;
+  };
+  // Linear's forward() would add the bias in a pass of its own.
+  const at::Tensor hidden = at::gelu(at::linear(x, fc1->weight, fc1->bias), "tanh");
+  return dropped(at::linear(dropped(hidden), fc2->weight, fc2->bias));
+}
+
+namespace {
+
+/// Whether LibTorch's gradient of attention takes longer than that in float32 with its casts: in
+/// two bytes it is up to five times slower on a CPU.
+bool is_slow_in_training(const at::Tensor& query) {
+  return query.is_cpu() && query.element_size() == 2 && query.requires_grad();
+}
+
+/// Returns softmax(query key^T / sqrt(c)) value. On the meta device LibTorch would make the weights
+/// of all pairs of tokens, which it does nowhere else.
+at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
+                     const at::Tensor& value_BHTc) {
+  if (is_slow_in_training(query_BHQc)) {
+    const NoAutocast beneath;
+    return at::scaled_dot_product_attention(query_BHQc.to(at::kFloat), key_BHTc.to(at::kFloat),
+                                            value_BHTc.to(at::kFloat))
+        .to(query_BHQc.scalar_type());
+  }
+  if (!query_BHQc.is_meta()) {
+    return at::scaled_dot_product_attention(query_BHQc, key_BHTc, value_BHTc);
+  }
+  return std::get<0>(
+      at::_scaled_dot_product_flash_attention_for_cpu(query_BHQc, key_BHTc, value_BHTc));
+}
+
+}  // namespace
+
+HeadNormImpl::HeadNormImpl(int64_t head_width) {
+  weight = register_parameter("weight", torch::ones({head_width}));
+}
+
+at::Tensor HeadNormImpl::forward(const at::Tensor& x) const {
+  return at::layer_norm(x, {weight.size(0)}, weight, {}, kLayerNormEpsilon);
+}
+
+AttentionImpl::AttentionImpl(AttentionOptions options, at::Generator generator)
+    : options_(options) {
+  const int64_t width = options.width;
+  qkv = register_module("qkv", make_linear(width, 3 * width, generator, /*parts=*/3));
+  out = register_module("out", make_linear(width, width, generator));
+  if (!options.qk_norm) return;
+  query_norm = register_module("query_norm", HeadNorm(width / options.heads));
+  key_norm = register_module("key_norm", HeadNorm(width / options.heads));
+}
+
+at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
+                              const at::Tensor& value_BHTc, const at::Generator& random) {
+  if (options_.qk_norm) {
+    query_BHQc = query_norm->forward(query_BHQc);
+    key_BHTc = key_norm->forward(key_BHTc);
+  }
+  at::Tensor mixed_BHQc;
+  if (is_training() && random.defined() && options_.dropout > 0.0) {
+    const double scale = 1.0 / std::sqrt(static_cast<double>(query_BHQc.size(-1)));
+    const at::Tensor weights = at::matmul(query_BHQc * scale, key_BHTc.transpose(-2, -1));
+    mixed_BHQc =
+        at::matmul(dropout(weights.softmax(-1), options_.dropout, random, share()), value_BHTc);
+  } else {
+    mixed_BHQc = attention(query_BHQc, key_BHTc, value_BHTc);
+  }
+  return at::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
+}
+
+at::Tensor AttentionImpl::heads_of(const at::Tensor& x_BTd) const {
+  return x_BTd.unflatten(2, {options_.heads, -1}).transpose(1, 2);
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {
+  const auto qkv_BTd = at::linear(x_BTd, qkv->weight, qkv->bias).chunk(3, 2);
+  return mix(heads_of(qkv_BTd[0]), heads_of(qkv_BTd[1]), heads_of(qkv_BTd[2]), random);
+}
+
+at::Tensor AttentionImpl::attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
+                                 const at::Generator& random) {
+  const int64_t width = x_BTd.size(2);
+  const at::Tensor query =
+      at::linear(query_BQd, qkv->weight.narrow(0, 0, width), qkv->bias.narrow(0, 0, width));
+  const auto kv_BTd = at::linear(x_BTd, qkv->weight.narrow(0, width, 2 * width),
+                                 qkv->bias.narrow(0, width, 2 * width))
+                          .chunk(2, 2);
+  return mix(heads_of(query), heads_of(kv_BTd[0]), heads_of(kv_BTd[1]), random);
+}
+
+MapHeadImpl::MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator generator) {
+  probe = register_parameter("probe", torch::empty({1, 1, options.width}));
+  xavier_uniform(probe, generator);
+  attention = register_module("attention", Attention(options, generator));
+  norm = register_module("norm", make_layer_norm(options.width));
+  mlp = register_module("mlp", Mlp(options.width, hidden, generator));
+}
+
+at::Tensor MapHeadImpl::forward(const at::Tensor& x_BTd) {
+  // Recording must not see the batch's size, see script::make_traced().
+  const at::Tensor pooled = attention->attend(probe.expand_as(x_BTd.narrow(1, 0, 1)), x_BTd);
+  return (pooled + mlp->forward(norm->forward(pooled))).select(1, 0);
+}
 
 EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator)
     : dropout_(options.dropout) {
@@ -21,14 +157,11 @@ EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator ge
   }
 }
 
-at::Tensor EncoderBlockImpl::mix_tokens(const at::Tensor& x_BTd, const at::Generator& random) {
-  const at::Tensor mixed = attention->forward(norm1->forward(x_BTd), random);
-  return x_BTd + dropout(mixed, is_training() ? dropout_ : 0.0, random, share());
-}
-
 EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
                                                    const at::Generator& random) {
-  const at::Tensor mixed = mix_tokens(x_BTd, random);
+  const at::Tensor attended = attention->forward(norm1->forward(x_BTd), random);
+  const at::Tensor mixed =
+      x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, share());
   const at::Tensor normed = norm2->forward(mixed);
   if (moe.is_empty()) return {mixed + mlp->forward(normed, random), std::nullopt};
   const int64_t members = moe->options().members;
@@ -46,6 +179,157 @@ at::Tensor to_member_order(const at::Tensor& x_BTd, int64_t members) {
 at::Tensor from_member_order(const at::Tensor& x_Td, int64_t members, at::IntArrayRef shape) {
   if (members == 1) return x_Td.view(shape);
   return x_Td.view({-1, shape[1], members, shape[2]}).transpose(1, 2).reshape(shape);
+}
+
+namespace {
+
+using torch::autograd::variable_list;
+using Output = EncoderBlockImpl::Output;
+
+/// The state of autocast at construction, without its cache of cast weights: those cast in a pass
+/// without gradients must not serve a pass with gradients.
+class AutocastState {
+ public:
+  explicit AutocastState(c10::DeviceType device)
+      : device_(device),
+        on_(at::autocast::is_autocast_enabled(device)),
+        cache_(at::autocast::is_autocast_cache_enabled()),
+        type_(at::autocast::get_autocast_dtype(device)) {}
+
+  void restore() const {
+    at::autocast::set_autocast_enabled(device_, on_);
+    at::autocast::set_autocast_dtype(device_, type_);
+    at::autocast::set_autocast_cache_enabled(cache_);
+  }
+  void restore_without_cache() const {
+    restore();
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+
+ private:
+  c10::DeviceType device_;
+  bool on_, cache_;
+  at::ScalarType type_;
+};
+
+/// Returns the device whose autocast serves a tensor; the meta device has none.
+c10::DeviceType autocast_device(const at::Tensor& tensor) {
+  return tensor.is_meta() ? at::kCPU : tensor.device().type();
+}
+
+/// Context of a pass through a block, apart from its input.
+struct Pass {
+  std::shared_ptr<EncoderBlockImpl> block;
+  at::Generator random;  ///< State before the pass; undefined means no draws.
+  AutocastState autocast;
+
+  Output run(const at::Tensor& x_BTd, at::Generator generator) const {
+    const AutocastState outside(autocast_device(x_BTd));
+    autocast.restore_without_cache();
+    Output out = block->forward(x_BTd, generator);
+    outside.restore();
+    return out;
+  }
+};
+
+/// Converts an output to its differentiable tensors, and back.
+variable_list parts_of(const Output& out) {
+  if (!out.moe) return {out.x_BTd};
+  variable_list parts = {out.x_BTd, out.moe->routing.gate, out.moe->logits_TE};
+  const bool noisy = !out.moe->noisy_logits_TE.is_same(out.moe->logits_TE);
+  if (noisy) parts.push_back(out.moe->noisy_logits_TE);
+  return parts;
+}
+Output with_parts(Output out, const variable_list& parts) {
+  out.x_BTd = parts[0];
+  if (!out.moe) return out;
+  out.moe->y_Td.reset();  // The output is part of x and would keep its graph alive.
+  out.moe->routing.gate = parts[1];
+  out.moe->logits_TE = parts[2];
+  out.moe->noisy_logits_TE = parts.back();
+  return out;
+}
+
+class RecomputeBackward : public torch::autograd::Node {
+ public:
+  RecomputeBackward(Pass pass, const at::Tensor& x_BTd)
+      : pass_(std::move(pass)), wants_(x_BTd.requires_grad()), x_BTd_(x_BTd, /*is_output=*/false) {
+    variable_list inputs = pass_.block->parameters();
+    inputs.insert(inputs.begin(), x_BTd);
+    set_next_edges(torch::autograd::collect_next_edges(inputs));
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    if (at::GradMode::is_enabled()) fail("a recomputed block has no second derivative");
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor x_BTd = x_BTd_.unpack().detach().requires_grad_(wants_);
+    variable_list inputs = pass_.block->parameters();
+    inputs.insert(inputs.begin(), x_BTd);
+    const at::Generator random = pass_.random.defined() ? pass_.random.clone() : at::Generator();
+    return gradients(parts_of(pass_.run(x_BTd, random)), grads, inputs);
+  }
+
+  void release_variables() override { x_BTd_.reset_data(); }
+
+ private:
+  /// Returns the gradients, undefined for inputs that require none.
+  static variable_list gradients(const variable_list& parts, const variable_list& grads,
+                                 const variable_list& inputs) {
+    variable_list roots, arriving, wanted;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!grads[i].defined() || !parts[i].requires_grad()) continue;
+      roots.push_back(parts[i]);
+      arriving.push_back(grads[i]);
+    }
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad()) wanted.push_back(input);
+    }
+    const variable_list found = torch::autograd::grad(roots, wanted, arriving, std::nullopt,
+                                                      /*create_graph=*/false,
+                                                      /*allow_unused=*/true);
+    variable_list all;
+    auto next = found.begin();
+    for (const at::Tensor& input : inputs) {
+      all.push_back(input.requires_grad() ? *next++ : at::Tensor());
+    }
+    return all;
+  }
+
+  Pass pass_;
+  bool wants_;
+  torch::autograd::SavedVariable x_BTd_;
+};
+
+bool wants_gradient(const at::Tensor& x, const variable_list& parameters) {
+  if (!at::GradMode::is_enabled()) return false;
+  if (x.requires_grad()) return true;
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+}
+
+}  // namespace
+
+Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block, const at::Tensor& x_BTd,
+                          const at::Generator& random) {
+  const variable_list parameters = block->parameters();
+  if (!wants_gradient(x_BTd, parameters)) return block->forward(x_BTd, random);
+  const Pass pass{block, random.defined() ? random.clone() : at::Generator(),
+                  AutocastState(autocast_device(x_BTd))};
+  const std::shared_ptr<torch::autograd::Node> node(new RecomputeBackward(pass, x_BTd),
+                                                    torch::autograd::deleteNode);
+  Output out;
+  {
+    // Gradients stay enabled, since operators may round differently without: in routed_mlp,
+    // bfloat16 rows that are combined stay wide.
+    const at::AutoGradMode with_gradients(true);
+    out = pass.run(x_BTd.detach().requires_grad_(x_BTd.requires_grad()), random);
+  }
+  variable_list parts;
+  for (const at::Tensor& part : parts_of(out)) {
+    parts.push_back(part.variable_data());  // The copy is not a view.
+    torch::autograd::set_history(parts.back(), node);
+  }
+  return with_parts(std::move(out), parts);
 }
 
 }  // namespace moesaic::nn

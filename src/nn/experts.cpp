@@ -1,19 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/experts.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "combined.h"
+#include <optional>
+
+#include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
+#include "moesaic/ops/dispatch.h"
 #include "moesaic/parallel/group.h"
+#include "moesaic/parallel/processes.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {
 
-/// Returns the routing with all gates 1.
-Routing without_gates(Routing routing) {
-  routing.gate = at::ones_like(routing.gate);
-  return routing;
+/// Returns the row offsets of the experts; on the meta device those of an even split.
+std::vector<int64_t> row_offsets(const Routing& routing) {
+  const int64_t experts = routing.experts();
+  std::vector<int64_t> offsets;
+  if (routing.offsets.is_meta()) {
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.row_bound() * e / experts);
+    return offsets;
+  }
+  const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
+  const auto* const first = numbers.const_data_ptr<int64_t>();
+  return {first, first + experts + 1};
+}
+
+/// Concatenates the experts' rows, followed by zeros for rows without an expert.
+at::Tensor stacked(std::vector<at::Tensor> parts, int64_t unused) {
+  if (parts.empty()) return {};
+  if (unused > 0) {
+    parts.push_back(at::zeros({unused, parts.front().size(1)}, parts.front().options()));
+  }
+  return at::cat(parts);
+}
+
+/// Returns what tokens get of the rows of a routing: outputs with their gates, embeddings without.
+ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
+  ExpertsOutput out;
+  out.y_To = combine(rows.outputs, routing);
+  if (rows.embeddings.defined()) {
+    Routing without_gates = routing;
+    without_gates.gate = at::ones_like(routing.gate);
+    out.embedding_Td = combine(rows.embeddings, without_gates);
+  }
+  return out;
 }
 
 }  // namespace
@@ -38,33 +72,198 @@ ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
   return combined(compute(x, routing, random), routing);
 }
 
-ExpertsOutput combined(const ExpertRows& rows, const Routing& routing) {
-  ExpertsOutput out;
-  out.y_To = combine(rows.outputs, routing);
-  if (rows.embeddings.defined()) {
-    out.embedding_Td = combine(rows.embeddings, without_gates(routing));
+ExpertRows for_each_expert(
+    const at::Tensor& rows, const Routing& routing,
+    const std::function<ExpertRows(int64_t slot, const at::Tensor& own)>& compute) {
+  const std::vector<int64_t> offsets = row_offsets(routing);
+  std::vector<at::Tensor> outputs, embeddings;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const ExpertRows own =
+        compute(static_cast<int64_t>(e), rows.slice(0, offsets[e], offsets[e + 1]));
+    if (own.outputs.defined()) outputs.push_back(own.outputs);
+    if (own.embeddings.defined()) embeddings.push_back(own.embeddings);
   }
-  return out;
+  const int64_t unused = rows.size(0) - offsets.back();
+  return {stacked(std::move(outputs), unused), stacked(std::move(embeddings), unused)};
+}
+
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) tensors.push_back(buffer);
+  return tensors;
+}
+
+void replace_value(at::Tensor tensor, const at::Tensor& value) {
+  tensor.mutable_grad() = at::Tensor();
+  tensor.set_data(value);
 }
 
 void Experts::gather(const Group& group) {
   const torch::NoGradGuard no_grad;
-  const auto gather = [&](at::Tensor tensor) {
-    tensor.mutable_grad() = at::Tensor();
-    tensor.set_data(group.all_gather(tensor.detach(), Traffic::other));
-  };
-  for (const at::Tensor& tensor : parameters()) gather(tensor);
-  for (const at::Tensor& tensor : buffers()) gather(tensor);
+  for (const at::Tensor& tensor : tensors_of(*this)) {
+    replace_value(tensor, group.all_gather(tensor.detach(), Traffic::other));
+  }
 }
 
-void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots) {
+void Experts::keep(const std::vector<int64_t>& slots) {
   const torch::NoGradGuard no_grad;
-  for (at::Tensor* parameter : parameters) {
-    const at::Tensor index = index_on(parameter->device(), slots);
-    parameter->mutable_grad() = at::Tensor();
-    parameter->set_data(
-        at::index(*parameter, {index}));  // LibTorch's index_select() has no meta kernel.
+  for (const at::Tensor& tensor : tensors_of(*this)) {
+    // LibTorch's index_select() has no meta kernel.
+    replace_value(tensor, at::index(tensor, {index_on(tensor.device(), slots)}));
   }
+}
+
+ExpertsScript Experts::script_source() const {
+  fail("torchscript: these experts have no such form; {}", script::kOtherFormat);
+}
+
+namespace {
+
+using Counts = std::vector<int64_t>;
+
+/// Returns the rows of each expert, [E] int64.
+at::Tensor rows_of_experts(const Routing& routing) {
+  return routing.offsets.diff().to(at::kLong);
+}
+
+/// Returns the rows that each process of the group of experts sends to each expert, [K, E].
+at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
+  const Group& group = share.processes->experts();
+  const int64_t experts = all.experts(), senders = group.size();
+  if (!share.parted) return rows_of_experts(all).expand({senders, -1});
+  const at::Tensor expert = row_experts(all);
+  const int64_t tokens = all.tokens() / share.processes->size();
+  const int64_t first = share.processes->rank() - group.rank();
+  const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
+  const at::Tensor used = expert.lt(experts) & sender.ge(0) & sender.lt(senders);
+  return (sender * experts + expert)
+      .masked_select(used)
+      .bincount({}, senders * experts)
+      .view({senders, experts});
+}
+
+/// Returns how many of `rows` rows go to each process where experts have as many. On the meta
+/// device no values tell how many it really is.
+Counts even_counts(int64_t rows, int64_t processes) {
+  Counts counts;
+  for (int64_t i = 0; i < processes; ++i) {
+    counts.push_back(rows / processes + (i < rows % processes ? 1 : 0));
+  }
+  return counts;
+}
+
+Counts row_counts(const at::Tensor& counts) {
+  const at::Tensor list = counts.to(at::kCPU, at::kLong).contiguous();
+  return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
+}
+
+/// Where received rows, ordered by sender and then by expert, belong.
+struct Received {
+  Routing routing;  ///< Of the rows, as tokens, to the experts of this process; gates are 1.
+  at::Tensor back;  ///< Row of the experts' outputs of each received row.
+};
+
+Received routing_of_received(const at::Tensor& rows_KE, int64_t count,
+                             const at::Tensor& gate_like) {
+  const int64_t senders = rows_KE.size(0), experts = rows_KE.size(1);
+  at::Tensor order = at::empty({count}, rows_KE.options());
+  if (!order.is_meta()) {
+    const at::Tensor expert = at::arange(experts, rows_KE.options())
+                                  .repeat({senders})
+                                  .repeat_interleave(rows_KE.reshape({-1}));
+    order = expert.argsort(/*stable=*/true, 0);
+  }
+  Received received;
+  const at::Tensor step = at::arange(count, order.options());
+  received.back = at::empty_like(order).scatter_(0, order, step);
+  const at::Tensor begin = at::zeros({1}, order.options());
+  received.routing.offsets = at::cat({begin, rows_KE.sum(0).cumsum(0)}).to(at::kInt);
+  received.routing.token = order.to(at::kInt);
+  received.routing.gate = at::ones({count}, gate_like.options());
+  received.routing.token_offsets = at::arange(count + 1, received.routing.offsets.options());
+  received.routing.token_row = received.back.to(at::kInt);
+  received.routing.choice = at::empty({count, 0}, received.routing.offsets.options());
+  return received;
+}
+
+/// Returns rows [A', ...] with zeros behind them, [A, ...].
+at::Tensor padded_rows(const at::Tensor& rows, int64_t bound) {
+  if (rows.size(0) == bound) return rows;
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = bound - rows.size(0);
+  return at::cat({rows, at::zeros(shape, rows.options())});
+}
+
+/// Returns the type in which autocast makes products of such a tensor, if it does.
+std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
+  // The meta device has no autocast of its own.
+  const c10::DeviceType device = like.is_meta() ? at::kCPU : like.device().type();
+  if (like.scalar_type() == at::kDouble || !at::autocast::is_autocast_enabled(device)) return {};
+  return at::autocast::get_autocast_dtype(device);
+}
+
+/// All processes of the group compute their experts on the tokens of all of them.
+ExpertsOutput forward_side_by_side(Experts& experts, const at::Tensor& x_Td, const Routing& all,
+                                   const BatchShare& share, const at::Generator& random) {
+  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const int64_t tokens = x_Td.size(0), members = group->size();
+  const std::vector<int64_t> equal(static_cast<size_t>(members), tokens);
+  Routing routing = all;
+  at::Tensor x = x_Td;
+  if (share.parted) {
+    x = exchange_rows(x.repeat({members, 1}), equal, equal, group);
+    const int64_t first = share.processes->rank() - group->rank();
+    routing = routing_of_tokens(all, first * tokens, members * tokens);
+  }
+  routing = routing_of_experts(routing, group->rank() * experts.count(), experts.count());
+  at::Tensor y = experts.forward(x, routing, random).y_To;
+  if (!share.parted) y = y.repeat({members, 1});
+  const at::Tensor back = exchange_rows(y, equal, equal, group);
+  return {back.view({members, tokens, back.size(1)}).transpose(0, 1).flatten(1), {}};
+}
+
+}  // namespace
+
+ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
+                             const Routing* all, const BatchShare& share,
+                             const at::Generator& random) {
+  share_batches(experts, {share.processes, share.parted, /*of_shared_experts=*/true});
+  if (experts.sharing() == Sharing::side_by_side) {
+    return forward_side_by_side(experts, x, *all, share, random);
+  }
+  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const int64_t each = experts.count();
+  const bool values = !x.is_meta();
+  const at::Tensor rows_KE =
+      all == nullptr ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
+      : values       ? rows_by_sender(*all, share)
+                     : rows_of_experts(own).expand({group->size(), -1});
+  const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
+  const Counts even = even_counts(own.row_bound(), group->size());
+  const Counts send =
+      values ? row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1)) : even;
+  const Counts receive = values ? row_counts(of_this.sum(1)) : even;
+
+  std::vector<int64_t> shape = x.sizes().vec();
+  const at::Tensor rows = dispatch(x.dim() > 2 ? x.flatten(1) : x, own);
+  // Products round their inputs in any case; what travels is rounded before.
+  const std::optional<at::ScalarType> narrow = autocast_type(rows);
+  const at::Tensor inputs =
+      exchange_rows(narrow ? rows.to(*narrow) : rows, send, receive, group).to(x.scalar_type());
+  shape[0] = inputs.size(0);
+  const Received received = routing_of_received(of_this, inputs.size(0), own.gate);
+  const ExpertRows computed = experts.compute(inputs.view(shape), received.routing, random);
+  const auto returned = [&](const at::Tensor& made) {
+    const at::Tensor by_sender = made.index_select(0, received.back);
+    const at::Tensor back =
+        exchange_rows(narrow ? by_sender.to(*narrow) : by_sender, receive, send, group);
+    return padded_rows(back.to(made.scalar_type()), own.row_bound());
+  };
+  ExpertRows rows_back{.outputs = returned(computed.outputs)};
+  // In training nothing reads embeddings.
+  const bool wanted = computed.embeddings.defined() && !experts.is_training();
+  if (wanted) rows_back.embeddings = returned(computed.embeddings);
+  return combined(rows_back, own);
 }
 
 }  // namespace moesaic::nn

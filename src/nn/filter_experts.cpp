@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/filter_experts.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/filter_experts.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 
@@ -18,14 +20,10 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
   }
   const torch::NoGradGuard no_grad;
   const double bound = options.init_scale / std::sqrt(static_cast<double>(options.width));
-  for (at::Tensor* parameter : present()) {
-    options.normal ? parameter->normal_(0.0, options.init_scale, generator)
-                   : parameter->uniform_(-bound, bound, generator);
+  for (const at::Tensor& parameter : parameters()) {
+    options.normal ? parameter.normal_(0.0, options.init_scale, generator)
+                   : parameter.uniform_(-bound, bound, generator);
   }
-}
-
-std::vector<at::Tensor*> FilterExpertsImpl::present() {
-  return options_.bias ? std::vector<at::Tensor*>{&w, &b} : std::vector<at::Tensor*>{&w};
 }
 
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
@@ -36,18 +34,14 @@ ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& ro
   return {filter_experts(x_TPd, routing, {w, bias}, options_.outputs, options_.activation), {}};
 }
 
-void FilterExpertsImpl::keep(const std::vector<int64_t>& slots) {
-  keep_rows(present(), slots);
-  options_.experts = count();
-}
-
-double FilterExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(options_.width) *
-         static_cast<double>(options_.patches * options_.filters);
-}
-
-ExpertMatrices FilterExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
-  return {.hidden = {values(w)[slot].t()}, .others = {}};
+// Outputs sum their filters over the patches [A, P, d].
+ExpertsScript FilterExpertsImpl::script_source() const {
+  using Names = std::vector<std::string>;
+  return {script::one_by_one(
+      outputs(), options_.bias ? Names{"w", "b"} : Names{"w"},
+      fmt::format("hidden = torch.matmul(x, w) + {}", options_.bias ? "b" : "0.0"),
+      fmt::format("{}.unflatten(2, [{}, -1]).sum([1, 3])", script::text_of(options_.activation),
+                  outputs()))};
 }
 
 }  // namespace moesaic::nn

@@ -1,15 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/map_experts.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/group.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {
+
+// mix(x [T, d], gates [T, K]): what an expert did not select is 0, so that behind ReLU it has one
+// value everywhere; selected patches add windows of side {window} to the convolution of that.
+constexpr char kMix[] = R"(
+def mix(self, x: Tensor, gates: Tensor) -> Tensor:
+    images = x.size(0) // {patches}
+    scales = self.weight * torch.rsqrt(self.running_var + {epsilon})
+    shifts = self.bias - self.running_mean * scales
+    place = torch.arange({map}, device=x.device)
+    from_small = place.clamp_max({border_of_small}) + (place - {last_middle}).clamp_min(0)
+    maps: List[Tensor] = []
+    for gate, scale, shift, w, b in zip(gates.unbind(1), scales.unbind(0), shifts.unbind(0),
+                                        self.w.unbind(0), self.b.unbind(0)):
+        scale, shift = scale.view([-1, 1, 1]), shift.view([-1, 1, 1])
+        rest = torch.relu(shift)
+        token = gate.nonzero().flatten()
+        rows = x.index_select(0, token) * gate.index_select(0, token).unsqueeze(1)
+        rows = torch.relu(rows.view([-1, {channels}, {patch}, {patch}]) * scale + shift) - rest
+        rows = torch.conv2d(rows, w, None, [1, 1], [{kernel} - 1, {kernel} - 1])
+        place = torch.remainder(token, {patches})
+        top = torch.floor_divide(place, {each}) * {patch}
+        begin = torch.floor_divide(token, {patches}) * {side} + top
+        begin = begin * {side} + torch.remainder(place, {each}) * {patch}
+        step = torch.arange({window}, device=x.device)
+        index = (begin.view([-1, 1, 1]) + step.unsqueeze(1) * {side} + step).flatten()
+        y = x.new_zeros([images * {side} * {side}, w.size(0)])
+        y = y.index_add_(0, index, rows.permute([0, 2, 3, 1]).reshape([-1, w.size(0)]))
+        y = y.view([images, {side}, {side}, w.size(0)]).permute([0, 3, 1, 2])
+        y = y[:, :, {border}:{side} - {border}, {border}:{side} - {border}]
+        rest = rest.expand([-1, {small}, {small}]).unsqueeze(0)
+        rest = torch.conv2d(rest, w, b, [1, 1], [{border}, {border}])
+        rest = rest.index_select(2, from_small).index_select(3, from_small)
+        maps.append(y + rest)
+    y = torch.cat(maps, 1).unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
+    return y.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
+)";
 
 /// Returns numbers of experts' channels [K, C] beside rows [K, R, C, p p].
 at::Tensor over_rows(const at::Tensor& x_KC) {
@@ -120,7 +158,7 @@ MapExpertsImpl::Active MapExpertsImpl::activate(const at::Tensor& rows_KRCp,
 
 at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
   const int64_t experts = count(), rows = rows_KRCp.size(1), patch = options_.patch;
-  const int64_t kernel = options_.kernel, window = patch + kernel - 1;
+  const int64_t kernel = options_.kernel, window = options_.window();
   if (kernel == 1) {
     const at::Tensor x_KnC = rows_KRCp.transpose(2, 3).reshape({experts, -1, options_.channels});
     return at::bmm(x_KnC, w.view({experts, -1, options_.channels}).transpose(1, 2))
@@ -159,17 +197,19 @@ ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
       .gated = true};
 }
 
-void MapExpertsImpl::keep(const std::vector<int64_t>& slots) {
-  keep_rows({&weight, &bias, &w, &b, &running_mean, &running_var}, slots);
-}
-
-int64_t MapExpertsImpl::outputs() const {
-  const int64_t window = options_.patch + options_.kernel - 1;
-  return options_.outputs * window * window;
-}
-
-double MapExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
+ExpertsScript MapExpertsImpl::script_source() const {
+  const int64_t side = options_.side, kernel = options_.kernel, border = kernel / 2;
+  const bool whole = side <= kernel;
+  const std::string source = fmt::format(
+      kMix, fmt::arg("patches", options_.patches()),
+      fmt::arg("epsilon", script::literal(options_.epsilon)),
+      fmt::arg("channels", options_.channels), fmt::arg("patch", options_.patch),
+      fmt::arg("kernel", kernel), fmt::arg("border", border),
+      fmt::arg("each", side / options_.patch), fmt::arg("map", side),
+      fmt::arg("small", std::min(side, kernel)), fmt::arg("border_of_small", whole ? side : border),
+      fmt::arg("last_middle", whole ? side : side - 1 - border),
+      fmt::arg("side", side + kernel - 1), fmt::arg("window", options_.window()));
+  return {.source = source, .mixes = true};
 }
 
 }  // namespace moesaic::nn

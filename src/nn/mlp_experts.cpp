@@ -2,15 +2,62 @@
 #include "moesaic/nn/mlp_experts.h"
 
 #include <ATen/autocast_mode.h>
+#include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/dropout.h"
+#include <algorithm>
+#include <array>
+
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_linear.h"
+#include "moesaic/ops/routed_mlp.h"
 #include "moesaic/parallel/processes.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
+namespace {
+
+constexpr char kAllAtOnce[] = R"(
+def all_at_once(self, rows: Tensor) -> Tensor:
+    hidden = torch.baddbmm(self.b1.unsqueeze(1), rows, self.w1)
+    return torch.baddbmm(self.b2.unsqueeze(1), {}, self.w2)
+)";
+
+}  // namespace
+
+ExpertWeights PackedExperts::get(const ExpertWeights& weights, at::ScalarType type) {
+  const std::array<at::Tensor, 4> given = {weights.w1, weights.b1, weights.w2, weights.b2};
+  const auto in_type = [&] {
+    return ExpertWeights{weights.w1.to(type), weights.b1.to(type), weights.w2.to(type),
+                         weights.b2.to(type)};
+  };
+  const bool have_versions = std::none_of(
+      given.begin(), given.end(), [](const at::Tensor& tensor) { return tensor.is_inference(); });
+  if (!have_versions) return in_type();
+  const at::NoGradGuard no_grad;
+  const std::lock_guard lock(mutex_);
+  bool same = true;  // The same memories, seen in the same way.
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto version = static_cast<int64_t>(given[i]._version());
+    same = same && seen_[i].defined() && seen_[i].is_set_to(given[i]) && versions_[i] == version;
+    if (same) continue;
+    seen_[i] = given[i].detach();
+    versions_[i] = version;
+    packed_ = {};
+  }
+  if (!same) return in_type();
+  if (!packed_.w1.defined() || packed_.w1.scalar_type() != type) packed_ = pack_experts(in_type());
+  return packed_;
+}
+
+void PackedExperts::clear() {
+  const std::lock_guard lock(mutex_);
+  seen_ = {};
+  packed_ = {};
+}
+
 MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator)
     : options_(options) {
   const int64_t experts = options.experts, width = options.width, hidden = options.hidden;
@@ -80,17 +127,14 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
   return dropout(y_Ad, options_.dropout, drops);
 }
 
-void MlpExpertsImpl::keep(const std::vector<int64_t>& slots) {
-  keep_rows({&w1, &b1, &w2, &b2}, slots);
-  options_.experts = count();
-}
-
-double MlpExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
-}
-
-ExpertMatrices MlpExpertsImpl::matrices(int64_t slot, const ParameterValues& values) const {
-  return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
+ExpertsScript MlpExpertsImpl::script_source() const {
+  const std::string activation = script::text_of(options_.activation);
+  const std::string loop =
+      script::one_by_one(outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",
+                         fmt::format("torch.addmm(b2, {}, w2)", activation));
+  return {.source = loop + fmt::format(kAllAtOnce, activation),
+          .at_once = true,
+          .bfloat16 = options_.bfloat16};
 }
 
 }  // namespace moesaic::nn

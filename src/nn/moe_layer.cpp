@@ -10,31 +10,10 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/nn/shared_experts.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {
 namespace {
-
-RouterOptions router_options(const MoELayerOptions& options) {
-  return {.width = options.width,
-          .experts = options.experts,
-          .members = options.members,
-          .rule = options.rule,
-          .noise = options.noise,
-          .evaluation_seed = options.evaluation_seed,
-          .evaluation_capacity_factor = options.evaluation_capacity_factor};
-}
-
-MlpExpertsOptions experts_options(const MoELayerOptions& options, int64_t experts) {
-  return {.experts = experts,
-          .width = options.width,
-          .hidden = options.hidden,
-          .activation = options.activation,
-          .bfloat16 = options.bfloat16,
-          .dropout = options.dropout,
-          .shared_init = options.shared_init};
-}
 
 void check_can_stand_in(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
@@ -48,9 +27,24 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options, uint64_t seed)
     : MoELayerImpl(options, make_generator(seed)) {}
 
 MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generator) {
-  router = register_module("router", Router(router_options(options), generator));
-  const auto present = static_cast<int64_t>(kept().size());
-  const MlpExperts mlps(experts_options(options, present), generator);
+  router = register_module(
+      "router",
+      Router(RouterOptions{.width = options.width,
+                           .experts = options.experts,
+                           .members = options.members,
+                           .rule = options.rule,
+                           .noise = options.noise,
+                           .evaluation_seed = options.evaluation_seed,
+                           .evaluation_capacity_factor = options.evaluation_capacity_factor},
+             generator));
+  const MlpExperts mlps(MlpExpertsOptions{.experts = static_cast<int64_t>(kept().size()),
+                                          .width = options.width,
+                                          .hidden = options.hidden,
+                                          .activation = options.activation,
+                                          .bfloat16 = options.bfloat16,
+                                          .dropout = options.dropout,
+                                          .shared_init = options.shared_init},
+                        generator);
   experts = register_module<Experts>("experts", mlps.ptr());
   if (options.stand_ins && is_pruned()) add_stand_ins();
 }
@@ -75,7 +69,7 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
   const bool whole_batch = experts_of_ && experts->sharing() == Sharing::side_by_side;
   RoutingRecord record = router->forward(router_input_Td, random, whole_batch);
   if (observer_) observer_(record, experts_input);
-  const Routing own = own_routing(record);
+  const Routing own = own_routing(record.routing, record.of_part);
   ExpertsOutput computed =
       experts_of_
           ? forward_shared(*experts, experts_input, own, record.of_part ? nullptr : &record.routing,
@@ -86,22 +80,19 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
 }
 
 at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
-  const at::Tensor weights_TE = combine_weights(router->route_to_all(record));
+  const at::Tensor weights_TE =
+      combine_weights(own_routing(router->route_to_all(record), record.of_part));
   const at::Tensor ids = index_on(weights_TE.device(), removed());
   // LibTorch's index_select() has no meta kernel.
-  at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
-  if (const auto parts = share().parts(); parts && !record.of_part) {
-    const int64_t own = gone.size(0) / parts->size();
-    gone = gone.narrow(0, parts->rank() * own, own);
-  }
+  const at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
   return gone.mm(stand_in.to(weights_TE.options()));
 }
 
-Routing MoELayerImpl::own_routing(const RoutingRecord& record) const {
+Routing MoELayerImpl::own_routing(const Routing& routing, bool of_part) const {
   const auto parts = share().parts();
-  if (!parts || record.of_part) return record.routing;
-  const int64_t own = record.routing.tokens() / parts->size();
-  return routing_of_tokens(record.routing, parts->rank() * own, own);
+  if (!parts || of_part) return routing;
+  const int64_t own = routing.tokens() / parts->size();
+  return routing_of_tokens(routing, parts->rank() * own, own);
 }
 
 void MoELayerImpl::check_shares(int64_t processes) const {
@@ -180,8 +171,7 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
                               ? at::empty({count, means.size(1)}, options)
                               : merged_stand_ins(means, gone, stand_in, ids).to(options);
   if (!stand_in.defined()) add_stand_ins();
-  stand_in.mutable_grad() = at::Tensor();
-  stand_in.set_data(left);
+  replace_value(stand_in, left);
 }
 
 at::Tensor merged_stand_ins(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,

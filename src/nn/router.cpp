@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -12,9 +13,89 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/backend_scope.h"
-#include "moesaic/parallel/collectives.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::nn {
+namespace {
+
+double expert_choice_rows_per_token(const ExpertChoiceOptions& rule, int64_t tokens,
+                                    int64_t experts) {
+  const bool alone = tokens == 1;
+  if (alone && rule.group_size == 0 && rule.rows == 0) {
+    return std::min(rule.capacity_factor, static_cast<double>(experts));
+  }
+  int64_t group = rule.group_size > 0 ? rule.group_size : tokens;
+  if (!alone) group = std::min(group, tokens);
+  const CapacityRule capacity{rule.capacity_factor, rule.capacity_rounding,
+                              rule.capacity_multiple_of};
+  const int64_t rows =
+      rule.rows > 0 ? rule.rows : std::min(group, expert_capacity(group, 1, capacity, experts));
+  return static_cast<double>(rows * experts) / static_cast<double>(group);
+}
+
+/// Visitor that calls the overload for the alternative of the variant.
+template <class... Cases>
+struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Match(Cases...) -> Match<Cases...>;
+
+}  // namespace
+
+Routing route(const at::Tensor& logits_TE, const RoutingRule& rule) {
+  return std::visit(
+      Match{[&](const TokenChoiceOptions& r) { return route_token_choice(logits_TE, r); },
+            [&](const ExpertChoiceOptions& r) { return route_expert_choice(logits_TE, r); },
+            [&](const AdaptiveOptions& r) { return route_adaptive(logits_TE, r); }},
+      rule);
+}
+
+const std::vector<int64_t>& kept_experts(const RoutingRule& rule) {
+  return std::visit(
+      [](const auto& options) -> const auto& { return options.kept; }, rule);
+}
+
+void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
+  std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
+}
+
+int64_t choices_of_token(const RoutingRule& rule) {
+  const auto* options = std::get_if<TokenChoiceOptions>(&rule);
+  return options == nullptr ? 0 : options->k;
+}
+
+int64_t group_size(const RoutingRule& rule) {
+  return std::visit(Match{[](const AdaptiveOptions&) { return int64_t{0}; },
+                          [](const auto& options) { return options.group_size; }},
+                    rule);
+}
+
+PrunedSelection pruned_selection(const RoutingRule& rule) {
+  return std::visit(Match{[](const AdaptiveOptions&) { return PrunedSelection::zero; },
+                          [](const auto& options) { return options.pruned; }},
+                    rule);
+}
+
+bool couples_tokens(const RoutingRule& rule) {
+  return std::visit(Match{[](const TokenChoiceOptions& options) {
+                            return options.capacity_factor > 0.0 || options.capacity > 0;
+                          },
+                          [](const ExpertChoiceOptions&) { return true; },
+                          [](const AdaptiveOptions&) { return false; }},
+                    rule);
+}
+
+double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) {
+  return std::visit(
+      Match{[](const TokenChoiceOptions& options) { return static_cast<double>(options.k); },
+            [&](const ExpertChoiceOptions& options) {
+              return expert_choice_rows_per_token(options, tokens, experts);
+            },
+            [&](const AdaptiveOptions&) { return static_cast<double>(experts); }},
+      rule);
+}
+
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
@@ -60,6 +141,11 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
 
 }  // namespace
 
+double RouterOptions::noise_scale() const {
+  return noise.kind == NoiseKind::gaussian ? gaussian_noise_std(noise, experts / members)
+                                           : noise.scale;
+}
+
 RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
     : options_(std::move(options)) {
   if (options_.members < 1 || options_.experts % options_.members != 0) {
@@ -84,30 +170,13 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
       .view_as(logits_TE);
 }
 
-at::Tensor RouterImpl::with_noise(const at::Tensor& logits_TE, const at::Generator& random,
-                                  const Group* parts) const {
-  const bool drawn = random.defined() && !replayed_noise_.defined();
-  if (drawn && options_.members == 1 && parts == nullptr) {
-    return add_router_noise(logits_TE, options_.noise, random);
-  }
-  const int64_t tokens = logits_TE.size(0), all = parts ? parts->size() * tokens : tokens;
-  at::Tensor of_own = noise(all, logits_TE.options(), random);
-  if (parts) of_own = of_own.narrow(0, parts->rank() * tokens, tokens);
-  return logits_TE + in_columns(of_own, options_.members);
-}
-
 at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
                              const at::Generator& random) const {
   const int64_t each = options_.experts / options_.members;
-  if (replayed_noise_.defined()) return replayed_noise_ * gaussian_noise_std(options_.noise, each);
-  if (!random.defined()) return evaluation_noise(tokens).to(options);
-  return router_noise(tokens, each, options, options_.noise, random);
-}
-
-at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
-  const int64_t each = options_.experts / options_.members;
+  const double scale = options_.noise_scale();
+  if (replayed_noise_.defined()) return replayed_noise_ * scale;
+  if (random.defined()) return router_noise(tokens, each, options, options_.noise, random);
   const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
-  const double scale = gaussian ? gaussian_noise_std(options_.noise, each) : options_.noise.scale;
   at::Tensor noise = at::empty({tokens, each}, at::kFloat);
   auto* const numbers = noise.mutable_data_ptr<float>();
   at::parallel_for(0, tokens, 256, [&](int64_t first, int64_t last) {
@@ -120,12 +189,22 @@ at::Tensor RouterImpl::evaluation_noise(int64_t tokens) const {
       }
     }
   });
-  return noise;
+  return noise.to(options);
 }
 
 RoutingRule RouterImpl::evaluation_rule() const {
+  RoutingRule rule = options_.rule;
   const auto& factor = options_.evaluation_capacity_factor;
-  return factor ? with_capacity_factor(options_.rule, *factor) : options_.rule;
+  auto* const tokens = factor ? std::get_if<TokenChoiceOptions>(&rule) : nullptr;
+  auto* const experts = factor ? std::get_if<ExpertChoiceOptions>(&rule) : nullptr;
+  if (tokens != nullptr) {
+    tokens->capacity_factor = *factor;
+    tokens->capacity = 0;
+  } else if (experts != nullptr) {
+    experts->capacity_factor = *factor;
+    experts->rows = 0;
+  }
+  return rule;
 }
 
 Routing RouterImpl::routed(const RoutingRecord& record, const RoutingRule& rule) const {
@@ -141,33 +220,32 @@ Routing RouterImpl::route_to_all(const RoutingRecord& record) const {
   return routed(record, rule);
 }
 
-bool RouterImpl::routes_alone(int64_t tokens) const {
-  const int64_t group = group_size(options_.rule);
-  return group > 0 && tokens % group == 0;
-}
-
 RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& random,
                                   bool whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
   const auto parts = share().parts();
+  const int64_t group = group_size(options_.rule);
+  const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
-  record.of_part = parts && !whole_batch && is_training() && routes_alone(x_Td.size(0));
+  record.of_part = parts && !whole_batch && is_training() && whole_groups;
   if (parts && !record.of_part) record.logits_TE = gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;
   if (noisy) {
-    record.noisy_logits_TE =
-        with_noise(record.logits_TE, random, record.of_part ? parts.get() : nullptr);
+    // A part has the noise that its tokens have in the whole batch.
+    const int64_t tokens = record.logits_TE.size(0), all = record.of_part ? parts->size() : 1;
+    const at::Tensor of_own = noise(all * tokens, record.logits_TE.options(), random)
+                                  .narrow(0, record.of_part ? parts->rank() * tokens : 0, tokens);
+    record.noisy_logits_TE = record.logits_TE + in_columns(of_own, options_.members);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
-    const int64_t each = options_.experts / options_.members;
-    record.noise_std = gaussian ? gaussian_noise_std(options_.noise, each) : 0.0;
+    record.noise_std = gaussian ? options_.noise_scale() : 0.0;
   }
   record.routing = routed(record, is_training() ? options_.rule : evaluation_rule());
   record.kept = kept();
   record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
-  record.group_size = group_size(options_.rule);
+  record.group_size = group;
   record.members = options_.members;
   return record;
 }

@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/shallow_experts.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"
+#include "script/parts.h"
 
 namespace moesaic::nn {
 namespace {
+
+// The same in TorchScript; `hermite` [J, K] has coefficients of polynomials.
+constexpr char kHermiteLines[] =
+    R"(before, now = torch.zeros_like(hidden), torch.ones_like(hidden)
+            active = torch.zeros_like(hidden)
+            for k in range({}):
+                active = active + hermite[:, k] * now
+                next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
+                before = now
+                now = next)";
 
 /// Returns sum_i c[j, i] He_i(z[r, j]) / sqrt(i!).
 at::Tensor hermite_series(const at::Tensor& z_RJ, const at::Tensor& c_JK) {
@@ -68,25 +80,46 @@ ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& ro
   const NoAutocast exact;
   const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
   if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
-  const at::Tensor offsets = routing.offsets.cpu();
-  const auto* const first = offsets.const_data_ptr<int32_t>();
-  std::vector<at::Tensor> parts;
-  for (int64_t e = 0; e < count(); ++e) {
-    parts.push_back(outputs_of(x_Ad.slice(0, first[e], first[e + 1]), e));
+  return for_each_expert(x_Ad, routing, [&](int64_t slot, const at::Tensor& own) {
+    return ExpertRows{outputs_of(own, slot).unsqueeze(1)};
+  });
+}
+
+ExpertsScript ShallowExpertsImpl::script_source() const {
+  std::vector<std::string> tensors = {"w", "a", "b"};
+  std::string lines = "hidden = torch.addmm(b, x, w.t())\n            ";
+  if (hermite.defined()) {
+    tensors.emplace_back("hermite");
+    lines += fmt::format(kHermiteLines, hermite.size(2));
+  } else {
+    lines += "active = torch.relu(hidden)";
   }
-  parts.push_back(at::zeros({x_Ad.size(0) - first[count()]}, x_Ad.options()));
-  return {at::cat(parts).unsqueeze(1), {}};
+  return {script::one_by_one(1, tensors, lines,
+                             fmt::format("torch.mv(active, a).unsqueeze(1) / {}.0", w.size(1)))};
 }
 
-void ShallowExpertsImpl::keep(const std::vector<int64_t>& slots) {
-  std::vector<at::Tensor*> tensors = {&w, &a, &b};
-  if (hermite.defined()) tensors.push_back(&hermite);
-  keep_rows(tensors, slots);
-  options_.experts = count();
+RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
+                                    const std::vector<int64_t>& kept) {
+  // Noise breaks ties. It is far below the spread of logits that differ, so that few samples have
+  // another order because of it.
+  constexpr double kTies = 1e-6;
+  RouterOptions options;
+  options.width = width;
+  options.experts = experts;
+  if (routing == kTopOne) {
+    options.rule = TokenChoiceOptions{
+        .k = 1, .gate = Gate::softmax_all, .kept = kept, .pruned = PrunedSelection::reroute};
+    options.noise = {NoiseKind::uniform, kTies};
+    options.evaluation_seed = 0;
+    options.gate_noise = false;
+  } else {
+    options.rule = AdaptiveOptions{.threshold = 0.0, .kept = kept};
+  }
+  return options;
 }
 
-double ShallowExpertsImpl::flops_per_row() const {
-  return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
+std::string latent_routing(const RouterOptions& options) {
+  return std::holds_alternative<TokenChoiceOptions>(options.rule) ? kTopOne : kEveryAboveZero;
 }
 
 }  // namespace moesaic::nn

@@ -9,7 +9,6 @@
 #include <limits>
 #include <string>
 
-#include "cpu/vector_clones.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
 #include "names.h"
@@ -88,6 +87,15 @@ void check_same_device(const char* op, const char* name, const at::Tensor& tenso
   }
 }
 
+void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,
+                   const at::Tensor& like) {
+  for (const at::Tensor* const index : indices) {
+    check_shape(op, "each index of the routing", *index, {-1});
+    check_index(op, "each index of the routing", *index);
+    check_same_device(op, "the routing", *index, like);
+  }
+}
+
 c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& experts) {
   for (size_t i = 0; i < kept.size(); ++i) {
     const bool ascending = i == 0 || kept[i] > kept[i - 1];
@@ -143,28 +151,12 @@ void check_row_count(const char* op, const c10::SymInt& tokens, const c10::SymIn
   }
 }
 
-namespace {
-
-struct IndexRange {
-  int32_t low, high;
-};
-MOESAIC_VECTOR_CLONES IndexRange range_of(const int32_t* values, int64_t count) {
-  IndexRange range{values[0], values[0]};
-  for (int64_t i = 0; i < count; ++i) {
-    range.low = std::min(range.low, values[i]);
-    range.high = std::max(range.high, values[i]);
-  }
-  return range;
-}
-
-}  // namespace
-
 void check_values_between(const char* op, const char* name, const at::Tensor& index, int64_t min,
                           const c10::SymInt& below) {
   if (!index.is_cpu() || index.numel() == 0) return;
-  const at::Tensor values = index.contiguous();
   const int64_t end = below.expect_int();
-  const auto [low, high] = range_of(values.const_data_ptr<int32_t>(), values.numel());
+  const auto [lowest, highest] = index.aminmax();
+  const int64_t low = lowest.item<int64_t>(), high = highest.item<int64_t>();
   if (low < min || high >= end) {
     fail("{}: {} must be between {} and {}, found {}", op, name, min, end - 1,
          low < min ? low : high);

@@ -8,13 +8,10 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 
-#include "route_arguments.h"
+#include "moesaic/ops/route_options.h"
 
 namespace moesaic::ops {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 /// Throws Error "op: NAME must be [..] DTYPE, found ..." unless the shape matches; -1 matches any
 /// size.
@@ -33,6 +30,9 @@ void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& tensor,
                        const at::Tensor& like);
+/// Throws unless each of these indices of a routing is [any] int32 on the device of `like`.
+void check_indices(const char* op, std::initializer_list<const at::Tensor*> indices,
+                   const at::Tensor& like);
 /// Returns the number of experts that are computed: those in `kept`, or all where it is empty.
 /// Throws unless `kept` is ascending and below `experts`.
 c10::SymInt check_kept(const char* op, at::IntArrayRef kept, const c10::SymInt& experts);
@@ -55,42 +55,5 @@ void check_values_between(const char* op, const char* name, const at::Tensor& in
 /// Throws unless offsets begin with 0, ascend, and end with at most `bound`; on the CPU only.
 void check_offsets(const char* op, const char* name, const at::Tensor& offsets,
                    const c10::SymInt& bound);
-
-/// Check the arguments of an operator; its kernels and its shape function call the same check.
-void check_route_token_choice(const at::Tensor& logits, const TokenChoiceCall& call);
-void check_route_token_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                                       const at::Tensor& choice, const at::Tensor& choice_row,
-                                       const TokenChoiceOptions& options);
-void check_route_expert_choice(const at::Tensor& logits, const ExpertChoiceCall& call);
-void check_route_expert_choice_backward(const at::Tensor& grad_gate, const at::Tensor& logits,
-                                        const at::Tensor& token, const at::Tensor& gates,
-                                        const ExpertChoiceCall& call);
-void check_route_adaptive(const at::Tensor& logits, const AdaptiveOptions& options);
-void check_dispatch(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
-                    const at::Tensor& token_offsets, const at::Tensor& token_row);
-void check_dispatch_backward(const at::Tensor& grad_rows, const at::Tensor& token_offsets,
-                             const at::Tensor& token_row);
-void check_combine(const at::Tensor& rows, const at::Tensor& gate, const at::Tensor& token_offsets,
-                   const at::Tensor& token_row, const OptionalTensor& offsets,
-                   const OptionalTensor& bias);
-void check_combine_backward(const at::Tensor& grad, const at::Tensor& rows, const at::Tensor& gate,
-                            const at::Tensor& token_offsets, const at::Tensor& token_row,
-                            const OptionalTensor& offsets, const OptionalTensor& bias);
-/// Throws unless the weights are those of experts for rows of this width.
-void check_experts(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
-                   const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
-                   int64_t activation);
-void check_grouped_mlp(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w1,
-                       const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2,
-                       int64_t activation);
-
-void check_grouped_mlp_backward(const at::Tensor& grad, const at::Tensor& rows,
-                                const at::Tensor& offsets, const at::Tensor& hidden,
-                                const at::Tensor& w1, const at::Tensor& b1, const at::Tensor& w2,
-                                int64_t activation);
-void check_routed_mlp(const at::Tensor& x, const at::Tensor& offsets, const at::Tensor& token,
-                      const at::Tensor& gate, const at::Tensor& token_offsets,
-                      const at::Tensor& token_row, const at::Tensor& w1, const at::Tensor& b1,
-                      const at::Tensor& w2, const at::Tensor& b2, int64_t activation);
 
 }  // namespace moesaic::ops

@@ -36,13 +36,9 @@ void check_device(const std::string& device) {
 }
 
 const std::vector<std::string>& cuda_parts() {
-  static const std::vector<std::string> parts = {"route_token_choice",
-                                                 "route_expert_choice",
-                                                 "route_adaptive",
-                                                 "dispatch",
-                                                 "grouped_mlp",
-                                                 kGroupedMm,
-                                                 "combine"};
+  static const std::vector<std::string> parts = {"route_token_choice", "route_expert_choice",
+                                                 "dispatch",           "grouped_mlp",
+                                                 kGroupedMm,           "combine"};
   return parts;
 }
 

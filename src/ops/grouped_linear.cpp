@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda/expert_products.h"
-#include "grouped_linear.h"
+#include "mlp_operators.h"
 #include "moesaic/ops/autocast.h"
 
 namespace moesaic {

@@ -3,145 +3,91 @@
 // its siblings.
 #include "moesaic/ops/grouped_mlp.h"
 
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include <string>
-#include <vector>
-
-#include "bias_in_combine.h"
 #include "check.h"
+#include "mlp_operators.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "names.h"
 
 namespace moesaic {
 namespace ops {
-namespace {
 
 using at::Tensor;
-using ForwardTensors = std::tuple<Tensor, Tensor>;
-using BackwardTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
-using ForwardSignature = ForwardTensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                        const Tensor&, const Tensor&, int64_t, bool, bool);
-using BackwardSignature = BackwardTensors(const Tensor&, const Tensor&, const Tensor&,
-                                          const Tensor&, const Tensor&, const Tensor&,
-                                          const Tensor&, int64_t);
 
-TORCH_LIBRARY_FRAGMENT(moesaic, m) {
-  // `hidden` is for the backward pass: the activation's inputs, on a GPU without their bias;
-  // without `keep_hidden` it is empty unless a gradient is required. Without `add_b2` y lacks the
-  // last bias, whose gradient is what it would have been: see bias_in_combine.h.
-  m.def(
-      "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
-      "int activation=1, bool keep_hidden=False, bool add_b2=True) -> (Tensor y, Tensor hidden)");
-  m.def(
-      "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
-      "Tensor b1, Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-}
-
-ForwardTensors call_forward(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
-                            const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                            int64_t activation, bool keep_hidden, bool add_b2) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::grouped_mlp", "")
-                             .typed<ForwardSignature>();
-  return op.call(rows, offsets, w1, b1, w2, b2, activation, keep_hidden, add_b2);
-}
-
-BackwardTensors call_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
-                              const Tensor& hidden, const Tensor& w1, const Tensor& b1,
-                              const Tensor& w2, int64_t activation) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("moesaic::grouped_mlp_backward", "")
-                             .typed<BackwardSignature>();
-  return op.call(grad, rows, offsets, hidden, w1, b1, w2, activation);
-}
-
-}  // namespace
-
-void check_experts(const Tensor& rows, const Tensor& offsets, const Tensor& w1, const Tensor& b1,
-                   const Tensor& w2, const Tensor& b2, int64_t activation) {
+void check_experts(const GroupedMlpArguments& in) {
   constexpr const char* kOp = "grouped_mlp";
-  check_shape(kOp, "rows", rows, {-1, -1});
-  check_values(kOp, "rows", rows);
-  check_shape(kOp, "offsets", offsets, {-1});
-  check_index(kOp, "offsets", offsets);
-  if (offsets.sym_size(0) < 1) fail("grouped_mlp: offsets must not be empty");
-  const c10::SymInt experts = offsets.sym_size(0) - 1;
-  const c10::SymInt width = rows.sym_size(1);
+  check_shape(kOp, "rows", in.rows, {-1, -1});
+  check_values(kOp, "rows", in.rows);
+  check_shape(kOp, "offsets", in.offsets, {-1});
+  check_index(kOp, "offsets", in.offsets);
+  if (in.offsets.sym_size(0) < 1) fail("grouped_mlp: offsets must not be empty");
+  const c10::SymInt experts = in.offsets.sym_size(0) - 1;
+  const c10::SymInt width = in.rows.sym_size(1);
   if (width < 1)
-    fail("grouped_mlp: rows must have a column, their shape is {}", c10::str(rows.sym_sizes()));
-  check_shape(kOp, "w1", w1, {experts, width, -1});
-  const c10::SymInt hidden = w1.sym_size(2);
+    fail("grouped_mlp: rows must have a column, their shape is {}", c10::str(in.rows.sym_sizes()));
+  check_shape(kOp, "w1", in.w1, {experts, width, -1});
+  const c10::SymInt hidden = in.w1.sym_size(2);
   if (hidden < 1) {
-    fail("grouped_mlp: w1 must have a column, its shape is {}", c10::str(w1.sym_sizes()));
+    fail("grouped_mlp: w1 must have a column, its shape is {}", c10::str(in.w1.sym_sizes()));
   }
-  check_shape(kOp, "b1", b1, {experts, hidden});
-  check_shape(kOp, "w2", w2, {experts, hidden, width});
-  check_shape(kOp, "b2", b2, {experts, width});
-  for (const Tensor* weight : {&w1, &b1, &w2, &b2}) {
-    check_same_dtype(kOp, "weights", *weight, rows);
-    check_same_device(kOp, "weights", *weight, rows);
+  check_shape(kOp, "b1", in.b1, {experts, hidden});
+  check_shape(kOp, "w2", in.w2, {experts, hidden, width});
+  check_shape(kOp, "b2", in.b2, {experts, width});
+  for (const Tensor* weight : {&in.w1, &in.b1, &in.w2, &in.b2}) {
+    check_same_dtype(kOp, "weights", *weight, in.rows);
+    check_same_device(kOp, "weights", *weight, in.rows);
   }
-  check_same_device(kOp, "offsets", offsets, rows);
-  check_activation(kOp, activation);
+  check_same_device(kOp, "offsets", in.offsets, in.rows);
+  check_activation(kOp, in.activation);
 }
 
-void check_grouped_mlp(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
-                       const Tensor& b1, const Tensor& w2, const Tensor& b2, int64_t activation) {
-  check_experts(rows, offsets, w1, b1, w2, b2, activation);
-  check_offsets("grouped_mlp", "offsets", offsets, rows.sym_size(0));
+void check(const GroupedMlpArguments& in) {
+  check_experts(in);
+  check_offsets("grouped_mlp", "offsets", in.offsets, in.rows.sym_size(0));
 }
 
-void check_grouped_mlp_backward(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
-                                const Tensor& hidden, const Tensor& w1, const Tensor& b1,
-                                const Tensor& w2, int64_t activation) {
+void check(const GroupedMlpBackwardArguments& in) {
   constexpr const char* kOp = "grouped_mlp_backward";
-  check_shape(kOp, "w1", w1, {-1, -1, -1});
-  check_shape(kOp, "w2", w2, {-1, -1, -1});
-  check_grouped_mlp(rows, offsets, w1, b1, w2,
-                    at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options()), activation);
-  check_shape(kOp, "grad", grad, {rows.sym_size(0), rows.sym_size(1)});
-  check_same_dtype(kOp, "grad", grad, rows);
-  check_shape(kOp, "hidden", hidden, {rows.sym_size(0), w1.sym_size(2)});
-  check_same_dtype(kOp, "hidden", hidden, rows);
-  for (const Tensor* tensor : {&grad, &hidden}) {
-    check_same_device(kOp, "every argument", *tensor, rows);
+  check_shape(kOp, "w1", in.w1, {-1, -1, -1});
+  check_shape(kOp, "w2", in.w2, {-1, -1, -1});
+  const Tensor b2 = at::empty_symint({in.w2.sym_size(0), in.w2.sym_size(2)}, in.w2.options());
+  check(GroupedMlpArguments{in.rows, in.offsets, in.w1, in.b1, in.w2, b2, in.activation});
+  check_shape(kOp, "grad", in.grad, {in.rows.sym_size(0), in.rows.sym_size(1)});
+  check_same_dtype(kOp, "grad", in.grad, in.rows);
+  check_shape(kOp, "hidden", in.hidden, {in.rows.sym_size(0), in.w1.sym_size(2)});
+  check_same_dtype(kOp, "hidden", in.hidden, in.rows);
+  for (const Tensor* tensor : {&in.grad, &in.hidden}) {
+    check_same_device(kOp, "every argument", *tensor, in.rows);
   }
 }
 
 namespace {
 
-ForwardTensors forward_meta(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
-                            const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                            int64_t activation, bool keep_hidden, bool /*add_b2*/) {
-  check_grouped_mlp(rows, offsets, w1, b1, w2, b2, activation);
-  return {at::empty_like(rows),
-          at::empty_symint({keep_hidden ? rows.sym_size(0) : c10::SymInt(0), w1.sym_size(2)},
-                           rows.options())};
+std::tuple<Tensor, Tensor> grouped_mlp_shapes(const GroupedMlpArguments& in) {
+  return {
+      at::empty_like(in.rows),
+      at::empty_symint({in.keep_hidden ? in.rows.sym_size(0) : c10::SymInt(0), in.w1.sym_size(2)},
+                       in.rows.options())};
 }
 
-BackwardTensors backward_meta(const Tensor& grad, const Tensor& rows, const Tensor& offsets,
-                              const Tensor& hidden, const Tensor& w1, const Tensor& b1,
-                              const Tensor& w2, int64_t activation) {
-  check_grouped_mlp_backward(grad, rows, offsets, hidden, w1, b1, w2, activation);
-  const Tensor grad_hidden = at::empty_like(hidden);  // The kernel's, for a plan of memory to see.
-  return {at::empty_like(rows), at::empty_like(w1), at::empty_like(b1), at::empty_like(w2),
-          at::empty_symint({w2.sym_size(0), w2.sym_size(2)}, w2.options())};
+GroupedMlpGradients grouped_mlp_backward_shapes(const GroupedMlpBackwardArguments& in) {
+  const Tensor grad_hidden = at::empty_like(in.hidden);  // The kernel's, for a plan of memory.
+  return {at::empty_like(in.rows), at::empty_like(in.w1), at::empty_like(in.b1),
+          at::empty_like(in.w2),
+          at::empty_symint({in.w2.sym_size(0), in.w2.sym_size(2)}, in.w2.options())};
 }
 
 class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
  public:
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const Tensor& rows, const Tensor& offsets,
-                                                const Tensor& w1, const Tensor& b1,
-                                                const Tensor& w2, const Tensor& b2,
-                                                int64_t activation, bool add_b2) {
+                                                const auto&... arguments) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [y, hidden] = call_forward(rows, offsets, w1, b1, w2, b2, activation, true, add_b2);
-    context->save_for_backward({rows, offsets, hidden, w1, b1, w2});
-    context->saved_data["activation"] = activation;
+    const GroupedMlpArguments in{arguments...};
+    auto [y, hidden] = GroupedMlpOperator::call(arguments...);
+    context->save_for_backward({in.rows, in.offsets, hidden, in.w1, in.b1, in.w2});
+    context->saved_data["activation"] = in.activation;
     context->mark_non_differentiable({hidden});
     // Zeros for what has no gradient would be written at every step.
     context->set_materialize_grads(false);
@@ -150,40 +96,39 @@ class GroupedMlp : public torch::autograd::Function<GroupedMlp> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
-    if (!grads[0].defined()) return torch::autograd::variable_list(8);
+    if (!grads[0].defined()) return torch::autograd::variable_list(9);
     const auto saved = context->get_saved_variables();
     auto [rows, w1, b1, w2, b2] =
-        call_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5],
-                      context->saved_data["activation"].toInt());
-    return {rows, {}, w1, b1, w2, b2, {}, {}};
+        GroupedMlpBackward::call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
+                                 saved[5], context->saved_data["activation"].toInt());
+    return {rows, {}, w1, b1, w2, b2, {}, {}, {}};
   }
 };
 
-bool needs_gradient(const Tensor& rows, const ExpertWeights& weights) {
-  return at::GradMode::is_enabled() &&
-         (rows.requires_grad() || weights.w1.requires_grad() || weights.b1.requires_grad() ||
-          weights.w2.requires_grad() || weights.b2.requires_grad());
-}
-
-ForwardTensors forward_autograd(const Tensor& rows, const Tensor& offsets, const Tensor& w1,
-                                const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                                int64_t activation, bool keep_hidden, bool add_b2) {
-  if (!needs_gradient(rows, {w1, b1, w2, b2})) {
+std::tuple<Tensor, Tensor> grouped_mlp_autograd(TensorIn rows, TensorIn offsets, TensorIn w1,
+                                                TensorIn b1, TensorIn w2, TensorIn b2,
+                                                int64_t activation, bool keep_hidden, bool add_b2) {
+  if (!wants_gradient({rows, w1, b1, w2, b2})) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_forward(rows, offsets, w1, b1, w2, b2, activation, keep_hidden, add_b2);
+    return GroupedMlpOperator::call(rows, offsets, w1, b1, w2, b2, activation, keep_hidden, add_b2);
   }
-  const auto out = GroupedMlp::apply(rows, offsets, w1, b1, w2, b2, activation, add_b2);
+  const auto out = GroupedMlp::apply(rows, offsets, w1, b1, w2, b2, activation,
+                                     /*keep_hidden=*/true, add_b2);
   return {out[0], out[1]};
 }
 
-TORCH_LIBRARY_IMPL(moesaic, Meta, m) {
-  m.impl("grouped_mlp", forward_meta);
-  m.impl("grouped_mlp_backward", backward_meta);
-}
-TORCH_LIBRARY_IMPL(moesaic, Autograd, m) {
-  m.impl("grouped_mlp", forward_autograd);
-  // A second derivative throws instead of counting as 0.
-  m.impl("grouped_mlp_backward", torch::autograd::autogradNotImplementedFallback());
+TORCH_LIBRARY_FRAGMENT(moesaic, m) {
+  // `hidden` is for the backward pass: the activation's inputs, on a GPU without their bias;
+  // without `keep_hidden` it is empty unless a gradient is required. Without `add_b2` y lacks the
+  // last bias, whose gradient is what it would have been: see grouped_mlp_before_bias().
+  define<GroupedMlpOperator, grouped_mlp_shapes, grouped_mlp_autograd>(
+      m,
+      "grouped_mlp(Tensor rows, Tensor offsets, Tensor w1, Tensor b1, Tensor w2, Tensor b2, "
+      "int activation=1, bool keep_hidden=False, bool add_b2=True) -> (Tensor y, Tensor hidden)");
+  define_gradient<GroupedMlpBackward, grouped_mlp_backward_shapes>(
+      m,
+      "grouped_mlp_backward(Tensor grad, Tensor rows, Tensor offsets, Tensor hidden, Tensor w1, "
+      "Tensor b1, Tensor w2, int activation) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 }  // namespace
@@ -210,25 +155,22 @@ at::Tensor apply_activation(const at::Tensor& z, Activation activation) {
 }
 
 Activation activation_from_name(std::string_view name) {
-  for (size_t i = 0; i < kActivationNames.size(); ++i) {
-    if (name == kActivationNames[i]) return static_cast<Activation>(i);
-  }
-  const std::vector<std::string> names(kActivationNames.begin(), kActivationNames.end());
-  fail_usage("unknown activation '{}'; {}", name, did_you_mean(name, names));
+  return ops::enum_from_name<Activation>("activation", name,
+                                         {kActivationNames.begin(), kActivationNames.end()});
 }
 
 at::Tensor grouped_mlp(const at::Tensor& rows_Ad, const at::Tensor& offsets_K,
                        const ExpertWeights& weights, Activation activation) {
-  return std::get<0>(ops::call_forward(rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2,
-                                       weights.b2, static_cast<int64_t>(activation),
-                                       /*keep_hidden=*/false, /*add_b2=*/true));
+  return std::get<0>(ops::GroupedMlpOperator::call(
+      rows_Ad, offsets_K, weights.w1, weights.b1, weights.w2, weights.b2,
+      static_cast<int64_t>(activation), /*keep_hidden=*/false, /*add_b2=*/true));
 }
 
 at::Tensor ops::grouped_mlp_before_bias(const at::Tensor& rows, const at::Tensor& offsets,
                                         const ExpertWeights& weights, Activation activation) {
-  return std::get<0>(call_forward(rows, offsets, weights.w1, weights.b1, weights.w2, weights.b2,
-                                  static_cast<int64_t>(activation), /*keep_hidden=*/false,
-                                  /*add_b2=*/false));
+  return std::get<0>(GroupedMlpOperator::call(rows, offsets, weights.w1, weights.b1, weights.w2,
+                                              weights.b2, static_cast<int64_t>(activation),
+                                              /*keep_hidden=*/false, /*add_b2=*/false));
 }
 
 }  // namespace moesaic

@@ -3,20 +3,13 @@
 
 #include <torch/torch.h>
 
-#include <string>
-#include <vector>
-
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
+#include "names.h"
 
 namespace moesaic {
 
 Link link_from_name(std::string_view name) {
-  for (size_t i = 0; i < kLinkNames.size(); ++i) {
-    if (name == kLinkNames[i]) return static_cast<Link>(i);
-  }
-  const std::vector<std::string> names(kLinkNames.begin(), kLinkNames.end());
-  fail_usage("unknown link '{}'; {}", name, did_you_mean(name, names));
+  return ops::enum_from_name<Link>("link", name, {kLinkNames.begin(), kLinkNames.end()});
 }
 
 at::Tensor apply_link(const at::Tensor& z, Link link) {

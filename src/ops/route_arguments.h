@@ -15,7 +15,7 @@
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "options_operator.h"
+#include "operator.h"
 
 namespace moesaic::ops {
 
@@ -23,53 +23,47 @@ inline PrunedSelection pruned_selection(bool reroute) {
   return reroute ? PrunedSelection::reroute : PrunedSelection::zero;
 }
 
-/// Options of a call of the operator, whose sizes may be symbols of a compiler that traces it. They
+/// Returns the number of rows that options give in place of a capacity factor; 0: by the factor.
+inline int64_t& given_rows(TokenChoiceOptions& options) {
+  return options.capacity;
+}
+inline int64_t& given_rows(ExpertChoiceOptions& options) {
+  return options.rows;
+}
+
+/// Options of a call of an operator, whose sizes may be symbols of a compiler that traces it. They
 /// are made from options, and are options again where the sizes are numbers.
-struct TokenChoiceCall {
-  TokenChoiceOptions known;  ///< All but the sizes.
-  c10::SymInt group_size, capacity;
-
-  TokenChoiceCall(const TokenChoiceOptions& options)
-      : TokenChoiceCall(options, options.group_size, options.capacity) {}
-  TokenChoiceCall(TokenChoiceOptions known_, c10::SymInt group_size_, c10::SymInt capacity_)
-      : known(std::move(known_)),
-        group_size(std::move(group_size_)),
-        capacity(std::move(capacity_)) {}
-  operator TokenChoiceOptions() const {
-    TokenChoiceOptions options = known;
-    options.group_size = group_size.expect_int();
-    options.capacity = capacity.expect_int();
-    return options;
-  }
-};
-
-/// Does the same for expert choice.
-struct ExpertChoiceCall {
-  ExpertChoiceOptions known;
+template <class Options>
+struct RouteCall {
+  Options known;  ///< All but the sizes.
   c10::SymInt group_size, rows;
 
-  ExpertChoiceCall(const ExpertChoiceOptions& options)
-      : ExpertChoiceCall(options, options.group_size, options.rows) {}
-  ExpertChoiceCall(ExpertChoiceOptions known_, c10::SymInt group_size_, c10::SymInt rows_)
+  RouteCall(Options options) : known(std::move(options)) {
+    group_size = known.group_size;
+    rows = given_rows(known);
+  }
+  RouteCall(Options known_, c10::SymInt group_size_, c10::SymInt rows_)
       : known(std::move(known_)), group_size(std::move(group_size_)), rows(std::move(rows_)) {}
-  operator ExpertChoiceOptions() const {
-    ExpertChoiceOptions options = known;
+  operator Options() const {
+    Options options = known;
     options.group_size = group_size.expect_int();
-    options.rows = rows.expect_int();
+    given_rows(options) = rows.expect_int();
     return options;
   }
 };
+using TokenChoiceCall = RouteCall<TokenChoiceOptions>;
+using ExpertChoiceCall = RouteCall<ExpertChoiceOptions>;
 
 struct TokenChoicePacking {
   static constexpr const char* kName = "moesaic::route_token_choice";
 
+  static void check(const at::Tensor& logits, const TokenChoiceCall& call);
   static auto pack(const TokenChoiceCall& call) {
     const TokenChoiceOptions& options = call.known;
-    return std::make_tuple(options.k, static_cast<int64_t>(options.gate), options.capacity_factor,
-                           call.group_size, options.kept, options.batch_priority,
-                           options.pruned == PrunedSelection::reroute,
-                           static_cast<int64_t>(options.capacity_rounding),
-                           options.capacity_multiple_of, call.capacity);
+    return std::make_tuple(
+        options.k, static_cast<int64_t>(options.gate), options.capacity_factor, call.group_size,
+        options.kept, options.batch_priority, options.pruned == PrunedSelection::reroute,
+        static_cast<int64_t>(options.capacity_rounding), options.capacity_multiple_of, call.rows);
   }
   static TokenChoiceCall unpack(int64_t k, int64_t gate, double capacity_factor,
                                 c10::SymInt group_size, at::IntArrayRef kept, bool batch_priority,
@@ -92,12 +86,14 @@ struct TokenChoicePacking {
 struct TokenChoiceBackwardPacking {
   static constexpr const char* kName = "moesaic::route_token_choice_backward";
 
-  static auto pack(const TokenChoiceOptions& options) {
-    return std::make_tuple(static_cast<int64_t>(options.gate), options.kept,
-                           options.pruned == PrunedSelection::reroute);
+  static void check(const at::Tensor& grad_gate, const at::Tensor& logits, const at::Tensor& choice,
+                    const at::Tensor& choice_row, const TokenChoiceOptions& options);
+  static auto pack(const TokenChoiceCall& call) {
+    return std::make_tuple(static_cast<int64_t>(call.known.gate), call.known.kept,
+                           call.known.pruned == PrunedSelection::reroute);
   }
-  static TokenChoiceOptions unpack(int64_t gate, at::IntArrayRef kept, bool reroute) {
-    return {
+  static TokenChoiceCall unpack(int64_t gate, at::IntArrayRef kept, bool reroute) {
+    return TokenChoiceOptions{
         .gate = static_cast<Gate>(gate), .kept = kept.vec(), .pruned = pruned_selection(reroute)};
   }
 };
@@ -105,6 +101,7 @@ struct TokenChoiceBackwardPacking {
 struct ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice";
 
+  static void check(const at::Tensor& logits, const ExpertChoiceCall& call);
   static auto pack(const ExpertChoiceCall& call) {
     const ExpertChoiceOptions& options = call.known;
     return std::make_tuple(
@@ -129,11 +126,15 @@ struct ExpertChoicePacking {
 /// The gradient takes the same options.
 struct ExpertChoiceBackwardPacking : ExpertChoicePacking {
   static constexpr const char* kName = "moesaic::route_expert_choice_backward";
+
+  static void check(const at::Tensor& grad_gate, const at::Tensor& logits, const at::Tensor& token,
+                    const at::Tensor& gates, const ExpertChoiceCall& call);
 };
 
 struct AdaptivePacking {
   static constexpr const char* kName = "moesaic::route_adaptive";
 
+  static void check(const at::Tensor& logits, const AdaptiveOptions& options);
   static auto pack(const AdaptiveOptions& options) {
     return std::make_tuple(options.threshold, options.kept);
   }
@@ -148,6 +149,10 @@ using RowTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at
 /// or its expert is not computed.
 using ChoiceTensors =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+/// Returns tensors of a routing of logits to `computed` experts, not yet filled.
+RowTensors unfilled_rows(const at::Tensor& logits_TE, const c10::SymInt& computed,
+                         const c10::SymInt& bound);
 
 using TokenChoiceOperator = OptionsOperator<TokenChoicePacking, ChoiceTensors(const at::Tensor&)>;
 /// Gradient operator of grad_gate, logits, choice and choice_row.

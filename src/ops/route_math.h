@@ -11,12 +11,6 @@
 
 namespace moesaic::ops {
 
-/// Returns whether (a, index_a) precedes (b, index_b): by falling value, ties to the lower index.
-template <class Scalar>
-MOESAIC_HD inline bool ranks_before(Scalar a, int64_t index_a, Scalar b, int64_t index_b) {
-  return a > b || (a == b && index_a < index_b);
-}
-
 /// Returns exp(x) for x <= 0, to 2 units in the last place; 0 below -87, exactly 1 at 0. It has no
 /// calls and branches, so that loops over it vectorise.
 MOESAIC_HD_INLINE float softmax_exp(float x) {

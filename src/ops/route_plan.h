@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/route_options.h"
 #include "route_arguments.h"
 #include "route_segments.h"
 
@@ -31,10 +31,43 @@ inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOp
   return capacity_rows(cut, 1, capacity_of(options), seen_experts(options, experts));
 }
 
-/// Returns the upper bound A of the rows of a token-choice routing.
-inline int64_t token_choice_row_bound(const TokenGroups& cut, int64_t k, int64_t computed,
-                                      const GroupRows& rows) {
-  return std::min(computed * rows.total(), cut.tokens * std::min(k, computed));
-}
+/// Sizes of a token choice, for every device.
+struct TokenChoiceSizes {
+  int64_t tokens, experts, k, computed;
+  TokenGroups cut;
+  GroupRows rows;
+  bool limited;   ///< Whether choices can be dropped; only then do groups matter.
+  int64_t bound;  ///< Upper bound A of the rows.
+
+  TokenChoiceSizes(int64_t tokens_, int64_t experts_, const TokenChoiceOptions& options)
+      : tokens(tokens_),
+        experts(experts_),
+        k(options.k),
+        computed(computed_experts(options, experts)),
+        cut(tokens, options.group_size),
+        rows(capacity_rows(cut, k, capacity_of(options), seen_experts(options, experts))),
+        limited(rows.limits(cut)),
+        bound(std::min(computed * rows.total(), tokens * std::min(k, computed))) {
+    if (limited) return;
+    cut = TokenGroups(tokens, 0);
+    rows = {1, tokens, tokens};
+  }
+};
+
+/// Sizes of an expert choice, for every device.
+struct ExpertChoiceSizes {
+  int64_t tokens, experts, computed;
+  TokenGroups cut;
+  GroupRows rows;
+
+  ExpertChoiceSizes(int64_t tokens_, int64_t experts_, const ExpertChoiceOptions& options)
+      : tokens(tokens_),
+        experts(experts_),
+        computed(computed_experts(options, experts)),
+        cut(tokens, options.group_size),
+        rows(expert_choice_rows(cut, options, experts)) {}
+
+  int64_t bound() const { return computed * rows.total(); }
+};
 
 }  // namespace moesaic::ops

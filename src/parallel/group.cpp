@@ -1,42 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/group.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
-#include <mutex>
+#include <array>
+#include <cstdlib>
 #include <numeric>
 
-#include "moesaic/base/error.h"
-#include "moesaic/parallel/lost_process.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 
 std::string traffic_name(Traffic traffic) {
-  switch (traffic) {
-    case Traffic::gradients:
-      return "gradients";
-    case Traffic::expert_gradients:
-      return "expert_gradients";
-    case Traffic::logits:
-      return "logits";
-    case Traffic::logits_gradient:
-      return "logits_gradient";
-    case Traffic::rows:
-      return "rows";
-    case Traffic::row_counts:
-      return "row_counts";
-    case Traffic::batch_norm:
-      return "batch_norm";
-    case Traffic::metrics:
-      return "metrics";
-    case Traffic::parameters:
-      return "parameters";
-    case Traffic::other:
-      return "other";
-  }
-  fail("unknown traffic {}", static_cast<int>(traffic));
+  constexpr std::array kNames = {
+      "gradients", "expert_gradients", "logits",  "logits_gradient", "row_counts",
+      "rows",      "batch_norm",       "metrics", "parameters",      "other"};
+  static_assert(kNames.size() == static_cast<size_t>(Traffic::other) + 1);
+  return kNames.at(static_cast<size_t>(traffic));
 }
 
 double all_reduce_bytes(double bytes, int64_t size) {
@@ -47,24 +31,16 @@ double all_gather_bytes(double bytes, int64_t size) {
   return bytes * static_cast<double>(size - 1);
 }
 
-struct TrafficCounter::State {
-  std::mutex mutex;
-  std::map<Traffic, Sent> sent;
-};
-
-TrafficCounter::TrafficCounter() : state_(std::make_unique<State>()) {}
-TrafficCounter::~TrafficCounter() = default;
-
 void TrafficCounter::add(Traffic traffic, double bytes, int64_t calls) {
-  const std::lock_guard lock(state_->mutex);
-  Sent& sent = state_->sent[traffic];
+  const std::lock_guard lock(mutex_);
+  Sent& sent = sent_[traffic];
   sent.calls += calls;
   sent.bytes += bytes;
 }
 
 std::map<Traffic, Sent> TrafficCounter::take() {
-  const std::lock_guard lock(state_->mutex);
-  return std::exchange(state_->sent, {});
+  const std::lock_guard lock(mutex_);
+  return std::exchange(sent_, {});
 }
 
 namespace {
@@ -109,18 +85,11 @@ void Group::finish(const Begin& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 
-void Group::all_reduce(const at::Tensor& x, Traffic traffic) const {
-  if (size() == 1) return;
-  std::vector<at::Tensor> list = {x};
-  finish([&] { return group_->allreduce(list); });
-  counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
-}
-
-void Group::all_reduce_max(const at::Tensor& x, Traffic traffic) const {
+void Group::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {x};
   c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
+  if (largest) options.reduceOp = c10d::ReduceOp::MAX;
   finish([&] { return group_->allreduce(list, options); });
   counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
 }
@@ -207,6 +176,185 @@ std::vector<std::string> Group::all_gather_text(const std::string& text) const {
     texts.emplace_back(begin, static_cast<size_t>(lengths[i].item<int64_t>()));
   }
   return texts;
+}
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using GroupPointer = std::shared_ptr<const Group>;
+
+/// What a backward pass needs of its forward pass, apart from tensors.
+struct Exchange : torch::CustomClassHolder {
+  GroupPointer group;
+  Traffic traffic = Traffic::other;
+  std::vector<int64_t> send = {}, receive = {};
+};
+
+/// Keeps it for the backward pass.
+Exchange& keep(AutogradContext* context, const GroupPointer& group) {
+  auto exchange = c10::make_intrusive<Exchange>();
+  exchange->group = group;
+  context->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
+  return *exchange;
+}
+
+const Exchange& kept(AutogradContext* context) {
+  return static_cast<const Exchange&>(*context->saved_data.at("exchange").toCapsule());
+}
+
+at::Tensor summed(const at::Tensor& x, const Group& group, Traffic traffic) {
+  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(sum, traffic);
+  return sum;
+}
+
+struct GatherRows : torch::autograd::Function<GatherRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupPointer& group) {
+    keep(context, group);
+    return group->all_gather(x, Traffic::logits);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Group& group = *kept(context).group;
+    const at::Tensor sum = summed(grads[0], group, Traffic::logits_gradient);
+    const int64_t rows = sum.size(0) / group.size();
+    return {sum.narrow(0, group.rank() * rows, rows), {}};
+  }
+};
+
+struct SumOver : torch::autograd::Function<SumOver> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupPointer& group, Traffic traffic) {
+    keep(context, group).traffic = traffic;
+    return summed(x, *group, traffic);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Exchange& exchange = kept(context);
+    return {summed(grads[0], *exchange.group, exchange.traffic), {}, {}};
+  }
+};
+
+struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
+                            const GroupPointer& group) {
+    Exchange& exchange = keep(context, group);
+    exchange.send = send;
+    exchange.receive = receive;
+    context->saved_data["rows"] = x.size(0);
+    return group->all_to_all(x, send, receive, Traffic::rows);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Exchange& exchange = kept(context);
+    at::Tensor back =
+        exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
+    const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
+    if (unsent > 0) {  // Unused rows of a routing's buffer.
+      std::vector<int64_t> shape = back.sizes().vec();
+      shape[0] = unsent;
+      back = at::cat({back, at::zeros(shape, back.options())});
+    }
+    return {back, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor gather_rows(const at::Tensor& x, const GroupPointer& group) {
+  return group->size() == 1 ? x : GatherRows::apply(x, group);
+}
+
+at::Tensor sum_over(const at::Tensor& x, const GroupPointer& group, Traffic traffic) {
+  return group->size() == 1 ? x : SumOver::apply(x, group, traffic);
+}
+
+at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
+                         const std::vector<int64_t>& receive, const GroupPointer& group) {
+  return ExchangeRows::apply(x, send, receive, group);
+}
+
+namespace {
+
+constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
+
+class SilentHandler : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace
+
+GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
+                                 Traffic traffic, size_t bucket_bytes)
+    : traffic_(traffic) {
+  if (group.size() == 1 || parameters.empty()) return;
+  // The last parameters have their gradients first.
+  std::reverse(parameters.begin(), parameters.end());
+  const auto [buckets, limits] =
+      c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, bucket_bytes});
+  double bytes = 0.0;
+  for (const at::Tensor& parameter : parameters) bytes += static_cast<double>(parameter.nbytes());
+  counter_ = &group.counter();
+  bytes_ = all_reduce_bytes(bytes, group.size());
+  buckets_ = static_cast<int64_t>(buckets.size());
+  if (!group.c10d()) return;
+  const std::vector<bool> sparse(parameters.size(), false);
+  reducer_ = std::make_unique<c10d::Reducer>(
+      std::move(parameters), buckets, group.c10d(), sparse, static_cast<int64_t>(bucket_bytes),
+      /*find_unused_parameters=*/true, /*gradient_as_bucket_view=*/true,
+      std::unordered_map<size_t, std::string>(), kFirstBucket,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<int64_t>());
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::prepare(const at::Tensor& loss) {
+  if (counter_ == nullptr) return;
+  counter_->add(traffic_, bytes_, buckets_);
+  if (!reducer_) return;
+  // It warns where no parameter is unused, which is not known before.
+  SilentHandler silent;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+  reducer_->prepare_for_backward({loss});
+}
+
+int64_t nearest_divisor(int64_t number, int64_t wanted) {
+  int64_t best = 1;
+  for (int64_t divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
+      best = divisor;
+    }
+  }
+  return best;
+}
+
+void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, int64_t processes) {
+  const int64_t unit = parts * processes;
+  if (batch % unit == 0) return;
+  std::string choice =
+      fmt::format("a batch of {}, or {}",
+                  count_text(std::max<int64_t>(1, (batch + unit / 2) / unit) * unit, "image"),
+                  count_text(nearest_divisor(batch / parts, processes), "process"));
+  if (batch % processes == 0) {
+    choice = fmt::format("accumulate={}", nearest_divisor(batch / processes, parts));
+  }
+  fail_usage("{}{} cannot have equal parts of a batch of {}{}; choose {}", where,
+             count_text(processes, "process"), count_text(batch, "image"),
+             parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
+}
+
+std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                       int64_t size) {
+  check_equal_parts("", batch, parts, size);
+  const int64_t own = batch / size, ranges = strided ? 1 : parts;
+  std::vector<int64_t> places;
+  for (int64_t part = 0; part < ranges; ++part) {
+    const int64_t first = part * (batch / ranges) + rank * (own / ranges);
+    for (int64_t i = 0; i < own / ranges; ++i) places.push_back(first + i);
+  }
+  return places;
 }
 
 }  // namespace moesaic

@@ -16,20 +16,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <system_error>
 #include <thread>
 
-#include "local_address.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/parallel/leader.h"
-#include "moesaic/parallel/lost_process.h"
-#include "text_exchange.h"
 #include "watch.h"
 
 namespace moesaic {
@@ -282,6 +277,8 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
                                                const ParallelConfig& config, bool cuda) try {
   // c10d's record of collectives is not safe where threads of a process use groups side by side.
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  // Groups exchange side by side, in an order that may differ between GPUs unless NCCL keeps it.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
   const Meeting meeting{store,
@@ -378,7 +375,7 @@ double Processes::of_leader(double value) const {
 
 int64_t Processes::max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
-  world_->all_reduce_max(largest, Traffic::other);
+  world_->all_reduce(largest, Traffic::other, /*largest=*/true);
   return largest.item<int64_t>();
 }
 

@@ -4,9 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
 
-#include "choose_experts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/prune/plan.h"
 
@@ -14,16 +13,6 @@ namespace moesaic {
 namespace {
 
 using Ids = std::vector<int64_t>;
-
-/// Divides ascending ids among a layer's groups, of which each owns E / G experts in turn.
-std::vector<Ids> by_group(const Ids& ids, const MoEBlock& block) {
-  const int64_t count = block.ranked_groups(), each = block.layer->options().experts / count;
-  std::vector<Ids> groups(static_cast<size_t>(count));
-  for (const int64_t id : ids) {
-    groups[static_cast<size_t>(std::min(id / each, count - 1))].push_back(id);
-  }
-  return groups;
-}
 
 /// Returns the `count` present experts of highest score, ascending; the lower index wins a tie.
 Ids best(const std::vector<double>& scores, Ids present, int64_t count) {
@@ -34,29 +23,49 @@ Ids best(const std::vector<double>& scores, Ids present, int64_t count) {
   return present;
 }
 
-/// Experts that are ranked together: of a layer, or of one of its groups.
+/// Experts that are ranked together: of a layer, or of one of its groups, of which each owns E / G
+/// experts in turn.
 struct RankedGroup {
   const MoEBlock* block;
   std::string where;
+  int64_t begin, end;  ///< Ids of its experts.
   Ids present;
 
+  bool owns(int64_t id) const { return id >= begin && id < end; }
   int64_t size() const { return static_cast<int64_t>(present.size()); }
+  int64_t experts() const { return block->layer->options().experts / block->ranked_groups(); }
   /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
   int64_t least() const {
     const int64_t selected = nn::choices_of_token(block->layer->options().rule);
     return std::min(std::max<int64_t>(selected, 1), size());
   }
+  int64_t count_of(const Ids& ids) const {
+    return std::count_if(ids.begin(), ids.end(), [&](int64_t id) { return owns(id); });
+  }
+  /// Returns the number of experts that the rule keeps, unchecked.
+  int64_t kept_by(const KeepRule& rule) const {
+    return rule.ids() != nullptr ? count_of(*rule.ids()) : rule.count(experts());
+  }
 };
 
-std::vector<RankedGroup> groups_of(const MoEBlock& block) {
+/// Returns a layer's groups with those of these experts that each has.
+std::vector<RankedGroup> groups_of(const MoEBlock& block, const Ids& present) {
+  const int64_t count = block.ranked_groups(), experts = block.layer->options().experts;
+  const int64_t each = experts / count;
   std::vector<RankedGroup> groups;
-  const char* what = block.groups > 0 ? "group" : "member";
-  for (Ids& present : by_group(block.layer->kept(), block)) {
-    std::string where = fmt::format("block {}", block.block);
-    if (block.ranked_groups() > 1) where += fmt::format(", {} {}", what, groups.size());
-    groups.push_back({&block, std::move(where), std::move(present)});
+  for (int64_t i = 0; i < count; ++i) {
+    RankedGroup group{&block, fmt::format("block {}", block.block), i * each,
+                      i + 1 == count ? experts : (i + 1) * each};
+    const char* what = block.groups > 0 ? "group" : "member";
+    if (count > 1) group.where += fmt::format(", {} {}", what, i);
+    std::copy_if(present.begin(), present.end(), std::back_inserter(group.present),
+                 [&](int64_t id) { return group.owns(id); });
+    groups.push_back(std::move(group));
   }
   return groups;
+}
+std::vector<RankedGroup> groups_of(const MoEBlock& block) {
+  return groups_of(block, block.layer->kept());
 }
 
 /// Returns the smallest amount that a rule may keep, in its own measure.
@@ -71,19 +80,18 @@ std::string least_text(const KeepRule& rule, int64_t least, int64_t experts) {
                      static_cast<double>(least) / static_cast<double>(experts));
 }
 
-/// Checks the number of experts to keep of a group.
-void check_count(const KeepRule& rule, const RankedGroup& group, int64_t count) {
-  const nn::RouterOptions& router = group.block->layer->options();
+/// Checks the number of experts that a rule keeps of a group.
+void check_count(const KeepRule& rule, const RankedGroup& group) {
+  const int64_t count = group.kept_by(rule);
   if (count > group.size()) {
     fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, group.where, count,
                group.size());
   }
-  const int64_t selected = nn::choices_of_token(router.rule);
-  const int64_t experts = router.experts / group.block->ranked_groups();
+  const int64_t selected = nn::choices_of_token(group.block->layer->options().rule);
   if (count < std::min(selected, group.size())) {
     fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects; {}",
-               rule.where, group.where, count, experts, selected,
-               least_text(rule, group.least(), experts));
+               rule.where, group.where, count, group.experts(), selected,
+               least_text(rule, group.least(), group.experts()));
   }
 }
 
@@ -97,34 +105,13 @@ void check_present(const KeepRule& rule, const MoEBlock& block) {
   }
 }
 
-/// Returns the number of experts that the rule keeps of each group, unchecked.
-Ids counts_of(const KeepRule& rule, const MoEBlock& block) {
-  if (rule.ids() == nullptr) {
-    const int64_t groups = block.ranked_groups();
-    return Ids(static_cast<size_t>(groups), rule.count(block.layer->options().experts / groups));
-  }
-  Ids counts;
-  for (const Ids& own : by_group(*rule.ids(), block)) {
-    counts.push_back(static_cast<int64_t>(own.size()));
-  }
-  return counts;
-}
-
-Ids checked_counts(const KeepRule& rule, const MoEBlock& block) {
-  if (rule.ids() != nullptr) check_present(rule, block);
-  const std::vector<RankedGroup> groups = groups_of(block);
-  const Ids counts = counts_of(rule, block);
-  for (size_t i = 0; i < counts.size(); ++i) check_count(rule, groups[i], counts[i]);
-  return counts;
-}
-
-/// Returns the `counts[i]` present experts of highest score of each group i, or all that it has.
-Ids best_by_group(const MoEBlock& block, const std::vector<double>& scores, const Ids& counts) {
+/// Returns the `count(group)` experts of highest score of each group, or all that it has.
+template <class Count>
+Ids best_of_groups(const std::vector<RankedGroup>& groups, const std::vector<double>& scores,
+                   const Count& count) {
   Ids kept;
-  const auto present = by_group(block.layer->kept(), block);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const auto count = std::min(counts[i], static_cast<int64_t>(present[i].size()));
-    const Ids own = best(scores, present[i], count);
+  for (const RankedGroup& group : groups) {
+    const Ids own = best(scores, group.present, std::min<int64_t>(count(group), group.size()));
     kept.insert(kept.end(), own.begin(), own.end());
   }
   return kept;
@@ -245,29 +232,48 @@ class NetworkChoice {
 }  // namespace
 
 std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept) {
-  const std::vector<RankedGroup> groups = groups_of(block);
-  const std::vector<Ids> left = by_group(kept, block);
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const auto count = static_cast<int64_t>(left[i].size());
-    if (count >= std::min(groups[i].least(), groups[i].size())) continue;
+  for (const RankedGroup& group : groups_of(block)) {
+    const int64_t count = group.count_of(kept);
+    if (count >= group.least()) continue;
     return fmt::format("{} would keep {} experts, fewer than the {} that a token selects",
-                       groups[i].where, count, groups[i].least());
+                       group.where, count, group.least());
   }
   return "";
 }
 
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
   const std::vector<double> equal(static_cast<size_t>(block.layer->options().experts), 0.0);
-  return best_by_group(block, equal, counts_of(rule, block));
+  return best_of_groups(groups_of(block), equal,
+                        [&](const RankedGroup& group) { return group.kept_by(rule); });
 }
 
 std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
                                   int64_t count) {
-  Ids counts;
-  for (const RankedGroup& group : groups_of(block)) {
-    counts.push_back(std::max(group.least(), std::min(count, group.size())));
+  return best_of_groups(groups_of(block), scores,
+                        [&](const RankedGroup& group) { return std::max(group.least(), count); });
+}
+
+CountRange count_range(const Model& model, const KeepSpec& keep) {
+  CountRange range{0, 0};
+  const bool together = keep.scope() == KeepScope::network;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    if (keep.rule_of(block.block) == nullptr) continue;
+    for (const RankedGroup& group : groups_of(block)) {
+      range.least = together ? range.least + group.least() : std::max(range.least, group.least());
+      range.most = together ? range.most + group.size() : std::max(range.most, group.size());
+    }
   }
-  return best_by_group(block, scores, counts);
+  return range;
+}
+
+std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
+                                                  const std::vector<int64_t>& kept,
+                                                  const std::vector<double>& scores) {
+  const Ids left = best_of_groups(groups_of(block, kept), scores, [](const RankedGroup& group) {
+    return std::max(group.least(), group.size() - 1);
+  });
+  if (left.size() == kept.size()) return std::nullopt;
+  return left;
 }
 
 KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores) {
@@ -290,9 +296,13 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
     } else if (rule->parameters() != nullptr) {
       own = best_experts(block, scores.at(block.block), network.count_within(*rule));
     } else {
-      const Ids counts = checked_counts(*rule, block);
-      own = rule->ids() != nullptr ? *rule->ids()
-                                   : best_by_group(block, scores.at(block.block), counts);
+      if (rule->ids() != nullptr) check_present(*rule, block);
+      const std::vector<RankedGroup> groups = groups_of(block);
+      for (const RankedGroup& group : groups) check_count(*rule, group);
+      own = rule->ids() != nullptr
+                ? *rule->ids()
+                : best_of_groups(groups, scores.at(block.block),
+                                 [&](const RankedGroup& group) { return group.kept_by(*rule); });
     }
   }
   return kept;

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -13,11 +16,10 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
-#include "pruned_tensors.h"
 
 namespace moesaic {
 namespace {
@@ -35,12 +37,6 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
         "weights) or reap (images)",
         criterion);
   }
-}
-
-void check_prune_options(const PruneCheckpointOptions& options) {
-  check_device(options.device);
-  check_pretrained_is_given(options);
-  if (!options.dry_run) check_new_folder(options.out, "prune");
 }
 
 std::string change(const char* name, double before, double after, int precision) {
@@ -137,14 +133,6 @@ std::string shape_problem(const Model& finetuned, const Model& pretrained) {
   return "";
 }
 
-/// Checks that both are one network, since what changed between them means nothing otherwise.
-void check_related(const Model& finetuned, const Model& pretrained, const fs::path& folder) {
-  const std::string problem = relation_problem(finetuned, pretrained);
-  if (problem.empty()) return;
-  fail_usage("prune: --pretrained {} is another network than --finetuned: {}", folder.string(),
-             problem);
-}
-
 /// Checks that the configuration of the pruned network says all that it has.
 void check_rebuilds(const Model& pruned) {
   const auto again = build_model_shape(Value::from_json(pruned.config(), "model"));
@@ -156,6 +144,87 @@ void check_rebuilds(const Model& pruned) {
         "nothing behind",
         pruned.config().at("name").get<std::string>(), name);
   }
+}
+
+/// Calls `use` with name and handle of each parameter and buffer.
+template <class Use>
+void for_each_tensor(const Model& model, const Use& use) {
+  for (const auto& item : model.named_parameters()) use(item.key(), item.value());
+  for (const auto& item : model.named_buffers()) use(item.key(), item.value());
+}
+
+const void* identity(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl();
+}
+
+/// Returns where each kept expert is among the present ones.
+at::Tensor slots_of(const std::vector<int64_t>& kept, const std::vector<int64_t>& present) {
+  std::vector<int64_t> slots;
+  for (const int64_t id : kept) {
+    slots.push_back(std::lower_bound(present.begin(), present.end(), id) - present.begin());
+  }
+  return at::tensor(slots, at::kLong);
+}
+
+/// Returns what removed experts leave behind in a layer where `old` was left before, by `removed`.
+at::Tensor left_behind(const MoEBlock& block, const PrunePlan& plan, const at::Tensor& old,
+                       const std::vector<int64_t>& removed) {
+  const at::Tensor& stand_in = block.layer->stand_in;
+  if (old.defined() && old.sizes() == stand_in.sizes()) return old;
+  const auto layer =
+      std::find_if(plan.layers.begin(), plan.layers.end(),
+                   [&](const PruneLayerPlan& other) { return other.block == block.block; });
+  return nn::merged_stand_ins(layer->means_Eo, removed, old, block.layer->kept())
+      .to(stand_in.scalar_type());
+}
+
+using TensorMaker = std::function<at::Tensor(const std::string& name)>;
+
+/// Applies the plan to the shape of a network and returns what makes each tensor of the pruned
+/// network of `values`, those of before, which must outlive it: one at a time, so that neither
+/// network need be in memory. Pruning keeps the handles of tensors, but not all of their names.
+TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& plan) {
+  struct Source {
+    at::Tensor shape, slots, made;
+    std::string name = {};  ///< Before.
+  };
+  std::map<const void*, Source> sources;
+  for_each_tensor(shape, [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) sources[identity(tensor)].name = name;
+  });
+  struct Layer {
+    std::vector<int64_t> present, removed;
+    at::Tensor left;
+  };
+  std::vector<Layer> before;
+  for (const MoEBlock& block : shape.moe_blocks()) {
+    const at::Tensor& left = block.layer->stand_in;
+    before.push_back({block.layer->kept(), block.layer->removed(),
+                      left.defined() ? values.at(sources.at(identity(left)).name) : left});
+  }
+  apply_plan(shape, plan);
+  auto old = before.begin();
+  for (const MoEBlock& block : shape.moe_blocks()) {
+    const at::Tensor slots = slots_of(block.layer->kept(), old->present);
+    for (const at::Tensor& tensor : nn::tensors_of(*block.layer->experts)) {
+      sources[identity(tensor)].slots = slots;
+    }
+    if (const at::Tensor& stand_in = block.layer->stand_in; stand_in.defined()) {
+      sources[identity(stand_in)].made = left_behind(block, plan, old->left, old->removed);
+    }
+    ++old;
+  }
+  std::map<std::string, Source> named;
+  for_each_tensor(shape, [&](const std::string& name, const at::Tensor& tensor) {
+    named[name] = sources[identity(tensor)];
+    named[name].shape = tensor;
+  });
+  return [&values, named = std::move(named)](const std::string& name) {
+    const Source& source = named.at(name);
+    if (source.made.defined()) return source.made;
+    const at::Tensor& value = values.at(source.name);
+    return value.sizes() == source.shape.sizes() ? value : value.index_select(0, source.slots);
+  };
 }
 
 using Json = nlohmann::ordered_json;
@@ -232,9 +301,9 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
 
 }  // namespace
 
-fs::path find_pretrained(const fs::path& run_or_checkpoint) {
+fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   const Checkpoint newest = load_newest_checkpoint(
-      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false});
+      run_or_checkpoint, {.verify = false, .model = false, .optimizer = false, .trust = trust});
   const Json phases = of_run(newest, "phases"), init = of_run(newest, "init");
   const auto index = static_cast<size_t>(progress_of(newest).first);
   if (phases.is_array() && index < phases.size()) {
@@ -327,10 +396,14 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   PruneInput input{
       .finetuned = shape, .use = use ? &*use : nullptr, .finetuned_values = &checkpoint.model};
   if (options.pretrained.empty()) return plan_pruning(input, prune);
-  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
-  const Checkpoint before = load_newest_checkpoint(options.pretrained, kInFile);
+  const Checkpoint before = load_newest_checkpoint(options.pretrained, options.in_file());
   const std::shared_ptr<Model> before_shape = shape_of(before);
-  check_related(shape, *before_shape, options.pretrained);
+  // What changed between two networks that are not one means nothing.
+  const std::string problem = relation_problem(shape, *before_shape);
+  if (!problem.empty()) {
+    fail_usage("prune: --pretrained {} is another network than --finetuned: {}",
+               options.pretrained.string(), problem);
+  }
   warn_of_order(checkpoint, shape, before, *before_shape);
   input.pretrained = before_shape.get();
   input.pretrained_values = &before.model;
@@ -338,17 +411,17 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
 }
 
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
-  check_prune_options(options);
-  constexpr LoadOptions kInFile = {.optimizer = false, .mapped = true};
-  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, kInFile);
+  check_device(options.device);
+  check_pretrained_is_given(options);
+  if (!options.dry_run) check_new_folder(options.out, "prune");
+  Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
   check_outside_trained_images(options.out, checkpoint.config);
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointResult result;
   result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);
   result.before = footprint(*shape);
-  const PrunedTensors tensors(*shape, checkpoint.model, result.plan);
   const int64_t experts = experts_of(*shape);
-  apply_plan(*shape, result.plan);
+  const TensorMaker make = prune_shape(*shape, checkpoint.model, result.plan);
   if (experts_of(*shape) == experts) {
     log_warning("prune: all {} experts stay, so the network is what it was", experts);
   }
@@ -361,16 +434,14 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   const int64_t phase = progress_of(checkpoint).first;  // It tells which loss trained the network.
   checkpoint.state = {{"pruned", to_json(result.plan)}, {"phase_index", phase}};
   save_checkpoint(options.out, checkpoint, [&](const fs::path& path) {
-    return write_tensors(path, state_of(*shape), tensors.maker(*shape));
+    return write_tensors(path, state_of(*shape), make);
   });
   return result;
 }
 
 std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan) {
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
-  const PrunedTensors tensors(*shape, checkpoint.model, plan);
-  apply_plan(*shape, plan);
-  const auto make = tensors.maker(*shape);
+  const TensorMaker make = prune_shape(*shape, checkpoint.model, plan);
   TensorMap values = state_of(*shape);
   for (auto& [name, tensor] : values) tensor = make(name);
   return model_of(Value::from_json(shape->config(), "model"), values, checkpoint.folder.string());

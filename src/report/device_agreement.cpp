@@ -7,9 +7,21 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
+#include <tuple>
 
+#include "moesaic/base/random.h"
+#include "moesaic/base/resources.h"
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/combine.h"
 #include "moesaic/ops/device.h"
+#include "moesaic/ops/dispatch.h"
+#include "moesaic/ops/grouped_mlp.h"
+#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 
 namespace moesaic {
 namespace {
@@ -77,6 +89,174 @@ std::vector<Agreement> settle_devices(const std::vector<DeviceCase>& cases, at::
   std::vector<Agreement> results;
   for (const DeviceCase& item : cases) results.push_back(settle(item, device));
   return results;
+}
+
+namespace {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+/// Seeded normal numbers that float16 and bfloat16 hold exactly.
+Tensor numbers(at::IntArrayRef shape, uint64_t seed) {
+  const at::Generator random = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return (torch::randn(shape, random) * 32).round() / 32;
+}
+
+Tensor leaf(const Tensor& from, at::Device device, at::ScalarType type) {
+  return from.to(device, type).clone().set_requires_grad(true);
+}
+
+/// Indices, gates, and the gradient of the logits where gates have one.
+Tensors with_gradient(const Routing& routing, const Tensor& logits) {
+  Tensors out = {routing.offsets, routing.token, routing.token_offsets, routing.token_row,
+                 routing.gate};
+  if (!routing.gate.requires_grad()) return out;
+  routing.gate.backward(numbers(routing.gate.sizes(), 2).to(logits.device()));
+  out.push_back(logits.grad());
+  return out;
+}
+
+/// A routing operator; it decides in float32 on every device.
+template <class Route>
+DeviceCase routing_case(const std::string& part, const std::string& what, at::IntArrayRef shape,
+                        const Route& route) {
+  return {part + what, 1e-5, {part}, [shape = shape.vec(), route](at::Device device, bool) {
+            const Tensor logits = leaf(numbers(shape, 1), device, at::kFloat);
+            return with_gradient(route(logits), logits);
+          }};
+}
+
+std::vector<DeviceCase> routing_cases() {
+  std::vector<DeviceCase> cases;
+  // Long groups are shared out among blocks, see ops/cuda/route_expert_choice_on.h.
+  for (const int64_t tokens : {300, 9000}) {
+    const std::string what = fmt::format(" of {} tokens", tokens);
+    for (const bool priority : {false, true}) {
+      const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.9, .batch_priority = priority};
+      cases.push_back(routing_case(
+          "route_token_choice", what + (priority ? " by priority" : ""), {tokens, 6},
+          [options](const Tensor& logits) { return route_token_choice(logits, options); }));
+    }
+    const ExpertChoiceOptions choice{.capacity_factor = 1.5, .gate = ExpertGate::softmax_tokens};
+    cases.push_back(routing_case(
+        "route_expert_choice", what, {tokens, 6},
+        [choice](const Tensor& logits) { return route_expert_choice(logits, choice); }));
+  }
+  return cases;
+}
+
+struct RowType {
+  at::ScalarType type;
+  const char* name;
+  double tolerance;
+};
+constexpr RowType kRowTypes[] = {{at::kFloat, "float32", 1e-4},
+                                 {at::kDouble, "float64", 1e-10},
+                                 {at::kBFloat16, "bfloat16", 2e-2},
+                                 {at::kHalf, "float16", 4e-3}};
+
+/// A routing whose indices are the same on every device, with gates of a type.
+Routing some_routing(at::Device device, at::ScalarType type) {
+  Routing routing = route_token_choice(numbers({200, 5}, 3), {.k = 2, .kept = {0, 2, 3}});
+  const auto move = [&](Tensor& tensor) { tensor = tensor.to(device); };
+  for (Tensor* index :
+       {&routing.offsets, &routing.token, &routing.token_offsets, &routing.token_row}) {
+    move(*index);
+  }
+  const auto gates = type == at::kDouble ? at::kDouble : at::kFloat;
+  routing.gate = leaf(routing.gate.detach(), device, gates);
+  return routing;
+}
+
+/// The output and the gradients of the leaves.
+Tensors backward(const Tensor& y, const Tensors& leaves) {
+  y.backward(numbers(y.sizes(), 4).to(y.options()));
+  Tensors out = {y};
+  for (const Tensor& tensor : leaves) out.push_back(tensor.grad());
+  return out;
+}
+
+DeviceCase rows_case(const std::string& part, const RowType& type, std::vector<std::string> parts,
+                     const std::function<Tensors(at::Device, at::ScalarType)>& run) {
+  return {fmt::format("{} {}", part, type.name), type.tolerance, std::move(parts),
+          [type = type.type, run](at::Device device, bool exact) {
+            return run(device, exact ? at::kDouble : type);
+          }};
+}
+
+Tensors run_dispatch(at::Device device, at::ScalarType type) {
+  const Tensor x = leaf(numbers({200, 40}, 5), device, type);
+  return backward(dispatch(x, some_routing(device, type)), {x});
+}
+
+Tensors run_combine(at::Device device, at::ScalarType type) {
+  const Routing routing = some_routing(device, type);
+  const Tensor rows = leaf(numbers({routing.row_bound(), 40}, 6), device, type);
+  return backward(combine(rows, routing), {rows, routing.gate});
+}
+
+Tensors run_experts(at::Device device, at::ScalarType type) {
+  const Routing routing = some_routing(device, type);
+  const Tensor rows = leaf(numbers({routing.row_bound(), 40}, 6), device, type);
+  const ExpertWeights w{
+      leaf(numbers({3, 40, 64}, 7) / 8, device, type), leaf(numbers({3, 64}, 8), device, type),
+      leaf(numbers({3, 64, 40}, 9) / 8, device, type), leaf(numbers({3, 40}, 10), device, type)};
+  return backward(grouped_mlp(rows, routing.offsets, w, Activation::gelu_tanh),
+                  {rows, w.w1, w.b1, w.w2, w.b2});
+}
+
+/// Loss, gradients and parameters of one step of a network.
+Tensors training_step(const std::filesystem::path& recipe, at::Device device) {
+  const BackendScope exact(device, {});  // Convolutions round to TF32 by default.
+  const auto model = build_model(Document::from_file(recipe).root().at("model"), 1);
+  model->to(device);
+  std::vector<int64_t> shape = model->input_shape();
+  shape.insert(shape.begin(), 4);
+  const ModelOutput output = model->forward(numbers(shape, 11).to(device));
+  const Tensor loss = output.logits.to(at::kFloat).log_softmax(-1).select(1, 0).neg().mean();
+  loss.backward();
+  Tensors out = {loss};
+  const torch::NoGradGuard no_grad;
+  for (const Tensor& parameter : model->parameters()) {
+    if (!parameter.grad().defined()) continue;
+    parameter.sub_(parameter.grad(), 0.1);
+    out.insert(out.end(), {parameter.grad(), parameter});
+  }
+  return out;
+}
+
+std::vector<DeviceCase> step_cases() {
+  std::vector<std::filesystem::path> recipes;
+  for (const auto& family : std::filesystem::directory_iterator(resource("models"))) {
+    const auto recipe = family.path() / "recipes" / "smoke.json";
+    if (std::filesystem::exists(recipe)) recipes.push_back(recipe);
+  }
+  std::ranges::sort(recipes);
+  std::vector<DeviceCase> cases;
+  for (const auto& recipe : recipes) {
+    const std::string family = recipe.parent_path().parent_path().filename().string();
+    cases.push_back({"training step of " + family, 1e-3, {}, [recipe](at::Device device, bool) {
+                       return training_step(recipe, device);
+                     }});
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<DeviceCase> device_cases() {
+  std::vector<DeviceCase> cases = routing_cases();
+  for (const RowType& type : kRowTypes) {
+    const bool grouped = type.type == at::kBFloat16;
+    cases.push_back(rows_case("dispatch", type, {"dispatch"}, run_dispatch));
+    cases.push_back(rows_case("grouped_mlp", type,
+                              grouped ? std::vector<std::string>{kGroupedMm, "grouped_mlp"}
+                                      : std::vector<std::string>{"grouped_mlp"},
+                              run_experts));
+    cases.push_back(rows_case("combine", type, {"combine"}, run_combine));
+  }
+  for (DeviceCase& step : step_cases()) cases.push_back(std::move(step));
+  return cases;
 }
 
 }  // namespace moesaic

@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/experiment.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <filesystem>
+#include <chrono>
+#include <cmath>
+#include <csignal>
 #include <map>
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
 #include "moesaic/base/resources.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
+#include "moesaic/config/problem.h"
+#include "moesaic/ops/device.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/report/runs.h"
+#include "moesaic/report/runs_report.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {
@@ -53,6 +66,18 @@ void shrink(Document& document) {
   }
 }
 
+/// Reads the former kind of experiments that prune as what it is now.
+void rename_kind(Document& document) {
+  const Value root = document.root();
+  const Value* kind = root.find("kind");
+  if (kind == nullptr || kind->kind() != Value::Kind::string) return;
+  if (kind->as_string() != "prune-sweep") return;
+  log_warning("{}: the kind 'prune-sweep' is 'runs' now, with \"runs\": 1 where it has no number",
+              kind->where());
+  document.set("kind", Value::from_json("runs", kind->where()));
+  if (root.find("runs") == nullptr) document.set("runs", Value::from_json(1, kind->where()));
+}
+
 /// Throws Error (usage) for a name that cannot be that of a folder; '/' parts the family from it.
 void check_name(const Value& value) {
   const std::string name = value.as_string("name");
@@ -86,6 +111,17 @@ Scale parse_scale(std::string_view name) {
   fail_usage("no scale '{}'; choose one of paper, quick", name);
 }
 
+std::string Experiment::command() const {
+  std::string command = "moesaic reproduce " + name;
+  for (const std::string& assignment : overrides) command += " " + assignment;
+  return command + fmt::format(" --scale {}", scale_name(scale));
+}
+
+std::string Experiment::scale_text() const {
+  if (scale == Scale::paper) return "Scale: paper.";
+  return "Scale: **quick**. Sizes are shrunk to try it out: not to be held against the paper's.";
+}
+
 std::vector<std::string> experiment_names() {
   std::vector<std::string> names;
   for (const auto& [name, path] : shipped_experiments()) names.push_back(name);
@@ -96,6 +132,7 @@ Experiment load_experiment(const std::string& name_or_file, Scale scale,
                            const std::vector<std::string>& overrides) {
   Document document = Document::from_file(find_experiment(name_or_file));
   for (const std::string& assignment : overrides) check_override(assignment);
+  rename_kind(document);
   if (scale == Scale::quick) shrink(document);
   for (const std::string& assignment : overrides) document.set(assignment);
   const Value& root = document.root();
@@ -106,6 +143,120 @@ Experiment load_experiment(const std::string& name_or_file, Scale scale,
           .scale = scale,
           .overrides = overrides,
           .config = root};
+}
+
+namespace {
+
+/// Returns the seconds that earlier, interrupted calls spent on an experiment; an unreadable file
+/// counts as 0 instead of failing it.
+double seconds_before(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return 0.0;
+  const auto json = find_json(read_text(file, kMaxDocumentBytes, "a time")).value_or(nullptr);
+  const auto seconds = json.is_object() ? json.value("seconds", nlohmann::ordered_json()) : json;
+  if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();
+  log_warning("{}: damaged; the time of earlier calls is left out", file.string());
+  return 0.0;
+}
+
+/// What an experiment leaves in its folder.
+struct Report {
+  std::string markdown, summary;
+  std::vector<Figure> figures;
+};
+
+Report report_of_runs(const Experiment& experiment, const RunsConfig& config,
+                      const std::vector<MeasuredRow>& rows, const Results& results,
+                      const fs::path& out) {
+  if (!config.sweep.is_given()) {
+    return {runs_markdown(experiment, config, rows, results),
+            runs_summary(experiment, config, rows, results, out),
+            runs_figures(config, rows, results)};
+  }
+  const SweepPlan plan = sweep_plan(config, rows);
+  const Results kept = kept_results(experiment, config.sweep);
+  return {sweep_markdown(experiment, plan, results, kept),
+          sweep_summary(experiment, plan, results, out, kept),
+          {sweep_figure(plan, results)}};
+}
+
+Report report_of_samples(const Experiment& experiment, const ReproduceOptions& options) {
+  const Figure figure = samples_figure(parse<SamplesConfig>(experiment.config), options);
+  fs::create_directories(options.out);
+  return {fmt::format("# {}\n\n{} Made by `{}`.\n\n![{}](figure.svg)\n", experiment.name,
+                      experiment.description, experiment.command(), experiment.description),
+          experiment.name + "\n\n" +
+              summary_line("figure", (options.out / "figure.svg").string() + ", figure.png") +
+              summary_line("report", (options.out / "report.md").string()),
+          {figure}};
+}
+
+/// Returns the settings of runs, nothing of samples. Throws Error (usage) for another kind.
+std::optional<RunsConfig> runs_in(const Experiment& experiment) {
+  if (experiment.kind == "runs") return parse<RunsConfig>(experiment.config);
+  if (experiment.kind == "samples") return std::nullopt;
+  const std::vector<std::string> kinds = {"runs", "samples"};
+  fail_usage("{}: unknown kind of experiment '{}'; {}", experiment.config.at("kind").where(),
+             experiment.kind, did_you_mean(experiment.kind, kinds));
+}
+
+}  // namespace
+
+fs::path default_output(const Experiment& experiment) {
+  const bool quick = experiment.scale == Scale::quick;
+  return fs::path("checkpoints") / (quick ? experiment.name + "-quick" : experiment.name);
+}
+
+std::string plan_experiment(const Experiment& experiment) {
+  const std::optional<RunsConfig> runs = runs_in(experiment);
+  if (!runs) parse<SamplesConfig>(experiment.config);
+  return fmt::format("experiment    {}, scale {}\n", experiment.name,
+                     scale_name(experiment.scale)) +
+         (runs ? plan_rows_of(*runs) : "draws images, trains nothing\n");
+}
+
+Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options) {
+  const std::optional<RunsConfig> runs = runs_in(experiment);
+  if (find_program("gnuplot").empty()) {
+    fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
+  }
+  check_device(options.device);
+  const bool follows = options.processes && !options.processes->leads();
+  if (options.processes) {
+    check_same_build(*options.processes);
+    check_same_settings(*options.processes, "experiment", experiment.config.to_json());
+    options.processes->check_same("folder", options.out.string());
+  }
+  if (follows && !runs) return {};  // Process 0 draws alone.
+  const fs::path elapsed = options.out / "elapsed.json";
+  const double before = seconds_before(elapsed);
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<MeasuredRow> rows;
+  const bool complete = !runs || measure_rows(*runs, options, rows);
+  // Without a signal of its own, another process had one.
+  const int signal = complete ? 0 : std::max(options.stop->number(), SIGINT);
+  if (follows) return {.signal = signal};
+  Report report = runs ? Report{} : report_of_samples(experiment, options);
+  const double seconds =
+      before + std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  write_atomic(elapsed, nlohmann::json{{"seconds", seconds}}.dump() + "\n");
+  if (!complete) return {.signal = signal};
+  Results results{.experiment = experiment.name,
+                  .scale = std::string(scale_name(experiment.scale)),
+                  .seconds = std::round(10.0 * seconds) / 10.0};
+  if (runs) {
+    results.rows = runs_results(*runs, rows);
+    for (ResultRow& row : results.rows) {  // The paper's values hold for the paper's sizes.
+      if (experiment.scale == Scale::quick) row.paper = row.paper_std = std::nullopt;
+    }
+    report = report_of_runs(experiment, *runs, rows, results, options.out);
+  }
+  write_atomic(options.out / "results.json", to_json(results).dump(2) + "\n");
+  write_atomic(options.out / "report.md", report.markdown);
+  for (size_t i = 0; i < report.figures.size(); ++i) {
+    draw_figure(options.out, report.figures[i], figure_stem(i));
+  }
+  return {.results = std::move(results), .summary = std::move(report.summary)};
 }
 
 }  // namespace moesaic

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of an experiment, planned once for all its seeds and held in memory.
+// The runs of an experiment: rows that are planned once for all seeds, pruned networks among them,
+// and who makes their runs, each once.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +8,67 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
+#include "moesaic/report/results.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/run_config.h"
-#include "run_pool.h"
 
 namespace moesaic {
+
+/// Is told how many images a run has taken; returns whether it is to go on.
+using Going = std::function<bool(int64_t images)>;
+
+/// Ends a run that a signal stopped.
+struct Stopped {};
+
+/// What a run comes to, by row of the results.
+using MadeRun = std::map<std::string, RunRecord>;
+
+/// A row of an experiment, ready to run with any seed.
+struct ReadyRow {
+  std::string name;
+  /// Rows of the results that its runs fill, without them, its own last.
+  std::vector<MeasuredRow> fills = {};
+  int64_t runs = 1;
+  int64_t images = 0;  ///< That a run takes.
+  /// Makes run `index` while `going()`; nothing where that ended it.
+  std::function<std::optional<MadeRun>(int64_t index, const Going& going)> make = {};
+};
+
+/// All rows of an experiment.
+struct ReadyRuns {
+  nlohmann::ordered_json settings = {};  ///< Of the folder; "runs" are those of each row.
+  /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
+  /// earlier ones left on disk.
+  std::vector<std::vector<ReadyRow>> stages = {};
+  bool on_disk = false;  ///< Runs have folders: they may be large and are made one at a time.
+  /// Adds what is measured of all rows together. Throws Stopped.
+  std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
+
+  /// Calls action(row, filled) for all rows of the results, in order.
+  template <class F>
+  void for_each_filled(F&& action) const {
+    for (const std::vector<ReadyRow>& stage : stages) {
+      for (const ReadyRow& row : stage) {
+        for (const MeasuredRow& filled : row.fills) action(row, filled);
+      }
+    }
+  }
+};
+
+/// Makes the runs that the experiment's folder lacks, and adds to `rows` what all of them came to,
+/// in process 0. Returns false if a signal stopped it.
+bool make_rows(const ReadyRuns& runs, const ReproduceOptions& options,
+               std::vector<MeasuredRow>& rows);
 
 /// Returns the configuration of the row's run, in which no phase makes more than the experiment's
 /// `max_steps` updates. Throws as parse() does.
@@ -28,41 +77,27 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 /// Returns the command-line arguments of which the row's own settings leave nothing.
 std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row);
 
-/// What a network is measured on.
-struct Grounds {
+/// What is measured of a network.
+struct Probing {
   DataSplits data;  ///< Data of a phase, preprocessed.
   std::string loss;
-};
-
-/// What is measured at the end of a phase, on its data.
-struct PhaseProbes {
-  Grounds grounds;
-  std::vector<const Probe*> probes;
-  std::map<std::string, std::string> names;  ///< Names in the results, by metric.
-  std::string row;                           ///< Row of the results, "" for the run's own.
-};
-
-/// A row of the results that is measured at the end of a phase.
-struct EarlierRow {
-  std::string name;
-  std::vector<Metric> metrics;
+  std::vector<const Probe*> probes = {};
+  /// Of what is measured at the end of a phase: names in the results by metric, and the row of the
+  /// results, "" for the run's own.
+  std::map<std::string, std::string> names = {};
+  std::string row = {};
 };
 
 struct ExperimentRun {
   RunConfig config;
   std::string device = "cpu";
-  Grounds grounds;                            ///< Those of the last phase.
-  std::vector<const Probe*> probes;           ///< All applicable probes, for its end.
-  std::vector<const Probe*> snapshot_probes;  ///< Probes of snapshots.
-  std::map<std::string, PhaseProbes> after;   ///< By phase.
-  std::vector<EarlierRow> earlier;            ///< In the order of their phases.
-  std::vector<Metric> metrics;                ///< Metrics of all other probes.
-  std::vector<Metric> snapshot_metrics;
-  std::vector<std::string> best;       ///< Metrics whose best snapshot is a metric, best_<name>.
-  std::vector<std::string> converged;  ///< See SnapshotConfig.
-  int64_t converged_unit = 1;          ///< Updates that `converged` counts as one.
-  int64_t every = 1;                   ///< Updates between two snapshots.
-  int64_t earlier_phases = 0;          ///< Updates before the last phase that makes any.
+  Probing final = {}, snapshots = {};         ///< All on the data of the last phase.
+  std::map<std::string, Probing> after = {};  ///< By phase.
+  std::vector<MeasuredRow> fills = {};        ///< See ReadyRow.
+  std::vector<std::string> best = {};  ///< Metrics whose best snapshot is a metric, best_<name>.
+  std::vector<std::string> converged = {};  ///< See SnapshotConfig.
+  int64_t unit = 1;                         ///< Updates that `converged` counts as one.
+  int64_t every = 1;                        ///< Updates between two snapshots.
   std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned updates, and images of each.
 
   /// Returns how many images the first so many updates take; all of them by default.
@@ -72,15 +107,50 @@ struct ExperimentRun {
 /// Plans the runs of a row. Throws Error (usage) for inconsistent settings and unknown probes.
 ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets);
 
-struct MadeRun {
-  RunRecord record;
-  std::map<std::string, RunRecord> earlier;  ///< Those of earlier rows, by name.
-};
+/// Returns the measurement of a network at a step of such a run. `proceed` is called after each
+/// batch; it may throw.
+Measurement measured(const RunConfig& config, const Probing& probing, Model& model, int64_t step,
+                     const std::function<bool(int64_t, int64_t)>& proceed = {});
+
+/// Returns what opens these data in a run.
+DatasetOpener opener_of(Datasets& datasets);
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
 /// for the seconds that it took to converge.
 /// Returns nothing where `going` ended it.
 std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
                                 const Going& going);
+
+/// Number of the images that a phase is measured on, in the runs of its row.
+inline constexpr const char* kTestImages = "test_images";
+
+/// Returns what is wrong with the settings of an experiment that prunes.
+ConfigProblem sweep_problem(const RunsConfig& config);
+
+/// Returns the rows of the results that the settings name.
+std::vector<std::string> sweep_rows(const RunsConfig& config);
+/// Whether a sweep that keeps other numbers, compares other criteria or, where the command line
+/// gives its own, makes other choices by layer has this row.
+bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row);
+
+/// Returns the run that is pruned; of a network that is given its last phase alone.
+RunConfig sweep_train(const RunsConfig& config);
+
+/// Checks the experiment and returns its plan as text: the run that is pruned, with its recovery,
+/// and the networks. Throws Error (usage) as the experiment would.
+std::string plan_of_sweep(const RunsConfig& config);
+
+/// Returns the rows, whose runs leave in `options.out`:
+///
+///     model.ts.pt             the exported network
+///     seed<S>/train/          the run that is pruned, unless `finetuned` is
+///     seed<S>/pruned/keep<N>-<criterion>/    checkpoints
+///     seed<S>/keep<N>-<criterion>/    the runs that recover them; keep<N>/ of the unpruned network
+///     .../<choice>.<criterion>/       the same of choices by layer
+///
+/// An interrupted run is resumed. Networks that keep all experts are the same for every criterion
+/// and exist once.
+ReadyRuns ready_sweep(const RunsConfig& config, const ReproduceOptions& options,
+                      Datasets& datasets);
 
 }  // namespace moesaic

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/figure.h"
 
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
+#include "panels.h"
 
 namespace moesaic {
 namespace {
@@ -64,8 +73,12 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
              std::vector<std::string> files) {
   const Workshop workshop(folder);
   const std::string script = stem + ".gp", data = stem + ".tsv";
-  write_atomic(workshop.path() / script, figure.script);
-  write_atomic(workshop.path() / data, figure.data);
+  try {
+    write_atomic(workshop.path() / script, figure.script);
+    write_atomic(workshop.path() / data, figure.data);
+  } catch (const IoError& error) {
+    fail("{}: not drawn: {}", (folder / files[0]).string(), error.what());
+  }
   // gnuplot warns of entries of a key that have no points and of fonts that a machine lacks. That
   // is nothing to a user whose figure was drawn. In a locale without UTF-8 it could not show some
   // characters.
@@ -93,14 +106,6 @@ std::string gnuplot_quoted(const std::string& text) {
   return result + "'";
 }
 
-fs::path script_beside(const fs::path& file) {
-  return fs::path(file).replace_extension(".gp");
-}
-
-fs::path data_beside(const fs::path& file) {
-  return fs::path(file).replace_extension(".tsv");
-}
-
 void check_can_draw(const fs::path& folder) {
   if (find_program("gnuplot").empty()) {
     fail("gnuplot: no such program on PATH; figures are drawn by it");
@@ -112,12 +117,175 @@ void check_can_write(const fs::path& folder) {
   const Workshop can_write(folder);
 }
 
+void check_new_figure(const fs::path& file, const std::string& what) {
+  const std::string extension = file.extension().string();
+  if (extension != ".png" && extension != ".svg") {
+    fail_usage("{}: the figure's name must end in .png or .svg, found '{}'", what, file.string());
+  }
+  for (const fs::path& path :
+       {file, fs::path(file).replace_extension(".gp"), fs::path(file).replace_extension(".tsv")}) {
+    check_new_file(path, what);
+  }
+  check_can_draw(file.parent_path());
+}
+
 void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
   draw_in(folder, stem, figure, {stem + ".svg", stem + ".png"});
 }
 
 void draw_figure_file(const fs::path& file, const Figure& figure) {
   draw_in(file.parent_path(), file.stem().string(), figure, {file.filename().string()});
+}
+
+namespace {
+
+using MetricsLine = nlohmann::ordered_json;
+
+/// Lines of metrics.jsonl for training or one split, on one data set.
+struct Series {
+  std::string name, data;
+  std::vector<MetricsLine> lines = {};
+};
+
+struct PhaseSpan {
+  std::string name;
+  int64_t begin = 0, end = 0;
+};
+
+struct RunLines {
+  std::vector<Series> series;
+  std::vector<double> steps;
+  std::vector<PhaseSpan> phases;
+  std::set<std::string> data;
+};
+
+Series& series_of(RunLines& run, const std::string& name, const std::string& data) {
+  for (Series& series : run.series) {
+    if (series.name == name && series.data == data) return series;
+  }
+  return run.series.emplace_back(Series{name, data});
+}
+
+/// Returns the lines of training and of evaluations.
+RunLines lines_of(std::string_view metrics) {
+  std::vector<MetricsLine> lines;
+  std::map<std::string, std::string> data;  // Of each phase; only evaluations name it.
+  std::istringstream texts{std::string(metrics)};
+  for (std::string text; std::getline(texts, text);) {
+    MetricsLine line = find_json(text).value_or(nullptr);
+    const std::string kind = line.is_object() ? line.value("kind", "") : "";
+    if (kind != "train" && kind != "eval") continue;
+    if (line.contains("data")) data[line.value("phase", "")] = line.value("data", "");
+    lines.push_back(std::move(line));
+  }
+  RunLines run;
+  for (MetricsLine& line : lines) {
+    const auto step = line.value("step", int64_t{0});
+    const std::string phase = line.value("phase", "");
+    if (run.phases.empty() || run.phases.back().name != phase) {
+      const int64_t begin = run.phases.empty() ? 0 : run.phases.back().end;
+      run.phases.push_back({phase, begin, step});
+    }
+    run.phases.back().end = step;
+    run.steps.push_back(static_cast<double>(step));
+    run.data.insert(data[phase]);
+    const bool trains = line.value("kind", "") == "train";
+    const std::string split = line.value("split", "test");
+    series_of(run, trains ? "training" : split, data[phase]).lines.push_back(std::move(line));
+  }
+  return run;
+}
+
+/// Returns a point for each line that has the metric; a blank line parts phases.
+std::string series_points(const Series& series, const char* metric, std::vector<double>& values) {
+  std::string points, phase;
+  for (const MetricsLine& line : series.lines) {
+    const auto found = line.find(metric);
+    if (found == line.end() || !found->is_number()) continue;
+    const std::string now = line.value("phase", "");
+    if (!points.empty() && now != phase) points += "\n";
+    phase = now;
+    points += fmt::format("{}\t{}\n", line.value("step", int64_t{0}), found->dump());
+    values.push_back(found->get<double>());
+  }
+  return points;
+}
+
+/// Returns a panel with a curve for each series that has the metric; without plots where none has.
+Panel metric_panel(const RunLines& run, const char* metric, const char* label) {
+  Panel panel;
+  std::vector<double> values;
+  for (size_t i = 0; i < run.series.size(); ++i) {
+    const Series& series = run.series[i];
+    const size_t before = values.size();
+    const std::string points = series_points(series, metric, values);
+    if (points.empty()) continue;
+    const bool single = values.size() == before + 1;
+    const char* style = single                      ? "points pt 7 ps 0.6"
+                        : series.name == "training" ? "lines"
+                                                    : "linespoints pt 7 ps 0.6";
+    const std::string name = run.data.size() > 1 && !series.data.empty()
+                                 ? series.name + ", " + series.data
+                                 : series.name;
+    panel.plot(
+        fmt::format("# {}: updates\t{}\n{}", name, label, points),
+        fmt::format("using 1:2 with {0} lc rgb colour_of({1}) dt dash_of({1}) lw 1.5 title {2}",
+                    style, i + 1, plot_name(name)));
+  }
+  panel.commands = axis_label("y", label) + fmt::format("  set yrange {}\n", padded_range(values));
+  return panel;
+}
+
+/// Returns the commands before the first panel: the axis of updates, a line at the end of each
+/// phase but the last, and the names of phases.
+std::string shared_commands(const RunLines& run) {
+  const bool one_step = run.steps.front() == run.steps.back();
+  const PhaseSpan& last = run.phases.back();
+  std::string range = one_step ? padded_range(run.steps) : "[*:*]";
+  if (!one_step && last.begin == last.end) {  // Room for its name.
+    range = fmt::format("[*:{:.6g}]", 1.06 * static_cast<double>(last.end));
+  }
+  std::string commands = fmt::format(
+      "{}  set xrange {}\n  set key at graph 1, 1.02 right bottom maxcols 2 samplen 2.4 textcolor "
+      "rgb ink\n",
+      axis_label("x", "updates"), range);
+  if (run.phases.size() == 1) return commands;
+  std::map<int64_t, std::string> labels;  // Phases without updates share the place of the next one.
+  for (const PhaseSpan& phase : run.phases) {
+    std::string& text = labels[phase.begin];
+    text += (text.empty() ? "" : ", ") + phase.name;
+  }
+  for (const auto& [begin, text] : labels) {
+    commands += fmt::format(
+        "  set label {} at {}, graph 0.97 right rotate by 90 offset character 0.8, 0 "
+        "textcolor rgb '#666666'\n",
+        plot_name(text), begin);
+  }
+  for (size_t i = 0; i + 1 < run.phases.size(); ++i) {
+    commands += fmt::format(
+        "  set arrow from {0}, graph 0 to {0}, graph 1 nohead lc rgb '#999999' lw 0.8 dt (4, 4)\n",
+        run.phases[i].end);
+  }
+  return commands;
+}
+
+}  // namespace
+
+Figure run_curve(std::string_view metrics) {
+  const RunLines run = lines_of(metrics);
+  std::vector<Panel> panels = {metric_panel(run, "loss", "loss"),
+                               metric_panel(run, "accuracy", "accuracy, %")};
+  std::erase_if(panels, [](const Panel& panel) { return panel.plots.empty(); });
+  if (panels.empty()) fail("metrics.jsonl: no line to draw");
+  panels.front().commands.insert(0, shared_commands(run));
+  const int rows = static_cast<int>(run.series.size() + 1) / 2;  // Of the key, two columns wide.
+  return panel_figure("figure", panels, {.columns = 2, .top = 30 + 20 * rows});
+}
+
+void draw_run_curve(const std::filesystem::path& run) {
+  const Figure figure = run_curve(read_text(run / "metrics.jsonl"));
+  check_can_draw(run);
+  draw_figure(run, figure);
 }
 
 }  // namespace moesaic

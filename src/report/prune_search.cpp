@@ -5,17 +5,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/report/table.h"
+#include "moesaic/report/results.h"
 #include "moesaic/train/task.h"
-#include "plots/panels.h"
+#include "panels.h"
 
 namespace moesaic {
 namespace {
@@ -25,9 +23,6 @@ std::string experts_text(const PrunePlan& plan) {
   for (const PruneLayerPlan& layer : plan.layers) counts.push_back(layer.kept.size());
   return fmt::format("{}", fmt::join(counts, ", "));
 }
-
-/// Ends a search that is not to go on.
-struct Ended {};
 
 class Search {
  public:
@@ -46,14 +41,9 @@ class Search {
     result_.method = options_.method;
     result_.max_drop = options_.max_drop;
     result_.plan = ranking_;  // It keeps all experts.
-    try {
-      at_most_ = 1;
-      whole_ = accuracy_of(ranking_);
-      add_point(ranking_, whole_);
-      options_.method == kGreedy ? search_greedily() : bisect();
-    } catch (const Ended&) {
-      result_.complete = false;
-    }
+    whole_ = accuracy_of(ranking_);
+    add_point(ranking_, whole_);
+    options_.method == kGreedy ? search_greedily() : bisect();
     return std::move(result_);
   }
 
@@ -62,27 +52,23 @@ class Search {
     const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
     EvaluateOptions options = options_.evaluate;
     options.proceed = [this](int64_t, int64_t) {
-      return !options_.proceed || options_.proceed(done_, at_most_);
+      if (options_.progress) options_.progress(result_.evaluations, at_most_);
+      return true;
     };
     model->to(at::Device(options_.device));
     const Evaluation evaluation = evaluate(*model, data_, options);
-    if (!evaluation.complete) throw Ended{};
-    result_.evaluations = ++done_;
+    ++result_.evaluations;
     return evaluation.metric("accuracy");
   }
 
   bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
 
   void add_point(const PrunePlan& plan, double accuracy) {
-    const auto all = static_cast<double>(shape_->parameter_count());
-    result_.points.push_back(
-        {experts_text(plan), parameters_of(plan) / all, accuracy, is_near(accuracy)});
-  }
-
-  double parameters_of(const PrunePlan& plan) const {
     const std::shared_ptr<Model> shape = shape_of(checkpoint_);
     apply_plan(*shape, plan);
-    return static_cast<double>(shape->parameter_count());
+    const double parameters = static_cast<double>(shape->parameter_count()) /
+                              static_cast<double>(shape_->parameter_count());
+    result_.points.push_back({experts_text(plan), parameters, accuracy, is_near(accuracy)});
   }
 
   /// Tries a plan and keeps it where it is near. Returns whether it is.
@@ -115,76 +101,33 @@ class Search {
     return plan;
   }
 
-  /// Returns the counts between which bisection searches: fewer than the first are not allowed, the
-  /// second removes nothing of any group.
-  std::pair<int64_t, int64_t> bounds() const {
-    int64_t least = 1, all = 0;
-    for (const MoEBlock& block : shape_->moe_blocks()) {
-      if (keep_.rule_of(block.block) == nullptr) continue;
-      const int64_t groups = block.ranked_groups();
-      const int64_t selected = nn::choices_of_token(block.layer->options().rule);
-      if (keep_.scope() == KeepScope::network) {
-        least = (all == 0 ? 0 : least) + groups * std::max<int64_t>(1, selected);
-        all += static_cast<int64_t>(block.layer->kept().size());
-      } else {
-        least = std::max(least, selected);
-        std::map<int64_t, int64_t> sizes;
-        for (const int64_t id : block.layer->kept()) {
-          all = std::max(all, ++sizes[id * groups / block.layer->options().experts]);
-        }
-      }
-    }
-    return {least, all};
-  }
-
   void bisect() {
-    auto [least, good] = bounds();
-    int64_t bad = least - 1;
+    const CountRange range = count_range(*shape_, keep_);
+    int64_t bad = range.least - 1, good = range.most;
     at_most_ = 2;
-    for (int64_t width = good - least + 1; width > 1; width = (width + 1) / 2) ++at_most_;
+    for (int64_t width = good - bad; width > 1; width = (width + 1) / 2) ++at_most_;
     while (good - bad > 1) {
       const int64_t middle = bad + (good - bad) / 2;
       (try_plan(plan_with(middle)) ? good : bad) = middle;
     }
   }
 
-  /// Returns the plan without the expert of lowest score of each group of this layer that has more
-  /// than a token selects, or nothing where none has.
+  /// Returns the plan without the expert of lowest score of each group of this layer, or nothing
+  /// where none can go.
   std::optional<PrunePlan> with_one_less(const PrunePlan& plan, size_t index) const {
     PrunePlan next = plan;
     PruneLayerPlan& layer = next.layers[index];
-    const std::vector<MoEBlock> blocks = shape_->moe_blocks();
-    const MoEBlock& block = blocks[index];
+    const MoEBlock block = shape_->moe_blocks()[index];
     if (keep_.rule_of(block.block) == nullptr) return std::nullopt;
-    const int64_t selected =
-        std::max<int64_t>(1, nn::choices_of_token(block.layer->options().rule));
-    const int64_t each = layer.experts / layer.groups;
-    std::vector<int64_t> left;
-    bool shrinks = false;
-    for (int64_t group = 0; group < layer.groups; ++group) {
-      std::vector<int64_t> own;
-      for (const int64_t id : layer.kept) {
-        if (id / each == group) own.push_back(id);
-      }
-      if (static_cast<int64_t>(own.size()) > selected) {
-        // Of equal scores the higher index goes, as elsewhere.
-        own.erase(std::min_element(own.begin(), own.end(), [&](int64_t a, int64_t b) {
-          return layer.scores[a] != layer.scores[b] ? layer.scores[a] < layer.scores[b] : a > b;
-        }));
-        shrinks = true;
-      }
-      left.insert(left.end(), own.begin(), own.end());
-    }
-    if (!shrinks) return std::nullopt;
-    layer.kept = std::move(left);
+    auto left = without_worst(block, layer.kept, layer.scores);
+    if (!left) return std::nullopt;
+    layer.kept = std::move(*left);
     return next;
   }
 
   void search_greedily() {
-    at_most_ = 1;
-    for (size_t i = 0; i < ranking_.layers.size(); ++i) {
-      at_most_ += static_cast<int64_t>(ranking_.layers.size()) *
-                  (ranking_.layers[i].experts / ranking_.layers[i].groups - 1);
+    for (const PruneLayerPlan& layer : ranking_.layers) {
+      at_most_ += static_cast<int64_t>(ranking_.layers.size()) * (layer.experts / layer.groups - 1);
     }
     for (;;) {
       std::optional<PrunePlan> best;
@@ -212,7 +155,7 @@ class Search {
   std::shared_ptr<Model> shape_;
   ExpertScores scores_;
   double whole_ = 0.0;
-  int64_t done_ = 0, at_most_ = 1;
+  int64_t at_most_ = 1;
   PruneSearch result_;
 };
 
@@ -240,7 +183,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
   }
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointOptions whole = options;
-  whole.prune.keep = KeepSpec::keep_all();
+  whole.prune.keep = KeepSpec();
   PrunePlan ranking = plan_checkpoint(whole, checkpoint, *shape);
   std::vector<int64_t> blocks;
   for (const PruneLayerPlan& layer : ranking.layers) blocks.push_back(layer.block);
@@ -273,21 +216,18 @@ Figure search_figure(const PruneSearch& search, const std::string& stem) {
   const PrunePoint &whole = search.points.front(), &found = search.found();
   const double bar = whole.accuracy - 100.0 * search.max_drop;
   accuracies.push_back(bar);
-  Panel panel;
-  panel.blocks = {
-      data, fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters, found.accuracy)};
-  panel.commands = fmt::format(
-      "  set xlabel 'parameters that stay, %' textcolor rgb ink\n"
-      "  set ylabel 'accuracy, %' textcolor rgb ink\n"
-      "  set xrange {}\n  set yrange {}\n"
-      "  set key at graph 0, 1.03 left bottom horizontal Left reverse samplen 2 textcolor rgb ink\n"
-      "  plot {:.4f} with lines lc rgb colour_of(2) dt (6, 4) lw 2 title 'lowest allowed', \\\n"
-      "    data index first using 1:2 with linespoints lc rgb colour_of(1) lw 2 pt 7 ps 0.9 "
-      "title {}, \\\n"
-      "    data index first + 1 using 1:2 with points lc rgb colour_of(1) pt 6 ps 2.2 lw 2 "
-      "title 'chosen'\n",
-      padded_range(sizes), padded_range(accuracies), bar,
-      gnuplot_quoted("tried by " + search.method));
+  Panel panel{
+      fmt::format("{}{}  set xrange {}\n  set yrange {}\n"
+                  "  set key at graph 0, 1.03 left bottom horizontal Left reverse samplen 2 "
+                  "textcolor rgb ink\n",
+                  axis_label("x", "parameters that stay, %"), axis_label("y", "accuracy, %"),
+                  padded_range(sizes), padded_range(accuracies))};
+  panel.plots.push_back(fmt::format(
+      "{:.4f} with lines lc rgb colour_of(2) dt (6, 4) lw 2 title 'lowest allowed'", bar));
+  panel.plot(data, "using 1:2 with linespoints lc rgb colour_of(1) lw 2 pt 7 ps 0.9 title " +
+                       gnuplot_quoted("tried by " + search.method));
+  panel.plot(fmt::format("# chosen\n{:.3f}\t{:.4f}\n", 100.0 * found.parameters, found.accuracy),
+             "using 1:2 with points lc rgb colour_of(1) pt 6 ps 2.2 lw 2 title 'chosen'");
   return panel_figure(stem, {panel}, {.width = 560, .height = 340});
 }
 

@@ -6,12 +6,189 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/report/measurement.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/report/runs.h"
 
 namespace moesaic {
+namespace {
+
+constexpr int64_t kGap = 2;
+
+std::string pad(const std::string& cell, int64_t width, bool left) {
+  return left ? fmt::format("{:<{}}", cell, width) : fmt::format("{:>{}}", cell, width);
+}
+
+}  // namespace
+
+TextTable::TextTable(std::vector<std::string> header, int64_t left_columns)
+    : rows_{std::move(header)}, left_columns_(left_columns) {}
+
+void TextTable::add(std::vector<std::string> row) {
+  if (row.size() != rows_.front().size()) {
+    fail_usage("a table of {} columns got a row of {}", rows_.front().size(), row.size());
+  }
+  rows_.push_back(std::move(row));
+}
+
+std::vector<int64_t> TextTable::widths() const {
+  std::vector<int64_t> widths(rows_.front().size(), 0);
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], static_cast<int64_t>(row[i].size()));
+    }
+  }
+  return widths;
+}
+
+std::string TextTable::text() const {
+  const std::vector<int64_t> columns = widths();
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) line.append(kGap, ' ');
+      line += pad(row[i], columns[i], static_cast<int64_t>(i) < left_columns_);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string TextTable::markdown() const {
+  const std::vector<int64_t> columns = widths();
+  const auto is_left = [&](size_t column) { return static_cast<int64_t>(column) < left_columns_; };
+  std::string text, rule;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    rule += fmt::format("|{:-<{}}{}", "", columns[i] + 1, is_left(i) ? '-' : ':');
+  }
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += fmt::format("| {} ", pad(row[i], columns[i], is_left(i)));
+    }
+    text += "|\n";
+    if (&row == &rows_.front()) text += fmt::format("{}|\n", rule);
+  }
+  return text;
+}
+
+std::string with_commas(int64_t number) {
+  const std::string digits = std::to_string(number);
+  const size_t first = number < 0 ? 1 : 0;
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > first && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+ConfigProblem config_problem(const MeasuredTable& table) {
+  const bool sound = table.values.size() == table.rows.size() &&
+                     std::all_of(table.values.begin(), table.values.end(), [&](const auto& row) {
+                       return row.size() == table.columns.size();
+                     });
+  if (sound) return {};
+  return {
+      fmt::format("values must be {} lists of {} numbers", table.rows.size(), table.columns.size()),
+      {"values"}};
+}
+
+std::string name_of_first_run(const MeasuredRow& row) {
+  if (row.runs.size() == 1) return row.name;
+  return fmt::format("{} (run 1 of {})", row.name, row.runs.size());
+}
+
+const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name) {
+  for (const Metric& metric : metrics) {
+    if (metric.name == name) return &metric;
+  }
+  return nullptr;
+}
+
+const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name) {
+  for (const MeasuredRow& row : rows) {
+    if (const Metric* found = find_metric(row.metrics, name)) return *found;
+  }
+  fail_usage("no row has the metric '{}'", name);
+}
+
+Moments moments(const std::vector<double>& values) {
+  Moments result{.n = static_cast<int64_t>(values.size())};
+  double sum = 0.0, squares = 0.0;
+  for (const double value : values) sum += value;
+  result.mean = sum / static_cast<double>(values.size());
+  for (const double value : values) squares += (value - result.mean) * (value - result.mean);
+  result.std = std::sqrt(squares / static_cast<double>(values.size()));
+  return result;
+}
+
+namespace {
+
+const Value* paper_value(const PaperValues& paper, const std::string& row,
+                         const std::string& metric) {
+  const auto of_row = paper.find(row);
+  if (of_row == paper.end()) return nullptr;
+  const auto found = of_row->second.find(metric);
+  return found == of_row->second.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows) {
+  for (const auto& [row, metrics] : paper) {
+    if (std::find(rows.begin(), rows.end(), row) == rows.end()) {
+      return {fmt::format("paper names the row '{}', which there is not; {}", row,
+                          did_you_mean(row, rows)),
+              {"paper." + row + ":", "paper"}};
+    }
+    for (const auto& [metric, value] : metrics) {
+      const bool list = value.kind() == Value::Kind::array;
+      if (!list || value.items().size() == 1 || value.items().size() == 2) continue;
+      return {
+          fmt::format("what the paper has for {} of '{}' is a value, or [value, std]", metric, row),
+          {"paper." + row, "paper"}};
+    }
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const PaperTable& table) {
+  const size_t columns = table.initial.empty() ? table.rows.front().size() : table.initial.size();
+  for (const auto& row : table.rows) {
+    if (row.size() != columns) {
+      return {fmt::format("every list must have {} numbers, found one of {}", columns, row.size()),
+              {"rows"}};
+    }
+  }
+  return {};
+}
+
+std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::string& row,
+                                        const std::string& metric) {
+  const Value* value = paper_value(paper, row, metric);
+  if (value == nullptr) return std::nullopt;
+  const std::string name = "paper." + row + "." + metric;
+  if (value->kind() != Value::Kind::array) return PaperNumber{value->as_double(name), {}};
+  const Value::Array& items = value->items();
+  PaperNumber number{items[0].as_double(name), {}};
+  if (items.size() > 1) number.std = items[1].as_double(name);
+  if (number.std && *number.std < 0.0) {
+    fail_usage("{}: a standard deviation is not negative, found {}", items[1].where(), *number.std);
+  }
+  return number;
+}
+
+std::optional<PaperTable> paper_table(const PaperValues& paper, const std::string& row,
+                                      const std::string& metric) {
+  const Value* value = paper_value(paper, row, metric);
+  if (value == nullptr) return std::nullopt;
+  return parse<PaperTable>(*value, "paper." + row + "." + metric);
+}
+
 namespace {
 
 /// Returns the number as JSON, whole numbers without a fraction.
@@ -54,7 +231,8 @@ ResultRow row_of_runs(const std::string& name, const std::string& metric,
   return row;
 }
 
-const ResultRow* Results::find(std::string_view name, std::string_view metric) const {
+const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_view name,
+                             std::string_view metric) {
   for (const ResultRow& row : rows) {
     if (row.name == name && row.metric == metric) return &row;
   }
@@ -128,6 +306,149 @@ TextTable results_table(const Results& results) {
     table.add(std::move(cells));
   }
   return table;
+}
+
+namespace {
+
+/// Returns what a side of the ratio is, or nothing.
+std::optional<double> side_of(const RatioConfig& config, const std::string& side,
+                              const std::vector<ResultRow>& rows, int64_t& runs) {
+  std::vector<double> y;
+  for (const double x : config.reaches ? config.x : std::vector<double>{0.0}) {
+    const ResultRow* found =
+        find_result(rows, config.reaches ? row_of_size(side, x) : side, config.of);
+    if (found == nullptr) break;
+    y.push_back(found->measured);
+    runs = found->runs;
+  }
+  if (config.reaches) return crossing(config.x, y, *config.reaches);
+  return y.empty() ? std::nullopt : std::optional(y.front());
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const RatioConfig& config) {
+  if (config.reaches.has_value() == config.x.empty()) {
+    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"reaches", "x"}};
+  }
+  if (std::adjacent_find(config.x.begin(), config.x.end(), std::greater_equal<>()) ==
+      config.x.end()) {
+    return {};
+  }
+  return {"the sizes of a ratio's curves ascend", {"x"}};
+}
+
+std::string row_of_size(const std::string& curve, double x) {
+  return fmt::format("{}{}", curve, x);
+}
+
+std::optional<double> crossing(const std::vector<double>& x, const std::vector<double>& y,
+                               double level) {
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+    if (y[i] < level) continue;
+    if (i == 0) return std::nullopt;
+    const double part = (level - y[i - 1]) / (y[i] - y[i - 1]);
+    return x[i - 1] * std::pow(x[i] / x[i - 1], part);
+  }
+  return std::nullopt;
+}
+
+std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<ResultRow>& rows) {
+  ResultRow made{config.name, config.metric};
+  double at[2] = {};
+  for (const size_t side : {0U, 1U}) {
+    const std::string& name = side == 0 ? config.over : config.under;
+    const std::optional<double> value = side_of(config, name, rows, made.runs);
+    if (!value) {
+      const std::string what =
+          config.reaches
+              ? fmt::format("the rows '{}...' do not cross {} {}", name, config.of, *config.reaches)
+              : fmt::format("the row '{}' has no {}", name, config.of);
+      log_warning("{}: {}: no {}", config.name, what, config.metric);
+      return std::nullopt;
+    }
+    at[side] = *value;
+  }
+  if (at[1] == 0.0) {
+    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.under, config.of,
+                config.metric);
+    return std::nullopt;
+  }
+  made.measured = at[0] / at[1];
+  return made;
+}
+
+namespace {
+
+/// Returns the slope of the least-squares line through the logarithms.
+double exponent_of(const std::vector<std::pair<double, double>>& points) {
+  double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
+  for (const auto& [at, value] : points) {
+    const double a = std::log(at), b = std::log(value);
+    n += 1.0;
+    x += a;
+    y += b;
+    xx += a * a;
+    xy += a * b;
+  }
+  return (n * xy - x * y) / (n * xx - x * x);
+}
+
+ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
+  size_t runs = SIZE_MAX;
+  std::vector<std::pair<double, const MeasuredRow*>> used;
+  for (const MeasuredRow& row : rows) {
+    const auto found = fit.x.find(row.name);
+    if (found == fit.x.end()) continue;
+    used.emplace_back(found->second, &row);
+    runs = std::min(runs, row.runs.size());
+  }
+  std::vector<double> exponents;
+  for (size_t i = 0; i < runs; ++i) {
+    std::vector<std::pair<double, double>> points;
+    for (const auto& [x, row] : used) {
+      const auto& numbers = row->runs[i].final.numbers;
+      const auto value = numbers.find(fit.metric);
+      if (value == numbers.end() || !(value->second > 0.0)) {
+        fail("fit '{}': '{}' has no {} above 0", fit.name, row->name, fit.metric);
+      }
+      points.emplace_back(x, value->second);
+    }
+    exponents.push_back(exponent_of(points));
+  }
+  return row_of_runs(fit.name, fit.exponent(), std::move(exponents));
+}
+
+}  // namespace
+
+std::vector<ResultRow> runs_results(const RunsConfig& config,
+                                    const std::vector<MeasuredRow>& rows) {
+  std::vector<ResultRow> results;
+  for (const MeasuredRow& row : rows) {
+    for (const Metric& metric : row.metrics) {
+      std::vector<double> values;
+      for (const RunRecord& run : row.runs) {
+        const auto found = run.final.numbers.find(metric.name);
+        if (found != run.final.numbers.end()) values.push_back(found->second);
+      }
+      if (metric.is_table || values.empty()) continue;
+      ResultRow result = row_of_runs(row.name, metric.name, std::move(values));
+      result.digits = metric.digits;
+      results.push_back(std::move(result));
+    }
+  }
+  for (const FitConfig& fit : config.fits) results.push_back(fitted(fit, rows));
+  for (const RatioConfig& ratio : config.ratios) {
+    std::optional<ResultRow> made = ratio_row(ratio, results);
+    if (made) results.push_back(std::move(*made));
+  }
+  for (ResultRow& row : results) {
+    const std::optional<PaperNumber> paper = paper_number(config.paper, row.name, row.metric);
+    if (!paper) continue;
+    row.paper = paper->value;
+    row.paper_std = paper->std;
+  }
+  return results;
 }
 
 }  // namespace moesaic

@@ -5,40 +5,193 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
-#include "experiment_folder.h"
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
-#include "moesaic/parallel/processes.h"
 #include "moesaic/report/experiment.h"
-#include "moesaic/report/table.h"
 #include "moesaic/train/run_plan.h"
-#include "run_log.h"
-#include "run_pool.h"
 
 namespace moesaic {
 namespace {
 
+constexpr size_t kMaxRows = 10000;
+
+PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string& separator) {
+  row.name += (row.name.empty() ? "" : separator) + point.name;
+  if (!point.set.is_null()) row.sets.push_back(point.set);
+  row.runs = point.runs.value_or(row.runs);
+  row.earlier.insert(point.earlier.begin(), point.earlier.end());
+  return row;
+}
+
+/// Returns the first name that is in the list twice.
+std::optional<std::string> repeated(const std::vector<std::string>& names) {
+  std::set<std::string> unique;
+  for (const std::string& name : names) {
+    if (!unique.insert(name).second) return name;
+  }
+  return std::nullopt;
+}
+
+ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row) {
+  if (std::find(rows.begin(), rows.end(), row) != rows.end()) return {};
+  return {fmt::format("there is no row '{}'; {}", row, did_you_mean(row, rows)),
+          {"ratios", "plots"}};
+}
+
+/// Returns what is wrong with curves that have no row of some size.
+ConfigProblem size_problem(const std::vector<std::string>& rows, const std::string& curve,
+                           const std::vector<double>& sizes) {
+  for (const double x : sizes) {
+    ConfigProblem problem = row_problem(rows, row_of_size(curve, x));
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::vector<std::string> names_of_rows(const RunsConfig& config) {
+  if (config.sweep.is_given()) return sweep_rows(config);
+  std::vector<std::string> names;
+  for (const PlannedRow& row : planned_rows(config)) {
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+ConfigProblem grid_problem(const RunsConfig& config) {
+  for (const char* key : {"whole", "by_layer", "criteria", "replace", "images", "finetuned",
+                          "recover", "throughput", "export", "kept"}) {
+    if (config.source.find(key) == nullptr) continue;
+    return {fmt::format("'{}' is for networks that are pruned: give 'keep', too", key), {key}};
+  }
+  size_t rows = 1;
+  for (size_t i = 0; i < config.grid.size(); ++i) {
+    if (config.grid[i].empty()) return {fmt::format("grid.{} has no points", i), {"grid"}};
+    rows = std::min(rows * config.grid[i].size(), kMaxRows + 1);
+  }
+  if (rows > kMaxRows) return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
+  if (!config.rows.empty() || !config.grid.empty()) return {};
+  return {"there is neither a grid nor a row, nor 'keep'", {"rows", "grid"}};
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const PlotConfig& config) {
+  const bool of_sizes = config.kind == "lines" || config.kind == "map";
+  if (of_sizes != !config.series.empty() || of_sizes != !config.x.empty()) {
+    return {of_sizes ? fmt::format("a plot of kind '{}' needs series and x", config.kind)
+                     : "series and x are for plots of kind 'lines' and 'map'",
+            {"series", "x", "kind"}};
+  }
+  if (config.kind != "scatter" || config.metrics.size() == 2) return {};
+  return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
+          {"metrics"}};
+}
+
+ConfigProblem config_problem(const FitConfig& config) {
+  std::set<double> places;
+  for (const auto& [row, x] : config.x) places.insert(x);
+  if (places.size() > 1) return {};
+  return {fmt::format("a fit needs rows at two values of x or more, found {}", places.size()),
+          {"x"}};
+}
+
+ConfigProblem config_problem(const SnapshotConfig& config) {
+  for (const auto& [what, setting, names] : {std::tuple("metric", "best", &config.best),
+                                             std::tuple("metric", "converged", &config.converged),
+                                             std::tuple("probe", "probes", &config.probes)}) {
+    const auto name = repeated(*names);
+    if (name) return {fmt::format("the {} '{}' is listed twice", what, *name), {setting}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const RunsConfig& config) {
+  ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
+  if (!problem.empty()) return problem;
+  std::vector<std::string> names = names_of_rows(config);
+  for (const std::string& name : names) {
+    if (one_line(name, name.size()) != name) {
+      return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
+              {"rows", "grid"}};
+    }
+  }
+  if (const auto name = repeated(names)) {
+    return {fmt::format("two rows are called '{}'", *name),
+            {"rows", "grid", "keep", "criteria", "by_layer"}};
+  }
+  if (const auto probe = repeated(config.probes)) {
+    return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
+  }
+  for (const FitConfig& fit : config.fits) {
+    for (const auto& [row, x] : fit.x) {
+      problem = row_problem(names, row);
+      if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
+    }
+  }
+  for (const FitConfig& fit : config.fits) names.push_back(fit.name);
+  for (const PlotConfig& plot : config.plots) {
+    for (const std::string& curve : plot.series) {
+      problem = size_problem(names, curve, plot.x);
+      if (!problem.empty()) return problem;
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) {
+    for (const std::string& side : {ratio.over, ratio.under}) {
+      problem = ratio.reaches ? size_problem(names, side, ratio.x) : row_problem(names, side);
+      if (!problem.empty()) return problem;
+    }
+  }
+  for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
+  for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
+    if (config.sweep.is_given() && is_row_of_some_sweep(config, row)) names.push_back(row);
+  }
+  return paper_problem(config.paper, names);
+}
+
+std::vector<std::string> PlannedRow::names() const {
+  std::set<std::string> unique;
+  for (const auto& [phase, row] : earlier) unique.insert(row);
+  std::vector<std::string> names(unique.begin(), unique.end());
+  names.push_back(name);
+  return names;
+}
+
+std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
+  PlannedRow empty{"", {}, config.runs};
+  if (!config.set.is_null()) empty.sets.push_back(config.set);
+  std::vector<PlannedRow> rows;
+  for (const RowConfig& row : config.rows) {
+    rows.push_back(with_point(empty, row, config.separator));
+  }
+  std::vector<PlannedRow> grid(config.grid.empty() ? 0 : 1, empty);
+  for (const std::vector<RowConfig>& axis : config.grid) {
+    std::vector<PlannedRow> finer;
+    for (const PlannedRow& row : grid) {
+      for (const RowConfig& point : axis) {
+        finer.push_back(with_point(row, point, config.separator));
+      }
+    }
+    grid = std::move(finer);
+  }
+  rows.insert(rows.end(), grid.begin(), grid.end());
+  return rows;
+}
+
+namespace {
+
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostProcesses = 4096;
-
-/// A row, ready to run with any seed.
-struct ReadyRow {
-  PlannedRow row;
-  ExperimentRun run;
-};
-
-/// Refuses arguments of the command line that every row's own settings replace, and warns of those
-/// that some rows' do.
-void check_arguments(const RunsConfig& config) {
-  const std::vector<PlannedRow> rows = planned_rows(config);
+/// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
+/// and warns of those that some rows' do.
+std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
+  std::vector<PlannedRow> rows = planned_rows(config);
   std::map<std::string, std::vector<std::string>> lost;
   for (const PlannedRow& row : rows) {
     for (const std::string& argument : lost_arguments(config, row)) {
@@ -55,263 +208,150 @@ void check_arguments(const RunsConfig& config) {
     log_warning("{}: {} of {} rows set this themselves and keep theirs, the first is '{}'",
                 argument, names.size(), rows.size(), names.front());
   }
+  return rows;
 }
 
-std::vector<ReadyRow> plan_rows(const RunsConfig& config, const std::string& device,
-                                Datasets& datasets) {
-  std::vector<ReadyRow> ready;
-  for (PlannedRow& row : planned_rows(config)) {
-    ExperimentRun run = plan_run(row, config, datasets);
-    run.device = device;
-    ready.push_back({std::move(row), std::move(run)});
+/// Checks what an experiment says of rows, phases and metrics against those that its runs have.
+class RunsCheck {
+ public:
+  RunsCheck(const RunsConfig& config, const ReadyRuns& runs) : config_(config) {
+    runs.for_each_filled([&](const ReadyRow&, const MeasuredRow& row) {
+      names_.push_back(row.name);
+      add(row.metrics, final_);
+      add(row.snapshot_metrics, curves_);
+    });
   }
-  return ready;
-}
 
-/// Returns the metrics of all rows, or those of their snapshots.
-std::vector<Metric> all_metrics(const std::vector<ReadyRow>& rows, bool of_snapshots) {
-  std::vector<Metric> all;
-  const auto add = [&](const std::vector<Metric>& metrics) {
+  /// Checks that some row has the phases after which is measured.
+  void phases(const std::vector<std::string>& phases) const {
+    for (const auto& [phase, unused] : config_.after) {
+      if (std::find(phases.begin(), phases.end(), phase) != phases.end()) continue;
+      fail_usage("{}: no row has a phase '{}'; {}", where({"after." + phase, "after"}), phase,
+                 did_you_mean(phase, phases));
+    }
+  }
+
+  /// Checks the metrics of snapshots that become metrics of a run's end.
+  void snapshots(const SnapshotConfig& config) const {
+    for (const auto& [setting, names] :
+         {std::pair("best", config.best), std::pair("converged", config.converged)}) {
+      const std::string place = where({fmt::format("snapshots.{}", setting)});
+      for (const std::string& name : names) {
+        if (!known(curves_, name, place).is_table) continue;
+        fail_usage("{}: '{}' is a table, of which there is no {}", place, name, setting);
+      }
+    }
+  }
+
+  /// Checks that plots name rows, and measured metrics of the right kind.
+  void plots() const {
+    for (size_t i = 0; i < config_.plots.size(); ++i) {
+      const PlotConfig& plot = config_.plots[i];
+      for (const std::string& row : plot.rows) {
+        if (std::find(names_.begin(), names_.end(), row) != names_.end()) continue;
+        fail_usage("{}: there is no row '{}'; {}",
+                   where({fmt::format("plots.{}.rows", i), "plots"}), row,
+                   did_you_mean(row, names_));
+      }
+      const std::string place =
+          where({fmt::format("plots.{}", i), "plots", "probes", "snapshots.probes", "snapshots"});
+      const bool curves = plot.kind == "curves";
+      for (const std::string& name : plot.metrics) {
+        const bool table = known(curves ? curves_ : final_, name, place).is_table;
+        if (curves || table == (plot.kind == "heatmap")) continue;
+        fail_usage("{}: a plot of kind '{}' shows {}, but '{}' is {}", place, plot.kind,
+                   table ? "numbers" : "tables", name, table ? "a table" : "a number");
+      }
+    }
+  }
+
+  /// Checks what fits, ratios and the paper have values of.
+  void values() {
+    for (const FitConfig& fit : config_.fits) {
+      known(final_, fit.metric, where({"fits"}));
+      final_.push_back({fit.exponent(), "exponent of " + fit.metric});
+    }
+    std::set<std::pair<std::string, std::string>> ratios;
+    for (const RatioConfig& ratio : config_.ratios) {
+      known(final_, ratio.of, where({"ratios"}));
+      ratios.emplace(ratio.name, ratio.metric);
+    }
+    for (const auto& [row, metrics] : config_.paper) {
+      for (const auto& [name, value] : metrics) {
+        if (ratios.contains({row, name})) continue;
+        const bool given = is_argument(config_.source, "probes");
+        if (known(final_, name, given ? where({"probes"}) : value.where()).is_table) {
+          paper_table(config_.paper, row, name);
+        } else {
+          paper_number(config_.paper, row, name);
+        }
+      }
+    }
+  }
+
+ private:
+  static void add(const std::vector<Metric>& metrics, std::vector<Metric>& all) {
     for (const Metric& metric : metrics) {
       if (find_metric(all, metric.name) == nullptr) all.push_back(metric);
     }
-  };
-  for (const ReadyRow& row : rows) {
-    if (of_snapshots) add(row.run.snapshot_metrics);
-    if (of_snapshots) continue;
-    for (const EarlierRow& earlier : row.run.earlier) add(earlier.metrics);
-    add(row.run.metrics);
   }
-  return all;
-}
 
-void check_metric(const std::vector<Metric>& known, const std::string& name,
-                  const std::string& where) {
-  if (find_metric(known, name) != nullptr) return;
-  std::vector<std::string> names;
-  for (const Metric& metric : known) names.push_back(metric.name);
-  fail_usage("{}: no row has the metric '{}'{}{}", where, name, names.empty() ? "" : "; ",
-             did_you_mean(name, names));
-}
+  std::string where(const std::vector<std::string>& blamed) const {
+    return place_of(config_.source, blamed);
+  }
 
-/// Checks the metrics of snapshots that become metrics of a run's end.
-void check_snapshots(const RunsConfig& config, const std::vector<Metric>& curves) {
-  const SnapshotConfig snapshots = config.snapshots.value_or(SnapshotConfig());
-  for (const auto& [setting, names] :
-       {std::pair("best", snapshots.best), std::pair("converged", snapshots.converged)}) {
-    const std::string where = place_of(config.source, {fmt::format("snapshots.{}", setting)});
-    for (const std::string& name : names) {
-      check_metric(curves, name, where);
-      if (!find_metric(curves, name)->is_table) continue;
-      fail_usage("{}: '{}' is a table, of which there is no {}", where, name, setting);
-    }
+  static const Metric& known(const std::vector<Metric>& metrics, const std::string& name,
+                             const std::string& place) {
+    if (const Metric* found = find_metric(metrics, name)) return *found;
+    std::vector<std::string> names;
+    for (const Metric& metric : metrics) names.push_back(metric.name);
+    fail_usage("{}: no row has the metric '{}'{}{}", place, name, names.empty() ? "" : "; ",
+               did_you_mean(name, names));
   }
-}
 
-/// Checks that some row has the phases after which is measured.
-void check_phases(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
-  std::vector<std::string> phases;
-  for (const ReadyRow& row : rows) {
-    for (const PhaseConfig& phase : row.run.config.phases) phases.push_back(phase.name);
-  }
-  for (const auto& [phase, unused] : config.after) {
-    if (std::find(phases.begin(), phases.end(), phase) != phases.end()) continue;
-    fail_usage("{}: no row has a phase '{}'; {}",
-               place_of(config.source, {"after." + phase, "after"}), phase,
-               did_you_mean(phase, phases));
-  }
-}
+  const RunsConfig& config_;
+  std::vector<std::string> names_;  ///< Rows of the results.
+  std::vector<Metric> final_, curves_;
+};
 
-bool is_ratio(const RunsConfig& config, const std::string& row, const std::string& metric) {
-  return std::any_of(config.ratios.begin(), config.ratios.end(), [&](const RatioConfig& ratio) {
-    return ratio.name == row && ratio.metric == metric;
-  });
-}
-
-/// Checks that plots and the paper's values name measured metrics of the right kind.
-void check_metrics(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
-  std::vector<Metric> final = all_metrics(rows, false);
-  const std::vector<Metric> curves = all_metrics(rows, true);
-  std::vector<std::string> names;
-  for (const ReadyRow& row : rows) {
-    for (std::string& name : row.row.names()) names.push_back(std::move(name));
-  }
-  for (size_t i = 0; i < config.plots.size(); ++i) {
-    const PlotConfig& plot = config.plots[i];
-    for (const std::string& row : plot.rows) {
-      if (std::find(names.begin(), names.end(), row) != names.end()) continue;
-      fail_usage("{}: there is no row '{}'; {}",
-                 place_of(config.source, {fmt::format("plots.{}.rows", i), "plots"}), row,
-                 did_you_mean(row, names));
-    }
-    const std::string where = place_of(config.source, {fmt::format("plots.{}", i), "plots",
-                                                       "probes", "snapshots.probes", "snapshots"});
-    for (const std::string& name : plot.metrics) {
-      check_metric(plot.kind == "curves" ? curves : final, name, where);
-      const bool table = find_metric(final, name)->is_table;
-      if (plot.kind == "curves" || table == (plot.kind == "heatmap")) continue;
-      fail_usage("{}: a plot of kind '{}' shows {}, but '{}' is {}", where, plot.kind,
-                 table ? "numbers" : "tables", name, table ? "a table" : "a number");
-    }
-  }
-  check_snapshots(config, curves);
-  for (const FitConfig& fit : config.fits) {
-    check_metric(final, fit.metric, place_of(config.source, {"fits"}));
-    final.push_back({fit.exponent(), "exponent of " + fit.metric});
-  }
-  for (const RatioConfig& ratio : config.ratios) {
-    check_metric(final, ratio.of, place_of(config.source, {"ratios"}));
-  }
-  for (const auto& [row, metrics] : config.paper) {
-    for (const auto& [name, value] : metrics) {
-      if (is_ratio(config, row, name)) continue;
-      check_metric(final, name,
-                   is_argument(config.source, "probes") ? place_of(config.source, {"probes"})
-                                                        : value.where());
-      if (find_metric(final, name)->is_table) {
-        paper_table(config.paper, row, name);
-      } else {
-        paper_number(config.paper, row, name);
-      }
-    }
-  }
-}
-
-Json settings_of(const RunsConfig& config, const std::vector<ReadyRow>& rows) {
+/// Plans the rows of a grid, and checks what is to be measured and drawn of them.
+ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
+                     Datasets& datasets) {
   Json runs = Json::object(), earlier = Json::object();
-  for (const ReadyRow& row : rows) {
-    runs[row.row.name] = to_json(row.run.config);
-    if (!row.row.earlier.empty()) earlier[row.row.name] = row.row.earlier;
+  ReadyRuns ready{.stages = std::vector<std::vector<ReadyRow>>(1)};
+  std::vector<std::string> phases;
+  for (const PlannedRow& row : checked_rows(config)) {
+    const auto run = std::make_shared<ExperimentRun>(plan_run(row, config, datasets));
+    run->device = options.device;
+    runs[row.name] = to_json(run->config);
+    if (!row.earlier.empty()) earlier[row.name] = row.earlier;
+    for (const PhaseConfig& phase : run->config.phases) phases.push_back(phase.name);
+    ready.stages[0].push_back({.name = row.name,
+                               .fills = run->fills,
+                               .runs = row.runs,
+                               .images = run->images(),
+                               .make = [run, &datasets](int64_t index, const Going& going) {
+                                 return make_run(*run, index, datasets, going);
+                               }});
   }
-  Json settings = {{"runs", runs}, {"probes", config.probes}};
-  if (!config.after.empty()) settings["after"] = config.after;
-  if (!earlier.empty()) settings["earlier"] = earlier;
-  if (config.snapshots) settings["snapshots"] = to_json(*config.snapshots);
-  return settings;
-}
-
-RunRecord record_in(const Json& entry) {
-  return parse<RunRecord>(Value::from_json(entry, "run"));
-}
-
-/// Returns what is missing in a measurement that was read from a file.
-std::string measurement_problem(const std::vector<Metric>& metrics, const Measurement& found) {
-  for (const Metric& metric : metrics) {
-    const bool known =
-        metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
-    if (!known && !metric.optional)
-      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "update"));
-  }
-  return "";
-}
-
-/// Returns what is wrong with snapshots that were read from a file. All tables of a metric are of
-/// one size.
-std::string snapshots_problem(const std::vector<Metric>& metrics,
-                              const std::vector<Measurement>& snapshots, int64_t last_step) {
-  if (metrics.empty()) return "";
-  if (snapshots.empty()) return "it has no snapshots";
-  for (const Measurement& at : snapshots) {
-    if (std::string problem = measurement_problem(metrics, at); !problem.empty()) return problem;
-    for (const auto& [metric, table] : at.tables) {
-      const auto first = snapshots.front().tables.find(metric);
-      if (first != snapshots.front().tables.end() && first->second.rows == table.rows &&
-          first->second.columns == table.columns)
-        continue;
-      return fmt::format("its tables of {} differ in rows or columns", metric);
-    }
-  }
-  const bool ascending =
-      std::is_sorted(snapshots.begin(), snapshots.end(),
-                     [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
-  if (!ascending || snapshots.back().step != last_step) {
-    return fmt::format("its snapshots do not ascend to its last update, {}", last_step);
-  }
-  return "";
-}
-
-/// Returns what is wrong with a run that was read from a file.
-std::string record_problem(const std::vector<ReadyRow>& rows, const std::string& name,
-                           const Json& entry) {
-  try {
-    const RunRecord record = record_in(entry);
-    for (const ReadyRow& row : rows) {
-      for (const EarlierRow& earlier : row.run.earlier) {
-        if (earlier.name == name) return measurement_problem(earlier.metrics, record.final);
-      }
-      if (row.row.name != name) continue;
-      std::string problem = measurement_problem(row.run.metrics, record.final);
-      if (!problem.empty()) return problem;
-      return snapshots_problem(row.run.snapshot_metrics, record.snapshots, record.final.step);
-    }
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-/// Returns "<row>: <metric> <value>" for the progress bar.
-std::string headline(const ReadyRow& row, const RunRecord& record) {
-  for (const Metric& metric : row.run.metrics) {
-    const auto found = record.final.numbers.find(metric.name);
-    if (found == record.final.numbers.end()) continue;
-    return fmt::format("{}: {} {:.{}f}", row.row.name, metric.name, found->second, metric.digits);
-  }
-  return row.row.name;
-}
-
-/// Returns whether a run is in the log, with all rows that it fills.
-bool is_made(const ReadyRow& row, int64_t index, const RunLog& log) {
-  const std::vector<std::string> names = row.row.names();
-  return std::all_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return log.find(name, index) != nullptr; });
-}
-
-/// Makes the missing runs, of those that processes share every W-th.
-bool make_missing(const std::vector<ReadyRow>& rows, Datasets& datasets, RunLog& log,
-                  const ReproduceOptions& options) {
-  std::vector<std::pair<const ReadyRow*, int64_t>> missing;
-  std::vector<int64_t> images;
-  int64_t number = 0;
-  const int64_t rank = options.processes ? options.processes->rank() : 0;
-  const int64_t size = options.processes ? options.processes->size() : 1;
-  for (const ReadyRow& row : rows) {
-    for (int64_t i = 0; i < row.row.runs; ++i) {
-      if (is_made(row, i, log) || number++ % size != rank) continue;
-      missing.emplace_back(&row, i);
-      images.push_back(row.run.images());
-    }
-  }
-  return make_runs(
-      images, options, [&](size_t task, const Going& going) -> std::optional<std::string> {
-        const auto [row, index] = missing[task];
-        if (options.processes) {
-          options.processes->set_activity(fmt::format("run {} of '{}'", index + 1, row->row.name));
-        }
-        const auto made = make_run(row->run, index, datasets, going);
-        if (!made) return std::nullopt;
-        for (const auto& [name, record] : made->earlier) {
-          log.add(name, index, to_json(record));
-        }
-        log.add(row->row.name, index, to_json(made->record));
-        return headline(*row, made->record);
-      });
-}
-
-/// Adds to the runs of process 0 what others made before a call was killed.
-void merge_runs(const std::function<std::filesystem::path(int64_t rank)>& file_of,
-                const RunLog::Check& check) {
-  RunLog log(file_of(0), check);
-  for (int64_t rank = 1; rank < kMostProcesses; ++rank) log.merge(file_of(rank), check);
+  const RunsCheck check(config, ready);
+  check.phases(phases);
+  check.plots();
+  check.snapshots(config.snapshots.value_or(SnapshotConfig()));
+  ready.settings = {{"runs", std::move(runs)}, {"probes", config.probes}};
+  if (!config.after.empty()) ready.settings["after"] = config.after;
+  if (!earlier.empty()) ready.settings["earlier"] = std::move(earlier);
+  if (config.snapshots) ready.settings["snapshots"] = to_json(*config.snapshots);
+  return ready;
 }
 
 }  // namespace
 
 std::string plan_rows_of(const RunsConfig& config) {
-  check_arguments(config);
+  if (config.sweep.is_given()) return plan_of_sweep(config);
   TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
-  for (const PlannedRow& row : planned_rows(config)) {
+  for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);
     const std::shared_ptr<Model> model = build_initial_shape(run);
     int64_t updates = 0;
@@ -326,51 +366,11 @@ std::string plan_rows_of(const RunsConfig& config) {
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
-  check_arguments(config);
   Datasets datasets(options.open);
-  const std::vector<ReadyRow> ready = plan_rows(config, options.device, datasets);
-  check_phases(config, ready);
-  check_metrics(config, ready);
-  const Processes* const processes = options.processes.get();
-  const bool leads = processes == nullptr || processes->leads();
-  std::optional<ExperimentFolder> folder;
-  const RunLog::Check check = [&](const std::string& row, const Json& entry) {
-    return record_problem(ready, row, entry);
-  };
-  const auto file_of = [&](int64_t rank) {
-    return options.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
-  };
-  if (leads) {
-    folder.emplace(options.out);
-    folder->claim(settings_of(config, ready));
-    merge_runs(file_of, check);
-  }
-  if (processes != nullptr) processes->wait_for_all();
-  RunLog log(file_of(0), check);
-  if (!leads) log.write_apart(file_of(processes->rank()));
-  if (processes != nullptr) processes->wait_for_all();  // All of them know the same runs.
-  const bool complete = make_missing(ready, datasets, log, options);
-  if (processes != nullptr) processes->wait_for_all();
-  for (int64_t rank = 1; leads && processes != nullptr && rank < processes->size(); ++rank) {
-    log.merge(file_of(rank), check);
-  }
-  if (!complete || !leads) return complete;
-  for (const ReadyRow& row : ready) {
-    for (int64_t i = 0; i < row.row.runs; ++i) {
-      if (!is_made(row, i, log)) return false;  // A signal stopped another process.
-    }
-  }
-  for (const ReadyRow& row : ready) {
-    const auto add = [&](const std::string& name, const std::vector<Metric>& metrics) {
-      rows.push_back({name, metrics, {}, row.run.earlier_phases});
-      for (int64_t i = 0; i < row.row.runs; ++i) {
-        rows.back().runs.push_back(record_in(*log.find(name, i)));
-      }
-    };
-    for (const EarlierRow& earlier : row.run.earlier) add(earlier.name, earlier.metrics);
-    add(row.row.name, row.run.metrics);
-  }
-  return true;
+  const ReadyRuns ready = config.sweep.is_given() ? ready_sweep(config, options, datasets)
+                                                  : ready_grid(config, options, datasets);
+  RunsCheck(config, ready).values();
+  return make_rows(ready, options, rows);
 }
 
 }  // namespace moesaic

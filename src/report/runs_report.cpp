@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/runs_report.h"
-#include "moesaic/base/text.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "plots/plots.h"
-#include "report_text.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -116,26 +114,32 @@ std::string meanings(const std::vector<MeasuredRow>& rows, const Results& result
   return text;
 }
 
-Figure draw_plot(const PlotInput& input) {
-  if (input.plot.kind == "points") return points_plot(input);
-  if (input.plot.kind == "curves") return curves_plot(input);
-  if (input.plot.kind == "power") return power_plot(input);
-  if (input.plot.kind == "lines") return lines_plot(input);
-  if (input.plot.kind == "map") return map_plot(input);
-  return input.plot.kind == "heatmap" ? heatmap_plot(input) : scatter_plot(input);
-}
-
 }  // namespace
 
 std::string figure_stem(size_t index) {
   return index == 0 ? "figure" : fmt::format("figure-{}", index + 1);
 }
 
+std::string summary_line(const std::string& what, const std::string& value) {
+  return fmt::format("{:<9}{}\n", what, value);
+}
+
+std::string files_summary(const std::filesystem::path& out, size_t figures,
+                          const std::string& more) {
+  std::string text;
+  for (size_t i = 0; i < figures; ++i) {
+    text += summary_line(i == 0 ? "figure" : "", (out / (figure_stem(i) + ".svg")).string() +
+                                                     fmt::format(", {}.png", figure_stem(i)));
+  }
+  return text + more + summary_line("report", (out / "report.md").string()) +
+         summary_line("results", (out / "results.json").string());
+}
+
 std::string runs_markdown(const Experiment& experiment, const RunsConfig& config,
                           const std::vector<MeasuredRow>& rows, const Results& results) {
   std::string text = fmt::format("# {}\n\n{}\n\n{} Made by `{}` in {:.0f} s.\n\n", experiment.name,
-                                 experiment.description, scale_text(experiment),
-                                 table_command(experiment), results.seconds);
+                                 experiment.description, experiment.scale_text(),
+                                 experiment.command(), results.seconds);
   for (size_t i = 0; i < config.plots.size(); ++i) {
     text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
                         figure_stem(i));
@@ -168,30 +172,7 @@ std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
   for (const TitledTable& item : tables_of(experiment, config, rows)) {
     text += fmt::format("\n{}\n\n{}", item.title(), item.table.text());
   }
-  text += "\n";
-  for (size_t i = 0; i < config.plots.size(); ++i) {
-    text += summary_line(i == 0 ? "figure" : "", (out / (figure_stem(i) + ".svg")).string() +
-                                                     fmt::format(", {}.png", figure_stem(i)));
-  }
-  return text + summary_line("report", (out / "report.md").string()) +
-         summary_line("results", (out / "results.json").string());
-}
-
-std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<MeasuredRow>& rows,
-                                 const Results& results) {
-  std::vector<Figure> figures;
-  for (size_t i = 0; i < config.plots.size(); ++i) {
-    const std::vector<std::string>& shown = config.plots[i].rows;
-    const auto hidden = [&](const auto& row) {
-      return !shown.empty() && std::find(shown.begin(), shown.end(), row.name) == shown.end();
-    };
-    std::vector<MeasuredRow> measured = rows;
-    std::vector<ResultRow> numbers = results.rows;
-    std::erase_if(measured, hidden);
-    std::erase_if(numbers, hidden);
-    figures.push_back(draw_plot({config.plots[i], measured, numbers, figure_stem(i), config.fits}));
-  }
-  return figures;
+  return text + "\n" + files_summary(out, config.plots.size());
 }
 
 }  // namespace moesaic

@@ -1,18 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sweep_plan.h"
+#include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
+#include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
-#include "moesaic/prune/plan.h"
+#include "moesaic/base/text.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
 namespace {
+
+/// Whether the name is that of a number of experts, "keep4".
+bool is_count(const std::string& name) {
+  constexpr std::string_view kKeep = "keep";
+  return name.starts_with(kKeep) && name.size() > kKeep.size() &&
+         std::isdigit(static_cast<unsigned char>(name[kKeep.size()])) != 0;
+}
+
+/// Returns what is wrong with the phases before and after pruning.
+ConfigProblem phases_problem(const SweepConfig& config, const RunConfig& train) {
+  if (train.phases.size() < 2 && train.init.empty()) {
+    return {"train.phases must pre-train and fine-tune: one phase needs train.init",
+            {"train.phases"}};
+  }
+  if (!config.finetuned.empty() && train.init.empty()) {
+    return {"finetuned takes the place of train's phases: it needs train.init to compare with",
+            {"finetuned"}};
+  }
+  if (config.recover->data == train.phases.back().data) return {};
+  return {fmt::format("recover.data is '{}', but the last phase of train was on '{}'",
+                      config.recover->data, train.phases.back().data),
+          {"recover.data", fmt::format("train.phases.{}.data", train.phases.size() - 1)}};
+}
 
 /// Returns the name of a choice with the experts of each layer, if scores do not decide how many;
 /// of an ensemble a member's, or their mean, as numbers to keep are.
@@ -27,8 +52,8 @@ std::string choice_text(const std::string& name, const KeepSpec& keep, const Mod
   return fmt::format("{} ({:.3g})", name, fmt::join(counts, ", "));
 }
 
-}  // namespace
-
+/// Returns the max number of experts of a layer, of those that are ranked together: in an ensemble
+/// a member's.
 int64_t experts_of_group(const Model& model) {
   int64_t experts = 0;
   for (const MoEBlock& block : model.moe_blocks()) {
@@ -37,82 +62,179 @@ int64_t experts_of_group(const Model& model) {
   return experts;
 }
 
-KeepSpec keep_of(const PruneSweepConfig& config, const SweepSize& size) {
-  if (size.count > 0) {
-    KeepSpec keep = KeepSpec::count(size.count);
-    keep.leave_whole(config.whole);
-    return keep;
-  }
-  const auto found =
-      std::find_if(config.by_layer.begin(), config.by_layer.end(),
-                   [&](const LayerChoice& choice) { return choice.name == size.name; });
-  return KeepSpec::from_value(found->keep);
-}
-
-std::vector<SweepSize> sizes_of(const PruneSweepConfig& config, const Model& model) {
-  const int64_t experts = experts_of_group(model);
+/// Returns all sizes of a network's sweep. Throws Error (usage) for one that it cannot have.
+std::vector<SweepSize> sizes_of(const SweepConfig& config, const Model& model, int64_t experts) {
   std::vector<int64_t> counts = config.keep;
   // What pruning saves is told of the whole network's cost.
-  if (std::find(counts.begin(), counts.end(), experts) == counts.end()) {
-    counts.insert(counts.begin(), experts);
-  }
+  if (std::ranges::count(counts, experts) == 0) counts.insert(counts.begin(), experts);
   std::vector<SweepSize> sizes;
   for (const int64_t keep : counts) {
     if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
-    sizes.push_back({sweep_size(keep), keep, fmt::format("{} of {}", keep, experts)});
-    if (keep < experts) check_keep(model, keep_of(config, sizes.back()));
+    sizes.push_back(
+        {sweep_size(keep), keep, fmt::format("{} of {}", keep, experts), KeepSpec::count(keep)});
+    sizes.back().keep.leave_whole(config.whole);
+    if (keep < experts) check_keep(model, sizes.back().keep);
   }
   for (const LayerChoice& choice : config.by_layer) {
     const KeepSpec keep = KeepSpec::from_value(choice.keep);
-    sizes.push_back({choice.name, 0, choice_text(choice.name, keep, model)});
+    sizes.push_back({choice.name, 0, choice_text(choice.name, keep, model), keep});
   }
   return sizes;
 }
 
-void check_finetuned(const PruneSweepConfig& config) {
-  if (config.finetuned.empty() || path_exists(config.finetuned)) return;
-  fail_usage(
-      "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to train "
-      "it here",
-      place_of(config.source, {"finetuned"}), config.finetuned, nearest_sibling(config.finetuned));
-}
-
-RunConfig first_run(const PruneSweepConfig& config) {
-  RunConfig run = config.train;
-  if (!config.finetuned.empty()) {
+/// Returns the run that a sweep begins with: training, or only recovery of what is fine-tuned.
+RunConfig first_run(const RunsConfig& config) {
+  RunConfig run = sweep_train(config);
+  const std::string& finetuned = config.sweep.finetuned;
+  if (!finetuned.empty()) {
     run.phases.clear();
-    run.init = config.finetuned;
+    run.init = finetuned;
     // A plan does without the checkpoint, where train describes its network.
-    if (path_exists(config.finetuned)) run.model = Value();
+    if (path_exists(finetuned)) run.model = Value();
   }
-  run.phases.push_back(config.recover);
+  run.phases.push_back(*config.sweep.recover);
   return run;
 }
 
-std::string plan_prune_sweep(const PruneSweepConfig& config) {
+}  // namespace
+
+RunConfig sweep_train(const RunsConfig& config) {
+  auto train = parse<RunConfig>(config.train, "train");
+  // The phases before the last were those of whoever made the checkpoint.
+  if (!config.sweep.finetuned.empty()) {
+    train.phases.erase(train.phases.begin(), train.phases.end() - 1);
+  }
+  return train;
+}
+
+std::string sweep_size(int64_t keep) {
+  return fmt::format("keep{}", keep);
+}
+
+std::string sweep_row(const std::string& size, const std::string& criterion) {
+  return size + "/" + criterion;
+}
+
+ConfigProblem config_problem(const LayerChoice& choice) {
+  if (!is_plain_name(choice.name) || is_count(choice.name)) {
+    return {fmt::format("the choice's name {} may hold letters, digits, '-', '_' and '.', and not "
+                        "begin like that of a number of experts, keep4",
+                        printable(choice.name)),
+            {"name"}};
+  }
+  if (choice.keep.kind() == Value::Kind::string) {
+    return {
+        "'keep' of a choice by layer names no file, since it stands in the experiment's results",
+        {"keep"}};
+  }
+  KeepSpec::from_value(choice.keep);
+  return {};
+}
+
+ConfigProblem sweep_problem(const RunsConfig& config) {
+  const SweepConfig& sweep = config.sweep;
+  for (const char* key : {"rows", "grid", "separator", "set", "max_steps", "probes", "after",
+                          "snapshots", "plots", "fits", "ratios"}) {
+    if (config.source.find(key) == nullptr) continue;
+    return {fmt::format("'keep' makes the rows, which '{}' does not go with", key), {key}};
+  }
+  if (sweep.criteria.empty() || !sweep.recover) {
+    return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",
+            {"keep"}};
+  }
+  if (sweep.exported && (std::ranges::count(sweep.keep, sweep.exported->keep) == 0 ||
+                         std::ranges::count(sweep.criteria, sweep.exported->criterion) == 0)) {
+    return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
+                        sweep.exported->keep, sweep.exported->criterion),
+            {"export.keep", "export.criterion", "keep", "criteria"}};
+  }
+  return phases_problem(sweep, parse<RunConfig>(config.train, "train"));
+}
+
+std::vector<std::string> sweep_rows(const RunsConfig& config) {
+  std::vector<std::string> sizes, rows;
+  for (const int64_t keep : config.sweep.keep) sizes.push_back(sweep_size(keep));
+  for (const LayerChoice& choice : config.sweep.by_layer) sizes.push_back(choice.name);
+  for (const PhaseConfig& phase : parse<RunConfig>(config.train).phases) rows.push_back(phase.name);
+  for (const std::string& size : sizes) {
+    for (const std::string& criterion : config.sweep.criteria) {
+      rows.push_back(sweep_row(size, criterion));
+    }
+  }
+  return rows;
+}
+
+bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
+  const size_t slash = std::min(row.find('/'), row.size());
+  const std::string size = row.substr(0, slash);
+  const std::vector<std::string> names = criterion_names();
+  return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
+         (is_count(size) || is_argument(config.source, "by_layer") ||
+          std::any_of(config.sweep.by_layer.begin(), config.sweep.by_layer.end(),
+                      [&](const LayerChoice& choice) { return choice.name == size; }));
+}
+
+const std::vector<Metric>& sweep_metrics(bool of_network) {
+  // Those that are optional are of the first run alone, or follow from all rows.
+  static const std::vector<Metric> of_networks = {
+      {"accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0},
+      {"accuracy_lost", "test accuracy lost, points", 2, false, /*optional=*/true},
+      {"accuracy_recovered", "test accuracy after recovery, %", 2, false, false, 0.0, 100.0},
+      {"accuracy_lost_recovered", "test accuracy lost after recovery, points", 2, false, true},
+      {"parameters", "parameters", 2, false, true},
+      {"flops", "FLOPs an image"},
+      {"images_per_second", "images a second", 2, false, true},
+      {"bytes", "bytes of weights", 2, false, true},
+      {"parameters_pruned", "parameters pruned, %", 2, false, true},
+      {"flops_saved", "FLOPs saved, %", 2, false, true},
+      {"time_saved", "forward time saved, %", 2, false, true}};
+  static const std::vector<Metric> of_phases = {
+      {"test_accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0}};
+  return of_network ? of_networks : of_phases;
+}
+
+SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
+  const std::shared_ptr<Model> model = build_initial_shape(first_run(config));
+  SweepPlan plan;
+  plan.criteria = config.sweep.criteria;
+  plan.exported = config.sweep.exported;
+  plan.experts = experts_of_group(*model);
+  plan.sizes = sizes_of(config.sweep, *model, plan.experts);
+  for (const PhaseConfig& phase : sweep_train(config).phases) {
+    plan.phases.push_back({phase.name, phase.data});
+    for (const MeasuredRow& row : rows) {
+      if (row.name != phase.name) continue;
+      plan.phases.back().images = static_cast<int64_t>(row.runs[0].final.numbers.at(kTestImages));
+    }
+  }
+  return plan;
+}
+
+std::string plan_of_sweep(const RunsConfig& config) {
+  const SweepConfig& sweep = config.sweep;
   const RunConfig run = first_run(config);
   std::string text = dry_run(run);
-  const std::shared_ptr<Model> model = build_initial_shape(run);
-  const std::vector<SweepSize> sizes = sizes_of(config, *model);
+  const SweepPlan plan = sweep_plan(config);
   std::vector<int64_t> counts;
-  for (const SweepSize& size : sizes) {
+  for (const SweepSize& size : plan.sizes) {
     if (size.count > 0) counts.push_back(size.count);
   }
-  if (!config.finetuned.empty()) {
+  if (!sweep.finetuned.empty()) {
+    const std::string before = sweep_train(config).init;
     text += fmt::format(
         "\nfine-tuned    {}; nothing is trained before pruning, criteria compare it with {}{}\n",
-        config.finetuned, config.train.init, path_exists(config.train.init) ? "" : " (not found)");
+        sweep.finetuned, before, path_exists(before) ? "" : " (not found)");
   }
   // Networks that keep all experts are the same for every criterion.
   text += fmt::format(
       "\nseeds         {}\nnetworks      {} of each seed, recovered and measured: {} of {} experts "
       "a layer by {}\n",
-      config.runs, 1 + (sizes.size() - 1) * config.criteria.size(), fmt::join(counts, ", "),
-      experts_of_group(*model), fmt::join(config.criteria, ", "));
-  if (!config.whole.empty()) {
-    text += fmt::format("whole         blocks {}\n", fmt::join(config.whole, ", "));
+      config.runs, 1 + (plan.sizes.size() - 1) * plan.criteria.size(), fmt::join(counts, ", "),
+      plan.experts, fmt::join(plan.criteria, ", "));
+  if (!sweep.whole.empty()) {
+    text += fmt::format("whole         blocks {}\n", fmt::join(sweep.whole, ", "));
   }
-  for (const SweepSize& size : sizes) {
+  for (const SweepSize& size : plan.sizes) {
     if (size.count == 0) text += fmt::format("by layer      {}\n", size.text);
   }
   return text;

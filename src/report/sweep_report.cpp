@@ -1,285 +1,356 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/sweep_report.h"
-
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <optional>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
-#include "moesaic/report/measurement.h"
-#include "report_text.h"
+#include "moesaic/config/problem.h"
+#include "moesaic/report/runs_report.h"
+#include "panels.h"
 
 namespace moesaic {
 namespace {
 
-constexpr int64_t kTerminalColumns = 100;
+constexpr size_t kTerminalColumns = 100;
 
-/// Returns the mean over the runs and, of several, their standard deviation.
-std::string percent(const std::vector<double>& values) {
-  const Moments over_runs = moments(values);
-  return over_runs.n == 1 ? fmt::format("{:.2f}", over_runs.mean)
-                          : fmt::format("{:.2f} ({:.2f})", over_runs.mean, over_runs.std);
+/// Returns the mean over the runs and, of several, their standard deviation; "-" without a row.
+std::string percent(const Results& results, const std::string& row, const char* metric) {
+  const ResultRow* found = results.find(row, metric);
+  if (found == nullptr) return "-";
+  return found->std ? fmt::format("{:.2f} ({:.2f})", found->measured, *found->std)
+                    : fmt::format("{:.2f}", found->measured);
 }
 
-std::string runs_sentence(const SweepOutcome& outcome) {
-  if (outcome.runs() == 1) return "";
-  return fmt::format(", mean (standard deviation) of {} runs", outcome.runs());
+int64_t runs_of(const Results& results) {
+  int64_t most = 0;
+  for (const ResultRow& row : results.rows) most = std::max(most, row.runs);
+  return most;
 }
 
-/// Returns the first of the sizes with the most parameters.
-const SweepSize& largest_size(const SweepOutcome& outcome, const std::string& criterion) {
-  return *std::max_element(
-      outcome.sizes.begin(), outcome.sizes.end(), [&](const SweepSize& a, const SweepSize& b) {
-        return outcome.at(a.name, criterion).parameters < outcome.at(b.name, criterion).parameters;
-      });
-}
-
-WorkFraction work_fraction(const SweepOutcome& outcome, const SweepPoint& point) {
-  const SweepPoint& whole =
-      outcome.at(largest_size(outcome, point.criterion).name, point.criterion);
-  return {100.0 * static_cast<double>(point.parameters) / static_cast<double>(whole.parameters),
-          100.0 * moments(point.flops).mean / moments(whole.flops).mean,
-          100.0 * whole.images_per_second / point.images_per_second};
+std::string runs_sentence(const Results& results) {
+  if (runs_of(results) == 1) return "";
+  return fmt::format(", mean (standard deviation) of {} runs", runs_of(results));
 }
 
 /// Says what the numbers behind a choice by layer are.
-std::string choices_sentence(const SweepOutcome& outcome) {
-  const bool any = std::any_of(outcome.sizes.begin(), outcome.sizes.end(),
+std::string choices_sentence(const SweepPlan& plan) {
+  const bool any = std::any_of(plan.sizes.begin(), plan.sizes.end(),
                                [](const SweepSize& size) { return size.count == 0; });
   return any ? " Behind the name of a choice by layer stand the experts of each layer." : "";
 }
 
-/// Returns what each run lost against its fine-tuned network, in points.
-std::vector<double> lost(const SweepOutcome& outcome, const std::vector<double>& accuracy) {
-  std::vector<double> points = outcome.phases.back().accuracy;
-  for (size_t i = 0; i < points.size(); ++i) points[i] -= accuracy[i];
-  return points;
-}
-
-TextTable phase_table(const SweepOutcome& outcome) {
+TextTable phase_table(const SweepPlan& plan, const Results& results) {
   TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
-  for (const SweepPhase& phase : outcome.phases) {
-    table.add({phase.name, phase.data, with_commas(phase.images), percent(phase.accuracy)});
+  for (const SweepPhase& phase : plan.phases) {
+    table.add({phase.name, phase.data, with_commas(phase.images),
+               percent(results, phase.name, "test_accuracy")});
   }
   return table;
 }
 
-/// Returns the text of a network's accuracies, "pruned -> recovered".
-using Accuracies =
-    std::function<std::string(const std::string& size, const std::string& criterion)>;
-
-Accuracies measured_in(const SweepOutcome& outcome) {
-  return [&](const std::string& size, const std::string& criterion) {
-    const SweepPoint& point = outcome.at(size, criterion);
-    return percent(point.accuracy) + " -> " + percent(point.accuracy_recovered);
-  };
-}
-
-/// Returns those of rows that were kept, "-" where there is none.
-Accuracies kept_in(const std::vector<ResultRow>& rows) {
-  return [&](const std::string& size, const std::string& criterion) {
-    const auto text = [&](const char* metric) -> std::string {
-      for (const ResultRow& row : rows) {
-        if (row.name != sweep_row(size, criterion) || row.metric != metric) continue;
-        return row.std ? fmt::format("{:.2f} ({:.2f})", row.measured, *row.std)
-                       : fmt::format("{:.2f}", row.measured);
-      }
-      return "-";
-    };
-    return text("accuracy") + " -> " + text("accuracy_recovered");
-  };
-}
-
-TextTable accuracy_table(const SweepOutcome& outcome, const std::vector<std::string>& criteria,
-                         const Accuracies& accuracies) {
+/// Returns a table of networks' accuracies, "pruned -> recovered".
+TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& criteria,
+                         const Results& results) {
   std::vector<std::string> header = {"experts"};
   header.insert(header.end(), criteria.begin(), criteria.end());
   TextTable table(header);
-  for (const SweepSize& size : outcome.sizes) {
-    std::vector<std::string> row = {size.text};
-    for (const std::string& criterion : criteria) row.push_back(accuracies(size.name, criterion));
-    table.add(std::move(row));
+  for (const SweepSize& size : plan.sizes) {
+    std::vector<std::string> cells = {size.text};
+    for (const std::string& criterion : criteria) {
+      const std::string row = sweep_row(size.name, criterion);
+      cells.push_back(percent(results, row, "accuracy") + " -> " +
+                      percent(results, row, "accuracy_recovered"));
+    }
+    table.add(std::move(cells));
   }
   return table;
 }
 
-TextTable cost_table(const SweepOutcome& outcome, const std::string& criterion) {
+TextTable cost_table(const SweepPlan& plan, const Results& results, const std::string& criterion) {
   TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
                    "forward time, %"});
-  for (const SweepSize& size : outcome.sizes) {
-    const SweepPoint& point = outcome.at(size.name, criterion);
-    const WorkFraction fraction = work_fraction(outcome, point);
-    table.add({size.text, with_commas(point.parameters),
-               bytes_text(static_cast<double>(point.bytes)),
-               fmt::format("{:.2f}", moments(point.flops).mean / 1e6),
-               with_commas(std::llround(point.images_per_second)),
-               fmt::format("{:.1f}", fraction.flops), fmt::format("{:.1f}", fraction.time)});
+  for (const SweepSize& size : plan.sizes) {
+    const auto value = [&](const char* metric) {
+      return sweep_value(results, sweep_row(size.name, criterion), metric);
+    };
+    table.add({size.text, with_commas(std::llround(value("parameters"))),
+               bytes_text(value("bytes")), fmt::format("{:.2f}", value("flops") / 1e6),
+               with_commas(std::llround(value("images_per_second"))),
+               fmt::format("{:.1f}", 100.0 - value("flops_saved")),
+               fmt::format("{:.1f}", 100.0 - value("time_saved"))});
   }
   return table;
 }
 
 /// Returns one table, or several with fewer criteria where one would be too wide.
-std::string accuracy_texts(const SweepOutcome& outcome, const Accuracies& accuracies) {
+std::string accuracy_texts(const SweepPlan& plan, const Results& results) {
   std::string text;
   std::vector<std::string> group;
   const auto flush = [&] {
     if (!text.empty()) text += '\n';
-    text += accuracy_table(outcome, group, accuracies).text();
+    text += accuracy_table(plan, group, results).text();
     group.clear();
   };
-  for (const std::string& criterion : outcome.criteria) {
+  for (const std::string& criterion : plan.criteria) {
     std::vector<std::string> wider = group;
     wider.push_back(criterion);
-    if (!group.empty() && accuracy_table(outcome, wider, accuracies).width() > kTerminalColumns)
-      flush();
+    // Its numbers are aligned right, so that all lines are as long.
+    const size_t width = accuracy_table(plan, wider, results).text().find('\n');
+    if (!group.empty() && width > kTerminalColumns) flush();
     group.push_back(criterion);
   }
   flush();
   return text;
 }
 
-int64_t most_runs(const std::vector<ResultRow>& rows) {
-  int64_t most = 0;
-  for (const ResultRow& row : rows) most = std::max(most, row.runs);
-  return most;
+/// Returns the table of what was kept, as `text` makes it; "" where it has no place: several runs
+/// speak for themselves.
+std::string kept_text(const Results& results, const Results& kept,
+                      const std::function<std::string(const Results&)>& text) {
+  if (runs_of(results) > 1 || kept.rows.empty()) return "";
+  return fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", runs_of(kept),
+                     text(kept));
 }
 
-/// Returns the table of the rows that were kept, as `text` makes it of them; "" where none has a
-/// place: several runs speak for themselves.
-std::string kept_text(const SweepOutcome& outcome, const std::vector<ResultRow>& kept,
-                      const std::function<std::string(const Accuracies&)>& text) {
-  if (outcome.runs() > 1 || kept.empty()) return "";
-  return fmt::format("\nKept from {} runs, mean (standard deviation)\n\n{}", most_runs(kept),
-                     text(kept_in(kept)));
-}
-
-std::string paper_sentence(const Results& results) {
-  if (results.have_paper_values()) return "A \"-\" stands where the paper has no value.";
-  return "No paper has this task.";
-}
-
-std::string exported_sentence(const SweepOutcome& outcome) {
+std::string exported_sentence(const SweepPlan& plan, const Results& results) {
   return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
-                     outcome.exported->choice.keep, outcome.experts,
-                     outcome.exported->choice.criterion, outcome.exported->time);
+                     plan.exported->keep, plan.experts, plan.exported->criterion,
+                     sweep_value(results, "export", "forward_time_ratio"));
 }
 
 }  // namespace
 
-std::vector<WorkFraction> work_fractions(const SweepOutcome& outcome,
-                                         const std::string& criterion) {
-  std::vector<WorkFraction> fractions;
-  for (const SweepSize& size : outcome.sizes) {
-    fractions.push_back(work_fraction(outcome, outcome.at(size.name, criterion)));
+double sweep_value(const Results& results, const std::string& row, const std::string& metric) {
+  const ResultRow* found = results.find(row, metric);
+  if (found == nullptr) fail("the results have no {} of '{}'", metric, row);
+  return found->measured;
+}
+
+std::string largest_text(const SweepPlan& plan, const Results& results,
+                         const std::string& criterion) {
+  const auto parameters = [&](const SweepSize& size) {
+    return sweep_value(results, sweep_row(size.name, criterion), "parameters");
+  };
+  const SweepSize& largest = *std::max_element(
+      plan.sizes.begin(), plan.sizes.end(),
+      [&](const SweepSize& a, const SweepSize& b) { return parameters(a) < parameters(b); });
+  return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
+}
+
+Results kept_results(const Experiment& experiment, const SweepConfig& config) {
+  if (experiment.scale != Scale::paper || config.kept.is_null()) return {};
+  for (const char* key : {"train", "finetuned", "recover", "whole", "replace", "images"}) {
+    const Value* setting = experiment.config.find(key);
+    if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }
-  return fractions;
+  return {.rows = measured_rows(config.kept)};
 }
 
-std::string largest_text(const SweepOutcome& outcome, const std::string& criterion) {
-  const SweepSize& size = largest_size(outcome, criterion);
-  return size.count > 0 ? fmt::format("{} experts", size.count) : size.text;
-}
-
-std::string sweep_row(const std::string& size, const std::string& criterion) {
-  return size + "/" + criterion;
-}
-
-const std::vector<std::string>& sweep_metrics(bool of_network) {
-  static const std::vector<std::string> of_networks = {
-      "accuracy",          "accuracy_lost", "accuracy_recovered", "accuracy_lost_recovered",
-      "parameters",        "flops",         "images_per_second",  "bytes",
-      "parameters_pruned", "flops_saved",   "time_saved"};
-  static const std::vector<std::string> of_phases = {"test_accuracy"};
-  return of_network ? of_networks : of_phases;
-}
-
-std::vector<ResultRow> sweep_rows(const SweepOutcome& outcome) {
-  std::vector<ResultRow> rows;
-  for (const SweepPhase& phase : outcome.phases) {
-    rows.push_back(row_of_runs(phase.name, "test_accuracy", phase.accuracy));
-  }
-  for (const SweepPoint& point : outcome.points) {
-    const std::string name = sweep_row(point.size, point.criterion);
-    const auto add = [&](const char* metric, const std::vector<double>& values) {
-      rows.push_back(row_of_runs(name, metric, values));
-    };
-    add("accuracy", point.accuracy);
-    add("accuracy_lost", lost(outcome, point.accuracy));
-    add("accuracy_recovered", point.accuracy_recovered);
-    add("accuracy_lost_recovered", lost(outcome, point.accuracy_recovered));
-    add("parameters", {static_cast<double>(point.parameters)});
-    add("flops", point.flops);
-    add("images_per_second", {point.images_per_second});
-    add("bytes", {static_cast<double>(point.bytes)});
-    const WorkFraction left = work_fraction(outcome, point);
-    add("parameters_pruned", {100.0 - left.parameters});
-    add("flops_saved", {100.0 - left.flops});
-    add("time_saved", {100.0 - left.time});
-  }
-  if (outcome.exported) {
-    rows.push_back(row_of_runs("export", "forward_time_ratio", {outcome.exported->time}));
-  }
-  return rows;
-}
-
-std::string sweep_markdown(const Experiment& experiment, const SweepOutcome& outcome,
-                           const Results& results, const std::vector<ResultRow>& kept) {
-  const std::string& data = outcome.phases.back().data;
-  const std::string& criterion = outcome.criteria.front();
-  const auto table = [&](const Accuracies& accuracies) {
-    return accuracy_table(outcome, outcome.criteria, accuracies).markdown();
+std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
+                           const Results& results, const Results& kept) {
+  const std::string& criterion = plan.criteria.front();
+  const auto table = [&](const Results& of) {
+    return accuracy_table(plan, plan.criteria, of).markdown();
   };
   std::string text = fmt::format("# {}\n\n{}\n\n{} It took {:.0f} seconds.\n\n", experiment.name,
-                                 experiment.description, scale_text(experiment), results.seconds);
-  text += phase_table(outcome).markdown();
+                                 experiment.description, experiment.scale_text(), results.seconds);
+  text += phase_table(plan, results).markdown();
   text += fmt::format(
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
       "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      data, runs_sentence(outcome), choices_sentence(outcome), table(measured_in(outcome)),
-      kept_text(outcome, kept, table));
+      plan.phases.back().data, runs_sentence(results), choices_sentence(plan), table(results),
+      kept_text(results, kept, table));
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
       "{}. FLOPs count the matrix products of the rows that the test split's routing really "
       "computed. Speed is the median over forward passes in which all networks took turns.\n\n{}",
-      criterion, largest_text(outcome, criterion), cost_table(outcome, criterion).markdown());
-  if (outcome.exported) {
-    text +=
-        fmt::format("\nExported: `{}` ({}).\n", outcome.exported->file, exported_sentence(outcome));
+      criterion, largest_text(plan, results, criterion),
+      cost_table(plan, results, criterion).markdown());
+  if (plan.exported) {
+    text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
   }
-  text += fmt::format("\n## Every value\n\n{}\n\n{}", paper_sentence(results),
+  text += fmt::format("\n## Every value\n\n{}\n\n{}",
+                      results.have_paper_values() ? "A \"-\" stands where the paper has no value."
+                                                  : "No paper has this task.",
                       results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
-                      table_command(experiment));
+                      experiment.command());
   return text;
 }
 
-std::string sweep_summary(const Experiment& experiment, const SweepOutcome& outcome,
+std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
                           const Results& results, const std::filesystem::path& out,
-                          const std::vector<ResultRow>& kept) {
-  const std::string& criterion = outcome.criteria.front();
+                          const Results& kept) {
+  const std::string& criterion = plan.criteria.front();
   std::string text =
       fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);
-  text += phase_table(outcome).text();
-  text += fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
-                      outcome.phases.back().data, runs_sentence(outcome),
-                      accuracy_texts(outcome, measured_in(outcome)));
-  text += kept_text(outcome, kept, [&](const Accuracies& accuracies) {
-    return accuracy_texts(outcome, accuracies);
-  });
+  text += phase_table(plan, results).text();
+  text +=
+      fmt::format("\nTest accuracy on {} in %, pruned -> recovered{}\n\n{}",
+                  plan.phases.back().data, runs_sentence(results), accuracy_texts(plan, results));
+  text += kept_text(results, kept, [&](const Results& of) { return accuracy_texts(plan, of); });
   text += fmt::format("\nCost by {}; fractions are of the network with {}\n\n{}", criterion,
-                      largest_text(outcome, criterion), cost_table(outcome, criterion).text());
-  text += "\n" + summary_line("figure", (out / "figure.svg").string() + ", figure.png");
-  if (outcome.exported) {
-    text += summary_line("model", (out / outcome.exported->file).string());
-    text += summary_line("", exported_sentence(outcome));
+                      largest_text(plan, results, criterion),
+                      cost_table(plan, results, criterion).text());
+  std::string model;
+  if (plan.exported) {
+    model = summary_line("model", (out / kSweepModel).string()) +
+            summary_line("", exported_sentence(plan, results));
   }
-  text += summary_line("report", (out / "report.md").string());
-  text += summary_line("results", (out / "results.json").string());
-  return text;
+  return text + "\n" + files_summary(out, 1, model);
+}
+
+namespace {
+
+constexpr const char* kSweepStyle = R"(  array marker[6] = [7, 5, 9, 13, 11, 15]
+  marker_of(c) = marker[1 + (c - 1) % 6]
+  set xlabel sprintf("parameters pruned, %%\nexperts kept in each layer, of %d", experts) . choices \
+    textcolor rgb ink offset 0, -0.7
+  set offsets graph 0.04, graph 0.04, 0, 0
+  set key at graph -0.01, 1.04 left bottom vertical maxrows rows Left reverse samplen 2.4 \
+    spacing 1.1 textcolor rgb ink
+  pruned(c) = column(2 + 7 * (c - 1))
+  # Bars at one place stand side by side.
+  beside(c, half) = pruned(c) + span * (c + half - words(criteria) / 2.0) / 60
+  entry(c, which) = column(2 + 7 * (c - 1) + which)
+  low(c, which) = within(entry(c, which) - entry(c, which + 1))
+  high(c, which) = within(entry(c, which) + entry(c, which + 1))
+  heading(text) = sprintf('{/:Bold %s}', text)
+  # The names of more than four criteria are too long for two columns.
+  named(text) = words(criteria) > 4 ? sprintf('{/*0.85 %s}', text) : text
+  set label 1 heading('Accuracy after pruning') at graph 0, 1.08 + 0.093 * rows left \
+    textcolor rgb ink
+  set ylabel 'test accuracy, %' textcolor rgb ink
+  set yrange [*:* < 100]
+)";
+
+constexpr const char* kAccuracyPlots =
+    R"(for [c=1:words(criteria)] data index 0 using (beside(c, 0)):(entry(c, 3)):(low(c, 3)):(high(c, 3)) \
+         with yerrorlines lc rgb colour_of(c) lw 2 pt marker_of(c) ps 0.8 \
+         title named(word(criteria, c)), \
+       for [c=1:words(criteria)] data index 0 using (beside(c, -0.5)):(entry(c, 1)):(low(c, 1)):(high(c, 1)) \
+         with yerrorlines lc rgb colour_of(c) lw 2 dt (6, 4) pt marker_of(c) - 1 ps 0.8 notitle, \
+       for [c=1:chosen] data index 1 using (beside(c, 0)):(entry(c, 3)):(low(c, 3)):(high(c, 3)) \
+         with yerrorbars lc rgb colour_of(c) lw 2 pt marker_of(c) ps 1.3 notitle, \
+       for [c=1:chosen] data index 1 using (beside(c, -0.5)):(entry(c, 1)):(low(c, 1)):(high(c, 1)) \
+         with yerrorbars lc rgb colour_of(c) lw 2 pt marker_of(c) - 1 ps 1.3 notitle, \
+       NaN with lines lc rgb ink lw 2 title named('with recovery'), \
+       NaN with lines lc rgb ink lw 2 dt (6, 4) title named('without recovery'))";
+
+constexpr const char* kCostStyle =
+    R"(  set label 1 heading('Cost, experts ranked by ' . word(criteria, 1))
+  set ylabel "fraction of the network\nwith " . whole . ', %' textcolor rgb ink
+  set yrange [0:*]
+)";
+
+constexpr const char* kCostPlots =
+    R"(data index 0 using (pruned(1)):(entry(1, 5)) with linespoints lc rgb ink lw 2 pt 7 ps 0.8 \
+         title 'FLOPs an image', \
+       data index 0 using (pruned(1)):(entry(1, 6)) with linespoints lc rgb colour_of(5) lw 2 \
+         pt 5 ps 0.8 title 'forward time', \
+       for [c=1:chosen > 0] data index 1 using (pruned(1)):(entry(1, 5)) \
+         with points lc rgb ink lw 2 pt 7 ps 1.3 notitle, \
+       for [c=1:chosen > 0] data index 1 using (pruned(1)):(entry(1, 6)) \
+         with points lc rgb colour_of(5) lw 2 pt 5 ps 1.3 notitle)";
+
+/// Returns "a", "b" and so on, by which the axis calls the choices by layer; "a1" follows "z".
+std::string letter_of(int choice) {
+  const std::string letter(1, static_cast<char>('a' + choice % 26));
+  return choice < 26 ? letter : letter + std::to_string(choice / 26);
+}
+
+/// Returns the line of one size: what every criterion came to.
+std::string data_line(const SweepPlan& plan, const SweepSize& size, const Results& results) {
+  std::string text = size.count > 0 ? std::to_string(size.count) : size.name;
+  for (const std::string& criterion : plan.criteria) {
+    const std::string row = sweep_row(size.name, criterion);
+    const auto value = [&](const char* metric) { return sweep_value(results, row, metric); };
+    const auto spread = [&](const char* metric) {
+      return results.find(row, metric)->std.value_or(0.0);
+    };
+    text += fmt::format("\t{:.3f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.4f}\t{:.3f}\t{:.3f}",
+                        value("parameters_pruned"), value("accuracy"), spread("accuracy"),
+                        value("accuracy_recovered"), spread("accuracy_recovered"),
+                        100.0 - value("flops_saved"), 100.0 - value("time_saved"));
+  }
+  return text + "\n";
+}
+
+std::string data_heading(const SweepPlan& plan) {
+  std::string text = "# experts";
+  for (const std::string& criterion : plan.criteria) {
+    for (const char* what : {"parameters pruned, %", "accuracy, %", "std", "recovered, %", "std",
+                             "FLOPs, %", "forward time, %"}) {
+      text += fmt::format("\t{}: {}", criterion, what);
+    }
+  }
+  return text + "\n";
+}
+
+/// A tic where the first criterion's marker stands, for all markers that have the same text.
+struct SweepTic {
+  std::string percent, sizes;
+  double place = 0.0;
+};
+
+}  // namespace
+
+Figure sweep_figure(const SweepPlan& plan, const Results& results) {
+  // Numbers of experts are a block and choices by layer, which the axis calls by letters, another.
+  std::string counts = data_heading(plan), choices, lines, tics;
+  std::vector<SweepTic> places;
+  int letters = 0;
+  double most_pruned = 0.0;
+  for (const SweepSize& size : plan.sizes) {
+    (size.count > 0 ? counts : choices) += data_line(plan, size, results);
+    std::string name = std::to_string(size.count);
+    if (size.count == 0) {
+      name = letter_of(letters++);
+      lines += " . \"\\n\" . " + plot_name(name + ": " + size.text);
+    }
+    const double pruned =
+        sweep_value(results, sweep_row(size.name, plan.criteria.front()), "parameters_pruned");
+    most_pruned = std::max(most_pruned, pruned);
+    const std::string percent = fmt::format("{:.0f}", pruned);
+    const auto same = std::ranges::find(places, percent, &SweepTic::percent);
+    if (same == places.end()) {
+      places.push_back({percent, name, pruned});
+    } else {
+      same->sizes += ", " + name;
+    }
+  }
+  for (const auto& [percent, sizes, place] : places) {
+    tics += fmt::format("{}\"{}\\n{}\" {:.3f}", tics.empty() ? "" : ", ", percent, sizes, place);
+  }
+  const bool bars = results.rows.front().runs > 1;
+  // The figure grows for the lines of choices under the axis and for those of the key above it.
+  constexpr int kLine = 18, kRows = 3;
+  const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
+  const std::string head = fmt::format(
+      "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
+      "  span = {:.3f}\n  rows = {}\n  set errorbars {}\n  set xtics ({})\n",
+      fmt::join(plan.criteria, " "), plan.experts, lines, letters == 0 ? 0 : plan.criteria.size(),
+      plot_name(largest_text(plan, results, plan.criteria.front())), bars ? most_pruned : 0.0, rows,
+      bars ? "0.5" : "0", tics);
+  const Metric& accuracy = *find_metric(sweep_metrics(/*of_network=*/true), "accuracy");
+  std::vector<std::string> blocks = {counts};
+  if (letters > 0) blocks.push_back(choices);
+  return panel_figure("figure",
+                      {{head + range_commands(accuracy) + kSweepStyle, {kAccuracyPlots}, blocks},
+                       {kCostStyle, {kCostPlots}}},
+                      {.columns = 2,
+                       .width = 355,
+                       .height = 225,
+                       .left = 96,
+                       .right = 29,
+                       .top = 112 + kLine * (rows - kRows),
+                       .bottom = 113 + kLine * letters,
+                       .gap_x = 125});
 }
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/objective.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -11,12 +11,17 @@
 #include "moesaic/base/registry.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 namespace {
 
-using AuxLoss = at::Tensor (*)(const RoutingRecord&);
+/// An auxiliary loss of a layer. Where experts choose they are balanced, so that all are 0 but
+/// those that are also `of_experts_choice`.
+struct AuxLoss {
+  at::Tensor (*of)(const RoutingRecord&);
+  bool of_experts_choice = false;
+};
 
 at::Tensor no_loss(const RoutingRecord& record) {
   return at::zeros({}, record.logits_TE.options().dtype(at::kFloat));
@@ -40,43 +45,29 @@ RoutingRecord as_router_saw(RoutingRecord record) {
   return record;
 }
 
-bool experts_choose(const RoutingRecord& record) {
-  return record.routing.choice.size(1) == 0;
-}
-
-at::Tensor importance_of(const RoutingRecord& record) {
-  if (experts_choose(record)) return no_loss(record);
-  return importance_loss(record.logits_TE, record.group_size);
-}
 at::Tensor load_of(const RoutingRecord& record) {
-  if (experts_choose(record) || record.noise_std == 0.0) return no_loss(record);
+  if (record.noise_std == 0.0) return no_loss(record);
   return load_loss(record.logits_TE, record.noisy_logits_TE, record.routing.choice.size(1),
                    record.noise_std, record.group_size);
 }
-at::Tensor gshard_of(const RoutingRecord& record) {
-  if (experts_choose(record)) return no_loss(record);
-  return gshard_loss(record.noisy_logits_TE, record.group_size);
-}
+
+template <BalanceProxy proxy>
 at::Tensor switch_balance_of(const RoutingRecord& record) {
-  if (experts_choose(record)) return no_loss(record);
-  return switch_balance_loss(record.noisy_logits_TE, record.group_size);
-}
-at::Tensor switch_balance_logit_of(const RoutingRecord& record) {
-  if (experts_choose(record)) return no_loss(record);
-  return switch_balance_loss(record.noisy_logits_TE, record.group_size, BalanceProxy::logit);
-}
-at::Tensor router_z_of(const RoutingRecord& record) {
-  return router_z_loss(record.logits_TE, record.group_size);
+  return switch_balance_loss(record.noisy_logits_TE, record.group_size, proxy);
 }
 
 const Registry<AuxLoss>& aux_losses() {
-  static const Registry<AuxLoss> registry("auxiliary loss",
-                                          {{"gshard", gshard_of},
-                                           {"importance", importance_of},
-                                           {"load", load_of},
-                                           {"router_z", router_z_of},
-                                           {"switch_balance", switch_balance_of},
-                                           {"switch_balance_logit", switch_balance_logit_of}});
+  static const Registry<AuxLoss> registry(
+      "auxiliary loss",
+      {{"gshard",
+        {[](const RoutingRecord& r) { return gshard_loss(r.noisy_logits_TE, r.group_size); }}},
+       {"importance",
+        {[](const RoutingRecord& r) { return importance_loss(r.logits_TE, r.group_size); }}},
+       {"load", {load_of}},
+       {"router_z",
+        {[](const RoutingRecord& r) { return router_z_loss(r.logits_TE, r.group_size); }, true}},
+       {"switch_balance", {switch_balance_of<BalanceProxy::probability>}},
+       {"switch_balance_logit", {switch_balance_of<BalanceProxy::logit>}}});
   return registry;
 }
 
@@ -196,10 +187,12 @@ std::map<std::string, double> aux_loss_weights(const std::map<std::string, doubl
 }
 
 at::Tensor aux_loss(const std::string& name, const ModelOutput& output) {
-  const AuxLoss loss = aux_losses().at(name);
+  const AuxLoss& loss = aux_losses().at(name);
   std::vector<at::Tensor> losses;
   for (const RoutingRecord& record : output.routings) {
-    losses.push_back(loss(as_router_saw(record)));
+    const RoutingRecord seen = as_router_saw(record);
+    const bool experts_choose = seen.routing.choice.size(1) == 0;
+    losses.push_back(experts_choose && !loss.of_experts_choice ? no_loss(seen) : loss.of(seen));
   }
   if (losses.empty()) return at::zeros({}, output.logits.options().dtype(at::kFloat));
   return at::stack(losses).sum();

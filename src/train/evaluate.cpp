@@ -4,22 +4,41 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 
-#include "evaluation_mode.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
-#include "moesaic/parallel/equal_parts.h"
 #include "moesaic/parallel/processes.h"
-#include "note_replaced.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {
+
+/// Keeps a network in evaluation mode while it lives.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
+    model_.eval();
+    nn::share_batches(model_, {});
+  }
+  ~EvaluationMode() {
+    model_.train(training_);
+    model_.set_first_sample_index(0);
+    nn::share_batches(model_, {});
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Model& model_;
+  bool training_;
+};
 
 void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;
@@ -228,6 +247,37 @@ nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing) {
     list.push_back(std::move(item));
   }
   return list;
+}
+
+ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
+                    const CalibrateOptions& options) {
+  check_takes(model, dataset->info());
+  if (dataset->size() == 0) fail_usage("'{}' has no images to calibrate by", dataset->info().name);
+  const EvaluationMode mode(model);
+  const c10::InferenceMode inference;
+  const int64_t total = std::min(options.images, dataset->size());
+  LoaderOptions loading;
+  loading.batch_size = std::min(options.batch_size, total);
+  loading.threads = options.loader_threads;
+  loading.seed = options.seed;
+  loading.shuffle = true;
+  Loader loader(dataset, loading);
+  const ExpertUseMeter meter(model);
+  for (int64_t done = 0; done < total;) {
+    if (options.progress) options.progress(done, total);
+    const at::Tensor images = loader.next().images;
+    const int64_t count = std::min(images.size(0), total - done);
+    model.set_first_sample_index(done);
+    model.forward(images.narrow(0, 0, count).to(model.device()));
+    done += count;
+  }
+  if (options.progress) options.progress(total, total);
+  return meter.use();
+}
+
+std::string calibration_split(const std::vector<std::string>& splits) {
+  const bool validates = std::find(splits.begin(), splits.end(), "validation") != splits.end();
+  return validates ? "validation" : "train";
 }
 
 }  // namespace moesaic

@@ -6,20 +6,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/class_names.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 
 namespace moesaic {
 namespace {
@@ -69,7 +66,8 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
 
 /// Returns whether the data are a folder of which a part is held out, since it has no splits.
 bool is_bare_folder(const std::string& data) {
-  return is_described(data) && load_dataset_spec(data).is_path() && validation_fraction(data) > 0;
+  return is_described(data) && load_dataset_spec(data).is_path() &&
+         DatasetSource(data).validation() > 0;
 }
 
 /// Says whose data they are where no one gave their name.
@@ -127,32 +125,19 @@ Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& da
   }
 }
 
-struct ClassResult {
-  std::string name;
-  int64_t images = 0, correct = 0;
-
-  double accuracy() const {
-    return 100.0 * static_cast<double>(correct) / static_cast<double>(images);
-  }
-};
-
-std::vector<ClassResult> class_results(const CheckpointEvaluation& result) {
-  std::vector<ClassResult> list;
+Json per_class_json(const CheckpointEvaluation& result) {
+  const Confusion& confusion = result.evaluation.confusion;
+  auto list = Json::array();
   for (const std::string& name : result.classes) {
     const auto label = static_cast<int64_t>(list.size());
-    const Confusion& confusion = result.evaluation.confusion;
-    list.push_back({name, confusion.images(label), confusion.count(label, label)});
-  }
-  return list;
-}
-
-Json per_class_json(const CheckpointEvaluation& result) {
-  auto list = Json::array();
-  for (const ClassResult& found : class_results(result)) {
-    list.push_back({{"name", found.name},
-                    {"images", found.images},
-                    {"correct", found.correct},
-                    {"accuracy", found.images > 0 ? Json(found.accuracy()) : Json()}});
+    const int64_t images = confusion.images(label), correct = confusion.count(label, label);
+    const auto accuracy = [&] {
+      return 100.0 * static_cast<double>(correct) / static_cast<double>(images);
+    };
+    list.push_back({{"name", name},
+                    {"images", images},
+                    {"correct", correct},
+                    {"accuracy", images > 0 ? Json(accuracy()) : Json()}});
   }
   return list;
 }
@@ -160,20 +145,22 @@ Json per_class_json(const CheckpointEvaluation& result) {
 /// Returns the accuracy of each class or, of many, of those with the lowest.
 std::string per_class_text(const CheckpointEvaluation& result) {
   constexpr size_t kMaxClasses = 20;
-  std::vector<ClassResult> list = class_results(result);
   if (result.evaluation.confusion.empty()) return "";
-  std::erase_if(list, [](const ClassResult& found) { return found.images == 0; });
+  const Json all = per_class_json(result);
+  std::vector<Json> list(all.begin(), all.end());
+  std::erase_if(list, [](const Json& found) { return found.at("accuracy").is_null(); });
   std::string text = "accuracy by class\n";
   if (list.size() > kMaxClasses) {
-    std::stable_sort(list.begin(), list.end(), [](const ClassResult& a, const ClassResult& b) {
-      return a.accuracy() < b.accuracy();
+    std::stable_sort(list.begin(), list.end(), [](const Json& a, const Json& b) {
+      return a.at("accuracy").get<double>() < b.at("accuracy").get<double>();
     });
     text = fmt::format("accuracy by class, the lowest {} of {}; --json has all\n", kMaxClasses,
                        list.size());
     list.resize(kMaxClasses);
   }
-  for (const ClassResult& found : list) {
-    text += fmt::format("  {:6.2f} % of {:<6} {}\n", found.accuracy(), found.images, found.name);
+  for (const Json& found : list) {
+    text += fmt::format("  {:6.2f} % of {:<6} {}\n", found.at("accuracy").get<double>(),
+                        found.at("images").get<int64_t>(), found.at("name").get<std::string>());
   }
   return text;
 }
@@ -223,7 +210,8 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
   CheckpointEvaluation result;
-  Checkpoint checkpoint = load_newest_checkpoint(options.checkpoint, {.optimizer = false});
+  Checkpoint checkpoint =
+      load_newest_checkpoint(options.checkpoint, {.optimizer = false, .trust = options.trust});
   result.checkpoint = checkpoint.folder;
   // A network has learned from no part of a folder that is not its own.
   const bool whole = options.split.empty() && !options.data.empty() && is_bare_folder(options.data);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/memory.h"
+// Memory of a run, and what a dry run tells of it.
+#include "moesaic/train/run_plan.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>
@@ -9,12 +10,16 @@
 #include <set>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/memory.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/scaling.h"
 
 namespace moesaic {
 
@@ -196,6 +201,60 @@ std::string describe_memory(Model& model, const RunConfig& config,
   }
   if (text.empty()) return text;
   return text + "memory        left out: data whose files are not here, if any\n";
+}
+
+std::string describe_run(const RunConfig& config, const Model& model,
+                         const std::vector<PhasePlan>& phases) {
+  std::string text =
+      fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
+                  model.config().at("name").get<std::string>(), model.parameter_count());
+  if (model.moe_blocks().empty()) {
+    text += "experts       none that tokens are routed to: nothing can be pruned\n";
+  }
+  text += fmt::format("FLOPs/image   {:.4g}\n", model.flops_per_image(even_rows_per_token(model)));
+  const auto every = [](const Interval& interval) {
+    return interval.count == 0 ? "never" : "every " + to_text(interval);
+  };
+  text += fmt::format("intervals     log {}, save {}, evaluate {}\n\n", every(config.log_every),
+                      every(config.checkpoint_every), every(config.evaluate_every));
+  text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
+                      "images", "outputs", "batch", "steps", "trained", "on entry");
+  for (const PhasePlan& phase : phases) {
+    const EntryConfig& entry = phase.config.on_entry;
+    std::string actions = entry.prune
+                              ? fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(),
+                                            entry.prune->criterion)
+                              : "";
+    if (!entry.restore.empty()) {
+      actions = "restore " + entry.restore + (actions.empty() ? "" : ", " + actions);
+    }
+    if (entry.new_head) actions += actions.empty() ? "new head" : ", new head";
+    text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
+                        phase.config.data, phase.images, phase.outputs, phase.batch, phase.steps,
+                        phase.trained, actions.empty() ? "-" : actions);
+  }
+  return text;
+}
+
+std::string dry_run(const RunConfig& given, const ScalingOptions* scaling) {
+  RunConfig config = given;
+  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
+  const std::shared_ptr<Model> model = build_initial_shape(config);
+  // What follows would take one that cannot be read for one without names of its classes.
+  check_init(config);
+  const std::vector<PhasePlan> phases =
+      plan_phases(config, *model, datasets, MissingFiles::planned);
+  config.model = Value::from_json(model->config(), "model");
+  const std::string text =
+      describe_run(config, *model, phases) +
+      (scaling ? describe_scaling(*model, config, phases, *scaling)  // Memory of a process too.
+               : describe_memory(*model, config, phases));
+  if (config.init.empty() || path_exists(config.init)) {
+    check_initial_weights(config, *model);
+    return text;
+  }
+  log_warning("init: '{}' is not there; shapes are checked from the recipe alone", config.init);
+  return text;
 }
 
 }  // namespace moesaic

@@ -1,10 +1,343 @@
 // SPDX-License-Identifier: Apache-2.0
+// Losses of classes first, then the objectives, whose registry is at the end.
 #include "moesaic/train/objective.h"
 
-#include "moesaic/train/classification_loss.h"
-#include "objectives/objectives.h"
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "moesaic/base/error.h"
+#include "moesaic/ops/autocast.h"
 
 namespace moesaic {
+namespace {
+
+/// Returns smoothed targets, [B, classes] float32.
+at::Tensor dense_targets(const Targets& targets, int64_t classes) {
+  const at::Tensor plain = targets.soft_labels.defined()
+                               ? targets.soft_labels.to(at::kFloat)
+                               : at::one_hot(targets.labels, classes).to(at::kFloat);
+  if (targets.smoothing == 0.0) return plain;
+  return plain * (1.0 - targets.smoothing) + targets.smoothing / static_cast<double>(classes);
+}
+
+/// Returns the log of the mean over members of exp(log_BMC), [B, classes].
+at::Tensor log_mean_exp(const at::Tensor& log_BMC) {
+  return log_BMC.logsumexp({1}) - std::log(static_cast<double>(log_BMC.size(1)));
+}
+
+template <bool Twice>
+at::Tensor softmax_of_rows(const at::Tensor& logits_RC, const Targets& targets) {
+  const at::Tensor& wanted = targets.soft_labels.defined() ? targets.soft_labels : targets.labels;
+  return at::cross_entropy_loss(Twice ? logits_RC.softmax(1) : logits_RC, wanted, {},
+                                at::Reduction::None, -100, targets.smoothing);
+}
+
+at::Tensor log_softmax_probabilities(const at::Tensor& logits) {
+  return logits.log_softmax(-1);
+}
+
+at::Tensor softmax_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targets_BC) {
+  return -(targets_BC * log_mean_exp(log_softmax_probabilities(logits_BMC))).sum(1);
+}
+
+/// log_on and log_off are log p and log (1 - p).
+at::Tensor binary_cross_entropy(const at::Tensor& log_on, const at::Tensor& log_off,
+                                const at::Tensor& targets) {
+  return -(targets * log_on + (1.0 - targets) * log_off).sum(1);
+}
+
+at::Tensor sigmoid_of_rows(const at::Tensor& logits_RC, const Targets& targets) {
+  return binary_cross_entropy(at::log_sigmoid(logits_RC), at::log_sigmoid(-logits_RC),
+                              dense_targets(targets, logits_RC.size(1)));
+}
+
+at::Tensor log_sigmoid_probabilities(const at::Tensor& logits) {
+  return at::log_sigmoid(logits);
+}
+
+at::Tensor sigmoid_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targets_BC) {
+  return binary_cross_entropy(log_mean_exp(at::log_sigmoid(logits_BMC)),
+                              log_mean_exp(at::log_sigmoid(-logits_BMC)), targets_BC);
+}
+
+ClassificationLoss of_ensemble(ClassificationLoss loss, const std::string& of_one_network) {
+  loss.meaning += ", of each member of an ensemble; evaluated on their mean probabilities";
+  loss.of_ensemble = true;
+  loss.counterpart = of_one_network;
+  return loss;
+}
+
+/// Rows of logits that belong to one image.
+int64_t members_of(const std::string& name, const at::Tensor& logits, const Targets& targets) {
+  const ClassificationLoss& loss = classification_losses().at(name);
+  const int64_t images = targets.labels.size(0), rows = logits.size(0);
+  const int64_t members = images > 0 ? rows / images : 1;
+  if (members < 1 || members * images != rows) {
+    fail("loss '{}': {} rows of logits for {} images", name, rows, images);
+  }
+  if (members > 1 && !loss.of_ensemble) {
+    fail_usage("loss '{}' takes one row of logits an image, found {}; choose {}", name, members,
+               loss.counterpart);
+  }
+  return members;
+}
+
+at::Tensor by_image(const at::Tensor& logits, int64_t members) {
+  return logits.to(at::kFloat).view({-1, members, logits.size(1)});
+}
+
+}  // namespace
+
+Registry<ClassificationLoss>& classification_losses() {
+  static Registry<ClassificationLoss> registry = [] {
+    const ClassificationLoss softmax = {.meaning = "cross-entropy of softmax(logits)",
+                                        .of_rows = softmax_of_rows<false>,
+                                        .log_probabilities = log_softmax_probabilities,
+                                        .of_mean = softmax_of_mean,
+                                        .counterpart = "ensemble_softmax"};
+    ClassificationLoss twice = softmax;
+    twice.meaning =
+        "cross-entropy of softmax(softmax(logits)), as in the clusters paper's released code";
+    twice.of_rows = softmax_of_rows<true>;
+    const ClassificationLoss sigmoid = {
+        .meaning = "binary cross-entropy of sigmoid(logit), summed over the classes",
+        .of_rows = sigmoid_of_rows,
+        .log_probabilities = log_sigmoid_probabilities,
+        .of_mean = sigmoid_of_mean,
+        .counterpart = "ensemble_sigmoid"};
+    return Registry<ClassificationLoss>("loss",
+                                        {{"softmax", softmax},
+                                         {"softmax_twice", twice},
+                                         {"sigmoid", sigmoid},
+                                         {"ensemble_softmax", of_ensemble(softmax, "softmax")},
+                                         {"ensemble_sigmoid", of_ensemble(sigmoid, "sigmoid")}});
+  }();
+  return registry;
+}
+
+at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
+                           const Targets& targets) {
+  const int64_t members = members_of(name, logits, targets);
+  Targets of_rows = targets;
+  for (at::Tensor* tensor : {&of_rows.labels, &of_rows.soft_labels}) {
+    if (members > 1 && tensor->defined()) *tensor = tensor->repeat_interleave(members, 0);
+  }
+  return classification_losses().at(name).of_rows(logits.to(at::kFloat), of_rows);
+}
+
+at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
+                             const Targets& targets) {
+  const int64_t members = members_of(name, logits, targets);
+  if (members == 1) return training_losses(name, logits, targets);
+  return classification_losses().at(name).of_mean(by_image(logits, members),
+                                                  dense_targets(targets, logits.size(1)));
+}
+
+at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
+                                  int64_t members) {
+  const ClassificationLoss& loss = classification_losses().at(name);
+  return log_mean_exp(loss.log_probabilities(by_image(logits, members)));
+}
+
+namespace {
+
+/// An objective of the network's output, whose products run in `precision`.
+class OfOutput final : public Objective {
+ public:
+  using Terms = std::function<LossTerms(const ModelOutput& output, const Batch& batch)>;
+
+  OfOutput(std::string precision, Terms terms)
+      : precision_(std::move(precision)), terms_(std::move(terms)) {}
+
+  LossTerms operator()(Model& model, const Batch& batch,
+                       const at::Generator& random) const override {
+    const ModelOutput output = [&] {
+      const Autocast autocast(precision_, batch.images.device());
+      return model.forward(batch.images, random);
+    }();
+    return terms_(output, batch);
+  }
+
+ private:
+  std::string precision_;
+  Terms terms_;
+};
+
+/// Adds auxiliary losses by their weights.
+LossTerms with_aux_losses(LossTerms sum, const std::map<std::string, double>& weights,
+                          const ModelOutput& output) {
+  for (const auto& [name, weight] : weights) {
+    const at::Tensor term = aux_loss(name, output);
+    sum.terms.emplace_back(name, term);
+    sum.loss = sum.loss + weight * term;
+  }
+  return sum;
+}
+
+/// Returns the accuracy in % of all rows of logits, an image's members in a row.
+at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor hits = logits.argmax(1).view({labels.size(0), -1}).eq(labels.unsqueeze(1));
+  return hits.to(at::kFloat).mean() * 100;
+}
+
+void check_members(const std::string& loss, const PhasePlaces& places, const Model& model) {
+  const ClassificationLoss& found = classification_losses().at(loss);
+  const bool ensemble = model.members() > 1;
+  if (ensemble == found.of_ensemble) return;
+  const std::string setting = model.setting_paths().members;
+  const std::string place =
+      PhasePlaces::blame({places.of({"loss"}), places.of_model(setting, "loss")});
+  if (ensemble) {
+    fail_usage(
+        "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
+        place, places.phase().name, loss, model.members(), found.counterpart);
+  }
+  fail_usage(
+      "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network{}; "
+      "choose '{}'",
+      place, places.phase().name, loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting),
+      found.counterpart);
+}
+
+/// Refuses an ensemble for a loss of one network.
+void check_is_one(const std::string& loss, const PhasePlaces& places, const Model& model,
+                  const std::string& choice) {
+  if (model.members() <= 1) return;
+  fail_usage("{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}{}",
+             places.of_model(model.setting_paths().members, "loss"), places.phase().name, loss,
+             model.members(), choice);
+}
+
+ObjectiveKind classification_objective(const std::string& loss) {
+  ObjectiveKind kind;
+  kind.settings = Choice(loss, ClassificationObjectiveConfig{});
+  kind.meaning = classification_losses().at(loss).meaning;
+  kind.make = [loss](const Choice& settings, const Model& model, const std::string& precision) {
+    auto config = settings.as<ClassificationObjectiveConfig>();
+    config.aux_losses = aux_loss_weights(config.aux_losses, model);
+    return std::make_unique<OfOutput>(
+        precision, [loss, config = std::move(config)](const auto& output, const Batch& batch) {
+          return classification_terms(loss, config, output, batch.labels, batch.soft_labels);
+        });
+  };
+  kind.check = [loss](const Choice& settings, const PhasePlaces& places, const Model& model,
+                      const DatasetInfo& data) {
+    if (data.classes.empty()) {
+      fail_usage(
+          "{}: phase '{}': loss '{}' compares logits with classes, but the targets of '{}' are "
+          "real numbers; choose squared",
+          places.of({"loss", "data"}), places.phase().name, loss, data.name);
+    }
+    check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, places, model);
+    check_members(loss, places, model);
+  };
+  return kind;
+}
+
+struct SquaredObjectiveConfig {
+  std::map<std::string, double> aux_losses;  ///< weight of each, see aux_loss_names()
+};
+template <class Fields>
+void describe(Fields& f, SquaredObjectiveConfig& c) {
+  f("aux_losses", c.aux_losses, "weights of auxiliary losses, as those of softmax", at_least(0.0));
+}
+ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
+  return aux_losses_problem(config.aux_losses);
+}
+
+/// The mean over images and targets of (output - target)^2, plus auxiliary losses. Outputs are the
+/// network's logits.
+ObjectiveKind squared_objective() {
+  ObjectiveKind kind;
+  kind.settings = Choice("squared", SquaredObjectiveConfig{});
+  kind.meaning = "mean squared error, for real-valued targets";
+  kind.make = [](const Choice& settings, const Model& model, const std::string& precision) {
+    const auto weights = aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model);
+    return std::make_unique<OfOutput>(
+        precision, [weights](const ModelOutput& output, const Batch& batch) {
+          LossTerms sum{(output.logits.to(at::kFloat) - batch.targets).square().mean()};
+          sum.terms = {{"mse", sum.loss}};
+          return with_aux_losses(std::move(sum), weights, output);
+        });
+  };
+  kind.check = [](const Choice& settings, const PhasePlaces& places, const Model& model,
+                  const DatasetInfo& data) {
+    if (data.targets.empty()) {
+      fail_usage(
+          "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
+          "classes; choose softmax",
+          places.of({"loss", "data"}), places.phase().name, data.name);
+    }
+    check_is_one("squared", places, model, "; choose a model without members");
+    check_aux_losses(settings.as<SquaredObjectiveConfig>().aux_losses, places, model);
+  };
+  return kind;
+}
+
+struct HingeConfig {
+  bool linear = false;
+};
+template <class Fields>
+void describe(Fields& f, HingeConfig& c) {
+  f("linear", c.linear,
+    "the gradient is that of 1 - margin on every image, also where the loss is 0 (pruning paper, "
+    "section 4.2)");
+}
+
+/// The mean over images of max(0, 1 - margin), where the margin is the logit of the class less the
+/// largest of the others.
+LossTerms hinge_terms(bool has_linear_gradient, const at::Tensor& logits_BC,
+                      const at::Tensor& labels) {
+  const at::Tensor label_B1 = labels.unsqueeze(1);
+  const at::Tensor own_B = logits_BC.gather(1, label_B1).squeeze(1);
+  const at::Tensor other_B =
+      logits_BC.scatter(1, label_B1, -std::numeric_limits<float>::infinity()).amax(1);
+  const at::Tensor linear = (1 - (own_B - other_B));
+  const at::Tensor hinge = linear.clamp_min(0).mean();
+  if (!has_linear_gradient) return {hinge, {{"hinge", hinge}}};
+  const at::Tensor sum = linear.mean();
+  return {sum + (hinge - sum).detach(), {{"hinge", hinge}}};
+}
+
+ObjectiveKind hinge_objective() {
+  ObjectiveKind kind;
+  kind.settings = Choice("hinge", HingeConfig{});
+  kind.meaning =
+      "mean of max(0, 1 - margin), the logit of the class less the largest of the others";
+  kind.make = [](const Choice& settings, const Model&, const std::string& precision) {
+    const bool linear = settings.as<HingeConfig>().linear;
+    return std::make_unique<OfOutput>(precision, [linear](const auto& output, const Batch& batch) {
+      return hinge_terms(linear, output.logits.to(at::kFloat), batch.labels);
+    });
+  };
+  kind.check = [](const Choice&, const PhasePlaces& places, const Model& model,
+                  const DatasetInfo& data) {
+    if (data.classes.size() < 2) {
+      fail_usage("{}: phase '{}': loss 'hinge' is for two classes or more, '{}' has {}",
+                 places.of({"loss", "data"}), places.phase().name, data.name, data.classes.size());
+    }
+    check_is_one("hinge", places, model, "");
+  };
+  return kind;
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const ClassificationObjectiveConfig& config) {
+  return aux_losses_problem(config.aux_losses);
+}
+
+LossTerms classification_terms(const std::string& loss, const ClassificationObjectiveConfig& config,
+                               const ModelOutput& output, const at::Tensor& labels,
+                               const at::Tensor& soft_labels) {
+  const Targets targets{labels, soft_labels, config.label_smoothing};
+  LossTerms sum{training_losses(loss, output.logits, targets).mean()};
+  sum.terms = {{"accuracy", accuracy_of(output.logits, labels)}, {"cross_entropy", sum.loss}};
+  return with_aux_losses(std::move(sum), config.aux_losses, output);
+}
 
 Registry<ObjectiveKind>& objectives() {
   static Registry<ObjectiveKind> registry = [] {

@@ -5,29 +5,16 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic {
-
 namespace {
-
-class WeightDecays {
- public:
-  explicit WeightDecays(const OptimizerConfig& config)
-      : values_(config.weight_decays), none_(config.no_decay), of_all_(config.weight_decay) {}
-
-  double of(const std::string& name) const {
-    if (!values_.empty()) return values_.value_for(name, 0.0);
-    return none_.any_found_in(name) ? 0.0 : of_all_;
-  }
-
- private:
-  PatternValues values_;
-  Patterns none_;
-  double of_all_;
-};
 
 /// Returns the numbers of tensors in one row, or memory for them.
 at::Tensor flattened(const std::vector<at::Tensor>& tensors, bool filled) {
@@ -52,8 +39,12 @@ Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
 
 void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                          const std::vector<std::string>& frozen, NamedParameters& parameters) {
-  const WeightDecays weight_decays(config);
-  const Patterns never(frozen);
+  const PatternValues weight_decays(config.weight_decays);
+  const Patterns never(frozen), no_decay(config.no_decay);
+  const auto weight_decay = [&](const std::string& name) {
+    if (!weight_decays.empty()) return weight_decays.value_for(name, 0.0);
+    return no_decay.any_found_in(name) ? 0.0 : config.weight_decay;
+  };
   Part part{make_update_rule(config), rate, config.l2, {}, {}};
   NamedParameters others;
   for (auto& [name, parameter] : parameters) {
@@ -61,7 +52,7 @@ void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patte
       others.emplace_back(name, parameter);
       continue;
     }
-    Entry entry{name, parameter, {}, weight_decays.of(name), never.any_found_in(name)};
+    Entry entry{name, parameter, {}, weight_decay(name), never.any_found_in(name)};
     for (size_t slot = 0; !entry.frozen && slot < part.rule->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
@@ -72,44 +63,37 @@ void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patte
   parts_.push_back(std::move(part));
 }
 
-template <class Parts, class Use>
-void Optimizer::divide(Parts& parts, int64_t processes, const NameTest& everywhere,
-                       const Use& use) {
-  std::vector<int64_t> load(static_cast<size_t>(processes), 0);
-  for (auto& part : parts) {
-    for (auto& entry : part.entries) {
+void Optimizer::share_state(std::shared_ptr<const Processes> processes,
+                            const NameTest& everywhere) {
+  processes_ = std::move(processes);
+  std::vector<int64_t> load(static_cast<size_t>(processes_->size()), 0);
+  for (Part& part : parts_) {
+    for (Entry& entry : part.entries) {
       if (entry.frozen || everywhere(entry.name)) continue;
       const auto least = std::min_element(load.begin(), load.end());
       *least += entry.parameter.numel();
-      use(entry, least - load.begin());
+      entry.owner = least - load.begin();
+      if (!is_own(entry)) entry.slots.clear();
     }
   }
 }
 
-void Optimizer::share_state(std::shared_ptr<const Processes> processes,
-                            const NameTest& everywhere) {
-  processes_ = std::move(processes);
-  divide(parts_, processes_->size(), everywhere, [&](Entry& entry, int64_t owner) {
-    entry.owner = owner;
-    if (!is_own(entry)) entry.slots.clear();
-  });
-}
-
-Optimizer::Share Optimizer::largest_share(int64_t processes, const NameTest& everywhere) const {
-  std::vector<Share> shares(static_cast<size_t>(processes));
-  Share largest, common;
-  const auto add = [](Share& share, const Entry& entry) {
-    share.updated += entry.parameter.numel();
-    share.state += entry.parameter.numel() * static_cast<int64_t>(entry.slots.size());
-  };
-  divide(parts_, processes, everywhere, [&](const Entry& entry, int64_t owner) {
-    Share& share = shares[static_cast<size_t>(owner)];
-    add(share, entry);
+Optimizer::Share Optimizer::largest_share() const {
+  std::map<int64_t, Share> shares;  // By owner.
+  for (const Part& part : parts_) {
+    const auto slots = static_cast<int64_t>(part.rule->slot_names().size());
+    for (const Entry& entry : part.entries) {
+      if (entry.frozen) continue;
+      shares[entry.owner].updated += entry.parameter.numel();
+      shares[entry.owner].state += entry.parameter.numel() * slots;
+    }
+  }
+  const Share common = shares[kEvery];
+  Share largest;
+  for (const auto& [owner, share] : shares) {
+    if (owner == kEvery) continue;
     largest = {std::max(largest.state, share.state), std::max(largest.updated, share.updated)};
-  });
-  for_entries([&](const Entry& entry) {
-    if (!entry.frozen && everywhere(entry.name)) add(common, entry);
-  });
+  }
   return {largest.state + common.state, largest.updated + common.updated};
 }
 
@@ -244,6 +228,209 @@ void Optimizer::load_state(const TensorMap& state, int64_t updates) {
   }
   for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
   updates_ = updates;
+}
+
+namespace {
+
+// The rules run as one fused pass over the parameters: on two cores that is what keeps an update
+// within a few per cent of a step.
+
+/// The form in which fused updates take UpdateRule::Group::skip.
+std::optional<at::Tensor> found_inf(const UpdateRule::Group& group) {
+  return group.skip.defined() ? std::optional(group.skip) : std::nullopt;
+}
+
+/// Multiplies the parameters of a group.
+void scale_parameters(UpdateRule::Group& group, double factor) {
+  if (!group.skip.defined()) return at::_foreach_mul_(group.parameters, factor);
+  const auto options = group.parameters[0].options().requires_grad(false);
+  const at::Tensor guarded = at::full({}, factor, options).masked_fill_(group.skip.ne(0), 1.0);
+  at::_foreach_mul_(group.parameters, guarded);
+}
+
+class Sgd : public UpdateRule {
+ public:
+  explicit Sgd(double momentum) : momentum_(momentum) {}
+
+  std::vector<std::string> slot_names() const override {
+    if (momentum_ == 0.0) return {};
+    return {"momentum"};
+  }
+
+  // The fused kernel's own weight decay would enter the momentum, so the decay comes first here.
+  void apply(Group& group, double lr, int64_t update) const override {
+    if (group.weight_decay != 0.0) scale_parameters(group, 1.0 - lr * group.weight_decay);
+    const std::vector<at::Tensor> none;
+    const auto& momenta = group.slots.empty() ? none : group.slots[0];
+    at::_fused_sgd_(group.parameters, group.gradients, momenta, /*weight_decay=*/0.0, momentum_, lr,
+                    /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false,
+                    /*is_first_step=*/false, /*grad_scale=*/{}, found_inf(group));
+  }
+
+ private:
+  double momentum_;
+};
+
+/// "experts.3." of a parameter "experts.3.stem.conv.weight", wherever it stands; "" where experts
+/// are not networks of their own.
+std::string separate_expert(const std::string& name) {
+  static const std::string kExperts = "experts.";
+  const size_t found = name.find(kExperts);
+  if (found == std::string::npos || (found > 0 && name[found - 1] != '.')) return "";
+  const size_t number = found + kExperts.size();
+  const size_t end = name.find_first_not_of("0123456789", number);
+  if (end == number || end == std::string::npos || name[end] != '.') return "";
+  return name.substr(0, end + 1);
+}
+
+/// Divides the gradients of one expert by their joint norm, or by the sum of their norms. The
+/// factor is beyond float32 where they are next to nothing; the factor's root is not.
+void normalise_together(const std::vector<at::Tensor*>& gradients, bool by_sum) {
+  at::Tensor total = at::zeros({}, gradients.front()->options().dtype(at::kDouble));
+  for (const at::Tensor* gradient : gradients) {
+    const at::Tensor norm = gradient->norm(2, at::kDouble);
+    total += by_sum ? norm : norm.square();
+  }
+  const at::Tensor root = at::where(total > 0, total.pow(by_sum ? -0.5 : -0.25), 0.0);
+  for (at::Tensor* gradient : gradients) *gradient = *gradient * root * root;
+}
+
+/// The same for the gradients of parameters whose first dimension counts the experts.
+void normalise_stacked(const std::vector<at::Tensor*>& gradients, bool by_sum) {
+  const at::Tensor& first = *gradients.front();
+  const int64_t experts = first.dim() > 0 ? first.size(0) : 0;
+  at::Tensor total = at::zeros({experts}, first.options().dtype(at::kDouble));
+  for (const at::Tensor* gradient : gradients) {
+    if (gradient->dim() == 0 || gradient->size(0) != experts) {
+      fail_usage("normalized_sgd: parameters of {} and of {} experts have no common norm", experts,
+                 gradient->dim() > 0 ? gradient->size(0) : 0);
+    }
+    const at::Tensor squares =
+        gradient->reshape({experts, gradient->numel() / std::max<int64_t>(experts, 1)})
+            .to(at::kDouble)
+            .square()
+            .sum(1);
+    total += by_sum ? squares.sqrt() : squares;
+  }
+  const at::Tensor norm_inverse = by_sum ? total.reciprocal() : total.rsqrt();
+  const at::Tensor factor = at::where(total > 0, norm_inverse, 0.0);
+  for (at::Tensor* gradient : gradients) {
+    std::vector<int64_t> shape(gradient->dim(), 1);
+    shape[0] = experts;
+    // In float64: the factor of a gradient that is next to nothing is beyond float32.
+    *gradient = (gradient->to(at::kDouble) * factor.view(shape)).to(gradient->scalar_type());
+  }
+}
+
+class NormalizedSgd : public Sgd {
+ public:
+  NormalizedSgd(double momentum, bool by_sum) : Sgd(momentum), by_sum_(by_sum) {}
+
+  void prepare(const std::vector<std::string>& names,
+               std::vector<at::Tensor>& gradients) const override {
+    std::map<std::string, std::vector<at::Tensor*>> experts;
+    for (size_t i = 0; i < names.size(); ++i) {
+      experts[separate_expert(names[i])].push_back(&gradients[i]);
+    }
+    for (const auto& [name, own] : experts) {
+      name.empty() ? normalise_stacked(own, by_sum_) : normalise_together(own, by_sum_);
+    }
+  }
+
+ private:
+  bool by_sum_;
+};
+
+class AdamW : public UpdateRule {
+ public:
+  AdamW(double beta1, double beta2, double eps) : beta1_(beta1), beta2_(beta2), eps_(eps) {}
+
+  std::vector<std::string> slot_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+
+  void apply(Group& group, double lr, int64_t update) const override {
+    const at::Tensor count =
+        at::full({}, update, group.parameters[0].options().dtype(at::kFloat).requires_grad(false));
+    const std::vector<at::Tensor> counts(group.parameters.size(), count);
+    at::_fused_adamw_(group.parameters, group.gradients, group.slots[0], group.slots[1], {}, counts,
+                      lr, beta1_, beta2_, group.weight_decay, eps_, /*amsgrad=*/false,
+                      /*maximize=*/false, /*grad_scale=*/{}, found_inf(group));
+  }
+
+ private:
+  double beta1_, beta2_, eps_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config) {
+  if (config.name == "sgd") return std::make_unique<Sgd>(config.momentum);
+  if (config.name == "adam" || config.name == "adamw") {
+    return std::make_unique<AdamW>(config.betas.at(0), config.betas.at(1), config.eps);
+  }
+  if (config.name == "normalized_sgd") {
+    return std::make_unique<NormalizedSgd>(config.momentum, config.expert_norm == "sum");
+  }
+  const std::vector<std::string> names = {"sgd", "normalized_sgd", "adam", "adamw"};
+  fail_usage("unknown optimizer '{}'; {}", config.name, did_you_mean(config.name, names));
+}
+
+at::Tensor gradient_norm(const std::vector<at::Tensor>& gradients) {
+  if (gradients.empty()) return at::zeros({}, at::kFloat);
+  const torch::NoGradGuard no_grad;
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)), 2);
+}
+
+void clip_gradients(std::vector<at::Tensor>& gradients, const at::Tensor& norm, double limit) {
+  if (limit <= 0.0 || gradients.empty()) return;
+  const torch::NoGradGuard no_grad;
+  // On the CPU the norm is at hand, and knowing it saves a pass over the gradients.
+  if (norm.is_cpu() && norm.item<double>() < limit) return;
+  const at::Tensor wide = norm.to(at::kDouble);
+  const at::Tensor factor = at::full_like(wide, limit).div_(wide).clamp_max_(1.0);
+  at::_foreach_mul_(gradients, factor.to(gradients[0].scalar_type()));
+}
+
+void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit) {
+  if (limit <= 0.0) return;
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& gradient : gradients) gradient.clamp_(-limit, limit);
+}
+
+namespace {
+
+double shape(const std::string& name, double x) {
+  if (name == "cosine") return 0.5 * (1.0 + std::cos(std::numbers::pi * x));
+  return 1.0 - x;
+}
+
+double inverse_root(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
+  const int64_t cooldown = steps - schedule.cooldown_steps;
+  const auto after = static_cast<double>(std::min(update, cooldown) - schedule.warmup_steps);
+  const double rate = peak / std::sqrt(1.0 + after / static_cast<double>(schedule.timescale));
+  if (update < cooldown) return rate;
+  return rate * std::max(0.0, static_cast<double>(steps - update)) /
+         static_cast<double>(std::max<int64_t>(1, schedule.cooldown_steps));
+}
+
+}  // namespace
+
+double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
+                     int64_t steps_per_epoch) {
+  if (schedule.by_epoch) update -= update % steps_per_epoch;
+  const int64_t warmup = schedule.warmup_steps;
+  if (update < warmup) {
+    return peak * static_cast<double>(update) / static_cast<double>(warmup);
+  }
+  if (schedule.name == "constant") return peak;
+  if (schedule.name == "rsqrt") return inverse_root(schedule, peak, update, steps);
+  const double end = schedule.end_lr.value_or(peak * schedule.end);
+  const auto after = static_cast<double>(update - warmup);
+  if (schedule.period) {
+    const int64_t period = *schedule.period * (schedule.by_epoch ? steps_per_epoch : 1);
+    return end + (peak - end) * shape(schedule.name, after / static_cast<double>(period));
+  }
+  const double x = after / static_cast<double>(steps - warmup);
+  return end + (peak - end) * shape(schedule.name, std::min(x, 1.0));
 }
 
 }  // namespace moesaic

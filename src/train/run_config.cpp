@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <map>
 
+#include "check_phase.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
-#include "moesaic/data/catalog.h"
-#include "patterns.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -112,6 +112,12 @@ Json with_lasting_names(Json started) {
   return started;
 }
 
+void name_units(Json& run) {
+  const auto every = run.is_object() ? run.find("evaluate_every") : run.end();
+  if (every == run.end() || !every->is_number_integer() || *every == 0) return;
+  *every = to_text(Interval::of_epochs(every->get<int64_t>()));
+}
+
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
                     const std::string& folder, const std::string& way_out) {
   nlohmann::ordered_json then = started;
@@ -120,6 +126,7 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
     if (now.contains(free)) then[free] = now.at(free);  // Older runs lack some.
   }
   if (now.contains("deterministic")) then.emplace("deterministic", false);
+  name_units(then);
   add_later_settings(then, now);
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;

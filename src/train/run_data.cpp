@@ -2,19 +2,28 @@
 #include "moesaic/train/run_data.h"
 
 #include <ATen/Parallel.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <torch/torch.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <system_error>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/config/difference.h"
+#include "moesaic/config/document.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
+#include "moesaic/models/model.h"
+#include "moesaic/parallel/processes.h"
+#include "same_files.h"
 
 namespace moesaic {
 namespace {
@@ -66,8 +75,8 @@ std::optional<ImageFile> file_of(const Dataset& data, int64_t index) {
   }
 }
 
-/// Returns "" where images are not stored as files.
-std::string hash_of_files(const Dataset& data) {
+/// Returns "" where images are not stored as files, which are added to `same`, if given.
+std::string hash_of_files(const Dataset& data, SameFiles* same) {
   constexpr int64_t kBlock = 1 << 14;  // So that a million names need not be held at once.
   Sha256 hash;
   for (int64_t begin = 0; begin < data.size(); begin += kBlock) {
@@ -79,9 +88,10 @@ std::string hash_of_files(const Dataset& data) {
         files[static_cast<size_t>(i)] = file_of(data, begin + i).value_or(ImageFile());
       }
     });
-    for (const ImageFile& file : files) {
-      hash.update(std::as_bytes(std::span(file.name)));
-      add_number(hash, file.bytes);  // It ends the name, too.
+    for (size_t i = 0; i < files.size(); ++i) {
+      hash.update(std::as_bytes(std::span(files[i].name)));
+      add_number(hash, files[i].bytes);  // It ends the name, too.
+      if (same != nullptr) same->add(files[i], begin + static_cast<int64_t>(i));
     }
   }
   return mark_of(hash);
@@ -165,7 +175,9 @@ const DataRecord* RunData::find(const std::string& data, const std::string& spli
   return found == splits.end() ? nullptr : &found->second;
 }
 
-DataRecord data_record(const Dataset& data, bool reads_shards) {
+namespace {
+
+DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.endless()) return record;
   const std::vector<int64_t> blocks = data.blocks();
@@ -173,9 +185,15 @@ DataRecord data_record(const Dataset& data, bool reads_shards) {
   if (!blocks.empty() && !reads_shards) return record;
   if (!record.classes.empty()) record.labels = hash_of_labels(data);
   if (!data.has_images()) return record;
-  record.files = hash_of_files(data);
+  record.files = hash_of_files(data, same);
   record.images = hash_of_images(data);
   return record;
+}
+
+}  // namespace
+
+DataRecord data_record(const Dataset& data, bool reads_shards) {
+  return record_of(data, reads_shards, nullptr);
 }
 
 std::string difference_of(const DataRecord& before, const DataRecord& now) {
@@ -210,12 +228,27 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 
 namespace {
 
-/// The run goes on from its own checkpoint, so that nothing is read of where init is now.
-void follow_moved_init(const RunConfig& now, nlohmann::ordered_json& started) {
-  const auto init = started.find("init");
-  if (now.init.empty() || init == started.end() || !init->is_string() || *init == "") return;
+/// Replaces the path of a network by where it is now, if nothing is at the old one any more.
+void follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
+  if (now.empty() || !then.is_string() || then == "") return;
   std::error_code unknown;
-  if (!std::filesystem::exists(init->get<std::string>(), unknown) && !unknown) *init = now.init;
+  if (!std::filesystem::exists(then.get<std::string>(), unknown) && !unknown) then = now;
+}
+
+/// Of an init nothing is read any more. A network that pruning compares with is checked when it is
+/// read, as it is in a new run; it may also be the name of a phase, which is no absolute path.
+void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started) {
+  if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
+  const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
+  for (size_t i = 0; i < now.phases.size(); ++i) {
+    const auto& prune = now.phases[i].on_entry.prune;
+    const nlohmann::ordered_json::json_pointer key(
+        fmt::format("/phases/{}/on_entry/prune/pretrained", i));
+    if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
+    nlohmann::ordered_json& then = started.at(key);
+    if (then.is_string() && is_path(then.get<std::string>()))
+      follow_moved_network(prune->pretrained, then);
+  }
 }
 
 }  // namespace
@@ -226,7 +259,7 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
   namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
-  follow_moved_init(now, started);
+  follow_moved_networks(now, started);
   const auto phases = started.find("phases");
   if (phases == started.end() || !phases->is_array()) return moved;
   for (size_t i = 0; i < std::min(now.phases.size(), phases->size()); ++i) {
@@ -252,17 +285,25 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
 RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,
                     const DataChanged& changed) {
   RunData now;
+  std::map<std::string, SameFiles> same;
   for (const auto& [name, split] : used_splits(config, datasets)) {
     const DataRecord* const then = before.find(name, split);
     std::shared_ptr<const Dataset> data = datasets.get(name, split);
     if (then != nullptr && same_names(then->classes, data->info().classes)) {
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
-    const bool here = data->blocks().empty() || (is_described(name) && split_is_here(name, split));
-    const DataRecord& record = now.splits[key_of(name, split)] = data_record(*data, here);
+    const bool here = data->blocks().empty() ||
+                      (is_described(name) && DatasetSource(name).missing(split).empty());
+    same[name].begin(data);
+    const DataRecord& record = now.splits[key_of(name, split)] =
+        record_of(*data, here, &same[name]);
     std::string change = then == nullptr ? "" : difference_of(*then, record);
     if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";
     if (!change.empty()) changed(name, split, change);
+  }
+  for (auto& [name, files] : same) {
+    const std::string text = std::move(files).text();
+    if (!text.empty()) log_warning("{}", text);
   }
   for (const PhaseConfig& phase : config.phases) {
     for (const char* split : {"validation", "test"}) {
@@ -271,6 +312,141 @@ RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& 
     }
   }
   return now;
+}
+
+namespace {
+
+constexpr size_t kHashDigits = 16;
+
+/// Returns the hash of the file that this code was loaded from.
+std::string library_hash() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&check_same_build), &info) == 0) return "unknown";
+  return sha256_file_hex(info.dli_fname);
+}
+
+/// Returns a hash of the pixels of some images, which have no files.
+std::string pixel_hash(const Dataset& data) {
+  if (!data.has_images() || data.endless() || data.image_size() == 0) return "";
+  constexpr int64_t kImages = 4;
+  const int64_t step = std::max<int64_t>(1, (data.size() + kImages - 1) / kImages);
+  std::vector<uint8_t> pixels(static_cast<size_t>(data.image_size()));
+  Sha256 hash;
+  for (int64_t i = 0; i < data.size(); i += step) {
+    try {
+      data.image(i, pixels.data());
+    } catch (const ImageError&) {
+      continue;  // It is lost in every process, or the others differ.
+    }
+    hash.update(std::as_bytes(std::span(pixels)));
+  }
+  return hash.hex();
+}
+
+}  // namespace
+
+void check_same_build(const Processes& processes) {
+  processes.wait_for_all();
+  processes.check_same("build", library_hash());
+}
+
+void check_same_settings(const Processes& processes, const std::string& what,
+                         const nlohmann::ordered_json& settings) {
+  const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto found = differences(parse_stored(all[0], what, kMaxListBytes).to_json(),
+                                   parse_stored(all[rank], what, kMaxListBytes).to_json());
+    if (found.empty()) continue;  // In another order.
+    fail_usage("process {} has another {} than process 0: {}", rank, what,
+               describe(found, /*side_by_side=*/true));
+  }
+}
+
+void take_network(const Processes& processes, const Model& model) {
+  const torch::NoGradGuard no_grad;
+  processes.wait_for_all();  // One may read or measure slowly.
+  processes.check_same("network", model.config().dump());
+  for (const auto& [name, tensor] : state_of(model)) {
+    at::Tensor sent = tensor.cpu().contiguous();
+    processes.control().broadcast(sent, 0, Traffic::parameters);
+    if (!sent.is_alias_of(tensor)) tensor.copy_(sent);
+  }
+  processes.counter().take();  // This is of no step.
+}
+
+void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
+                      const Model& model) {
+  processes.wait_for_all();  // One may read its checkpoint slowly.
+  processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
+  if (checkpoint.empty()) return take_network(processes, model);
+  processes.check_same("network", hash_of(state_of(model)).substr(0, kHashDigits));
+}
+
+std::string data_mark(const Dataset& data) {
+  return data_mark(data, data_record(data, /*reads_shards=*/false));
+}
+
+std::string data_mark(const Dataset& data, DataRecord record) {
+  // Not every process has the same shards here.
+  if (!record.shards.empty()) record.labels = record.files = record.images = "";
+  std::string text = to_json(record).dump();
+  if (record.shards.empty() && record.images.empty()) text += pixel_hash(data);
+  return fmt::format("{} {}", count_text(data.size(), "image"),
+                     sha256_hex(std::as_bytes(std::span(text))).substr(0, kHashDigits));
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+/// Images, and what is wrong with each.
+using Replaced = std::map<int64_t, std::string>;
+
+/// Returns false where `known` has the index already.
+bool add_index(std::vector<int64_t>& known, int64_t index) {
+  const auto place = std::lower_bound(known.begin(), known.end(), index);
+  if (place != known.end() && *place == index) return false;
+  known.insert(place, index);
+  return true;
+}
+
+/// Returns the new images of all processes, by rank.
+std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& processes) {
+  // A file's name may be no UTF-8.
+  const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::vector<Replaced> all;
+  for (const std::string& found : processes.control().all_gather_text(text)) {
+    all.push_back(parse_stored(found, "damaged images", kMaxListBytes).to_json().get<Replaced>());
+  }
+  return all;
+}
+
+}  // namespace
+
+int note_replaced(const Replaced& replaced, Loader& loader, const Processes* processes,
+                  std::vector<int64_t>& known, int signal) {
+  Replaced fresh = replaced;
+  std::erase_if(fresh, [&](const auto& image) {
+    return std::binary_search(known.begin(), known.end(), image.first);
+  });
+  if (processes == nullptr) {
+    for (const auto& [index, what] : fresh) add_index(known, index);
+    return signal;
+  }
+  // One exchange of a step has all that the processes agree on beside numbers of the network.
+  const at::Tensor largest =
+      torch::tensor({static_cast<int64_t>(signal), static_cast<int64_t>(fresh.size())}, at::kLong);
+  processes->control().all_reduce(largest, Traffic::other, /*largest=*/true);
+  signal = static_cast<int>(largest[0].item<int64_t>());
+  if (largest[1].item<int64_t>() == 0) return signal;
+  const std::vector<Replaced> all = new_of_all(fresh, *processes);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    for (const auto& [index, what] : all[rank]) {
+      const bool own = std::cmp_equal(rank, processes->rank());
+      if (add_index(known, index)) loader.count_damaged(index, what, own);
+    }
+  }
+  return signal;
 }
 
 }  // namespace moesaic

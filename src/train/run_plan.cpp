@@ -1,126 +1,417 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plan and start of a run: everything before the first step. The network that it starts with comes
-// first, then the plan of its phases, then what the Trainer does with both.
+// Plan of a run's phases: checks of a phase, the network as each phase finds it, then the plans.
 #include "moesaic/train/run_plan.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "check_phase.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/memory.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
-#include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/class_names.h"
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/views.h"
+#include "moesaic/formats/image.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/ops/backend_scope.h"
-#include "moesaic/ops/device.h"
-#include "moesaic/parallel/processes.h"
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/criteria.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
-#include "moesaic/train/expert_shares.h"
-#include "moesaic/train/memory.h"
-#include "moesaic/train/places.h"
-#include "moesaic/train/same_start.h"
-#include "moesaic/train/scaling.h"
 #include "moesaic/train/task.h"
-#include "moesaic/train/trainer.h"
-#include "planned_model.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 namespace {
 
-constexpr LoadOptions kConfigOnly = {.verify = false, .model = false, .optimizer = false};
-
-bool gives_new_head(const RunConfig& config) {
-  return config.phases.front().on_entry.new_head;
-}
-
-Checkpoint load_init(const RunConfig& config, const LoadOptions& options) {
-  const std::string place = place_of(config.source, {"init"});
-  if (!path_exists(config.init)) {
-    fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
-               config.init, nearest_sibling(config.init));
-  }
-  return at_place(place, [&] { return load_newest_checkpoint(config.init, options); });
-}
-
-double bytes_of(const TensorMap& tensors) {
-  double sum = 0.0;
-  for (const auto& [unused, tensor] : tensors) sum += static_cast<double>(tensor.nbytes());
-  return sum;
-}
-
-/// Returns what RunStart::classes() does, unverified; none where `init` cannot be read, which
-/// whoever needs its weights finds out.
-std::vector<std::string> initial_classes(const RunConfig& config) try {
-  if (config.init.empty()) return {};
-  return class_names_of(load_init(config, kConfigOnly));
-} catch (const Error&) {
-  return {};
+bool choosing_rows(const nn::RoutingRule& rule) {
+  const auto* options = std::get_if<ExpertChoiceOptions>(&rule);
+  return options != nullptr && options->rows > 0;
 }
 
 }  // namespace
 
-RunStart::RunStart(const RunConfig& config) : config_(config) {
-  if (!config.init.empty()) init_ = load_init(config, {.optimizer = false});
-  if (config.model.is_null()) config_.model = model_config(*init_);
-  shape_ = build_model_shape(config_.model);
-}
-
-std::shared_ptr<Model> RunStart::model() const {
-  check_training_memory(config_, *shape_);
-  const auto numbers = static_cast<double>(shape_->parameter_count());
-  const auto seed = static_cast<uint64_t>(config_.seed);
-  if (!init_) return build_model(config_.model, seed, numbers);
-  check_memory(numbers * sizeof(float) + bytes_of(init_->model),
-               fmt::format("a model of {:.4g} parameters beside the weights of init", numbers),
-               config_.model.where());
-  const std::shared_ptr<Model> source = shape_of(*init_);
-  const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
-  model->initialise_from(*source, init_->model, gives_new_head(config_), config_.init);
-  return model;
-}
-
-std::string RunStart::mark() const {
-  if (!init_) return "";
-  return fmt::format("{} of {}", hash_of(init_->model).substr(0, 16), fmt::join(classes(), ", "));
-}
-
-std::vector<std::string> RunStart::classes() const {
-  return init_ ? class_names_of(*init_) : std::vector<std::string>();
-}
-
-std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
-  // A network that is described needs no checkpoint, which in a plan may not even be there.
-  if (!config.model.is_null()) return build_model_shape(config.model);
-  return build_model_shape(model_config(load_init(config, kConfigOnly)));
-}
-
-std::shared_ptr<Model> build_initial_model(const RunConfig& config) {
-  return RunStart(config).model();
-}
-
-void check_initial_weights(const RunConfig& config, Model& shape) {
-  if (config.init.empty()) return;
-  const std::shared_ptr<Model> source =
-      build_model_shape(model_config(load_init(config, {.model = false, .optimizer = false})));
-  shape.initialise_from(*source, state_of(*source), gives_new_head(config), config.init);
+void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+                  const nn::RoutingRule& rule, int64_t tokens) {
+  try {
+    const int64_t experts = block.layer->options().experts;
+    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
+  } catch (const Error& error) {
+    const SettingPaths paths = model.setting_paths();
+    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
+    fail_usage("{}: phase '{}': {}",
+               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
+                                   places.of_model(rows, "batch_size")}),
+               places.phase().name, error.what());
+  }
 }
 
 namespace {
+
+/// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
+/// does.
+std::string image_remedy(const std::string& phase, const std::vector<int64_t>& shape,
+                         const std::vector<int64_t>& wanted) {
+  const auto colours = [](int64_t channels) { return channels == 1 || channels == 3; };
+  if (shape[0] != wanted[0]) {
+    if (!colours(shape[0]) || !colours(wanted[0])) return "";
+    return fmt::format("; phases.{}.preprocess.channels={} makes them {}", phase, wanted[0],
+                       wanted[0] == 1 ? "grey" : "coloured");
+  }
+  const std::string size = wanted[1] == wanted[2] ? fmt::format("{}", wanted[1])
+                                                  : fmt::format("[{},{}]", wanted[1], wanted[2]);
+  return fmt::format("; phases.{}.preprocess.size={} resizes them", phase, size);
+}
+
+/// Checks that the data have images of the shape that the network takes.
+void check_images(const PhasePlaces& places, const Model& model, const Dataset& dataset) {
+  const DatasetInfo& data = dataset.info();
+  const std::vector<int64_t> shape = {data.channels, data.height, data.width};
+  if (model.input_shape() == shape) return;
+  const std::vector<int64_t> wanted = model.input_shape();
+  const SettingPaths paths = model.setting_paths();
+  const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
+  fail_usage(
+      "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model takes "
+      "{} x {} x {}{}",
+      places.of_model(setting, "data"), places.phase().name, places.phase().data, shape[0],
+      shape[1], shape[2], wanted[0], wanted[1], wanted[2],
+      dataset.has_images() ? image_remedy(places.phase().name, shape, wanted) : "");
+}
+
+/// Warns of entries of `frozen` that freeze nothing, since `trains` leaves it out.
+void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
+  const Patterns trains(phase.trains);
+  const std::vector<std::string> names = model.named_parameters().keys();
+  for (const std::string& text : phase.frozen) {
+    const Pattern frozen(text);
+    const bool freezes = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return trains.any_found_in(name) && frozen.found_in(name);
+    });
+    if (freezes) continue;
+    log_warning("phase '{}': '{}' in frozen changes nothing: trains has none of its parameters",
+                phase.name, text);
+  }
+}
+
+/// Returns how many numbers of the network the phase trains, at least one where it has steps.
+int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
+  const PhaseConfig& phase = places.phase();
+  check_patterns(model, places, "trains", phase.trains);
+  check_patterns(model, places, "frozen", phase.frozen);
+  warn_of_idle_frozen(model, phase);
+  const auto parameters = model.named_parameters();
+  int64_t count = 0;
+  const std::vector<std::string> names = trained_parameters(model, phase);
+  for (const std::string& name : names) count += parameters[name].numel();
+  if (count == 0 && phase.steps != 0) {
+    fail_usage("{}: phase '{}': {}, so that nothing would train", places.of({"frozen", "trains"}),
+               phase.name,
+               names.empty() ? "frozen covers all that trains selects"
+                             : fmt::format("{} has no numbers", fmt::join(names, " nor ")));
+  }
+  return count;
+}
+
+/// Checks that phase `index` restores an earlier one.
+void check_restored(const RunConfig& config, size_t index, const PhasePlaces& places) {
+  std::vector<std::string> earlier;
+  for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
+  const PhaseConfig& phase = places.phase();
+  const std::string& wanted = phase.on_entry.restore;
+  if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
+  fail_usage("{}: phase '{}': there is no earlier phase '{}' to restore{}{}",
+             places.of({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
+             earlier.empty() ? "" : did_you_mean(wanted, earlier));
+}
+
+/// Checks the network that pruning on entry of phase `index` compares `model` with.
+void check_pretrained(const RunConfig& config, size_t index, const Model& model,
+                      MissingFiles missing) {
+  const PhaseConfig& phase = config.phases[index];
+  const PrunePhaseConfig& prune = *phase.on_entry.prune;
+  const std::string place = place_of(prune.source, {"pretrained", "criterion"});
+  const bool needed = at_place(place_of(prune.source, {"criterion"}),
+                               [&] { return criterion_needs_pretrained(prune.criterion); });
+  if (prune.pretrained.empty()) {
+    if (needed) {
+      fail_usage("{}: phase '{}': prune by {} needs 'pretrained', an earlier phase or a checkpoint",
+                 place, phase.name, prune.criterion);
+    }
+    return;
+  }
+  std::vector<std::string> earlier;
+  for (size_t i = 0; i < index; ++i) earlier.push_back(config.phases[i].name);
+  if (std::find(earlier.begin(), earlier.end(), prune.pretrained) != earlier.end()) return;
+  if (!path_exists(prune.pretrained)) {
+    const bool is_path = prune.pretrained.find('/') != std::string::npos;
+    if (missing == MissingFiles::planned && is_path) {
+      log_warning("phase '{}': prune.pretrained {} is not here; it is left unchecked", phase.name,
+                  prune.pretrained);
+      return;
+    }
+    fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder; {}",
+               place, phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
+  }
+  // It is verified when it is read, on entry of the phase.
+  const LoadOptions present = {
+      .verify = false, .model = false, .optimizer = false, .trust = config.trust};
+  const std::string problem = at_place(place, [&] {
+    const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
+    return relation_problem(model, *build_model_shape(config));
+  });
+  if (problem.empty()) return;
+  fail_usage("{}: phase '{}': prune.pretrained {} is another network than the one to prune: {}",
+             place, phase.name, prune.pretrained, problem);
+}
+
+/// Checks the batches of an evaluation, whose last one may be smaller.
+void check_evaluation(const RunConfig& config, const PhasePlaces& places, const Model& model,
+                      int64_t images) {
+  const SettingPaths paths = model.setting_paths();
+  const int64_t batch = std::min(config.evaluate_batch_size, images);
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RoutingRule rule = block.layer->router->evaluation_rule();
+    for (const int64_t count : {batch, images % batch}) {
+      if (count > 0) check_tokens(places, model, block, rule, count * model.tokens_per_image());
+    }
+  }
+}
+
+/// Returns which classes have no images, where the others are as many as the network's outputs, as
+/// a part of a line: their folders may be there by mistake.
+std::string classes_without_images(const Dataset& data, int64_t outputs) {
+  std::vector<std::string> names = data.info().classes;
+  if (names.empty() || data.endless() || !data.blocks().empty()) return "";
+  std::vector<bool> used(names.size());
+  for (int64_t i = 0; i < data.size(); ++i) {
+    used[static_cast<size_t>(data.label(i))] = true;
+  }
+  size_t label = 0;
+  std::erase_if(names, [&](const std::string&) { return used[label++]; });
+  if (names.empty() || std::ssize(used) - std::ssize(names) != outputs) return "";
+  return fmt::format("; {} of the classes {} no images ({}): remove {} if that is a mistake",
+                     names.size(), names.size() == 1 ? "has" : "have", quoted_names(names),
+                     names.size() == 1 ? "it" : "them");
+}
+
+/// Checks that the network of phase `index` has outputs for the data, unless it gets a new head.
+void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t index,
+                   const Model& model, const Dataset& dataset) {
+  const DatasetInfo& data = dataset.info();
+  const PhaseConfig& phase = places.phase();
+  if (phase.on_entry.new_head) return;
+  const std::string place =
+      index == 0 ? places.of_model(model.setting_paths().classes, "data") : places.of({"data"});
+  try {
+    task_of(data).check_outputs(model, data);
+  } catch (const Error& error) {
+    const std::string& setting = model.setting_paths().classes;
+    // The weights of init fit no other number of outputs.
+    const std::string other =
+        !config.init.empty() || setting.empty()
+            ? ""
+            : fmt::format(" or model.{}={}", setting, task_of(data).outputs(data));
+    fail_usage("{}: phase '{}': {}{}; set \"on_entry\": {{\"new_head\": true}}{}", place,
+               phase.name, error.what(), classes_without_images(dataset, model.classes()), other);
+  }
+}
+
+/// Checks that the network's outputs, `classes`, are called as those of the data.
+void check_class_names(const PhasePlaces& places, const std::vector<std::string>& classes,
+                       Datasets& datasets) {
+  const PhaseConfig& phase = places.phase();
+  std::vector<std::string> splits = {"train"};
+  if (phase.evaluate) {
+    for (std::string& split : datasets.evaluation_splits(phase.data)) {
+      splits.push_back(std::move(split));
+    }
+  }
+  try {
+    for (const std::string& split : splits) {
+      with_classes_of(datasets.get(phase.data, split), classes,
+                      "set \"on_entry\": {\"new_head\": true} for a head of the data's classes");
+    }
+  } catch (const Error& error) {
+    fail_usage("{}: phase '{}': {}", places.of({"data"}), phase.name, error.what());
+  }
+}
+
+/// Checks that processes can share the experts that a phase has. What `keep` leaves of a layer may
+/// be known only when it prunes.
+void check_shares(const RunConfig& config, const PhasePlaces& places, const Model& model) {
+  const auto& prune = places.phase().on_entry.prune;
+  if (prune && KeepSpec::from_value(prune->keep).chooses_among_layers()) return;
+  const auto check = [&] {
+    for (const MoEBlock& block : model.moe_blocks()) {
+      block.layer->check_shares(config.parallel.experts);
+    }
+  };
+  prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
+}
+
+/// Returns whether one of a few images, which are spread over the data, has a colour.
+bool any_coloured(const Dataset& data) {
+  constexpr int64_t kMost = 8;
+  if (!data.blocks().empty()) return false;  // Shards may have to be fetched first.
+  const int64_t step = (data.size() + kMost - 1) / kMost;
+  for (int64_t i = 0; i < data.size(); i += step) {
+    try {
+      const std::optional<EncodedImage> file = data.encoded(i);
+      if (!file) return false;
+      const auto* const bytes = reinterpret_cast<const uint8_t*>(file->bytes.data());
+      std::vector<uint8_t> rgb;
+      ImageDecoder(std::span(bytes, file->bytes.size())).decode(/*max_reduction=*/8, rgb);
+      for (size_t at = 0; at < rgb.size(); at += 3) {
+        if (rgb[at] != rgb[at + 1] || rgb[at] != rgb[at + 2]) return true;
+      }
+    } catch (const Error&) {
+      // Whoever reads it for a batch says what is wrong with it.
+    }
+  }
+  return false;
+}
+
+/// Returns the preprocessed training data. Completes `preprocess` by what the network takes.
+std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
+                                         const Model& model, PreprocessConfig& preprocess) {
+  const PhaseConfig& phase = places.phase();
+  const std::shared_ptr<const Dataset> data = at_place(places.of({"data"}), [&] {
+    for (const std::string& split : datasets.evaluation_splits(phase.data)) {
+      if (phase.evaluate) datasets.get(phase.data, split);
+    }
+    return datasets.get(phase.data, "train");
+  });
+  preprocess = for_network(phase.preprocess, data->info(), model.input_shape());
+  if (phase.preprocess.channels == 0 && preprocess.channels == 1) {
+    const std::string what =
+        fmt::format("phase '{}': the images of '{}' become grey, since the network has one channel",
+                    phase.name, phase.data);
+    const std::string& setting = model.setting_paths().channels;
+    if (places.leaves(setting) && any_coloured(*data)) {
+      log_warning("{} by default; model.{}=3 keeps their colours", what, setting);
+    } else {
+      log_info("{}", what);
+    }
+  }
+  return at_place(places.of({"preprocess", "data"}),
+                  [&] { return preprocessed(data, preprocess); });
+}
+
+/// The network on the meta device as each phase finds it, as far as known before training: how many
+/// experts stay, but not which ones. It is that of the start until a phase changes it.
+class PlannedModel {
+ public:
+  /// `classes` are the names of the outputs of `model`, the network of the start.
+  PlannedModel(const Model& model, std::vector<std::string> classes)
+      : model_(&model), classes_(std::move(classes)) {}
+
+  const Model& model() const { return *model_; }
+
+  /// With `means` the removed experts leave theirs.
+  void prune(const KeepSpec& keep, bool means) {
+    means_ = means;
+    if (!names_unknown_experts(keep)) check_keep(*model_, keep);
+    if (keep.chooses_among_layers()) {
+      prune_as_if_equal(keep);
+      return;
+    }
+    for (const MoEBlock& block : changed().moe_blocks()) {
+      const KeepRule* rule = keep.rule_of(block.block);
+      if (rule != nullptr) prune(block, *rule);
+    }
+  }
+
+  void reset_head(int64_t classes) { give_head(changed(), classes); }
+
+  /// Returns the names of the outputs, none where they are not known. Their order is that of the
+  /// data in which they began, which a resumed run finds in its checkpoint only.
+  const std::vector<std::string>& classes() const { return classes_; }
+  void set_classes(const DatasetInfo& data) {
+    classes_ = data.classes_named ? data.classes : std::vector<std::string>();
+  }
+
+  /// Remembers the network as it is at the end of a phase, for restore().
+  void end(const std::string& phase) { ended_[phase] = {model_->config(), guessed_, classes_}; }
+
+  void restore(const std::string& phase) {
+    const Ended& ended = ended_.at(phase);
+    take(ended.model);
+    guessed_ = ended.guessed;
+    classes_ = ended.classes;
+  }
+
+ private:
+  void take(const nlohmann::ordered_json& config) {
+    copy_ = build_model_shape(Value::from_json(config, "model"));
+    model_ = copy_.get();
+  }
+  /// Returns a copy that a phase may change.
+  Model& changed() {
+    if (copy_ == nullptr) take(model_->config());
+    return *copy_;
+  }
+
+  /// Which layers keep how many is not known before there are scores; here all are equal.
+  void prune_as_if_equal(const KeepSpec& keep) {
+    const KeptExperts kept = check_keep(changed(), keep);
+    for (MoEBlock& block : copy_->moe_blocks()) {
+      if (kept.at(block.block).size() == block.layer->kept().size()) continue;
+      guessed_.insert(block.block);
+      cut(block.layer, kept.at(block.block));
+    }
+  }
+
+  void prune(const MoEBlock& block, const KeepRule& rule) {
+    const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
+    const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
+    if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
+    cut(block.layer, ids);
+  }
+
+  void cut(nn::MoELayer layer, const std::vector<int64_t>& ids) const {
+    const at::TensorOptions options = layer->router->weight.options();
+    at::Tensor left;
+    if (means_) left = at::empty({layer->options().experts, layer->experts->outputs()}, options);
+    layer->keep_experts(ids, left);
+  }
+
+  bool names_unknown_experts(const KeepSpec& keep) const {
+    return std::any_of(guessed_.begin(), guessed_.end(), [&](int64_t block) {
+      const KeepRule* rule = keep.rule_of(block);
+      return rule != nullptr && rule->ids() != nullptr;
+    });
+  }
+
+  struct Ended {
+    nlohmann::ordered_json model;
+    std::set<int64_t> guessed;
+    std::vector<std::string> classes;
+  };
+
+  std::map<std::string, Ended> ended_;
+  std::shared_ptr<Model> copy_;
+  const Model* model_;
+  std::vector<std::string> classes_;
+  std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
+  bool means_ = false;
+};
+
+/// Returns what RunStart::classes() does, unverified; none where `init` cannot be read, which
+/// whoever needs its weights finds out.
+std::vector<std::string> initial_classes(const RunConfig& config) try {
+  return config.init.empty() ? std::vector<std::string>()
+                             : class_names_of(config.init, config.trust);
+} catch (const Error&) {
+  return {};
+}
 
 PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& network,
                      Datasets& datasets, MissingFiles missing) {
@@ -136,7 +427,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     network.restore(phase.on_entry.restore);
   }
   check_images(places, network.model(), *data);
-  check_outputs(config, places, index, network.model(), data->info());
+  check_outputs(config, places, index, network.model(), *data);
   if (!data->info().classes.empty()) {
     const bool named = !network.classes().empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
@@ -186,307 +477,11 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
                                    MissingFiles missing) {
   std::vector<PhasePlan> plans;
-  PlannedModel network(config, model, initial_classes(config));
+  PlannedModel network(model, initial_classes(config));
   for (size_t i = 0; i < config.phases.size(); ++i) {
     plans.push_back(plan_phase(config, i, network, datasets, missing));
   }
   return plans;
-}
-
-std::string describe_run(const RunConfig& config, const Model& model,
-                         const std::vector<PhasePlan>& phases) {
-  std::string text =
-      fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
-                  model.config().at("name").get<std::string>(), model.parameter_count());
-  if (model.moe_blocks().empty()) {
-    text += "experts       none that tokens are routed to: nothing can be pruned\n";
-  }
-  text += fmt::format("FLOPs/image   {:.4g}\n", model.flops_per_image(even_rows_per_token(model)));
-  const auto every = [](const Interval& interval) {
-    return interval.count == 0 ? "never" : "every " + to_text(interval);
-  };
-  text += fmt::format("intervals     log {}, save {}, evaluate {}\n\n", every(config.log_every),
-                      every(config.checkpoint_every), every(config.evaluate_every));
-  text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
-                      "images", "outputs", "batch", "steps", "trained", "on entry");
-  for (const PhasePlan& phase : phases) {
-    const EntryConfig& entry = phase.config.on_entry;
-    std::string actions = entry.prune
-                              ? fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(),
-                                            entry.prune->criterion)
-                              : "";
-    if (!entry.restore.empty()) {
-      actions = "restore " + entry.restore + (actions.empty() ? "" : ", " + actions);
-    }
-    if (entry.new_head) actions += actions.empty() ? "new head" : ", new head";
-    text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
-                        phase.config.data, phase.images, phase.outputs, phase.batch, phase.steps,
-                        phase.trained, actions.empty() ? "-" : actions);
-  }
-  return text;
-}
-
-std::string dry_run(const RunConfig& given, const ScalingOptions* scaling) {
-  RunConfig config = given;
-  Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
-  const std::shared_ptr<Model> model = build_initial_shape(config);
-  // What follows would take one that cannot be read for one without names of its classes.
-  if (!config.init.empty() && path_exists(config.init)) load_init(config, kConfigOnly);
-  const std::vector<PhasePlan> phases =
-      plan_phases(config, *model, datasets, MissingFiles::planned);
-  config.model = Value::from_json(model->config(), "model");
-  const std::string text =
-      describe_run(config, *model, phases) +
-      (scaling ? describe_scaling(*model, config, phases, *scaling)  // Memory of a process too.
-               : describe_memory(*model, config, phases));
-  if (config.init.empty() || path_exists(config.init)) {
-    check_initial_weights(config, *model);
-    return text;
-  }
-  log_warning("init: '{}' is not there; shapes are checked from the recipe alone", config.init);
-  return text;
-}
-
-namespace {
-
-TrainState read_state(const Json& json, const fs::path& checkpoint) {
-  try {
-    return parse<TrainState>(Value::from_json(json, (checkpoint / "state.json").string()));
-  } catch (const Error& error) {
-    fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
-  }
-}
-
-/// Throws Error where this process writes parts of checkpoints and process 0 made another folder.
-void check_shared_folder(const Processes& processes, const fs::path& out) {
-  if (processes.experts().size() == 1 && !processes.config().shard_optimizer) return;
-  constexpr int kTries = 20;  // Folders of other machines show new files late.
-  for (int i = 0; i < kTries; ++i) {
-    if (fs::exists(out / ".lock")) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(250));
-  }
-  fail("{}: process 0 has made this folder elsewhere; give --out on a file system that all share",
-       out.string());
-}
-
-/// Where the recipe leaves the orientation to the data, a run goes on as it began: by its record,
-/// or if a version without the setting began it, as stored unless the data's description tells.
-void keep_orientation(const Json& started, Datasets& datasets, RunConfig& config) {
-  for (size_t i = 0; i < config.phases.size(); ++i) {
-    PhaseConfig& phase = config.phases[i];
-    const Json::json_pointer place(fmt::format("/phases/{}/preprocess", i));
-    if (phase.data.empty() || phase.preprocess.orientation != "data") continue;
-    if (!started.contains(place) || !started.at(place).is_object()) continue;
-    const auto then = started.at(place).find("orientation");
-    if (then != started.at(place).end()) {
-      if (*then == "upright" || *then == "stored") phase.preprocess.orientation = *then;
-      continue;
-    }
-    const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
-    if (data->has_images() && !data->info().upright) phase.preprocess.orientation = "stored";
-  }
-}
-
-/// Returns whether a checkpoint says, unverified, that it ends a phase.
-bool ends_phase(const fs::path& checkpoint) {
-  try {
-    return parse<TrainState>(read_stored(checkpoint / "state.json")).phase_complete;
-  } catch (const Error&) {
-    return false;  // Whoever loads the checkpoint says what is wrong with it.
-  }
-}
-
-/// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
-/// left out, since no later phase takes them.
-Checkpoint load_newest(const RunFolder& folder) {
-  return load_newest_step(folder.root() / "checkpoints", [](const fs::path& step) {
-    return LoadOptions{.optimizer = !ends_phase(step)};
-  });
-}
-
-}  // namespace
-
-// Nothing is written before all of it is known to fit together, and nothing but shapes is built.
-Trainer::Trainer(RunConfig config, TrainerOptions options)
-    : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
-  check_device(options_.device);
-  check_backend(at::Device(options_.device), config_.deterministic);
-  if (!in_memory()) RunFolder::check(options_.out, options_.resume);
-  const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
-  const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
-  if (started.contains("model") && config_.model.is_null()) {
-    config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
-  }
-  keep_lasting_names(config_);
-  std::optional<RunStart> start;
-  if (!resuming) start.emplace(config_);
-  const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
-  RunConfig given = config_;
-  config_.model = Value::from_json(shape->config(), "model");
-  if (!started.is_null()) {
-    for (const PhaseConfig& phase : config_.phases) {
-      if (!phase.data.empty()) options_.open.splits(phase.data);  // Throws where there are none.
-    }
-    keep_orientation(started, datasets_, given);
-    keep_orientation(started, datasets_, config_);
-    const std::string& out = options_.out.string();
-    Json then = with_lasting_names(started);
-    std::optional<RunData> recorded = RunFolder::started_data(options_.out);
-    if (resuming && recorded) moved_ = follow_moved_data(config_, then, *recorded);
-    check_same_run(then, to_json(config_), out,
-                   fmt::format("; init={} with another --out trains its network on", out));
-    if (resuming) check_data(recorded);
-  }
-  plan_ = plan_phases(given, *shape, datasets_);
-  for (const PhaseConfig& phase : config_.phases) {
-    if (!in_memory()) check_outside_images(options_.out, phase.data);
-  }
-  release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
-  if (start) {
-    model_ = start->model();
-    classes_ = start->classes();
-  } else {
-    check_training_memory(config_, *shape);
-  }
-
-  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_);
-  check_processes(*shape);
-  if (start && options_.processes) {
-    options_.processes->wait_for_all();
-    options_.processes->check_same("init", start->mark());
-  }
-  if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
-  if (options_.processes) options_.processes->wait_for_all();
-  if (!in_memory() && !leads()) {
-    check_shared_folder(*options_.processes, options_.out);
-    folder_.emplace(RunFolder::of_leader(options_.out));
-  }
-  if (resuming) {
-    restore();
-  } else if (options_.resume) {
-    log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
-  }
-  if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
-  // By now no process reads a damaged one any more.
-  if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
-  model_->to(at::Device(options_.device));
-  if (in_memory() || !leads()) return;
-  write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
-  write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
-}
-
-void Trainer::check_data(const std::optional<RunData>& started) {
-  if (!started) {
-    log_info("{}: has no data.json, so that nothing tells whether its data have changed",
-             options_.out.string());
-  }
-  const auto changed = [&](const std::string& name, const std::string& split,
-                           const std::string& change) {
-    const std::string what =
-        fmt::format("{}: since the run began, the {} split of '{}'{} has changed: it {}",
-                    options_.out.string(), split, name,
-                    moved_.contains(name) ? fmt::format(" (then '{}')", moved_[name]) : "", change);
-    if (config_.data_changed != "accept") {
-      fail_usage("{}; put the data back, give another --out, or go on with data_changed=accept",
-                 what);
-    }
-    if (split == "train") changed_.insert(name);
-    if (leads()) {
-      log_warning("{}; accepted{}", what,
-                  split == "train" ? ", and no image counts as damaged before it is read" : "");
-    }
-  };
-  data_ = record_data(config_, datasets_, started.value_or(RunData()), changed);
-}
-
-void Trainer::check_processes(const Model& shape) {
-  const auto& processes = options_.processes;
-  if (!processes) return;
-  std::string data;
-  for (const auto& [name, split] : used_splits(config_, datasets_)) {
-    const std::shared_ptr<const Dataset> read = datasets_.get(name, split);
-    const DataRecord* const record = data_.find(name, split);
-    const std::string mark = record == nullptr ? data_mark(*read) : data_mark(*read, *record);
-    data += fmt::format("{} {} {}, ", name, split, mark);
-  }
-  bool evaluates = false;
-  for (const PhasePlan& plan : plan_) {
-    evaluates = evaluates || plan.config.evaluate;
-    const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
-    if (!kind.share) continue;
-    const PhasePlaces places(config_.model, plan.config);
-    kind.share(plan, places, processes->size());
-    const bool shared = processes->experts().size() > 1;
-    if (shared && !trains_experts_alike(shape, Patterns(plan.config.trains))) {
-      fail_usage(
-          "{}: phase '{}' trains some experts and not others, which processes that share them "
-          "cannot; choose parallel.experts=1, or patterns of all experts",
-          places.of({"trains"}), plan.config.name);
-    }
-  }
-  if (evaluates) warn_unless_shared(config_.evaluate_batch_size, *processes);
-  check_same_build(*processes);
-  processes->check_same("start", options_.resume ? "--resume" : "no --resume");
-  check_same_settings(*processes, "recipe", to_json(config_));
-  processes->check_same("folder", options_.out.string());
-  processes->check_same("data", data);
-}
-
-void Trainer::restore() {
-  Checkpoint loaded = load_newest(*folder_);
-  const std::string from = loaded.folder.string();
-  state_ = read_state(loaded.state, loaded.folder);
-  const auto index = static_cast<size_t>(state_.phase_index);
-  if (index >= plan_.size() || plan_[index].config.name != state_.phase) {
-    fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,
-         state_.phase);
-  }
-  int64_t most = 0;
-  for (size_t i = 0; i <= index; ++i) most += plan_[i].steps;
-  // Data that have changed may have shorter epochs.
-  const bool too_many = state_.phase_step > plan_[index].steps || state_.step > most;
-  if (changed_.empty() && too_many) {
-    fail("{}/state.json: says that step {} was made, and {} of phase '{}', which has {}", from,
-         state_.step, state_.phase_step, state_.phase, plan_[index].steps);
-  }
-  model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
-                    loaded.model, from);
-  result_.checkpoint = loaded.folder;
-  classes_ = class_names_of(loaded);
-  if (!state_.phase_complete && loaded.config.contains(kInputKey)) {
-    input_ = input_spec_of(loaded, *model_);
-    const auto data = datasets_.get(plan().config.data, "train");
-    // Throws where the phase has other classes.
-    with_classes_of(data, input_->classes, "begin another run with init and on_entry.new_head");
-    warn_of_overruled(*input_, data->info(), from);
-  }
-  if (state_.phase_complete) {
-    state_ = state_.next_phase();
-  } else {
-    resumed_tensors_ = std::move(loaded.optimizer);
-  }
-  if (complete()) {
-    log_info("{}: the run is finished after {}; there is nothing to go on with", from,
-             count_text(state_.phase_index, "phase"));
-  } else {
-    log_info("going on from {}", from);
-  }
-}
-
-void Trainer::restore(Phase& phase) {
-  Json values = state_.phase_state.to_json();
-  if (changed_.contains(plan().config.data)) values.erase("replaced");  // They are other images.
-  try {
-    phase.load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
-  } catch (const Error& error) {
-    fail("{}: {}", result_.checkpoint.string(), error.what());
-  }
-  resumed_tensors_.clear();
-}
-
-void Trainer::open_recorder() {
-  if (recorder_ || complete() || in_memory() || !leads()) return;
-  recorder_.emplace(folder_->root(), state_.metrics_lines);
 }
 
 }  // namespace moesaic

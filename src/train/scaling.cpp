@@ -12,13 +12,10 @@
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/parallel/equal_parts.h"
-#include "moesaic/parallel/gradients.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/expert_shares.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/memory.h"
 
 namespace moesaic {
 
@@ -71,7 +68,7 @@ constexpr int64_t kMetrics = 10;
 /// A step of one process on the meta device.
 struct CountedStep {
   std::vector<Collective> collectives;
-  ProcessMemory memory;
+  TrainingMemory memory;
   double updated = 0.0;  ///< Bytes of the parameters that the process updates.
   /// Logits that a forward pass of a part routes, those of the process' own tokens among them, and
   /// numbers of noise that are drawn for other tokens.
@@ -79,13 +76,6 @@ struct CountedStep {
   /// Bytes of buffers: others' logits and rows, others' noise, numbers on their way to experts.
   double others = 0.0, most_noise = 0.0, under_way = 0.0;
 };
-
-Collective::Kind kind_of(Traffic traffic) {
-  if (traffic == Traffic::rows) return Collective::all_to_all;
-  if (traffic == Traffic::parameters) return Collective::broadcasts;
-  const bool gathers = traffic == Traffic::logits || traffic == Traffic::row_counts;
-  return gathers ? Collective::all_gather : Collective::all_reduce;
-}
 
 /// Returns what a step sends, of which one of `parts` of its batch was counted.
 std::vector<Collective> collectives_of(const Processes& processes, double parts) {
@@ -100,7 +90,7 @@ std::vector<Collective> collectives_of(const Processes& processes, double parts)
       const bool norms = of_experts && traffic == Traffic::batch_norm;
       if (sent.bytes == 0.0) continue;
       by_purpose[{traffic, of_experts}] = {.name = (norms ? "expert_" : "") + traffic_name(traffic),
-                                           .kind = kind_of(traffic),
+                                           .traffic = traffic,
                                            .group = group->size(),
                                            .stride = of_experts ? processes.experts().size() : 1,
                                            .calls = times * number(sent.calls),
@@ -154,11 +144,11 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
   Optimizer optimizer(trained, config.optimizer, phase.config.frozen, config.optimizers);
   const ExpertShares shares(model);
   const auto is_shared = [&](const std::string& name) { return shares.has(name); };
-  const Optimizer::Share share =
-      optimizer.largest_share(mesh.shard_optimizer ? mesh.processes : 1, is_shared);
+  if (mesh.shard_optimizer) optimizer.share_state(processes, is_shared);
+  const Optimizer::Share share = optimizer.largest_share();
   step.memory.optimizer = 4.0 * number(share.state);
   step.updated = 4.0 * number(share.updated);
-  step.memory.parameters = 4.0 * number(model.parameter_count());
+  step.memory.weights = 4.0 * number(model.parameter_count());
   std::vector<at::Tensor> dense, experts;
   for (const auto& [name, parameter] : trained) {
     step.memory.gradients += 4.0 * number(parameter.numel());
@@ -182,10 +172,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
   GradientReducer(experts, processes->replicas(), Traffic::expert_gradients).prepare({});
   processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
                                 Traffic::metrics);
-  if (mesh.shard_optimizer) {
-    optimizer.share_state(processes, is_shared);
-    optimizer.spread();
-  }
+  if (mesh.shard_optimizer) optimizer.spread();
   step.collectives = collectives_of(*processes, number(config.accumulate));
   step.memory.buffers = step.others + step.most_noise + step.under_way;
   optimizer.zero_grad();
@@ -202,19 +189,21 @@ double collective_seconds(const Collective& collective, const ClusterModel& clus
   const double nodes = std::ceil(all / in_node);
   // There are as many rings as GPUs of a node, each of which leaves the node by another port.
   double hops = 0.0, rate = std::min(gpu.node_rate, in_node * gpu.network_rate);
-  if (collective.kind == Collective::all_reduce) {  // A tree, up and down.
-    hops = 2.0 * (std::ceil(std::log2(in_node)) * cluster.node_latency +
-                  std::ceil(std::log2(nodes)) * cluster.network_latency);
-  } else if (collective.kind != Collective::all_to_all) {  // A ring.
-    hops = (all - nodes) * cluster.node_latency + (nodes - 1.0) * cluster.network_latency;
-  } else {
+  const Traffic traffic = collective.traffic;
+  if (traffic == Traffic::rows) {  // From all to all.
     const double leaves = (all - in_node) / (all - 1.0);
     hops = nodes > 1.0 ? cluster.network_latency : cluster.node_latency;
     rate = 1.0 / std::max((1.0 - leaves) / gpu.node_rate, leaves / gpu.network_rate);
+  } else if (traffic == Traffic::logits || traffic == Traffic::row_counts ||
+             traffic == Traffic::parameters) {  // Gathered in a ring.
+    hops = (all - nodes) * cluster.node_latency + (nodes - 1.0) * cluster.network_latency;
+  } else {  // Summed in a tree, up and down.
+    hops = 2.0 * (std::ceil(std::log2(in_node)) * cluster.node_latency +
+                  std::ceil(std::log2(nodes)) * cluster.network_latency);
   }
   if (nodes == 1.0) rate = gpu.node_rate;
   // Broadcasts are started one after the other, and then under way side by side.
-  const double starts = collective.kind == Collective::broadcasts ? all : 1.0;
+  const double starts = collective.traffic == Traffic::parameters ? all : 1.0;
   return collective.calls * (starts * cluster.call_latency + hops) +
          collective.bytes / (cluster.link_fraction * rate);
 }
@@ -225,13 +214,13 @@ std::string milliseconds_text(double seconds) {
 
 std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const ProcessMesh& mesh,
                      const Gpu& gpu) {
-  const ProcessMemory& memory = plan.memory;
+  const TrainingMemory& memory = plan.memory;
   std::string text = fmt::format(
       "images        {} of a batch of {} to each process\nmemory        of each: {}{} of the GPU's "
       "{}{}: parameters {}, gradients {}, optimizer {}, activations {}, buffers {}\n",
       plan.images, phase.batch, memory.activations ? "" : "more than ", bytes_text(memory.sum()),
       bytes_text(gpu.memory), memory.sum() > gpu.memory ? ", which is too much" : "",
-      bytes_text(memory.parameters), bytes_text(memory.gradients), bytes_text(memory.optimizer),
+      bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
       memory.activations ? bytes_text(*memory.activations) : "not known",
       bytes_text(memory.buffers));
   if (mesh.processes > 1) {
@@ -264,11 +253,6 @@ std::string table_row(const ScalingPlan& plan, const ProcessMesh& mesh, const Gp
 
 }  // namespace
 
-std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
-                                         const ProcessMesh& mesh) {
-  return count_step(model, phase, mesh).collectives;
-}
-
 double ScalingPlan::bytes_sent() const {
   double sum = 0.0;
   for (const Collective& collective : collectives) sum += collective.bytes;
@@ -293,7 +277,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   const double flops = number(plan.images) * model.flops_per_image(even_rows_per_token(model));
   // Every pass of every part reads the weights, which is what few images wait for.
   plan.products =
-      std::max(passes * flops / rate, passes * parts * plan.memory.parameters / memory_rate);
+      std::max(passes * flops / rate, passes * parts * plan.memory.weights / memory_rate);
   const double routings = cluster.routing_forward * forwards + cluster.routing_backward;
   const double own_routing = parts * routings * 4.0 * step.own_logits / memory_rate;
   plan.routing = parts * 4.0 * (routings * step.logits + forwards * step.noise) / memory_rate;

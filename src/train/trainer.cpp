@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -12,20 +11,14 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/checkpoint/input.h"
-#include "moesaic/checkpoint/save_together.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
-#include "moesaic/parallel/lost_process.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/calibrate.h"
 #include "moesaic/train/expert_shares.h"
-#include "moesaic/train/phase_kind.h"
-#include "moesaic/train/same_start.h"
 #include "moesaic/train/task.h"
 
 namespace moesaic {
@@ -316,7 +309,7 @@ std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) cons
   if (name.empty()) return nullptr;
   const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
                                    [&](const PhasePlan& plan) { return plan.config.name == name; });
-  return earlier ? network_after(name) : load_model(name);
+  return earlier ? network_after(name) : load_model(name, config_.trust);
 }
 
 bool Trainer::is_taken_up_later(const std::string& phase) const {
@@ -455,11 +448,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
                        {"run", to_json(config_)}};
   const bool of_step = step_of(folder).has_value();
   const auto write = [this, folder, config, state = to_json(state_), of_step](const auto& copy) {
-    if (options_.processes) {
-      save_together(*options_.processes, folder, copy, config, state);
-    } else {
-      save_checkpoint(folder, {config, state, copy.model, copy.optimizer});
-    }
+    save_together(options_.processes.get(), folder, copy, config, state);
     if (of_step && leads()) folder_->keep_last(config_.keep_checkpoints);
   };
   const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());

@@ -47,6 +47,12 @@ TEST(SetAside, TakesANameThatIsFree) {
   EXPECT_EQ(set_aside(folder / "b", "old"), folder / "b.old-2");
   EXPECT_EQ(test::get(folder / "b.old-2"), "mine");
   EXPECT_THAT(test::failure_of([&] { set_aside(folder / "none", "old"); }), HasSubstr("none"));
+  for (const char* name : {"best.old", "best.old-2", "best-3.old-41"}) {
+    EXPECT_TRUE(is_set_aside(folder / name, "old")) << name;
+  }
+  for (const char* name : {"old", "best", "best.older", "best.old-", "best.old-2x", "best-2"}) {
+    EXPECT_FALSE(is_set_aside(folder / name, "old")) << name;
+  }
 }
 
 TEST(CreateFolders, MakesAllThatAreMissing) {

@@ -33,9 +33,24 @@ TEST(CheckInputFile, SuggestsWhatIsThere) {
   EXPECT_THAT(test::usage_of([&] { check_input_file(folder.path()); }),
               HasSubstr("a folder, not a file; choose one of smoke.json"));
   test::usage_of([] { check_input_file(""); });
+  EXPECT_EQ(test::usage_of([] { check_input_file("/dev/null"); }), "/dev/null: not a regular file");
   fs::create_symlink("nowhere", folder / "link");
   EXPECT_THAT(test::usage_of([&] { check_input_file(folder / "link"); }),
               HasSubstr("no such file; it is a link to a file that is gone"));
+}
+
+TEST(NearestSibling, IsOneThatTheCallerTakes) {
+  const test::TempDir folder;
+  test::put(folder / "smoke", "");
+  test::put(folder / "smooke.json", "{}");
+  const auto near = [&](bool (*takes)(const fs::path&)) {
+    return nearest_sibling(folder / "smke", Sibling::name, takes);
+  };
+  EXPECT_EQ(near(nullptr), "; did you mean 'smoke'?");
+  EXPECT_EQ(near([](const fs::path& path) { return path.extension() == ".json"; }), "");
+  EXPECT_EQ(nearest_sibling(folder / "smke.json", Sibling::name,
+                            [](const fs::path& path) { return path.extension() == ".json"; }),
+            "; did you mean 'smooke.json'?");
 }
 
 TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {

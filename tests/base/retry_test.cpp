@@ -37,8 +37,8 @@ struct Tried {
   std::string message, said;
 };
 
-TEST(Retry, AnIoErrorIsTriedAgainAndSaid) {
-  const Tried tried(2, IoError("a.png: cannot read: Input/output error"));
+TEST(Retry, AMomentaryErrorIsTriedAgainAndSaid) {
+  const Tried tried(2, MomentaryError("a.png: cannot read: Input/output error"));
   EXPECT_EQ(tried.result, 7);
   EXPECT_THAT(tried.pauses, ElementsAre(100, 400));
   EXPECT_THAT(tried.said,
@@ -47,7 +47,7 @@ TEST(Retry, AnIoErrorIsTriedAgainAndSaid) {
 }
 
 TEST(Retry, OneThatStaysIsThrownAfterThreeTriesMore) {
-  const Tried tried(9, IoError("gone"));
+  const Tried tried(9, MomentaryError("gone"));
   EXPECT_EQ(tried.calls, 4);
   EXPECT_THAT(tried.pauses, ElementsAre(100, 400, 1600));
   EXPECT_EQ(tried.message, "gone");
@@ -57,10 +57,30 @@ TEST(Retry, OtherErrorsAndImpatientCallersAreNot) {
   const Tried other(9, Error(ErrorKind::failure, "no image"));
   EXPECT_EQ(other.calls, 1);
   EXPECT_EQ(other.message, "no image");
-  const Tried impatient(9, IoError("gone"), /*patient=*/false);
+  const Tried impatient(9, MomentaryError("gone"), /*patient=*/false);
   EXPECT_EQ(impatient.calls, 1);
   EXPECT_EQ(impatient.message, "gone");
   EXPECT_THAT(impatient.said, IsEmpty());
+}
+
+TEST(Retry, WhatIsForbiddenIsNotTriedAgain) {
+  const auto calls_where = [](int error) {
+    int calls = 0;
+    ::testing::internal::CaptureStderr();
+    const auto action = [&]() -> int {
+      ++calls;
+      fail_errno("a.png", "cannot open", error);
+    };
+    EXPECT_THROW(retry_io(action, [](std::chrono::milliseconds) {}), IoError);
+    ::testing::internal::GetCapturedStderr();
+    return calls;
+  };
+  for (const int error : {EIO, ESTALE, EINTR, EAGAIN, ETIMEDOUT, ENETDOWN, EHOSTUNREACH, ENOENT}) {
+    EXPECT_EQ(calls_where(error), 4) << error;
+  }
+  for (const int error : {EACCES, EPERM, EROFS, EISDIR, ELOOP, ENAMETOOLONG, EMFILE, ENOMEM}) {
+    EXPECT_EQ(calls_where(error), 1) << error;
+  }
 }
 
 }  // namespace

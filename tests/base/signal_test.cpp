@@ -14,6 +14,7 @@ namespace moesaic {
 namespace {
 
 TEST(StopSignal, RemembersTheFirstSignal) {
+  std::signal(SIGHUP, SIG_DFL);  // What nohup ignores stays ignored.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const StopSignal stop;
     EXPECT_FALSE(stop.requested());

@@ -82,5 +82,10 @@ TEST(Text, BytesKeepThreeDigits) {
   EXPECT_EQ(bytes_text(7e21), "7000 EB");
 }
 
+TEST(Numbered, BeginsAtOne) {
+  EXPECT_EQ(numbered("expert ", 2), (std::vector<std::string>{"expert 1", "expert 2"}));
+  EXPECT_TRUE(numbered("w", 0).empty());
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -93,7 +93,7 @@ RunConfig run_of(To to) {
 
 std::unique_ptr<Phase> phase_of(To to, Datasets& datasets) {
   const RunConfig run = run_of(to);
-  const std::shared_ptr<Model> model = build_initial_model(run);
+  const std::shared_ptr<Model> model = RunStart(run).model();
   const PhasePlan plan = plan_phases(run, *model, datasets).front();
   return phase_kinds()
       .at(plan.config.kind.name())

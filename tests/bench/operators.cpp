@@ -13,8 +13,6 @@
 #include "eager_moe.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/ops/route_adaptive.h"
-#include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
 
@@ -131,13 +129,11 @@ Row compared(const Times& times, std::string meaning) {
   return row;
 }
 
-/// The other routings, on 128 images of 65 tokens.
-void bench_routings(const Report& report) {
+void bench_priority(const Report& report) {
   at::manual_seed(1);
-  const int64_t images = 128, tokens = 65, experts = 8, rows = 16;
-  const Tensor logits = at::randn({images * tokens, experts});
+  const Tensor logits = at::randn({8320, 8});
   const torch::NoGradGuard no_grad;
-  const int64_t capacity = expert_capacity(images * tokens, 2, 1.05, experts);
+  const int64_t capacity = expert_capacity(8320, 2, 1.05, 8);
   const TokenChoiceOptions priority{.k = 2, .capacity_factor = 1.05, .batch_priority = true};
   report("cpu/route_batch_priority", [&] {
     return compared(alternate([&] { route_token_choice(logits, priority); },
@@ -147,26 +143,6 @@ void bench_routings(const Report& report) {
                                 eager_routing(logits.index_select(0, order), 2, capacity);
                               }),
                     "sort by the best gate, then as routing");
-  });
-  report("cpu/route_expert_choice", [&] {
-    return compared(
-        alternate(
-            [&] { route_expert_choice(logits, {.rows = rows, .group_size = tokens}); },
-            [&] {
-              const auto [top, chosen] = logits.view({images, tokens, experts}).topk(rows, 1);
-              at::softmax(top, 1).transpose(1, 2).reshape(-1);
-              (chosen + at::arange(images).view({-1, 1, 1}) * tokens).transpose(1, 2).reshape(-1);
-            }),
-        "topk over the tokens of an image, softmax");
-  });
-  report("cpu/route_adaptive", [&] {
-    return compared(alternate([&] { route_adaptive(logits); },
-                              [&] {
-                                const Tensor selected = logits.t().ge(0);
-                                selected.nonzero();
-                                selected.sum(1).cumsum(0);
-                              }),
-                    "comparison, nonzero, sum, cumsum");
   });
 }
 
@@ -387,7 +363,7 @@ void bench_operators(const Report& report) {
   touch_memory();
   bind_threads();
   bench_routing(report);
-  bench_routings(report);
+  bench_priority(report);
   bench_moves(report);
   bench_layers(report);
   bench_dense(report);

@@ -20,10 +20,10 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
-#include "moesaic/checkpoint/background_save.h"
+#include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/parallel/gradients.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
@@ -236,7 +236,7 @@ class LinkedStep {
 /// The link takes as long as the computing.
 Row of_overlap() {
   const OneThread one_thread;
-  const auto model = build_initial_model(share_config({}));
+  const auto model = RunStart(share_config({})).model();
   model->train();
   LinkedStep step(model);
   const std::chrono::duration<double> none(0.0);
@@ -304,7 +304,7 @@ double seconds_lost_to_a_save() {
 /// Returns the seconds of a copy of what a save stores: parameters and momentum.
 double seconds_of_copy() {
   const auto model =
-      build_initial_model(share_config({"model.hidden_size=512", "model.encoder.mlp_dim=2048"}));
+      RunStart(share_config({"model.hidden_size=512", "model.encoder.mlp_dim=2048"})).model();
   TensorMap tensors = state_of(*model), copy;
   for (const auto& item : model->named_parameters()) {
     tensors[item.key() + ".momentum"] = torch::zeros_like(item.value());

@@ -9,7 +9,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/ops/route_expert_choice.h"
-#include "moesaic/papers/pmoe/wrn_pmoe.h"
+#include "moesaic/papers/pmoe.h"
 
 namespace moesaic::bench {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/background_save.h"
+#include "moesaic/checkpoint/save.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

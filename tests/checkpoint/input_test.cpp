@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/support.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

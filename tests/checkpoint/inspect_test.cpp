@@ -7,7 +7,7 @@
 #include "base/support.h"
 #include "checkpoint/shards.h"
 #include "export/toy_info.h"
-#include "moesaic/export/safetensors.h"
+#include "moesaic/export/formats.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

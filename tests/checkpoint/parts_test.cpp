@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that several processes write: the same network, whatever their number.
-#include "moesaic/checkpoint/parts.h"
+#include "moesaic/checkpoint/save.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/checkpoint/parts.h"
+#include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/store.h"
 
 namespace moesaic::testing {

@@ -290,7 +290,8 @@ TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
 
 TEST(Resolve, SaysWhatAPathIsNot) {
   const test::TempDir folder;
-  fs::create_directory(folder / "quickstart");
+  fs::create_directories(folder / "quickstart/checkpoints/step_1");
+  fs::create_directories(folder / "quikstarts");  // It is no run.
   put(folder / "file", "x");
   EXPECT_THAT(
       usage_of([&] { newest_folder(folder / "quikstart"); }),
@@ -298,7 +299,7 @@ TEST(Resolve, SaysWhatAPathIsNot) {
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "nowhere/at/all"); }),
               HasSubstr("no such folder"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("neither a folder"));
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quickstart"); }),
+  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstarts"); }),
               HasSubstr("neither a checkpoint"));
 }
 

@@ -69,13 +69,15 @@ TEST(MappedTensors, AreThoseOfTheFileToTheBitAndLieInIt) {
     tensors[name + ".empty"] = random_tensor({2, 0, 4}, type);
   }
   write_tensors(folder / "t", tensors);
-  const TensorMap mapped = map_tensors(folder / "t");
+  const TensorMap mapped = read_weights(folder / "t", /*in_file=*/true);
   ASSERT_EQ(mapped.size(), tensors.size());
   for (const auto& [name, tensor] : mapped) {
-    EXPECT_TRUE(same_bits(tensor, tensors.at(name))) << name;
+    const at::Tensor& written = tensors.at(name);
+    const bool half = written.scalar_type() == at::kHalf || written.scalar_type() == at::kBFloat16;
+    EXPECT_TRUE(same_bits(tensor, half ? written.to(at::kFloat) : written)) << name;
     EXPECT_TRUE(tensor.is_contiguous()) << name;
     EXPECT_EQ(lies_in_file(tensor, folder / "t"),
-              name.ends_with(".matrix") || name.ends_with(".scalar"))
+              !half && (name.ends_with(".matrix") || name.ends_with(".scalar")))
         << name;
   }
   EXPECT_FALSE(lies_in_file(read_tensors(folder / "t").at("Float.matrix"), folder / "t"));
@@ -87,7 +89,7 @@ TEST(MappedTensors, KeepTheFileMapped) {
   write_tensors(folder / "t", {{"t", tensor}, {"u", at::ones({3})}});
   at::Tensor last;
   {
-    TensorMap mapped = map_tensors(folder / "t");
+    TensorMap mapped = read_weights(folder / "t", /*in_file=*/true);
     last = mapped.at("t");
   }
   EXPECT_TRUE(at::equal(last, tensor));
@@ -106,7 +108,7 @@ TEST(MappedTensors, NumbersThatDoNotLieAsATensorsAreCopied) {
   const float numbers[] = {1.5F, -2.0F};
   const std::string bytes(reinterpret_cast<const char*>(numbers), sizeof numbers);
   test::put(folder / "t", file + header + "\7" + bytes);
-  const TensorMap mapped = map_tensors(folder / "t");
+  const TensorMap mapped = read_weights(folder / "t", /*in_file=*/true);
   EXPECT_TRUE(at::equal(mapped.at("odd"), torch::tensor({1.5F, -2.0F})));
   EXPECT_FALSE(lies_in_file(mapped.at("odd"), folder / "t"));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped.at("odd").const_data_ptr()) % sizeof(float), 0U);
@@ -164,7 +166,7 @@ TEST(Tensors, RefuseWhatCannotBeRead) {
   const auto read = [&](const char* dtype, std::vector<int64_t> shape, size_t size) {
     safetensors::write(folder / "t", {{"bad", dtype, shape, std::span(bytes).first(size)}});
     const std::string failure = failure_of([&] { read_tensors(folder / "t"); });
-    EXPECT_EQ(failure_of([&] { map_tensors(folder / "t"); }), failure);
+    EXPECT_EQ(failure_of([&] { read_weights(folder / "t", /*in_file=*/true); }), failure);
     return failure;
   };
   EXPECT_THAT(read("U64", {1}, 8), HasSubstr("bad: dtype U64 is not supported"));

@@ -267,6 +267,10 @@ TEST_F(Extends, AMissingFileIsNamedWithTheNearestOne) {
   EXPECT_EQ(error("a.json"),
             "a.json:2:24: extends 'recipes/seting1.json': no such file; did you mean "
             "'recipes/setting1.json'?");
+  put("recipes/b.json", R"({"extends": "seting1.json"})");
+  EXPECT_THAT(error("recipes/b.json"), HasSubstr("; did you mean 'setting1.json'?"));
+  put("recipes/c.json", R"({"extends": "../a.jsn"})");
+  EXPECT_THAT(error("recipes/c.json"), HasSubstr("; did you mean '../a.json'?"));
 }
 
 TEST_F(Extends, CirclesAndWhatIsNoObjectAreRefused) {

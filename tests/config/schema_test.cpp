@@ -328,18 +328,36 @@ TEST(Schema, IntervalsAreNumbersOrNameTheirUnit) {
   const Habits plain = habits(R"({"save": 7, "look": 2})");
   EXPECT_EQ(plain.save.unit, Unit::steps);
   EXPECT_EQ(plain.look.unit, Unit::epochs);
-  EXPECT_EQ(to_json(plain).dump(), R"({"save":7,"look":2})");
+  EXPECT_EQ(to_json(plain).dump(), R"({"save":7,"look":"2 epochs"})");
   const Habits named = habits(R"({"save": "1 epoch", "look": "20 steps"})");
   EXPECT_EQ(named.save.count, 1);
   EXPECT_EQ(named.save.unit, Unit::epochs);
   EXPECT_EQ(to_json(named).dump(), R"({"save":"1 epoch","look":"20 steps"})");
   EXPECT_EQ(to_json(habits(R"({"save": "7 steps", "look": "2 epochs"})")), to_json(plain));
+  EXPECT_EQ(to_json(habits(R"({"look": "0 steps"})")).dump(), R"({"save":5,"look":0})");
   for (const char* wrong : {R"("20 seconds")", R"("steps")", R"("-1 steps")", R"("2")", R"("")"}) {
     EXPECT_THAT(usage_of([&] { habits(fmt::format(R"({{"look": {}}})", wrong)); }),
-                AllOf(HasSubstr("a.json:1:10: 'look' must be an integer (epochs) or a text"),
-                      HasSubstr("\"20 steps\"")));
+                HasSubstr("a.json:1:10: 'look' must be a text such as \"20 steps\" or \"1 epoch\", "
+                          "or a number of steps, found "));
   }
   EXPECT_THAT(usage_of([&] { habits(R"({"save": "0 steps"})"); }), HasSubstr("between 1 and 100"));
+}
+
+TEST(Schema, ABareNumberOfEpochsIsReadWithOneWarningThatNamesItsUnit) {
+  const auto said_of = [](const std::string& text) {
+    ::testing::internal::CaptureStderr();
+    for (int time = 0; time < 2; ++time) {
+      parse<Habits>(Document::from_text(text, "older.json").root());
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said_of(R"({"save": 7, "look": 3})"),
+            "warning: older.json:1:21: 'look' is the bare number 3, which is read as \"3 epochs\" "
+            "as in earlier versions; write \"3 epochs\", or \"3 steps\" if steps are meant\n");
+  for (const char* known : {R"({"look": "3 epochs"})", R"({"look": "3 steps"})", R"({"look": 0})",
+                            R"({"save": 7})", "{}"}) {
+    EXPECT_EQ(said_of(known), "") << known;
+  }
 }
 
 TEST(Interval, IsCompletedByStepsOfTheRunOrEpochsOfThePhase) {

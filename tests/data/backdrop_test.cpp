@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/backdrop.h"
+#include "moesaic/data/derived.h"
 
 #include <gmock/gmock.h>
 
@@ -8,8 +8,7 @@
 
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/fetch.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -139,7 +138,8 @@ TEST_F(BackdropFiles, TheBackdropIsAnotherDataset) {
   EXPECT_EQ(test::labels_of(*data), test::labels_of(*tiny));
   EXPECT_EQ(data->info().split, "test");
   EXPECT_NE(image_of(*data, 0), image_of(*tiny, 0));
-  for (const FileVerification& file : verify_dataset("on")) EXPECT_TRUE(file.ok()) << file.problem;
+  for (const FileVerification& file : DatasetSource("on").verify())
+    EXPECT_TRUE(file.ok()) << file.problem;
 }
 
 TEST_F(BackdropFiles, PhotographsMayBeAFolderBesideTheDescription) {
@@ -166,14 +166,11 @@ TEST_F(BackdropFiles, MissingBackdropsAreToldAsOtherFilesAre) {
   const std::string place =
       (std::filesystem::path(home_.root()) / "datasets/cache/photos").string();
   EXPECT_THAT(failure(), HasSubstr("dataset 'photos': folder 'train' not found in " + place));
-  for (const DatasetStatus& status : dataset_statuses()) {
-    EXPECT_EQ(status.found(), status.name == "tiny") << status.name;
-    if (status.name == "on") {
-      EXPECT_EQ(status.where(), "not here; put it or a link at " + place);
-    }
-  }
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { verify_dataset("on"); }), HasSubstr("'photos'"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { fetch_dataset("on", {.progress = false}); }),
+  EXPECT_EQ(DatasetSource("tiny").where(), home_.cache().string());
+  EXPECT_EQ(DatasetSource("on").where(), "not here; put it or a link at " + place);
+  EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").verify(); }),
+              HasSubstr("'photos'"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").fetch({.progress = false}); }),
               HasSubstr("dataset 'photos': its description has no URL"));
 }
 

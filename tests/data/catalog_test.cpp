@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -101,34 +101,27 @@ TEST_F(Catalog, DescribedFilesAreChecked) {
   EXPECT_THAT(file_complaint("train_images", "x", std::string(64, 'A')), HasSubstr("64"));
 }
 
-TEST_F(Catalog, StatusesTellWhereFilesAre) {
+TEST_F(Catalog, TellsWhereFilesAre) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "description": "d",
                                      "keep_classes": ["hen", "dog"]})");
-  std::vector<DatasetStatus> statuses = dataset_statuses();
-  ASSERT_EQ(statuses.size(), 2u);
-  EXPECT_EQ(statuses[0].name, "few");
-  EXPECT_EQ(statuses[0].base, "tiny");
-  EXPECT_EQ(statuses[0].classes, 2);
-  EXPECT_EQ(statuses[1].name, "tiny");
-  EXPECT_EQ(statuses[1].classes, 4);
-  EXPECT_EQ(statuses[1].description, "a test");
-  EXPECT_FALSE(statuses[0].found());
-  EXPECT_FALSE(statuses[1].found());
-  EXPECT_EQ(statuses[1].searched.front(), home_.cache());
-  statuses[1].fetchable = true;
-  EXPECT_EQ(statuses[1].where(), "not here; moesaic data fetch tiny");
-  statuses[1].fetchable = false;
-  EXPECT_EQ(statuses[1].where(), "not here; put it or a link at " + home_.cache().string());
+  EXPECT_EQ(dataset_names(), (std::vector<std::string>{"few", "tiny"}));
+  EXPECT_EQ(DatasetSource("few").class_count(), 2);
+  EXPECT_EQ(DatasetSource("tiny").class_count(), 4);
+  EXPECT_EQ(DatasetSource("tiny").spec().description, "a test");
+  const auto expect_at = [](const std::string& where) {
+    for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).where(), where);
+  };
+  expect_at("not here; put it or a link at " + home_.cache().string());
+  home_.urls = {"https://example.org/"};
+  home_.describe();
+  expect_at("not here; moesaic data fetch tiny");
   home_.write_files(home_.cache(), true);
-  statuses = dataset_statuses();
-  EXPECT_EQ(statuses[0].folder, home_.cache());
-  EXPECT_EQ(statuses[1].folder, home_.cache());
-  EXPECT_EQ(statuses[1].where(), home_.cache().string());
+  expect_at(home_.cache().string());
 }
 
 TEST_F(Catalog, VerifyFindsWhatIsWrong) {
   home_.write_files(home_.cache(), true);
-  for (const FileVerification& file : verify_dataset("tiny")) {
+  for (const FileVerification& file : DatasetSource("tiny").verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
     EXPECT_EQ(file.path, home_.cache() / (file.name + ".gz"));
   }
@@ -143,7 +136,7 @@ TEST_F(Catalog, VerifyFindsWhatIsWrong) {
   write_file(home_.cache() / "train-labels.gz", gzip_bytes(longer));
   std::filesystem::remove(home_.cache() / "train-images.gz");
 
-  const std::vector<FileVerification> files = verify_dataset("tiny");
+  const std::vector<FileVerification> files = DatasetSource("tiny").verify();
   ASSERT_EQ(files.size(), 4u);
   EXPECT_EQ(files[0].name, "test-images");
   EXPECT_THAT(files[0].problem, HasSubstr("115 bytes unpacked, expected 116"));
@@ -162,7 +155,7 @@ TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
   const auto problems_of = [&](const std::string& settings) {
     home_.write_description("own", R"({"name": "own", "base": "tiny", )" + settings + "}");
     std::string problems;
-    for (const FileVerification& file : verify_dataset("own")) problems += file.problem;
+    for (const FileVerification& file : DatasetSource("own").verify()) problems += file.problem;
     return problems;
   };
   EXPECT_EQ(problems_of(R"("keep_classes": ["hen", "dog"])"), "");
@@ -177,25 +170,26 @@ TEST_F(Catalog, AMissingDescriptionIsAnUnknownDataset) {
 }
 
 TEST_F(Catalog, VerifyNeedsFilesAndAName) {
-  EXPECT_THAT(error_of(ErrorKind::failure, [] { verify_dataset("tiny"); }),
+  EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("tiny").verify(); }),
               HasSubstr("moesaic data fetch tiny"));
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { verify_dataset("tin"); }), HasSubstr("'tiny'"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { DatasetSource("tin").verify(); }),
+              HasSubstr("'tiny'"));
 }
 
 TEST(Outline, KnowsEverythingButPixels) {
-  const auto imagenet = outline_dataset("imagenet", "train");
+  const auto imagenet = DatasetSource("imagenet").outline("train");
   EXPECT_EQ(imagenet->size(), 1268355) << "99 % of 1281167";
   EXPECT_EQ(imagenet->info().classes.size(), 1000u);
-  EXPECT_EQ(outline_dataset("cifar100", "test")->info().height, 32);
+  EXPECT_EQ(DatasetSource("cifar100").outline("test")->info().height, 32);
   test::Bytes pixels(3072);
   EXPECT_THAT(error_of(ErrorKind::failure,
-                       [&] { outline_dataset("cifar10", "test")->image(0, pixels.data()); }),
+                       [&] { DatasetSource("cifar10").outline("test")->image(0, pixels.data()); }),
               HasSubstr("outline"));
-  const auto digits = outline_dataset("mnist", "test");
+  const auto digits = DatasetSource("mnist").outline("test");
   EXPECT_EQ(digits->size(), 10000);
   EXPECT_EQ(digits->info().height, 28);
   EXPECT_EQ(digits->info().width, 28);
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { outline_dataset("fashion-mnist", "train"); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { DatasetSource("fashion-mnist").outline("train"); }),
               HasSubstr("does not tell"));
 }
 

@@ -6,8 +6,8 @@
 
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -246,7 +246,7 @@ TEST_F(CelebASpurious, NumbersMayBeGivenAndArePlannedWith) {
   EXPECT_EQ(open(few)->size(), 40);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(few, "test"); }),
               HasSubstr("'faces': images.test is 17, but its smallest group allows 16"));
-  const auto outline = outline_dataset((folder_.path() / "faces.json").string(), "train");
+  const auto outline = DatasetSource((folder_.path() / "faces.json").string()).outline("train");
   EXPECT_EQ(outline->size(), 40);
   EXPECT_THAT(outline->info().groups, ElementsAre("Blond", "Black"));
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grey images for networks of colours, colours for networks of grey.
-#include "data/channels.h"
+#include "moesaic/data/resize.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/image_files.h"
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
+#include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

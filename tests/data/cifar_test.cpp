@@ -8,8 +8,7 @@
 #include "data/data_fixture.h"
 #include "data/tar_bytes.h"
 #include "moesaic/base/hash.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/fetch.h"
+#include "moesaic/data/source.h"
 #include "support/faults.h"
 
 namespace moesaic {
@@ -69,7 +68,7 @@ class MiniCifar : public ::testing::Test {
     for (const auto& [name, bytes] : files_) write_file(folder / name, bytes);
   }
   std::string fetch_error() const {
-    return error_of(ErrorKind::failure, [] { fetch_dataset("mini", kNoProgress); });
+    return error_of(ErrorKind::failure, [] { DatasetSource("mini").fetch(kNoProgress); });
   }
 
   test::TempDir folder_;
@@ -78,10 +77,10 @@ class MiniCifar : public ::testing::Test {
 };
 
 TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
-  const FetchResult result = fetch_dataset("mini", kNoProgress);
+  const FetchResult result = DatasetSource("mini").fetch(kNoProgress);
   EXPECT_EQ(result.folder, place());
   EXPECT_EQ(result.fetched.size(), 3u);
-  for (const FileVerification& file : verify_dataset("mini")) {
+  for (const FileVerification& file : DatasetSource("mini").verify()) {
     EXPECT_TRUE(file.ok());
     EXPECT_EQ(file.doubt, "");
   }
@@ -91,7 +90,7 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   EXPECT_THAT(test::labels_of(*train), ElementsAre(1, 0, 1));
   EXPECT_EQ(test::image_of(*train, 2), Bytes(3072, 16));
   EXPECT_THAT(test::labels_of(*open_dataset("mini", "test")), ElementsAre(0));
-  EXPECT_TRUE(fetch_dataset("mini", kNoProgress).fetched.empty());
+  EXPECT_TRUE(DatasetSource("mini").fetch(kNoProgress).fetched.empty());
   // Nothing but the files and the list of their hashes stays.
   int names = 0;
   for (const auto& entry : test::fs::recursive_directory_iterator(place().parent_path())) {
@@ -103,7 +102,7 @@ TEST_F(MiniCifar, IsFetchedUnpackedAndVerified) {
   write_file(place() / "two.bin", altered);
   EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("mini", "train"); }),
               AllOf(HasSubstr("two.bin"), HasSubstr("SHA-256")));
-  EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
+  EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
 }
 
@@ -113,7 +112,7 @@ TEST_F(MiniCifar, WhatItDidNotMakeIsSetAside) {
   write_file(place() / "holiday.jpg", std::string("precious"));
   write_file(place().parent_path() / ".film.part", std::string("precious"));
   testing::internal::CaptureStderr();
-  EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
+  EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
   EXPECT_THAT(
       testing::internal::GetCapturedStderr(),
       HasSubstr(place().string() + ": is not what is described; it is kept as mini-bin.old"));
@@ -129,7 +128,7 @@ TEST_F(MiniCifar, AFetchThatMeetsFaultsLosesNothing) {
     test::fs::remove_all(cache);
     write_file(place() / "holiday.jpg", std::string("precious"));
   };
-  const auto fetch = [] { fetch_dataset("mini", kNoProgress); };
+  const auto fetch = [] { DatasetSource("mini").fetch(kNoProgress); };
   const auto check = [&](const test::Outcome&) {
     int kept = 0;
     for (const auto& entry : test::fs::recursive_directory_iterator(cache)) {
@@ -137,7 +136,7 @@ TEST_F(MiniCifar, AFetchThatMeetsFaultsLosesNothing) {
     }
     EXPECT_EQ(kept, 1);
     fetch();
-    for (const FileVerification& file : verify_dataset("mini")) EXPECT_TRUE(file.ok());
+    for (const FileVerification& file : DatasetSource("mini").verify()) EXPECT_TRUE(file.ok());
   };
   for (const char* effect : {"kill", "power"}) {
     EXPECT_GT(test::for_every_call({"change", effect}, cache, prepare, fetch, check), 20);
@@ -158,7 +157,7 @@ TEST_F(MiniCifar, NoDescriptionLeadsOutOfTheDataFolder) {
     changed.replace(changed.find(from), from.size(), to);
     write_file(root() / "other" / file, changed);
     return error_of(ErrorKind::usage,
-                    [&] { fetch_dataset((root() / "other" / file).string(), kNoProgress); });
+                    [&] { DatasetSource((root() / "other" / file).string()).fetch(kNoProgress); });
   };
   const std::string name = "\"name\": \"mini\"", folder = "\"folder\": \"mini-bin\"";
   EXPECT_THAT(complaint("...json", name, R"("name": "..")"), HasSubstr("not '..'"));
@@ -201,7 +200,7 @@ TEST_F(MiniCifar, NothingWrongIsUnpacked) {
   EXPECT_FALSE(test::fs::exists(place()));
   EXPECT_FALSE(test::fs::exists(root() / "datasets" / "cache" / "escaped"));
   serve(entries());
-  EXPECT_EQ(fetch_dataset("mini", kNoProgress).fetched.size(), 3u);
+  EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
 }
 
 TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {
@@ -209,13 +208,13 @@ TEST_F(MiniCifar, AUsersOwnBatchesAreUsedAndNotCalledOfficial) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(open_dataset("mini", "train")->size(), 3);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // not at every run
-  for (const FileVerification& file : verify_dataset("mini")) {
+  for (const FileVerification& file : DatasetSource("mini").verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
     EXPECT_THAT(file.doubt, HasSubstr("size and labels are right"));
   }
   files_["two.bin"][0] = 2;
   put(root() / "datasets" / "cache" / "mini");
-  const std::vector<FileVerification> files = verify_dataset("mini");
+  const std::vector<FileVerification> files = DatasetSource("mini").verify();
   EXPECT_EQ(std::count_if(files.begin(), files.end(), [](const auto& file) { return file.ok(); }),
             2);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/class_names.h"
+#include "moesaic/data/views.h"
 
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 
 namespace moesaic {
 namespace {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/views.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -193,7 +194,7 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   std::vector<uint8_t> pixels(20);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { train->image(5, pixels.data()); }),
               HasSubstr("image 5 of 5"));
-  for (const DatasetStatus& status : dataset_statuses()) EXPECT_EQ(status.classes, 4);
+  for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).class_count(), 4);
   home_.write_description(
       "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 13}})");
   EXPECT_THAT(open_error(ErrorKind::failure, "few"),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
 
 namespace moesaic {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meta device stands for any that is not the CPU: shapes, dtypes and order. The values are
 // tested where bytes are normalised and mixed (loader_test, mixup_test) and in gpu/.
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
 #include "data/device_loader_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 
 namespace moesaic {
 namespace {

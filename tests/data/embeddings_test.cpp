@@ -13,9 +13,8 @@
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -166,7 +165,8 @@ TEST_F(EmbeddingsFiles, TwoFilesHaveToNameTheSame) {
   const std::string name = describe(R"({"train": "a.safetensors", "test": "b.safetensors"})");
   EXPECT_EQ(open_dataset(name, "train")->size(), 9);
   EXPECT_EQ(open_dataset(name, "test")->size(), 6);
-  for (const FileVerification& file : verify_dataset(name)) EXPECT_TRUE(file.ok()) << file.problem;
+  for (const FileVerification& file : DatasetSource(name).verify())
+    EXPECT_TRUE(file.ok()) << file.problem;
   Metadata swapped = kNames;
   swapped["classes"] = R"(["good", "bad"])";
   write("b.safetensors", texts(6), swapped);

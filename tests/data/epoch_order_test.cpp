@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/epoch_order.h"
+#include "data/loader_parts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/fetch.h"
+#include "moesaic/data/source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
-#include "data/download.h"
+#include "data/files.h"
 #include "data/http_server.h"
 #include "moesaic/base/file.h"
 #include "moesaic/data/dataset.h"
@@ -52,10 +52,10 @@ class Fetch : public ::testing::Test {
   }
 
   std::string fetch_error() {
-    return error_of(ErrorKind::failure, [] { fetch_dataset("tiny", kQuiet); });
+    return error_of(ErrorKind::failure, [] { DatasetSource("tiny").fetch(kQuiet); });
   }
   void expect_all_in_place() {
-    for (const FileVerification& file : verify_dataset("tiny")) {
+    for (const FileVerification& file : DatasetSource("tiny").verify()) {
       EXPECT_TRUE(file.ok()) << file.problem;
       EXPECT_EQ(file.path, place(file.name));
       EXPECT_FALSE(test::fs::exists(part(file.name)));
@@ -69,7 +69,7 @@ class Fetch : public ::testing::Test {
 
 TEST_F(Fetch, PutsVerifiedFilesInPlace) {
   testing::internal::CaptureStderr();
-  const FetchResult result = fetch_dataset("tiny");
+  const FetchResult result = DatasetSource("tiny").fetch();
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(result.folder, home_.cache());
   EXPECT_THAT(result.fetched,
@@ -81,7 +81,7 @@ TEST_F(Fetch, PutsVerifiedFilesInPlace) {
 TEST_F(Fetch, DoesNothingWhereAVerifiedCopyIs) {
   const test::fs::path elsewhere = test::fs::path(home_.root()) / "elsewhere";
   home_.write_files(elsewhere);
-  const FetchResult result = fetch_dataset("tiny", kQuiet);
+  const FetchResult result = DatasetSource("tiny").fetch(kQuiet);
   EXPECT_EQ(result.folder, elsewhere);
   EXPECT_THAT(result.fetched, IsEmpty());
   EXPECT_FALSE(test::fs::exists(home_.cache()));
@@ -90,16 +90,16 @@ TEST_F(Fetch, DoesNothingWhereAVerifiedCopyIs) {
 TEST_F(Fetch, ADamagedCopyIsReplacedFileByFile) {
   home_.write_files(home_.cache());
   write_file(home_.cache() / "test-labels", std::string("damaged"));
-  EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, ElementsAre("test-labels"));
+  EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, ElementsAre("test-labels"));
   EXPECT_EQ(read_file(place("test-labels")), packed("test-labels"));
   EXPECT_EQ(open_dataset("tiny", "test")->label(0), 3);
-  EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, IsEmpty());
+  EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, IsEmpty());
 }
 
 TEST_F(Fetch, AFileThatIsNotTheDescribedOneIsSetAside) {
   write_file(place("test-labels"), std::string("precious"));
   testing::internal::CaptureStderr();
-  EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, SizeIs(4));
+  EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr(place("test-labels").string() +
                         ": is not what is described; it is kept as test-labels.gz.old"));
@@ -110,14 +110,14 @@ TEST_F(Fetch, AFileThatIsNotTheDescribedOneIsSetAside) {
 TEST_F(Fetch, GoesToTheFolderOfTheUser) {
   const test::TempDir data;
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
-  EXPECT_EQ(fetch_dataset("tiny", kQuiet).folder, data.path() / "tiny");
+  EXPECT_EQ(DatasetSource("tiny").fetch(kQuiet).folder, data.path() / "tiny");
   EXPECT_EQ(open_dataset("tiny", "test")->size(), 5);
   EXPECT_FALSE(test::fs::exists(home_.cache()));
 }
 
 TEST_F(Fetch, ASubsetFetchesItsBase) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["hen"]})");
-  EXPECT_THAT(fetch_dataset("few", kQuiet).fetched, SizeIs(4));
+  EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_EQ(open_dataset("few", "test")->size(), 1);
 }
 
@@ -137,7 +137,8 @@ TEST_F(Fetch, NothingWrongIsLeftInPlace) {
     EXPECT_TRUE(test::fs::exists(place("test-images"))) << "what was right stays";
   }
   write_file(mirror_.path() / "train-images.gz", right);
-  EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, ElementsAre("train-images", "train-labels"));
+  EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched,
+              ElementsAre("train-images", "train-labels"));
   expect_all_in_place();
 }
 
@@ -152,7 +153,7 @@ TEST_F(Fetch, UrlsAreTriedInOrder) {
   write_file(first.path() / "test-labels.gz", std::string("damaged"));
   test::fs::remove(mirror_.path() / "test-images.gz");  // so the first one must serve it
   use({"file://" + first.path().string(), mirror_url()});
-  EXPECT_THAT(fetch_dataset("tiny", kQuiet).fetched, SizeIs(4));
+  EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, SizeIs(4));
   expect_all_in_place();
 }
 
@@ -179,14 +180,14 @@ TEST_F(Fetch, ResumesWhatAnEarlierTryLeft) {
   Bytes only_rest(right);
   std::fill_n(only_rest.begin(), half, uint8_t{0});  // of use only to someone who has the beginning
   write_file(mirror_.path() / "train-images.gz", only_rest);
-  fetch_dataset("tiny", kQuiet);
+  DatasetSource("tiny").fetch(kQuiet);
   expect_all_in_place();
 }
 
 TEST_F(Fetch, AWrongBeginningIsThrownAway) {
   write_file(part("train-images"), Bytes(100, 7));
   write_file(part("train-labels"), Bytes(100000, 7));
-  fetch_dataset("tiny", kQuiet);
+  DatasetSource("tiny").fetch(kQuiet);
   expect_all_in_place();
 }
 
@@ -219,7 +220,7 @@ TEST_F(Fetch, ResumesOverHttpAfterACut) {
   EXPECT_FALSE(test::fs::exists(place("test-images")));
   EXPECT_THAT(read_file(part("test-images")), SizeIs(50));
   server.cut_after(SIZE_MAX);
-  fetch_dataset("tiny", kQuiet);
+  DatasetSource("tiny").fetch(kQuiet);
   expect_all_in_place();
   EXPECT_THAT(server.requests(),
               ElementsAre("test-images.gz 0", "test-images.gz 50", "test-labels.gz 0",
@@ -231,7 +232,7 @@ TEST_F(Fetch, StartsOverWhereTheServerKnowsNoRanges) {
   use({server.url()});
   const Bytes right = packed("test-images");
   write_file(part("test-images"), std::span(right).first(30));
-  fetch_dataset("tiny", kQuiet);
+  DatasetSource("tiny").fetch(kQuiet);
   expect_all_in_place();
 }
 
@@ -239,7 +240,7 @@ TEST_F(Fetch, ACompletePartIsTakenOver) {
   HttpServer server(served());
   use({server.url()});
   write_file(part("test-images"), packed("test-images"));
-  fetch_dataset("tiny", kQuiet);
+  DatasetSource("tiny").fetch(kQuiet);
   expect_all_in_place();
   EXPECT_THAT(server.requests(), Not(::testing::Contains("test-images.gz 0")));
 }
@@ -260,9 +261,9 @@ TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
 
 TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
   home_.write_description("few", R"({"name": "few", "base": "tiny", "keep_classes": ["hen"]})");
-  for (const DatasetStatus& status : dataset_statuses()) EXPECT_EQ(status.fetched_as, "tiny");
+  EXPECT_EQ(DatasetSource("few").fetched().name, "tiny");
   testing::internal::CaptureStderr();
-  EXPECT_THAT(fetch_dataset("few", kQuiet).fetched, SizeIs(4));
+  EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("dataset 'few' is made of 'tiny', whose files these are"));
 }
@@ -270,11 +271,11 @@ TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
 TEST_F(Fetch, NothingIsFetchedForWhatIsGenerated) {
   home_.write_description("drawn", R"({"name": "drawn", "format": "clusters", "clusters":
       {"alpha": [0.5, 2], "beta": [1, 2], "gamma": [0.5, 3], "noise": 1}})");
-  EXPECT_TRUE(fetch_dataset("drawn", kQuiet).folder.empty());
+  EXPECT_TRUE(DatasetSource("drawn").fetch(kQuiet).folder.empty());
 }
 
 TEST_F(Fetch, UnknownNamesAreWrongUse) {
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { fetch_dataset("tinyy", kQuiet); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [] { DatasetSource("tinyy").fetch(kQuiet); }),
               HasSubstr("did you mean 'tiny'?"));
 }
 

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 
 namespace moesaic {
@@ -116,13 +116,10 @@ TEST_F(ToyFormat, OpensListsAndVerifies) {
   EXPECT_TRUE(at::equal(batch.targets[1], at::tensor({6.0F, 4.0F})));
   EXPECT_TRUE(at::equal(batch.images[1].flatten(), at::tensor({5.0F, 1.0F})));
 
-  const auto statuses = dataset_statuses();
-  ASSERT_EQ(statuses.size(), 2U);
-  EXPECT_EQ(statuses[0].name, "sums");
-  EXPECT_EQ(statuses[0].folder, folder());
-  for (const FileVerification& file : verify_dataset("sums")) EXPECT_TRUE(file.ok());
+  EXPECT_EQ(DatasetSource("sums").where(), folder().string());
+  for (const FileVerification& file : DatasetSource("sums").verify()) EXPECT_TRUE(file.ok());
   write_file(folder() / "test.txt", std::string("seven\n"));
-  const auto files = verify_dataset("sums");
+  const auto files = DatasetSource("sums").verify();
   ASSERT_EQ(files.size(), 2U);
   EXPECT_TRUE(files[0].ok());
   EXPECT_THAT(files[1].problem, HasSubstr("test.txt: not a table of numbers"));

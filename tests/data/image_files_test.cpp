@@ -10,10 +10,11 @@
 #include "data/image_folder_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/image_files.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/image_walk.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -192,7 +193,7 @@ TEST_F(ImageFolder, VerifyDecodesEveryImage) {
   write_file(root() / "train" / "dog" / "3.jpg", std::string("no image"));
   write_file(root() / "train" / "dog" / "4.jpg", Bytes{0x89, 'P', 'N', 'G', 13, 10});
   ::testing::internal::CaptureStderr();
-  const auto files = verify_dataset(root().string());
+  const auto files = DatasetSource(root().string()).verify();
   ::testing::internal::GetCapturedStderr();
   ASSERT_EQ(files.size(), 4u);
   EXPECT_THAT(files[0].problem, AllOf(HasSubstr("3.jpg"), HasSubstr("neither a JPEG nor a PNG")));
@@ -216,7 +217,7 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
               AllOf(HasSubstr("val/dgo"), HasSubstr("did you mean 'dog'?")));
   test::fs::remove_all(root() / "train");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("folder 'train' not found"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("folder 'train' not found"));
   test::fs::create_directories(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
@@ -273,7 +274,7 @@ TEST_F(ImageFolder, OfClassesAloneGivesPartOfEachToValidateWith) {
     EXPECT_THAT(test::labels_of(*open_dataset(name, "train")), ElementsAre(0, 0, 0, 1, 1, 1));
     EXPECT_THAT(test::labels_of(*open_dataset(name, "validation")), ElementsAre(0, 0, 0, 1, 1, 1));
     EXPECT_THAT(open_dataset(name, "train")->info().mean, ElementsAre(0.485, 0.456, 0.406));
-    for (const FileVerification& file : verify_dataset(name))
+    for (const FileVerification& file : DatasetSource(name).verify())
       EXPECT_TRUE(file.ok()) << file.problem;
   }
   // A folder train and nothing to test with.
@@ -299,7 +300,7 @@ TEST_F(ImageFolder, AClassOfUnreadableFilesIsNamed) {
   Loader(at_size(8), options).next();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("no image of class 'eel' can be read"));
-  const std::vector<FileVerification> files = verify_dataset(root().string());
+  const std::vector<FileVerification> files = DatasetSource(root().string()).verify();
   const auto lost = std::find_if(files.begin(), files.end(),
                                  [](const FileVerification& file) { return file.name == "eel"; });
   ASSERT_NE(lost, files.end());

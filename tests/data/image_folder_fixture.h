@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "data/jpeg_bytes.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic::test {
 

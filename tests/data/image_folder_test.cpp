@@ -108,7 +108,7 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
               HasSubstr("trains on 'train', tests on nothing, validates on "
                         "the last 10 % of each class of the training images"));
   test::fs::rename(root() / "train", root() / "Train");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }),
               HasSubstr("folder 'train' not found in it; did you mean 'Train'?; images lie in "
                         "train/<class>, and in"));
 }
@@ -124,7 +124,7 @@ TEST_F(ImageFolder, ASplitOfAnotherNameIsSuggested) {
                         "'test' if it is one\n"));
   test::fs::rename(root() / "val", root() / "Val");
   EXPECT_THAT(
-      error_of(ErrorKind::failure, [&] { open("test"); }),
+      error_of(ErrorKind::usage, [&] { open("test"); }),
       HasSubstr("folder 'val' not found in " + root().string() + "; did you mean 'Val'?; "));
 }
 
@@ -154,12 +154,29 @@ TEST_F(ImageFolder, FoldersThatNoDescribedSplitIsAreNamed) {
 
 TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {
   const auto refusal = [&](const test::fs::path& folder) {
-    return error_of(ErrorKind::failure, [&] { open_dataset(folder.string() + "/", "train"); });
+    return error_of(ErrorKind::usage, [&] { open_dataset(folder.string() + "/", "train"); });
   };
   EXPECT_THAT(refusal(folder_.path()),
               HasSubstr("folder 'train' not found in it, but in '" + root().string() + "/'; "));
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(refusal(root()), HasSubstr("not found in it; did you mean 'Train'?; images lie in"));
+}
+
+TEST_F(ImageFolder, AMisspeltFolderOfADescriptionIsWrongUseAndGetsTheNearestOne) {
+  const auto refusal = [&](const std::string& path, const char* train) {
+    write_file(folder_ / "pets.json",
+               fmt::format(R"({{"name": "pets", "format": "image_folder", "paths": ["{}"],
+                   "splits": {{"train": "{}", "test": "val"}}}})",
+                           path, train));
+    return error_of(ErrorKind::usage,
+                    [&] { open_dataset((folder_ / "pets.json").string(), "train"); });
+  };
+  EXPECT_THAT(refusal(root().string(), "trian"),
+              AllOf(HasSubstr("folder 'trian' not found in "),
+                    HasSubstr("; did you mean 'train'?; put it or a link there")));
+  const std::string misspelt = root().string() + "x";
+  EXPECT_THAT(refusal(misspelt, "train"),
+              HasSubstr("; did you mean '" + root().string() + "'?; put it or a link there"));
 }
 
 TEST_F(ImageFolder, WithoutImagesToValidateWithGivesATenthOfEachClass) {
@@ -177,7 +194,7 @@ TEST_F(ImageFolder, WithoutImagesToValidateWithGivesATenthOfEachClass) {
   check(folder_.path() / "flat");
   // A folder that may be a split keeps the others from being classes.
   test::fs::create_directories(folder_.path() / "flat/Train");
-  EXPECT_THAT(error_of(ErrorKind::failure,
+  EXPECT_THAT(error_of(ErrorKind::usage,
                        [&] { open_dataset((folder_.path() / "flat/").string(), "train"); }),
               HasSubstr("folder 'train' not found in it; did you mean 'Train'?"));
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/preprocess.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "data/data_fixture.h"
+#include "formats/bytes.h"
 
 namespace moesaic::test {
 

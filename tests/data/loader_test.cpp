@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
+#include <latch>
 #include <set>
 #include <thread>
 
@@ -48,7 +48,7 @@ class WatchedDataset final : public Dataset {
       : Dataset(small_info()), size_(size), on_read_(std::move(on_read)) {}
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % 256; }
-  void image(int64_t index, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const override {
     on_read_(index);
     std::fill_n(out, image_size(), static_cast<uint8_t>(index));
   }
@@ -274,31 +274,47 @@ TEST(Loader, WorkersStayWithinThePrefetch) {
   EXPECT_EQ(furthest, 0);
 }
 
+/// Counts the end of the thread that has it.
+struct CountsEnd {
+  std::atomic<int>* ended = nullptr;
+  ~CountsEnd() {
+    if (ended == nullptr) return;
+    ++*ended;
+    ended->notify_all();
+  }
+};
+
 TEST(Loader, DestructorDoesNotFinishTheBatch) {
-  constexpr int64_t kImages = 1 << 20;
-  std::atomic<int64_t> reads = 0;
+  constexpr int64_t kImages = 1000, kBatch = kImages - 4;
+  std::atomic<int> begun = 0, ended = 0, reads = 0;
+  // The thread that is first to read an image of the large batch does not get it before the other
+  // one has ended, which it does in the destructor.
   const auto dataset = std::make_shared<WatchedDataset>(kImages, [&](int64_t index) {
-    ++reads;
-    if (index >= 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    thread_local CountsEnd end;
+    thread_local bool waits = false;
+    if (index >= kBatch) return;
+    if (end.ended == nullptr) {
+      end.ended = &ended;
+      waits = begun++ == 0;
+      begun.notify_all();
+      if (waits) ended.wait(0);
+    }
+    if (waits) ++reads;
   });
   {
     LoaderOptions options;
-    options.batch_size = 4;
+    options.batch_size = kBatch;
     options.threads = 2;
     Loader loader(dataset, options);
+    loader.seek(0, 1);
     EXPECT_EQ(loader.next().labels.numel(), 4);
-    options.batch_size = kImages - 4;
-    Loader slow(dataset, options);  // its batch would take a quarter of an hour
-    slow.seek(0, 1);
-    EXPECT_EQ(slow.next().labels.numel(), 4);
-    slow.seek(0, 0);
-    const Loader moved = std::move(slow);
+    loader.seek(0, 0);
+    for (int now = begun; now < 2; now = begun) begun.wait(now);
+    const Loader moved = std::move(loader);
     EXPECT_EQ(moved.batches_per_epoch(), 2);
   }
-  EXPECT_LT(reads, kImages / 2);
-  const int64_t before = reads;
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(reads, before) << "no worker is left";
+  EXPECT_EQ(reads, 1) << "it left the rest of its images";
+  EXPECT_EQ(ended, 2) << "no worker is left";
 }
 
 TEST(Loader, AnUnusedOneIsFine) {
@@ -359,20 +375,14 @@ TEST(Loader, BytesNormaliseToTheBitsOfFloats) {
 
 TEST(Loader, ThreadsShareEachBatch) {
   constexpr int64_t kThreads = 8;
-  std::atomic<int64_t> waiting = 0;
-  std::atomic<bool> together = false;
+  std::latch together(kThreads);
   // Image 0 to 7 are the pieces' first ones: each waits until all eight are being read.
-  const auto dataset = std::make_shared<WatchedDataset>(kThreads, [&](int64_t) {
-    if (++waiting == kThreads) together = true;
-    for (int i = 0; i < 600'000 && !together; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  });
+  const auto dataset =
+      std::make_shared<WatchedDataset>(kThreads, [&](int64_t) { together.arrive_and_wait(); });
   LoaderOptions options;
   options.batch_size = options.threads = kThreads;
   Loader loader(dataset, options);
   EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
-  EXPECT_TRUE(together);
 }
 
 TEST(Loader, BatchesAheadFollowTheThreads) {
@@ -386,9 +396,12 @@ TEST(Loader, BatchesAheadFollowTheThreads) {
 }
 
 TEST(Loader, TheFirstOfSeveralErrorsOfABatchArrives) {
-  const auto dataset = std::make_shared<WatchedDataset>(8, [](int64_t index) {
-    if (index == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (index % 2 == 1) fail("image {} is broken", index);
+  std::latch others(3);  // Each of the four threads reads two images.
+  const auto dataset = std::make_shared<WatchedDataset>(8, [&](int64_t index) {
+    if (index == 1) others.wait();
+    if (index % 2 == 0) return;
+    if (index > 1) others.count_down();
+    fail("image {} is broken", index);
   });
   LoaderOptions options;
   options.batch_size = 8;
@@ -403,10 +416,8 @@ TEST(Loader, IsReadyOnceABatchIs) {
   EXPECT_FALSE(none.ready());
   Loader loader(dataset, augmented(2));
   loader.next();
-  for (int i = 0; i < 600'000 && !loader.ready(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_TRUE(loader.ready());
+  while (!loader.ready()) std::this_thread::yield();  // It comes without another next().
+  EXPECT_EQ(loader.next().position, 1);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/mixup.h"
+#include "moesaic/data/transforms.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

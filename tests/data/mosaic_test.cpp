@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/mosaic.h"
+#include "moesaic/data/derived.h"
 
 #include <gmock/gmock.h>
 

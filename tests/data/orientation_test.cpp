@@ -3,12 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "data/tar_bytes.h"
-#include "moesaic/data/catalog.h"
-#include "moesaic/data/image_files.h"
-#include "moesaic/data/input_spec.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
+#include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -158,8 +159,9 @@ TEST_F(Orientation, OfDerivedDataIsPassedToTheirPhotos) {
   EXPECT_EQ(height_of(*open("renamed")), 16);
   EXPECT_EQ(open("renamed")->info().upright, false);
   write("none", R"("base": "cifar10", "keep_classes": ["cat", "dog"])" + stored);
-  EXPECT_THAT(test::usage_of([&] { outline_dataset((folder_ / "none.json").string(), "train"); }),
-              HasSubstr("exif_orientation is for photos, which 'cifar10' has none of"));
+  EXPECT_THAT(
+      test::usage_of([&] { DatasetSource((folder_ / "none.json").string()).outline("train"); }),
+      HasSubstr("exif_orientation is for photos, which 'cifar10' has none of"));
   write("digits", R"("format": "gated")" + stored);
   EXPECT_THAT(test::usage_of([&] { load_dataset_spec((folder_ / "digits.json").string()); }),
               HasSubstr("exif_orientation"));

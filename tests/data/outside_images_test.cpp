@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/outside_images.h"
+#include "moesaic/data/source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

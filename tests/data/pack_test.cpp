@@ -99,7 +99,7 @@ TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
   const auto check = [&](const test::Outcome&) {
     if (!test::fs::exists(place)) pack();
     const std::string name = (place / "packed.json").string();
-    for (const FileVerification& file : verify_dataset(name))
+    for (const FileVerification& file : DatasetSource(name).verify())
       EXPECT_TRUE(file.ok()) << file.problem;
     EXPECT_EQ(open_dataset(name, "train")->size(), 11);
   };
@@ -128,7 +128,8 @@ TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
   EXPECT_THAT(train->blocks(), ElementsAre(3, 4, 4));
   const std::vector<int64_t> labels = test::labels_of(*train);
   EXPECT_FALSE(std::is_sorted(labels.begin(), labels.end())) << "shards are alike";
-  for (const FileVerification& file : verify_dataset(name)) EXPECT_TRUE(file.ok()) << file.problem;
+  for (const FileVerification& file : DatasetSource(name).verify())
+    EXPECT_TRUE(file.ok()) << file.problem;
   // The folder may move.
   test::fs::rename(out(), folder_ / "elsewhere");
   EXPECT_EQ(open_dataset((folder_ / "elsewhere" / "packed.json").string(), "train")->size(), 11);
@@ -140,11 +141,11 @@ TEST_F(PackFolder, IsDataByItsPath) {
   test::fs::rename(out(), folder);
   EXPECT_EQ(files_in(*open_dataset(folder, "train")),
             files_in(*open_dataset(root().string(), "train")));
-  for (const FileVerification& file : verify_dataset(folder + "/")) {
+  for (const FileVerification& file : DatasetSource(folder + "/").verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
   }
   test::fs::copy_file(folder + "/packed.json", folder + "/other.json");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open_dataset(folder, "train"); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(folder, "train"); }),
               HasSubstr("folder 'train' not found in it"));
 }
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "data/data_fixture.h"
+#include "formats/bytes.h"
 
 namespace moesaic::test {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/views.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/input_spec.h"
 #include "moesaic/data/transforms.h"
 
 namespace moesaic {

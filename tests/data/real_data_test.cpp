@@ -8,9 +8,9 @@
 #include <cmath>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 #include "moesaic/formats/archive.h"
 
 namespace moesaic {
@@ -23,14 +23,14 @@ class RealDataset : public ::testing::TestWithParam<std::string> {
  protected:
   RealDataset() : home_("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR) {}
 
-  bool found() const { return !find_folder(load_base_spec(GetParam())).empty(); }
+  bool found() const { return !find_folder(DatasetSource(GetParam()).base()).empty(); }
 
   test::ScopedEnv home_;
 };
 
 TEST_P(RealDataset, IsTheOfficialOne) {
   if (!found()) GTEST_SKIP() << GetParam() << " is not on this machine";
-  for (const FileVerification& file : verify_dataset(GetParam())) {
+  for (const FileVerification& file : DatasetSource(GetParam()).verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
   }
 }
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Files, RealDataset, ::testing::Values("fashion-mnist", 
 
 TEST(Footwear, IsThreeClassesOfFashionMnist) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
-  if (find_folder(load_base_spec("fashion-mnist-footwear")).empty()) {
+  if (find_folder(DatasetSource("fashion-mnist-footwear").base()).empty()) {
     GTEST_SKIP() << "fashion-mnist is not on this machine";
   }
   const auto train = open_dataset("fashion-mnist-footwear", "train");
@@ -91,7 +91,7 @@ TEST(Footwear, IsThreeClassesOfFashionMnist) {
 /// The official images, or ones that have been through JPEG: mean and std hardly change.
 TEST(Cifar10, HasTheDescribedMeanAndStd) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
-  if (find_folder(load_base_spec("cifar10")).empty()) GTEST_SKIP() << "not on this machine";
+  if (find_folder(DatasetSource("cifar10").base()).empty()) GTEST_SKIP() << "not on this machine";
   const auto train = open_dataset("cifar10", "train+validation");
   EXPECT_EQ(train->size(), 50000);
   EXPECT_EQ(open_dataset("cifar10", "train")->size(), 49000);
@@ -128,7 +128,7 @@ TEST(ImageNetSample, EveryImageDecodesAtTheModelsSize) {
   EXPECT_EQ(images->size(), 97);
   EXPECT_EQ(images->info().classes.size(), 97u);
   testing::internal::CaptureStderr();
-  for (const FileVerification& file : verify_dataset(name)) {
+  for (const FileVerification& file : DatasetSource(name).verify()) {
     if (file.name == "train") continue;  // the sample has none
     EXPECT_TRUE(file.ok()) << file.problem;
   }
@@ -152,7 +152,7 @@ TEST(ImageNetSample, EveryImageDecodesAtTheModelsSize) {
 TEST(SourceTree, EveryDescriptionIsSound) {
   const test::ScopedEnv home("MOESAIC_HOME", MOESAIC_TEST_SOURCE_DIR);
   for (const std::string& name : dataset_names()) {
-    EXPECT_NO_THROW(load_base_spec(name)) << name;
+    EXPECT_NO_THROW(DatasetSource(name).base()) << name;
     EXPECT_FALSE(load_dataset_spec(name).description.empty()) << name;
   }
 }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/data/rand_augment.h"
 #include "moesaic/data/transforms.h"
 
 namespace moesaic {

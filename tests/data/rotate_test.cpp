@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/rotate.h"
+#include "moesaic/data/derived.h"
+#include "moesaic/data/views.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

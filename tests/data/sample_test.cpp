@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/support.h"
 #include "data/data_fixture.h"
-#include "moesaic/data/mosaic.h"
+#include "moesaic/data/derived.h"
 
 namespace moesaic {
 namespace {

@@ -10,11 +10,10 @@
 #include "data/http_server.h"
 #include "data/png_bytes.h"
 #include "data/shard_fixture.h"
-#include "data/shard_images.h"
-#include "moesaic/data/fetch.h"
+#include "data/shards.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 #include "support/faults.h"
 
 namespace moesaic {
@@ -357,7 +356,7 @@ TEST_F(Shards, DescriptionsAreChecked) {
                 AllOf(HasSubstr("classes_file"), HasSubstr(name)));
   }
   home_.describe(one, R"("images": {"train": 20})");
-  EXPECT_EQ(outline_dataset(home_.name(), "train")->size(), 20);
+  EXPECT_EQ(DatasetSource(home_.name()).outline("train")->size(), 20);
 }
 
 TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfAShard) {
@@ -414,9 +413,10 @@ TEST_F(Shards, AreFetchedWhenTheyAreNeeded) {
   }
   EXPECT_EQ(test::ShardHome::number_at(*home_.open(), 7), 7);  // From the cache.
   EXPECT_THAT(server.requests(), ElementsAre("train-1.tar 0"));
-  EXPECT_THAT(fetch_dataset(home_.name(), {.progress = false}).fetched, ElementsAre("train-0.tar"));
-  EXPECT_THAT(fetch_dataset(home_.name(), {.progress = false}).fetched, IsEmpty());
-  for (const FileVerification& file : verify_dataset(home_.name())) {
+  EXPECT_THAT(DatasetSource(home_.name()).fetch({.progress = false}).fetched,
+              ElementsAre("train-0.tar"));
+  EXPECT_THAT(DatasetSource(home_.name()).fetch({.progress = false}).fetched, IsEmpty());
+  for (const FileVerification& file : DatasetSource(home_.name()).verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
   }
 
@@ -451,7 +451,7 @@ TEST_F(Shards, AFetchSetsAsideWhatIsNotTheDescribedOne) {
   home_.describe(
       R"({"train": [{"name": "train-0.tar", "size": )" + std::to_string(shard.size()) + "}]}",
       R"("urls": ["file://)" + mirror.path().string() + "\"]");
-  const std::string said = said_by([&] { fetch_dataset(home_.name(), {.progress = false}); });
+  const std::string said = said_by([&] { DatasetSource(home_.name()).fetch({.progress = false}); });
   EXPECT_THAT(said, HasSubstr("it is kept as train-0.tar.old"));
   EXPECT_EQ(test::get(home_.data() / "pets/train-0.tar.old"), "precious");
   EXPECT_EQ(test::read_file(home_.data() / "pets/train-0.tar"), shard);
@@ -465,7 +465,7 @@ TEST_F(Shards, OneThatIsMissingIsNamedEverywhere) {
   const std::string error = error_of(ErrorKind::failure, [&] { home_.open(); });
   EXPECT_THAT(error, AllOf(missing, HasSubstr("; its splits that are here: test")));
   const std::string said = said_by([&] {
-    EXPECT_THAT(verify_dataset(home_.name()).front().problem, missing);
+    EXPECT_THAT(DatasetSource(home_.name()).verify().front().problem, missing);
     EXPECT_EQ(PlannedDatasets()(home_.name(), "train")->size(), 12);
   });
   EXPECT_THAT(said, HasSubstr("file 'train-1.tar' is not here; this is planned by its"));
@@ -481,7 +481,7 @@ TEST_F(Shards, VerifyNamesEachDamagedShard) {
   const auto problems = [&] {
     std::vector<std::string> found;
     said_by([&] {
-      for (const FileVerification& file : verify_dataset(home_.name())) {
+      for (const FileVerification& file : DatasetSource(home_.name()).verify()) {
         if (!file.ok()) found.push_back(file.problem);
       }
     });

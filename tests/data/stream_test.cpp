@@ -8,12 +8,13 @@
 #include <limits>
 
 #include "data/data_fixture.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/derived.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
-#include "moesaic/data/rotate.h"
-#include "moesaic/data/validation.h"
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
+#include "moesaic/papers/clusters.h"
 
 namespace moesaic {
 namespace {
@@ -235,7 +236,7 @@ class BrightImages final : public Dataset {
   void targets(int64_t index, float* out) const override {
     *out = static_cast<float>(index) / 255.0F;
   }
-  void image(int64_t index, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const override {
     std::fill_n(out, image_size(), static_cast<uint8_t>(index));
   }
 

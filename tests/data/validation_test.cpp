@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/data/validation.h"
+#include "moesaic/data/views.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -160,7 +160,7 @@ TEST_F(HeldOutImageFolder, EveryClassGivesItsLastImages) {
   EXPECT_EQ(open_dataset(name, "train+validation")->size(), 20);
   EXPECT_EQ(open_dataset(name, "test")->size(), 2);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(verify_dataset(name)[0].name, "train: 20 of 20") << "all files are verified";
+  EXPECT_EQ(DatasetSource(name).verify()[0].name, "train: 20 of 20") << "all files are verified";
   testing::internal::GetCapturedStderr();
 }
 
@@ -189,7 +189,7 @@ TEST_F(HeldOutImageFolder, AFolderValidationIsTheValidationSplit) {
 
 TEST(HeldOutSizes, AreThoseOfTheReference) {
   const auto size = [](const char* name, const char* split) {
-    return outline_dataset(name, split)->size();
+    return DatasetSource(name).outline(split)->size();
   };
   for (const char* name : {"cifar10", "cifar100"}) {
     EXPECT_EQ(size(name, "train"), 49000);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/export/predict_images.h"
+#include "moesaic/export/predict.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -204,6 +204,8 @@ TEST(ImagePrediction, IsTextOrCsvOrJson) {
   one.routing = {{.block = 1, .experts = {{3, 0}, {}}, .gates = {{0.75, 0.25}, {}}}};
   EXPECT_EQ(to_text(one, kNames), "a b.jpg: cat, tabby 90.00 %, ant 1.23 %\n");
   EXPECT_EQ(to_csv(one, kNames), "a b.jpg,1,\"cat, tabby\",0.9\na b.jpg,2,ant,0.0123457\n");
+  const ImagePrediction odd{.file = "a\x1b[31m,\xff.jpg", .top = {{0, 0.5}}};
+  EXPECT_EQ(to_csv(odd, {"b\n\"c\""}), "\"a\\x1b[31m,\\xff.jpg\",1,\"b\\n\"\"c\"\"\",0.5\n");
   EXPECT_EQ(to_json(one, {}).dump(),
             R"({"file":"a b.jpg","top":[{"class":"2","index":2,"probability":0.9},)"
             R"({"class":"0","index":0,"probability":0.0123457}],)"

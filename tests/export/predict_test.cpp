@@ -5,7 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {
@@ -145,14 +145,23 @@ TEST(PredictFile, RefusesOtherInputInOneLine) {
   const auto message = [&](const TensorMap& tensors) {
     write_tensors(in, tensors);
     const std::string text =
-        test::failure_of([&] { predict_file(*model, in, folder / "out.safetensors"); });
+        test::usage_of([&] { predict_file(*model, in, folder / "out.safetensors"); });
     EXPECT_THAT(text, HasSubstr(in.string()));
     return text;
   };
   const at::Tensor images = small_images(2);
   EXPECT_THAT(message({{"image", images}}),
               AllOf(HasSubstr("no tensor 'images'"), HasSubstr("did you mean 'image'")));
-  EXPECT_THAT(message({}), HasSubstr("no tensor 'images'"));
+  EXPECT_THAT(message({}), HasSubstr("no tensor 'images'; it holds none"));
+  TensorMap weights;
+  for (int i = 0; i < 24; ++i) weights["encoder.block." + std::to_string(i)] = images;
+  weights["head"] = weights["gates"] = images;
+  EXPECT_THAT(message(weights), ::testing::EndsWith("no tensor 'images'; it holds 26 tensors, such "
+                                                    "as 'gates', 'head', 'encoder.block.0'"));
+  test::put(folder / "notes.txt", "no tensors, only words");
+  EXPECT_THAT(test::usage_of(
+                  [&] { predict_file(*model, folder / "notes.txt", folder / "out.safetensors"); }),
+              HasSubstr("notes.txt: not a safetensors file"));
   EXPECT_THAT(message({{"images", images.to(torch::kDouble)}}),
               AllOf(HasSubstr("F32"), HasSubstr("F64")));
   EXPECT_THAT(message({{"images", images[0]}}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/export/safetensors.h"
+#include "moesaic/export/formats.h"
 
 #include <gmock/gmock.h>
 

@@ -12,7 +12,7 @@
 
 #include "export/toy_info.h"
 #include "moesaic/config/document.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic::testing {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "moesaic/export/info.h"
+#include "moesaic/export/formats.h"
 
 namespace moesaic::testing {
 

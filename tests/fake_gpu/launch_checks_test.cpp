@@ -9,7 +9,7 @@
 #include "fake_gpu/fake_gpu_fixture.h"
 #include "moesaic/ops/device.h"
 #include "ops/cuda/start.h"
-#include "ops/kernels/kept_experts.h"
+#include "ops/kernels/route_rows.h"
 
 extern "C" void __cudaRegisterFunction(void** binary, const char* key, char* device_name,
                                        const char* name, int thread_limit, uint3* thread,

@@ -5,12 +5,14 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <functional>
 #include <string>
 
 #include "fake_gpu/fake_gpu_fixture.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_mlp.h"
+#include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
@@ -79,9 +81,6 @@ const Case kCases[] = {
      [] {
        return routes({.k = 2, .kept = {0, 3}});
      }},
-    // Borders of the queues and what is within them, then another scan.
-    {"TokenChoiceByPriority", 6, 0,
-     [] { return routes({.k = 2, .capacity_factor = 1.05, .batch_priority = true}); }},
     // Scores, borders, two passes of a softmax and their sums; count, scan, place.
     {"ExpertChoice", 8, 0,
      [] {
@@ -120,6 +119,25 @@ TEST_P(LaunchesOnAGpu, AreSoManyAndTheHostWaitsForNone) {
 
 INSTANTIATE_TEST_SUITE_P(Of, LaunchesOnAGpu, ::testing::ValuesIn(kCases),
                          [](const auto& instance) { return std::string(instance.param.name); });
+
+using CompositesOnAGpu = testing::FakeGpuTest;
+
+TEST_F(CompositesOnAGpu, NeverWaitForTheHost) {
+  const Tensor logits = on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat, true);
+  const auto backward = [](const Routing& routing) {
+    routing.gate.backward(at::ones_like(routing.gate));
+  };
+  const std::function<void()> routings[] = {
+      [&] {
+        backward(route_token_choice(
+            logits, {.k = 2, .capacity_factor = 1.05, .kept = {0, 3}, .batch_priority = true}));
+      },
+      [&] {
+        backward(route_expert_choice(logits, {.capacity_factor = 1.0, .kept = {0, 3}}));
+      },
+      [&] { route_adaptive(logits, {.threshold = 0.5}); }};
+  for (const auto& route : routings) testing::expect_no_wait(counts_of(route));
+}
 
 using GraphOnAGpu = testing::FakeGpuTest;
 

@@ -72,7 +72,7 @@ TEST_F(ModulesOnAGpu, DropoutInExpertsWaitsForNothingInBfloat16) {
 struct TinyRun {
   explicit TinyRun(const std::string& precision)
       : config(train_test::config_of(train_test::four_phases(), {"precision=" + precision})),
-        model(build_initial_model(config)),
+        model(RunStart(config).model()),
         plan(plan_phases(config, *model, datasets)[0]) {
     model->to(at::kCUDA);
     phase.emplace(

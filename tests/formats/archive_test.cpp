@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/data_fixture.h"
 #include "data/tar_bytes.h"
+#include "formats/bytes.h"
 
 namespace moesaic {
 namespace {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/data_fixture.h"
+#include "formats/bytes.h"
 
 namespace moesaic {
 namespace {

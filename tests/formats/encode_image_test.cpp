@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/formats/encode_image.h"
+#include "moesaic/formats/image.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "base/support.h"
-#include "moesaic/formats/image.h"
 
 namespace moesaic {
 namespace {

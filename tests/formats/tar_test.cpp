@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/formats/tar.h"
+#include "moesaic/formats/archive.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

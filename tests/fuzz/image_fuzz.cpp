@@ -2,7 +2,7 @@
 // PNG, JPEG and WebP, with the orientation of EXIF and XMP. What is decoded takes memory in
 // proportion to the pixels that the header says, so that inputs of more than 4 million pixels are
 // opened only.
-#include "formats/exif.h"
+#include "formats/decoders.h"
 #include "fuzz.h"
 #include "moesaic/formats/image.h"
 

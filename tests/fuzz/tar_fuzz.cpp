@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards of images.
 #include "fuzz.h"
-#include "moesaic/formats/tar.h"
+#include "moesaic/formats/archive.h"
 
 void moesaic::fuzz::read_input(Bytes input) {
   const MemoryFile file(input);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches on a GPU have the bits of those on the CPU.
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -38,7 +38,7 @@ Trained one_update(at::Device device) {
       config_of(four_phases(), {"phases.0.optimizer={\"name\": \"sgd\"}", "phases.0.clip_norm=0",
                                 "model.encoder.moe.router.noise_std=0",
                                 "phases.0.aux_losses={\"importance\": 0.5}"});
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(device);
@@ -66,7 +66,7 @@ double first_loss(const std::string& noise_std) {
   const RunConfig config =
       config_of(four_phases(), {"phases.0.aux_losses={\"importance\": 0.5}",
                                 "model.encoder.moe.router.noise_std=" + noise_std});
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(at::kCUDA);

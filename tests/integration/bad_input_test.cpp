@@ -279,9 +279,9 @@ TEST_F(BadInput, APathThatIsNearlyRight) {
   expect_one_line_error(run_program({"train", smoke_recipe(), "--out", text_path(name)}), 1,
                         "File name too long");
   ASSERT_EQ(run_command({"mkfifo", text_path("pipe")}).exit_code, 0);
-  expect_one_line_error(run_program({"inspect", text_path("pipe")}), 1, "not a regular file");
-  expect_one_line_error(train(text_path("pipe")), 1, "pipe: not a regular file");
-  expect_one_line_error(train("/dev/zero"), 1, "/dev/zero: not a regular file");
+  expect_one_line_error(run_program({"inspect", text_path("pipe")}), 2, "not a regular file");
+  expect_one_line_error(train(text_path("pipe")), 2, "pipe: not a regular file");
+  expect_one_line_error(train("/dev/zero"), 2, "/dev/zero: not a regular file");
 }
 
 TEST_F(BadInput, AnEmptyName) {

@@ -312,7 +312,7 @@ TEST_F(Import, WrongArguments) {
   expect_refused(1, "in " + text_path("rules.json"),
                  run_import({"--rules", text_path("rules.json")}));
   ASSERT_EQ(run_command({"mkfifo", text_path("pipe")}).exit_code, 0);
-  expect_refused(1, "pipe: not a regular file", run_import({"--rules", text_path("pipe")}));
+  expect_refused(2, "pipe: not a regular file", run_import({"--rules", text_path("pipe")}));
   expect_refused(2, "did you mean '--model-config'?", run_import({"--modelconfig", "x"}));
 }
 

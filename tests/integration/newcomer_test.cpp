@@ -10,6 +10,7 @@
 
 #include "data/png_bytes.h"
 #include "integration/program.h"
+#include "moesaic/base/process.h"
 
 namespace moesaic::testing {
 namespace {
@@ -30,8 +31,31 @@ TEST_F(Newcomer, WhatIsNoRecipe) {
   expect_one_line_error(run_program({"train", text_path("old")}), 2, "/old/config.json --out ");
   write("README.md", "no tensors, only words");
   const auto words = run_program({"inspect", text_path("README.md")});
-  expect_one_line_error(words, 1, "README.md: not a safetensors file");
+  expect_one_line_error(words, 2, "README.md: not a safetensors file");
   EXPECT_EQ(words.err.find("bytes long"), std::string::npos) << words.err;
+}
+
+TEST_F(Newcomer, SuggestionsAreOfWhatTheVerbTakes) {
+  for (const char* folder : {"smoke", "sub", "rn1"}) fs::create_directories(path(folder));
+  write("sub/base.json", "{}");
+  write("sub/mine.json", R"({"extends": "bsae.json"})");
+  const auto misspelt = run_program({"train", text_path("smke")});
+  expect_one_line_error(misspelt, 2, "models/vmoe/recipes/smoke.json");
+  EXPECT_EQ(misspelt.err.find("did you mean '" + text_path("smoke")), std::string::npos)
+      << misspelt.err;
+  expect_one_line_error(run_program({"train", text_path("sub/mine.json")}), 2,
+                        "no such file; did you mean 'base.json'?");
+  EXPECT_EQ(run_program({"eval", text_path("rn")}).err.find("did you mean"), std::string::npos);
+  fs::create_directories(path("rn1/checkpoints/step_1"));
+  expect_one_line_error(run_program({"eval", text_path("rn")}), 2,
+                        "did you mean '" + text_path("rn1") + "'?");
+  const auto bench =
+      run_command({"sh", "-c",
+                   fmt::format("cd {}; exec {} bench rn", shell_quoted(text_path("")),
+                               shell_quoted(MOESAIC_PROGRAM))});
+  expect_one_line_error(bench, 2,
+                        "'rn' is no benchmark, and there is no such run or checkpoint; did you "
+                        "mean 'rn1'?");
 }
 
 /// Writes images of two classes and a recipe that says no size, and trains it.
@@ -92,6 +116,16 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
   }
 }
 
+TEST_F(NewcomersImages, AFolderWithoutImagesIsNoReasonForAnotherOutput) {
+  fs::create_directories(path("images/train/c"));
+  const auto refused = train({"--dry-run"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("has 3 classes, the model has 2; 1 of the classes has no images "
+                             "('c'): remove it if that is a mistake; set "),
+            std::string::npos)
+      << refused.err;
+}
+
 TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   const auto refused = [&](const std::string& setting, const std::string& text) {
     expect_one_line_error(train({setting, "--dry-run"}), 2, text);
@@ -101,6 +135,9 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   refused("num_experts=8", "did you mean model.encoder.moe.num_experts?");
   refused("phases.optimizer.lr=1e-3", "e.g. phases.train.optimizer");
   refused("phases.1.steps=3", "choose one of train, e.g. phases.train.steps");
+  refused("phases.b.steps=3", "did you mean phases.train.steps?");
+  refused("phases.b.schedule.name=linear", "did you mean phases.train.schedule.name?");
+  refused("phases.schedule.name=linear", "e.g. phases.train.schedule.name");
   refused("phases.0.optimizer=sgd",
           R"(did you mean {"name": "sgd"} or phases.0.optimizer.name=sgd?)");
   EXPECT_EQ(train({"phases.train.optimizer.lr=0.1", "--dry-run"}).exit_code, 0);
@@ -140,6 +177,50 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
   }
   const std::string prune = run_program({"prune", "--help"}).out;
   EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
+}
+
+/// Returns the names in the list of a help's verbs, whose texts are checked: sentences that fit.
+std::vector<std::string> verbs_in(const std::string& help) {
+  std::vector<std::string> names;
+  std::istringstream lines(help.substr(help.find("Subcommands:\n")));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && !line.empty()) {
+    std::istringstream words(line);
+    std::string name, text;
+    words >> name >> std::ws;
+    std::getline(words, text);
+    EXPECT_TRUE(std::regex_match(text, std::regex("[A-Z].*[^.]\\."))) << line;
+    EXPECT_LE(line.size(), 100U) << line;
+    names.push_back(name);
+  }
+  return names;
+}
+
+TEST_F(Newcomer, HelpHasOneStyleAndAnExampleForEachVerb) {
+  const std::string root = run_program({"--help"}).out;
+  std::vector<std::string> verbs = verbs_in(root);
+  ASSERT_EQ(verbs.size(), 12U);
+  EXPECT_EQ(verbs[0] + " " + verbs[1] + " " + verbs[2], "train eval predict");
+  EXPECT_NE(root.find("\nExit codes: 0 done, 1 failed, 2 wrong use, "), std::string::npos) << root;
+  for (const std::string& name : verbs_in(run_program({"data", "--help"}).out)) {
+    verbs.push_back("data " + name);
+  }
+  for (const std::string& verb : verbs) {
+    std::vector<std::string> words = {verb};
+    if (verb.starts_with("data ")) words = {"data", verb.substr(5)};
+    words.emplace_back("--help");
+    const std::string help = run_program(words).out;
+    std::smatch example;
+    ASSERT_TRUE(std::regex_search(help, example, std::regex("\nExample: moesaic (.*)\n"))) << help;
+    const std::string call = example[1];
+    EXPECT_TRUE((call + " ").starts_with(verb + " ")) << call;
+    EXPECT_EQ(help.find("Exit codes"), std::string::npos) << help;
+    const std::regex option(" (--[a-z-]+)");
+    for (std::sregex_iterator it(call.begin(), call.end(), option), end; it != end; ++it) {
+      EXPECT_NE(help.find("\n  " + (*it)[1].str() + " "), std::string::npos) << call;
+    }
+  }
 }
 
 TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
@@ -221,6 +302,27 @@ TEST_F(Newcomer, AFileInPlaceOfAFolder) {
   expect_one_line_error(run_program({"eval", "/dev/full/x"}), 2, "'/dev/full' is not a folder");
   expect_one_line_error(run_program({"reproduce", "clusters/table1", "--out", "/dev/full/x"}), 2,
                         "--out: '/dev/full' is not a folder");
+}
+
+TEST_F(Newcomer, AFileOfAnotherKindIsWrongUseInEveryVerb) {
+  write("notes.txt", "no tensors, only words");
+  for (const std::string& name : {std::string("/dev/null"), text_path("notes.txt")}) {
+    const std::string out = text_path("out");
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"train", name},
+             {"eval", name},
+             {"inspect", name},
+             {"bench", name},
+             {"predict", name, "--input", name, "--output", out},
+             {"prune", name, "--keep", "1", "--out", out},
+             {"export", name, "--format", "safetensors", "--out", out},
+             {"import", "vmoe", name, "--out", out},
+             {"data", "verify", name},
+             {"data", "pack", name, "--out", out},
+             {"reproduce", name}}) {
+      expect_one_line_error(run_program(command), 2, fs::path(name).filename().string());
+    }
+  }
 }
 
 TEST_F(Newcomer, TheArgumentIsBlamed) {

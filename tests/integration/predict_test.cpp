@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predictions for image files, from the command line.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -11,7 +12,9 @@
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "integration/program.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/formats/image.h"
 
 namespace moesaic::testing {
@@ -43,14 +46,7 @@ Bytes stripes(int seed) {
 class PredictFiles : public ProgramTest {
  protected:
   PredictFiles() : options_{.environment = {"MOESAIC_DATA=" + text_path("data")}} {
-    fs::create_directories(path("data/mini"));
-    write("data/mini/train.bin", records(16));
-    write("data/mini/test.bin", records(8));
-    write("mini.json", R"({"name": "mini", "description": "two classes", "format": "cifar",
-        "classes": ["dark, striped", "bright"], "images": {"train": 16, "test": 8},
-        "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "files": {
-          "train_1": {"name": "train.bin", "size": 49168},
-          "test_1": {"name": "test.bin", "size": 24584}}})");
+    write_data();
     write("run.json", R"({"name": "predict", "seed": 3, "checkpoint_every": 0,
         "model": {"name": "vmoe", "image_size": 32, "channels": 3, "patch_size": 8,
           "hidden_size": 16, "classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
@@ -65,6 +61,17 @@ class PredictFiles : public ProgramTest {
     fs::remove_all(path("data"));  // A checkpoint needs no data.
     fs::remove(path("mini.json"));
     for (const auto& [name, seed] : images()) put(name, seed);
+  }
+
+  void write_data() const {
+    fs::create_directories(path("data/mini"));
+    write("data/mini/train.bin", records(16));
+    write("data/mini/test.bin", records(8));
+    write("mini.json", R"({"name": "mini", "description": "two classes", "format": "cifar",
+        "classes": ["dark, striped", "bright"], "images": {"train": 16, "test": 8},
+        "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "files": {
+          "train_1": {"name": "train.bin", "size": 49168},
+          "test_1": {"name": "test.bin", "size": 24584}}})");
   }
 
   static std::string records(int count) {
@@ -108,6 +115,44 @@ class PredictFiles : public ProgramTest {
 
   ProgramOptions options_;
 };
+
+TEST_F(PredictFiles, EveryVerbReadsAnOlderTorchScriptFileWhereItIsTrusted) {
+  write_data();
+  const std::string file = text_path("old.pt"), run = text_path("run");
+  {
+    const Checkpoint checkpoint = load_newest_checkpoint(run);
+    const auto model = model_of(checkpoint);
+    torch::jit::ExtraFilesMap extra;
+    for (const auto& [name, text] : side_files(*model, export_info(checkpoint, *model))) {
+      extra[name] = text;
+    }
+    to_torchscript(*model).save(file, extra);
+  }
+  for (std::vector<std::string> command : std::vector<std::vector<std::string>>{
+           {"inspect", file},
+           {"inspect", run, file},
+           {"eval", file, "--data", text_path("mini.json")},
+           {"predict", file, text_path("folder")},
+           {"prune", file, "--keep", "2", "--criterion", "magnitude", "--out", text_path("pruned")},
+           {"prune", run, "--pretrained", file, "--keep", "2", "--out", text_path("compared")},
+           {"export", file, "--format", "safetensors", "--out", text_path("new")},
+           {"bench", file, "--batch-sizes", "1", "--seconds", "0"},
+           {"train", text_path("run.json"), "init=" + file, "--out", text_path("more")}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
+    const auto refused = run_program(command, options_);
+    expect_one_line_error(refused, 2, file);
+    EXPECT_THAT(refused.err, HasSubstr("where you trust who wrote it, give --trust"));
+    command.push_back("--trust");
+    const auto trusted = run_program(command, options_);
+    EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  }
+  const auto told = run_program({"inspect", file, "--trust", "--json"}, options_).json();
+  const auto whole = run_program({"inspect", text_path("new"), "--json"}, options_).json();
+  EXPECT_EQ(told["kind"], "torchscript");
+  for (const char* key : {"parameters", "bytes", "tensors", "model", "classes", "moe"}) {
+    EXPECT_EQ(told[key], whole[key]) << key;
+  }
+}
 
 TEST_F(PredictFiles, GetTheNetworksOwnPreprocessingInSortedOrder) {
   const auto result = predict({text_path("folder"), "--json", "--routing"});

@@ -48,14 +48,19 @@ std::string slurp(const fs::path& path) {
   _exit(127);
 }
 
+/// Returns what follows a word in a file of /proc on a process, 0 where it is not there.
+uint64_t number_in(pid_t process, const char* file, const std::string& word) {
+  std::ifstream stream(fmt::format("/proc/{}/{}", process, file));
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with(word)) return std::stoull(line.substr(word.size()));
+  }
+  return 0;
+}
+
 /// Returns the most memory that the process has had since its exec(), or 0 where it has none left.
 /// ru_maxrss would do, but it also holds the memory of this process, from before the exec().
 uint64_t peak_memory(pid_t process) {
-  std::ifstream status(fmt::format("/proc/{}/status", process));
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return 1024 * std::stoull(line.substr(6));
-  }
-  return 0;
+  return 1024 * number_in(process, "status", "VmHWM:");
 }
 
 /// Waits until the child can be reaped; returns its peak of memory, which the kernel keeps and this
@@ -107,6 +112,7 @@ ProgramResult run_command(const std::vector<std::string>& command, const Program
   // none.
   ProgramResult result;
   result.peak_bytes = wait_for_end(child);
+  result.written_bytes = number_in(child, "io", "wchar:");
   if (interrupter.joinable()) interrupter.join();
   int status = 0;
   rusage usage{};

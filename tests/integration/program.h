@@ -15,6 +15,9 @@ struct ProgramResult {
   int exit_code = 0;
   std::string out, err;
   uint64_t peak_bytes = 0;  ///< the most memory that it had at once
+  /// what it wrote to files and sockets by write(2) and writev(2), as Gloo does; 0 where the kernel
+  /// does not count
+  uint64_t written_bytes = 0;
 
   /// Standard output as one JSON document; a test failure and null where it is none.
   nlohmann::json json() const;

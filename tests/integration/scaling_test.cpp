@@ -4,10 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <regex>
-#include <sstream>
-#include <thread>
 
 #include "integration/processes.h"
 
@@ -81,33 +78,10 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);
 }
 
-/// Returns the bytes that the loopback device has sent.
-int64_t loopback_bytes() {
-  std::ifstream devices("/proc/net/dev");
-  for (std::string line; std::getline(devices, line);) {
-    std::istringstream fields(line);
-    std::string name;
-    fields >> name;
-    if (name != "lo:") continue;
-    int64_t number = 0;
-    for (int field = 0; field < 9; ++field) fields >> number;
-    return number;
-  }
-  return 0;
-}
-
-bool loopback_is_quiet() {
-  constexpr int64_t kLittle = 20'000;
-  const int64_t before = loopback_bytes();
-  std::this_thread::sleep_for(std::chrono::seconds(1));
-  return before > 0 && loopback_bytes() - before < kLittle;
-}
-
 using SentBytes = ProgramTest;
 
 TEST_F(SentBytes, AreThoseOfThePlan) {
   if (!have_fashion_mnist()) GTEST_SKIP() << "no Fashion-MNIST";
-  if (!loopback_is_quiet()) GTEST_SKIP() << "other programs use the loopback device";
   write("run.json", R"({"name": "bytes", "checkpoint_every": 0, "evaluate_every": 0,
     "model": {"name": "vmoe", "image_size": 28, "channels": 1, "patch_size": 7,
       "hidden_size": 64, "classes": 10, "encoder": {"num_layers": 4, "num_heads": 4,
@@ -122,13 +96,14 @@ TEST_F(SentBytes, AreThoseOfThePlan) {
       return more;
     };
     const auto sent = [&](const std::string& steps) {
-      const int64_t before = loopback_bytes();
       const std::string out = text_path("run" + experts + "-" + steps);
       const auto results = run_in_processes(with({"phases.train.steps=" + steps, "--out", out}), 2);
       EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
-      return static_cast<double>(loopback_bytes() - before);
+      return static_cast<double>(results[0].written_bytes + results[1].written_bytes);
     };
-    const double measured = (sent("60") - sent("10")) / 50 / 2;
+    const double few = sent("10"), many = sent("60");
+    if (many == 0.0) GTEST_SKIP() << "this kernel does not count what a process writes";
+    const double measured = (many - few) / 50 / 2;
     const auto plan =
         run_program(with({"phases.train.steps=60", "--dry-run", "--processes", "2,4"}));
     std::smatch found;  // Processes, images, memory and what is sent.

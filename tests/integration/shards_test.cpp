@@ -72,6 +72,19 @@ class PackedData : public ProgramTest {
   ProgramOptions options_;
 };
 
+TEST_F(PackedData, WithoutHashesIsFetchedAndNotCalledVerified) {
+  ASSERT_EQ(pack("packed").exit_code, 0);
+  write("own.json", R"({"name": "own", "format": "shards", "classes": ["dark", "bright"],
+      "shards": {"train": [{"name": "train-{00000..00005}.tar"}]}, "urls": ["file://)" +
+                        text_path("packed") + "\"]}");
+  for (const char* state : {": 6 files fetched in ", ": here, "}) {
+    const auto fetched = run_program({"data", "fetch", text_path("own.json")}, options_);
+    EXPECT_EQ(fetched.exit_code, 0) << fetched.err;
+    EXPECT_THAT(fetched.out,
+                AllOf(HasSubstr(state), HasSubstr("not verified: no SHA-256 of 6 files is")));
+  }
+}
+
 TEST_F(PackedData, IsTrainedOnByTwoProcessesAsByOne) {
   ASSERT_EQ(pack("packed").exit_code, 0);
   const auto one = train("one");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/preset.h"
+#include "moesaic/models/registry.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,6 @@
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
-#include "moesaic/models/registry.h"
 #include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {

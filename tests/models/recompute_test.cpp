@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/recompute.h"
+#include "moesaic/nn/encoder_block.h"
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
@@ -10,8 +10,7 @@
 #include <atomic>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

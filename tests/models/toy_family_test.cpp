@@ -9,7 +9,7 @@
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/prune_checkpoint.h"

@@ -8,10 +8,12 @@
 #include <array>
 #include <cmath>
 
+#include "moesaic/base/error.h"
 #include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/image_experts.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "moesaic/nn/pattern_experts.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"
 
@@ -93,6 +95,29 @@ void check_keep(nn::Experts& experts, const at::Tensor& x) {
     if (!parameter.grad().defined()) continue;
     EXPECT_EQ(parameter.grad().sizes(), parameter.sizes());
   }
+}
+
+TEST(Experts, SplitAnyRowsAndLeaveZerosBehindThem) {
+  Routing routing;
+  routing.offsets = torch::tensor({0, 2, 2, 3}, torch::kInt);
+  const at::Tensor rows = torch::arange(8, torch::kDouble).view({4, 2});
+  std::vector<int64_t> sizes;
+  const nn::ExpertRows found =
+      nn::for_each_expert(rows, routing, [&](int64_t slot, const at::Tensor& own) {
+        sizes.push_back(own.size(0));
+        if (own.size(0) == 0) return nn::ExpertRows{};
+        return nn::ExpertRows{own * static_cast<double>(slot + 1)};
+      });
+  EXPECT_EQ(sizes, (std::vector<int64_t>{2, 0, 1}));
+  const at::Tensor wanted =
+      torch::tensor({0.0, 1.0, 2.0, 3.0, 12.0, 15.0, 0.0, 0.0}, torch::kDouble).view({4, 2});
+  EXPECT_TRUE(torch::equal(found.outputs, wanted));
+  EXPECT_FALSE(found.embeddings.defined());
+}
+
+TEST(Experts, OfAKindWithoutTorchScriptSaySo) {
+  const nn::PatternExperts experts(2, 3, 4, 1.0, nn::make_generator(1));
+  EXPECT_THROW(experts->script_source(), Error);
 }
 
 TEST(MlpExperts, AreTwoLayersByLoops) {

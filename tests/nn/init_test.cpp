@@ -7,8 +7,7 @@
 
 #include <cmath>
 
-#include "moesaic/nn/attention.h"
-#include "moesaic/nn/mlp.h"
+#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/moe_layer.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers whose experts processes share, in float64: outputs, gradients and running statistics are
 // those of one process.
-#include "moesaic/nn/shared_experts.h"
+#include "moesaic/nn/experts.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

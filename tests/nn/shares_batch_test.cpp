@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/batch_norm.h"
 #include "moesaic/nn/image_experts.h"
+#include "moesaic/nn/image_network.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/map_experts.h"
 #include "moesaic/ops/route_expert_choice.h"

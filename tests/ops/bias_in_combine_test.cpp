@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/bias_in_combine.h"
+#include "ops/mlp_operators.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/capacity.h"
+#include "moesaic/ops/route_options.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "moesaic/base/error.h"
-#include "moesaic/ops/pruned_selection.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/cross_entropy.h"
+#include "moesaic/ops/losses.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

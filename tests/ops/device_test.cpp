@@ -47,7 +47,7 @@ TEST(Switchable, AnOperatorThatIsOffIsTheCpus) {
   const at::Tensor rows = randn({3, 4}, 1), gate = randn({3}, 2);
   const at::Tensor token_offsets = torch::tensor({0, 2, 3}, torch::kInt);
   const at::Tensor token_row = torch::tensor({0, 2, 1}, torch::kInt);
-  const auto kernel = ops::Switchable<"combine", lying_combine>::run;
+  const auto kernel = ops::Switchable<ops::CombineOperator, lying_combine>::run;
   {
     const ScopedEnv nothing("MOESAIC_CUDA_OFF", std::nullopt);
     EXPECT_EQ(kernel(rows, gate, token_offsets, token_row, {}, {}).sum().item<double>(), -7.0 * 8);
@@ -66,7 +66,7 @@ TEST(Switchable, OptionsReachTheCpuAsTheyAre) {
   const at::Tensor logits = randn({20, 5}, 3, torch::kFloat);
   const TokenChoiceOptions options{.k = 2, .capacity_factor = 0.7, .kept = {1, 3}};
   constexpr auto kernel =
-      ops::Switchable<"route_token_choice", ops::TokenChoiceOperator::unpacked<lying_choice>>::run;
+      ops::Switchable<ops::TokenChoiceOperator, ops::TokenChoiceOperator::run<lying_choice>>::run;
   const auto found = std::apply([&](const auto&... packed) { return kernel(logits, packed...); },
                                 ops::TokenChoicePacking::pack(options));
   const Routing wanted = route_token_choice(logits, options);

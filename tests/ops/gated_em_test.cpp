@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/ops/gated_losses.h"
-#include "moesaic/papers/gated/data.h"
+#include "moesaic/papers/gated.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -20,9 +20,9 @@ struct Drawn {
 
   explicit Drawn(const GatedMixtureConfig& config, int64_t count = 8000) {
     const GatedTruth truth = gated_truth(config);
-    const GatedExamples examples = gated_examples(config, truth, "train", 0, count);
-    x = examples.x_Nd.to(torch::kDouble);
-    y = examples.y_N.to(torch::kDouble);
+    const DatasetInputs examples = gated_examples(config, truth, "train", 0, count);
+    x = examples.values_NCHW.flatten(1).to(torch::kDouble);
+    y = examples.targets_NK.squeeze(1).to(torch::kDouble);
     a = truth.a_kd.to(torch::kDouble);
     w = truth.w_kd.to(torch::kDouble);
   }

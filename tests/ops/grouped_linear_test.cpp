@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/ops/autocast.h"
-#include "ops/grouped_linear.h"
+#include "ops/mlp_operators.h"
 #include "support/poison.h"
 #include "support/tensors.h"
 

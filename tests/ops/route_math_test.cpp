@@ -33,16 +33,6 @@ TEST(SoftmaxExp, IsExactAtItsEnds) {
   EXPECT_EQ(softmax_exp(0.0), 1.0);
 }
 
-TEST(RanksBefore, IsByValueThenByIndex) {
-  EXPECT_TRUE(ranks_before(2.0f, 9, 1.0f, 0));
-  EXPECT_FALSE(ranks_before(1.0f, 0, 2.0f, 9));
-  EXPECT_TRUE(ranks_before(1.0f, 3, 1.0f, 4));
-  EXPECT_FALSE(ranks_before(1.0f, 4, 1.0f, 3));
-  EXPECT_FALSE(ranks_before(1.0f, 3, 1.0f, 3));
-  EXPECT_TRUE(ranks_before(0.0f, 0, -0.0f, 1));
-  EXPECT_TRUE(ranks_before(-0.0f, 0, 0.0f, 1));
-}
-
 template <class Scalar>
 void expect_keys_in_order() {
   using Limits = std::numeric_limits<Scalar>;

@@ -93,11 +93,23 @@ TEST(Accepted, FillsWhatRoomIsLeft) {
   EXPECT_EQ(accepted(8, 0, 8), 0);
 }
 
-TEST(TokenChoiceRowBound, IsTheLesserOfChoicesAndCapacities) {
-  const TokenGroups cut(100, 40);
-  EXPECT_EQ(token_choice_row_bound(cut, 2, 8, capacity_rows(cut, 2, 0.0, 8)), 200);
-  EXPECT_EQ(token_choice_row_bound(cut, 2, 3, capacity_rows(cut, 2, 1.0, 8)), 3 * 32);
-  EXPECT_EQ(token_choice_row_bound(cut, 3, 2, capacity_rows(cut, 3, 0.0, 8)), 200);
+TEST(TokenChoiceSizes, BoundRowsByTheLesserOfChoicesAndCapacities) {
+  TokenChoiceOptions options{.k = 2, .group_size = 40};
+  EXPECT_EQ(TokenChoiceSizes(100, 8, options).bound, 200);
+  options.k = 3;
+  options.kept = {0, 5};
+  EXPECT_EQ(TokenChoiceSizes(100, 8, options).bound, 200);
+  options = {.k = 2, .capacity_factor = 1.0, .group_size = 40, .kept = {0, 3, 7}};
+  const TokenChoiceSizes sizes(100, 8, options);
+  EXPECT_EQ(sizes.bound, 3 * 32);
+  EXPECT_TRUE(sizes.limited);
+}
+
+TEST(TokenChoiceSizes, HaveOneGroupWhereNothingIsDropped) {
+  const TokenChoiceSizes sizes(100, 8, {.k = 2, .group_size = 40});
+  EXPECT_FALSE(sizes.limited);
+  EXPECT_EQ(sizes.cut.count(), 1);
+  EXPECT_EQ(sizes.rows.total(), 100);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/parallel/equal_parts.h"
+#include "moesaic/parallel/group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/local_address.h"
+#include "moesaic/parallel/launch.h"
 
 #include <gtest/gtest.h>
 

@@ -15,9 +15,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/parallel/collectives.h"
-#include "moesaic/parallel/gradients.h"
-#include "moesaic/parallel/lost_process.h"
+#include "moesaic/parallel/group.h"
 #include "support/processes.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/text_exchange.h"
+#include "parallel/watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

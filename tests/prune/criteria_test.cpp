@@ -8,8 +8,7 @@
 
 #include "base/support.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/papers/clusters/cluster_moe.h"
-#include "moesaic/papers/clusters/image_moe.h"
+#include "moesaic/papers/clusters.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/prune/expert_use.h"
+#include "moesaic/prune/criteria.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/prune/criteria.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

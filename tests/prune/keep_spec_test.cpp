@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/plan.h"
 
 #include <gmock/gmock.h>
 

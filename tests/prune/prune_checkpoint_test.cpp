@@ -6,7 +6,7 @@
 #include "base/support.h"
 #include "checkpoint/shards.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/papers/clusters/cluster_moe.h"
+#include "moesaic/papers/clusters.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

@@ -82,7 +82,7 @@ TEST(DeviceAgreement, WhatDisagreesIsTurnedOffUntilItAgrees) {
 
 TEST(DeviceAgreement, WhatDoesNotHelpIsTurnedOnAgain) {
   const ScopedEnv before("MOESAIC_CUDA_OFF", "grouped_mm");
-  const auto found = settle_devices({lying(1.0, "route_adaptive")}, at::kCPU);
+  const auto found = settle_devices({lying(1.0, "route_expert_choice")}, at::kCPU);
   EXPECT_FALSE(found[0].agrees());
   EXPECT_TRUE(found[0].off.empty());
   EXPECT_EQ(cuda_parts_off(), std::vector<std::string>{"grouped_mm"});

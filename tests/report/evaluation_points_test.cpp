@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/evaluation_points.h"
+#include "moesaic/report/evaluation_figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,10 @@
 
 #include <set>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/papers/clusters/cluster_moe.h"
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/papers/clusters.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -24,13 +23,13 @@ std::shared_ptr<const Dataset> clustered() {
   ClusterMixtureConfig config;
   config.clusters = 3;
   config.test = 120;
-  ClusterExamples examples = cluster_examples(config, cluster_signals(config), "test", 0, config.test);
+  DatasetInputs examples =
+      cluster_examples(config, cluster_signals(config), "test", 0, config.test);
   DatasetInfo info;
   info.name = "clustered";
   info.classes = {"-1", "+1"};
   info.groups = {"a", "b", "c"};
-  return make_input_dataset(std::move(info),
-                            {examples.x_NPd.unsqueeze(1), examples.labels_N, examples.cluster_N});
+  return make_input_dataset(std::move(info), std::move(examples));
 }
 
 std::shared_ptr<ClusterMoE> clustered_model() {

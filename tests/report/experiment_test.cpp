@@ -6,9 +6,7 @@
 #include <algorithm>
 
 #include "moesaic/base/file.h"
-#include "moesaic/report/reproduce.h"
 #include "moesaic/report/runs.h"
-#include "moesaic/report/samples.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -24,9 +22,9 @@ class ExperimentFile {
     write_atomic(folder_ / "tiny.json", text);
   }
   std::string path() const { return (folder_ / "tiny.json").string(); }
-  PruneSweepConfig parsed(Scale scale = Scale::paper,
-                          const std::vector<std::string>& overrides = {}) const {
-    return parse<PruneSweepConfig>(load_experiment(path(), scale, overrides).config);
+  RunsConfig parsed(Scale scale = Scale::paper,
+                    const std::vector<std::string>& overrides = {}) const {
+    return parse<RunsConfig>(load_experiment(path(), scale, overrides).config);
   }
   /// The error without the folder's name.
   std::string error(const std::vector<std::string>& overrides = {}) const {
@@ -56,23 +54,23 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
       EXPECT_EQ(experiment.name, name);
       if (experiment.kind == "runs") {
         EXPECT_EQ(parse<RunsConfig>(experiment.config).name, name);
-      } else if (experiment.kind == "samples") {
-        EXPECT_EQ(parse<SamplesConfig>(experiment.config).name, name);
       } else {
-        EXPECT_EQ(parse<PruneSweepConfig>(experiment.config).name, name);
+        EXPECT_EQ(parse<SamplesConfig>(experiment.config).name, name);
       }
     }
   }
 }
 
 TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
-  const auto config = parse<PruneSweepConfig>(load_experiment("quickstart", Scale::paper).config);
-  EXPECT_EQ(config.keep, (std::vector<int64_t>{16, 12, 8, 6, 4, 2}));
-  EXPECT_EQ(config.criteria,
+  const auto config = parse<RunsConfig>(load_experiment("quickstart", Scale::paper).config);
+  EXPECT_EQ(config.runs, 1);
+  EXPECT_EQ(config.sweep.keep, (std::vector<int64_t>{16, 12, 8, 6, 4, 2}));
+  EXPECT_EQ(config.sweep.criteria,
             (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
-  EXPECT_EQ(config.exported->keep, 4);
-  EXPECT_EQ(config.train.phases.front().name, "pretrain");
-  EXPECT_EQ(config.train.phases.back().name, "finetune");
+  EXPECT_EQ(config.sweep.exported->keep, 4);
+  const std::vector<PhaseConfig> phases = parse<RunConfig>(config.train).phases;
+  EXPECT_EQ(phases.front().name, "pretrain");
+  EXPECT_EQ(phases.back().name, "finetune");
 }
 
 TEST(Experiments, AnUnknownNameGetsTheNearestOne) {
@@ -87,13 +85,15 @@ TEST(Experiments, AFileThatIsMissingIsNamed) {
 
 TEST(Experiments, QuickChangesOnlyWhatItNames) {
   const ExperimentFile file;
-  const PruneSweepConfig paper = file.parsed(), quick = file.parsed(Scale::quick);
-  EXPECT_EQ(quick.keep, (std::vector<int64_t>{4, 2}));
-  EXPECT_EQ(quick.recover.steps, 1);
-  EXPECT_EQ(quick.train.phases[0].steps, 2);
-  EXPECT_EQ(quick.train.phases[1].steps, paper.train.phases[1].steps);
-  EXPECT_EQ(paper.recover.steps, 3);
-  EXPECT_EQ(paper.keep, (std::vector<int64_t>{4, 3, 2}));
+  const RunsConfig paper = file.parsed(), quick = file.parsed(Scale::quick);
+  const auto phases = parse<RunConfig>(paper.train).phases,
+             quick_phases = parse<RunConfig>(quick.train).phases;
+  EXPECT_EQ(quick.sweep.keep, (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(quick.sweep.recover->steps, 1);
+  EXPECT_EQ(quick_phases[0].steps, 2);
+  EXPECT_EQ(quick_phases[1].steps, phases[1].steps);
+  EXPECT_EQ(paper.sweep.recover->steps, 3);
+  EXPECT_EQ(paper.sweep.keep, (std::vector<int64_t>{4, 3, 2}));
 }
 
 TEST(Experiments, WhatQuickSetsIsBlamedWhereItStands) {
@@ -105,11 +105,11 @@ TEST(Experiments, WhatQuickSetsIsBlamedWhereItStands) {
 }
 
 TEST(Experiments, OverridesComeAfterQuick) {
-  const PruneSweepConfig config =
+  const RunsConfig config =
       ExperimentFile().parsed(Scale::quick, {"recover.steps=7", "train.seed=9"});
-  EXPECT_EQ(config.recover.steps, 7);
-  EXPECT_EQ(config.train.seed, 9);
-  EXPECT_EQ(config.keep, (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(config.sweep.recover->steps, 7);
+  EXPECT_EQ(config.train.at("seed").as_int(), 9);
+  EXPECT_EQ(config.sweep.keep, (std::vector<int64_t>{4, 2}));
 }
 
 TEST(Experiments, AnOverrideOfTheQuickScaleNamesTheSettingItself) {
@@ -141,15 +141,27 @@ TEST(Experiments, ANameThatIsNoFolderIsRefused) {
   }
 }
 
+TEST(Experiments, TheFormerKindOfThoseThatPruneIsReadAndWarnedOf) {
+  const ExperimentFile file(replaced(report_test::tiny_sweep(), R"("kind": "runs", "runs": 1,)",
+                                     R"("kind": "prune-sweep",)"));
+  ::testing::internal::CaptureStderr();
+  const RunsConfig config = file.parsed();
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("'prune-sweep' is 'runs' now"),
+            std::string::npos);
+  EXPECT_EQ(config.kind, "runs");
+  EXPECT_EQ(config.runs, 1);
+  EXPECT_EQ(config.sweep.keep.size(), 3U);
+}
+
 TEST(Experiments, ErrorsSayLineAndColumn) {
   const std::string text = report_test::tiny_sweep();
   EXPECT_EQ(ExperimentFile(replaced(text, "\"criteria\"", "\"criterias\"")).error(),
             "usage: tiny.json:19:3: unknown key 'criterias'; did you mean 'criteria'?");
   EXPECT_EQ(ExperimentFile(replaced(text, "[4, 3, 2]", "[4, 3.5, 2]")).error(),
             "usage: tiny.json:18:15: 'keep.1' must be an integer, found the number 3.5");
-  EXPECT_EQ(ExperimentFile(replaced(text, "\"prune-sweep\"", "\"prune-swap\"")).error(),
-            "usage: tiny.json:3:11: 'kind' cannot be the string \"prune-swap\"; "
-            "did you mean 'prune-sweep'?");
+  EXPECT_EQ(ExperimentFile(replaced(text, "\"kind\": \"runs\"", "\"kind\": \"rums\"")).error(),
+            "usage: tiny.json:3:11: 'kind' cannot be the string \"rums\"; "
+            "did you mean 'runs'?");
   EXPECT_EQ(ExperimentFile(replaced(text, "\"steps\": 3,", "\"stepz\": 3,")).error(),
             "usage: tiny.json:20:66: unknown key 'stepz' in recover; did you mean 'steps'?");
   EXPECT_EQ(ExperimentFile("{\"name\": \"tiny\",\n \"kind\" 3}").error(),
@@ -162,19 +174,26 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   const std::string one_phase =
       R"({"name": "p", "data": "two", "steps": 1, "optimizer": {"lr": 0.1}})";
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"criteria=[\"randon\"]", "criteria has no 'randon'; did you mean 'random'?"},
+      {"criteria=[\"randon\"]",
+       "'criteria.0' cannot be the string \"randon\"; did you mean 'random'?"},
       {"recover.data=three", "recover.data is 'three', but the last phase of train was on 'two'"},
       {"export.keep=1", "export is keep 1 by 'router-norm-change', which is not part of the sweep"},
       {"export.criterion=magnitude",
        "export is keep 2 by 'magnitude', which is not part of the sweep"},
-      {"keep=[4, 2, 4]", "keep names a number twice"},
-      {"criteria=[\"router-norm-change\", \"router-norm-change\"]", "criteria names one twice"},
+      {"keep=[4, 2, 4]", "two rows are called 'keep4/router-norm-change'"},
+      {"max_steps=3", "'keep' makes the rows, which 'max_steps' does not go with"},
+      {"criteria=[\"router-norm-change\", \"router-norm-change\"]",
+       "two rows are called 'keep4/router-norm-change'"},
       {"train.phases=[" + one_phase + "]",
        "train.phases must pre-train and fine-tune: one phase needs train.init"}};
   for (const auto& [change, problem] : cases) {
     EXPECT_EQ(file.error({change}), "usage: argument '" + change + "': " + problem);
   }
   EXPECT_EQ(file.error(), "no error");
+  const ExperimentFile grid(
+      replaced(report_test::tiny_sweep(), R"("keep": [4, 3, 2])", R"("rows": [{"name": "a"}])"));
+  EXPECT_NE(grid.error().find("is for networks that are pruned: give 'keep', too"),
+            std::string::npos);
 }
 
 TEST(Scale, HasTwoNames) {

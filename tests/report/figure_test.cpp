@@ -5,7 +5,7 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
-#include "moesaic/report/sweep_report.h"
+#include "moesaic/report/runs_report.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {
@@ -14,6 +14,10 @@ namespace {
 namespace fs = std::filesystem;
 using report_test::error_of;
 using report_test::TempDir;
+
+Figure figure_of(const report_test::MadeSweep& made) {
+  return sweep_figure(made.plan, made.results());
+}
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -25,7 +29,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 }
 
 TEST(SweepFigure, DataHasAColumnForEachNumber) {
-  EXPECT_EQ(sweep_figure(report_test::outcome()).data,
+  EXPECT_EQ(figure_of(report_test::made_sweep()).data,
             "# experts\trouter-norm-change: parameters pruned, %\trouter-norm-change: accuracy, %\t"
             "router-norm-change: std\trouter-norm-change: recovered, %\trouter-norm-change: std\t"
             "router-norm-change: FLOPs, %\trouter-norm-change: forward time, %\t"
@@ -38,33 +42,26 @@ TEST(SweepFigure, DataHasAColumnForEachNumber) {
 }
 
 TEST(SweepFigure, ErrorBarsAreTheSpreadOverTheRuns) {
-  SweepOutcome sweep = report_test::outcome();
-  for (SweepPhase& phase : sweep.phases) phase.accuracy.push_back(90.0);
-  for (SweepPoint& point : sweep.points) {
-    point.accuracy.push_back(point.accuracy[0] + 2.0);
-    point.accuracy_recovered.push_back(point.accuracy_recovered[0] + 1.0);
-    point.flops.push_back(point.flops[0]);
-  }
-  EXPECT_NE(
-      sweep_figure(sweep).data.find("\n4\t40.000\t94.2500\t1.0000\t96.7500\t0.5000\t75.000\t"),
-      std::string::npos);
+  const Figure figure =
+      figure_of(report_test::with_second_run(report_test::made_sweep(), 0.0, 2.0, 1.0));
+  EXPECT_NE(figure.data.find("\n4\t40.000\t94.2500\t1.0000\t96.7500\t0.5000\t75.000\t"),
+            std::string::npos);
 }
 
 TEST(SweepFigure, ScriptKnowsTheSweep) {
-  const std::string script = sweep_figure(report_test::outcome()).script;
+  const std::string script = figure_of(report_test::made_sweep()).script;
   EXPECT_NE(script.find("criteria = 'router-norm-change random'\n"), std::string::npos);
   EXPECT_NE(script.find("experts = 8\n"), std::string::npos);
   EXPECT_NE(script.find("set xtics (\"0\\n8\" 0.000, \"40\\n4\" 40.000)\n"), std::string::npos);
 }
 
 TEST(SweepFigure, ChoicesByLayerAreABlockOfTheirOwnWithLettersOnTheAxis) {
-  SweepOutcome sweep = report_test::outcome_with_choice();
-  sweep.sizes.push_back({"also4", 0, "also4 (4, 4)"});
-  for (const std::string& criterion : sweep.criteria) {
-    sweep.points.push_back(sweep.at("keep4", criterion));
-    sweep.points.back().size = "also4";
+  report_test::MadeSweep made = report_test::made_with_choice();
+  made.plan.sizes.push_back({"also4", 0, "also4 (4, 4)"});
+  for (const std::string& criterion : made.plan.criteria) {
+    made.add_network("also4/" + criterion, 94.5, 96.5, 900000, 16e6, 5000.0);
   }
-  const Figure figure = sweep_figure(sweep);
+  const Figure figure = figure_of(made);
   EXPECT_NE(figure.data.find("\n\n\nfirst_whole\t33.333\t94.5000\t"), std::string::npos)
       << figure.data;
   EXPECT_NE(
@@ -90,7 +87,7 @@ TEST(DrawFigure, GoesToFoldersOfAnyName) {
   fs::current_path(temp / "");
   for (const char* name : {"~", "two\nlines"}) {
     fs::create_directory(name);
-    draw_figure(name, sweep_figure(report_test::outcome()));
+    draw_figure(name, figure_of(report_test::made_sweep()));
     EXPECT_EQ(names_in(name).size(), 4U) << name;
   }
   fs::current_path(before);
@@ -100,7 +97,7 @@ TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   const TempDir temp;
   const fs::path folder = temp / "it's a folder";
   fs::create_directories(folder);
-  draw_figure(folder, sweep_figure(report_test::outcome()));
+  draw_figure(folder, figure_of(report_test::made_sweep()));
   EXPECT_EQ(names_in(folder),
             (std::vector<std::string>{"figure.gp", "figure.png", "figure.svg", "figure.tsv"}));
   EXPECT_EQ(read_text(folder / "figure.png").substr(1, 3), "PNG");
@@ -164,7 +161,8 @@ TEST(DrawFigureFile, AFullDiskIsToldByThePlaceOfTheFile) {
     const test::FileSizeLimit limit(100);
     draw_figure_file(temp / "a.png", {"plot 1\n", std::string(200, '1')});
   });
-  EXPECT_EQ(error.find("failure: " + (temp / "a.tsv").string() + ": cannot write: "), 0U) << error;
+  EXPECT_EQ(error.find("failure: " + (temp / "a.png").string() + ": not drawn: "), 0U) << error;
+  EXPECT_NE(error.find((temp / "a.tsv").string() + ": cannot write: "), std::string::npos) << error;
   EXPECT_EQ(names_in(temp / ""), std::vector<std::string>{});
 }
 

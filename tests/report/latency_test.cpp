@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/latency.h"
+#include "moesaic/report/throughput.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -6,7 +6,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/report/runs_report.h"
-#include "report/plots/panels.h"
+#include "report/panels.h"
 #include "report/runs_fixture.h"
 
 namespace moesaic {
@@ -114,6 +114,45 @@ TEST(NamedTics, ShowAPercentSignAsItIs) {
 TEST(HeatmapPlot, ShowsTheTableAtTheEnd) {
   EXPECT_EQ(figure({"heatmap", {"dispatch"}}).data,
             "# column\trow\tvalue\n0\t0\t1\n1\t0\t2\n0\t1\t3\n1\t1\t14\n");
+}
+
+TEST(HeatmapPlot, HasAScaleWithWhiteAtZero) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  const auto script = [&] { return figure({"heatmap", {"dispatch"}}, kRows, rows).script; };
+  EXPECT_THAT(script(), HasSubstr("set palette defined (0 '#FFFFFF', "));
+  EXPECT_THAT(script(), HasSubstr("set cbrange [0:14]"));
+  rows[0].runs[0].final.tables["dispatch"].values[0][0] = -20;
+  EXPECT_THAT(script(), HasSubstr("set palette defined (-1 '#D55E00', 0 '#FFFFFF', "));
+  EXPECT_THAT(script(), HasSubstr("set cbrange [-20:20]"));
+}
+
+TEST(MapPlot, ShowsNothingWhereNoRunHasAValue) {
+  const PlotConfig plot{"map", {"test_accuracy"}, {}, {"a/n", "b, n"}, {1, 20}, "samples"};
+  std::vector<MeasuredRow> rows = sized_rows();
+  rows[1].runs[0].final.numbers.clear();
+  const Figure drawn = figure(plot, kSized, rows);
+  EXPECT_EQ(drawn.data, "# column\trow\tvalue\n0\t0\t1.00\n0\t1\t3.00\n1\t1\t4.00\n");
+  if (!find_program("gnuplot").empty()) draw(drawn);
+}
+
+TEST(PointsPlot, KeepsErrorBarsInTheRangeOfTheMetric) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  rows[0].metrics[0].least = 0.0;
+  rows[0].metrics[0].most = 93.0;
+  const std::string script = figure({"points", {"test_accuracy"}}, kRows, rows).script;
+  EXPECT_THAT(script, HasSubstr("within(y) = y < 0 ? 0 : y > 93 ? 93 : y\n"));
+  EXPECT_THAT(script, HasSubstr("set xrange [74.625:93.875]"));
+}
+
+TEST(PointsPlot, LeavesOutWhenAnAccuracyConvergedThatIsThatOfGuessing) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  for (MeasuredRow& row : rows) {
+    row.metrics.push_back({"converged_test_accuracy", "epochs until test accuracy converges", 1});
+    row.metrics[0].guessed = 80.0;
+    for (RunRecord& run : row.runs) run.final.numbers["converged_test_accuracy"] = 3.0;
+  }
+  EXPECT_EQ(figure({"points", {"converged_test_accuracy"}}, kRows, rows).data,
+            "# place\tmean\tstd\tpaper\tpaper std\n0\t3.0000\t0.0000\t-\t-\n");
 }
 
 TEST(HeatmapPlot, NamesSomeOfManyColumnsUnderATitleThatFits) {

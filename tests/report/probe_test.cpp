@@ -8,7 +8,8 @@
 #include <cmath>
 
 #include "moesaic/config/document.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 
 namespace moesaic {

@@ -143,16 +143,16 @@ TEST_F(PruneSearchOf, TheGreedyWayTakesOneExpertAtATime) {
 }
 
 TEST_F(PruneSearchOf, MayBeEndedAndIsShown) {
+  struct Ended {};
   int64_t calls = 0;
-  search_.proceed = [&](int64_t done, int64_t at_most) {
+  search_.progress = [&](int64_t done, int64_t at_most) {
     EXPECT_LT(done, at_most);
-    return ++calls < 3;
+    EXPECT_EQ(done, 0) << "it is asked after every batch, not after every network";
+    if (++calls == 3) throw Ended{};
   };
-  const PruneSearch ended = search();
-  EXPECT_FALSE(ended.complete);
-  EXPECT_EQ(ended.evaluations, 0) << "it is asked after every batch, not after every network";
+  EXPECT_THROW(search(), Ended);
   EXPECT_EQ(calls, 3);
-  search_.proceed = nullptr;
+  search_.progress = nullptr;
   search_.max_drop = 0.1;
   const PruneSearch found = search();
   EXPECT_THAT(to_text(found), HasSubstr("at most 10 points below"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/ratio.h"
+#include "moesaic/report/results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

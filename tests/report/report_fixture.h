@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "moesaic/report/experiment.h"
-#include "moesaic/report/prune_sweep.h"
+#include "moesaic/report/runs.h"
 #include "train/train_fixture.h"
 
 namespace moesaic::report_test {
@@ -35,7 +35,7 @@ inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::stri
 inline std::string tiny_sweep() {
   return std::string(R"({
   "name": "tiny",
-  "kind": "prune-sweep",
+  "kind": "runs", "runs": 1,
   "description": "Two quarters.",
   "train": {
     "name": "tiny", "seed": 5, "checkpoint_every": 0, "evaluate_every": 0, "evaluate_batch_size": 20,
@@ -59,41 +59,86 @@ inline std::string tiny_sweep() {
 })";
 }
 
-inline SweepPoint point(int64_t keep, const std::string& criterion, double accuracy,
-                        double recovered, int64_t parameters, double flops, double speed) {
-  return {sweep_size(keep), criterion, {accuracy}, {recovered},
-          parameters,       {flops},   speed,      4 * parameters};
-}
+/// A plan, and rows as a sweep measures them.
+struct MadeSweep {
+  SweepPlan plan;
+  std::vector<MeasuredRow> rows = {};
+
+  void add(const std::string& name, bool network, std::map<std::string, double> numbers) {
+    RunRecord run;
+    run.final.numbers = std::move(numbers);
+    rows.push_back({name, sweep_metrics(network), {std::move(run)}});
+  }
+  void add_network(const std::string& row, double accuracy, double recovered, double parameters,
+                   double flops, double speed) {
+    add(row, true,
+        {{"accuracy", accuracy},
+         {"accuracy_recovered", recovered},
+         {"parameters", parameters},
+         {"flops", flops},
+         {"images_per_second", speed},
+         {"bytes", 4 * parameters}});
+  }
+
+  Results results(Scale scale = Scale::paper) const {
+    std::vector<MeasuredRow> all = rows;
+    if (plan.exported) {
+      RunRecord run;
+      run.final.numbers = {{"forward_time_ratio", 1.125}};
+      all.push_back({"export", {{"forward_time_ratio", "ratio"}}, {std::move(run)}});
+    }
+    add_savings(plan, all);
+    return {.experiment = "demo",
+            .scale = std::string(scale_name(scale)),
+            .rows = runs_results({}, all),
+            .seconds = 301.4};
+  }
+};
 
 /// Eight and four experts of eight, by two criteria.
-inline SweepOutcome outcome() {
-  SweepOutcome outcome;
-  outcome.experts = 8;
-  outcome.phases = {{"pretrain", "fashion", 10000, {88.125}}, {"finetune", "shoes", 3000, {96.5}}};
-  outcome.sizes = {{"keep8", 8, "8 of 8"}, {"keep4", 4, "4 of 8"}};
-  outcome.criteria = {"router-norm-change", "random"};
-  outcome.points = {point(8, "router-norm-change", 96.5, 96.75, 1500000, 20e6, 4000.0),
-                    point(8, "random", 96.5, 96.75, 1500000, 20e6, 4000.0),
-                    point(4, "router-norm-change", 93.25, 96.25, 900000, 15e6, 5000.0),
-                    point(4, "random", 71.0, 95.0, 900000, 12e6, 6400.0)};
-  outcome.exported = SweepExport{{4, "router-norm-change"}, "model.ts.pt", 1.125};
-  return outcome;
+inline MadeSweep made_sweep() {
+  MadeSweep made{.plan = {.experts = 8,
+                          .phases = {{"pretrain", "fashion", 10000}, {"finetune", "shoes", 3000}},
+                          .sizes = {{"keep8", 8, "8 of 8"}, {"keep4", 4, "4 of 8"}},
+                          .criteria = {"router-norm-change", "random"},
+                          .exported = ExportChoice{4, "router-norm-change"}}};
+  made.add("pretrain", false, {{"test_accuracy", 88.125}});
+  made.add("finetune", false, {{"test_accuracy", 96.5}});
+  made.add_network("keep8/router-norm-change", 96.5, 96.75, 1500000, 20e6, 4000.0);
+  made.add_network("keep8/random", 96.5, 96.75, 1500000, 20e6, 4000.0);
+  made.add_network("keep4/router-norm-change", 93.25, 96.25, 900000, 15e6, 5000.0);
+  made.add_network("keep4/random", 71.0, 95.0, 900000, 12e6, 6400.0);
+  return made;
 }
 
 /// The same with a choice by layer that has as many experts as four of eight.
-inline SweepOutcome outcome_with_choice() {
-  SweepOutcome sweep = outcome();
-  sweep.sizes.push_back({"first_whole", 0, "first_whole (8, 2)"});
-  for (const std::string& criterion : sweep.criteria) {
-    sweep.points.push_back(point(4, criterion, 94.5, 96.5, 1000000, 16e6, 5000.0));
-    sweep.points.back().size = "first_whole";
+inline MadeSweep made_with_choice() {
+  MadeSweep made = made_sweep();
+  made.plan.sizes.push_back({"first_whole", 0, "first_whole (8, 2)"});
+  for (const std::string& criterion : made.plan.criteria) {
+    made.add_network("first_whole/" + criterion, 94.5, 96.5, 1000000, 16e6, 5000.0);
   }
-  return sweep;
+  return made;
+}
+
+/// The same with a second run, whose accuracies are larger by these.
+inline MadeSweep with_second_run(MadeSweep made, double trained, double pruned, double recovered) {
+  for (MeasuredRow& row : made.rows) {
+    row.runs.push_back(row.runs[0]);
+    std::map<std::string, double>& numbers = row.runs[1].final.numbers;
+    for (const auto& [metric, more] :
+         {std::pair("test_accuracy", trained), std::pair("accuracy", pruned),
+          std::pair("accuracy_recovered", recovered)}) {
+      if (numbers.contains(metric)) numbers[metric] += more;
+    }
+    for (const char* metric : {"parameters", "images_per_second", "bytes"}) numbers.erase(metric);
+  }
+  return made;
 }
 
 inline Experiment experiment(Scale scale = Scale::paper) {
   return {.name = "demo",
-          .kind = "prune-sweep",
+          .kind = "runs",
           .description = "What pruning costs.",
           .scale = scale,
           .overrides = {},

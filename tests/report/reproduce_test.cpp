@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/reproduce.h"
+#include "moesaic/report/experiment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using report_test::error_of;
 using ::testing::HasSubstr;
 
 Reproduction run_tiny(const fs::path& out) {
-  Experiment experiment{.name = "tiny", .kind = "prune-sweep", .description = "Two quarters."};
+  Experiment experiment{.name = "tiny", .kind = "runs", .description = "Two quarters."};
   experiment.config = Document::from_text(report_test::tiny_sweep(), "tiny.json").root();
   ReproduceOptions options;
   options.out = out;
@@ -79,7 +79,8 @@ TEST(Reproduce, ADamagedTimeDoesNotBlockAnExperiment) {
     fs::create_directories(folder / "out");
     test::put(folder / "out/elapsed.json", text);
     test::put(folder / "out/config.json", "{\"other\": 1}");
-    EXPECT_THAT(error_of([&] { run_tiny(folder / "out"); }), HasSubstr("of something else"))
+    EXPECT_THAT(error_of([&] { run_tiny(folder / "out"); }),
+                HasSubstr("was made with other settings"))
         << text;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/run_curve.h"
+#include "moesaic/report/figure.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

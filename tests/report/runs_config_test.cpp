@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/support.h"
-#include "moesaic/data/catalog.h"
+#include "moesaic/base/file.h"
+#include "moesaic/data/source.h"
 #include "moesaic/report/experiment.h"
 #include "report/experiment_run.h"
 #include "report/runs_fixture.h"
@@ -104,6 +105,26 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
       "paper": {"a": {"dispatch": {"rows": [[1, 2], [3]]}}})");
   EXPECT_THAT(test::usage_of([&] { paper_table(uneven.paper, "a", "dispatch"); }),
               HasSubstr("every list must have 2 numbers, found one of 1"));
+}
+
+TEST(RunsConfig, GoesOnInAFolderThatStoredEpochsAsABareNumber) {
+  const test::TempDir folder;
+  const auto run = [&] {
+    ReproduceOptions options;
+    options.out = folder / "out";
+    options.progress = false;
+    std::vector<MeasuredRow> rows;
+    measure_rows(runs_config(R"("rows": [{"name": "a", "runs": 1,
+                                         "set": {"evaluate_every": "2 epochs"}}])"),
+                 options, rows);
+  };
+  run();
+  const std::filesystem::path file = folder / "out/config.json";
+  auto stored = nlohmann::ordered_json::parse(read_text(file));
+  ASSERT_EQ(stored["runs"]["a"]["evaluate_every"], "2 epochs");
+  stored["runs"]["a"]["evaluate_every"] = 2;
+  write_atomic(file, stored.dump(2));
+  EXPECT_NO_THROW(run());
 }
 
 /// Every row of a shipped experiment, with its run.

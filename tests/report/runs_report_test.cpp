@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "report/runs_fixture.h"
 
 namespace moesaic {
@@ -95,6 +97,13 @@ TEST_F(RunsReport, HasAFigureForEachPlot) {
   ASSERT_EQ(figures.size(), 2U);
   EXPECT_THAT(figures[0].script, HasSubstr("data = 'figure.tsv'"));
   EXPECT_THAT(figures[1].script, HasSubstr("data = 'figure-2.tsv'"));
+}
+
+TEST(MomentsTest, AreThoseOfTheValuesThemselves) {
+  const Moments found = moments({1.0, 2.0, 6.0});
+  EXPECT_EQ(found.mean, 3.0);
+  EXPECT_NEAR(found.std, std::sqrt(14.0 / 3), 1e-12);
+  EXPECT_EQ(found.n, 3);
 }
 
 }  // namespace

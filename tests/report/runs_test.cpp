@@ -436,13 +436,6 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   EXPECT_EQ(rows[2].verdict(), "outside");
 }
 
-TEST(MomentsTest, AreThoseOfTheValuesThemselves) {
-  const Moments found = moments({1.0, 2.0, 6.0});
-  EXPECT_EQ(found.mean, 3.0);
-  EXPECT_NEAR(found.std, std::sqrt(14.0 / 3), 1e-12);
-  EXPECT_EQ(found.n, 3);
-}
-
 TEST_F(Runs, RefusesOtherSettingsInAFolder) {
   run(runs_config(R"("rows": [{"name": "a", "runs": 1}])"));
   const auto other = [&](const std::string& rest) {
@@ -455,6 +448,17 @@ TEST_F(Runs, RefusesOtherSettingsInAFolder) {
               HasSubstr("other settings"));
   write_atomic(folder_ / "out/config.json", "{\"runs\": ");
   EXPECT_THAT(other(R"("rows": [{"name": "a"}])"), HasSubstr("config.json: damaged: not JSON"));
+}
+
+TEST_F(Runs, OtherRowsMayJoinAFolder) {
+  const std::string a = R"({"name": "a", "runs": 1})", b = R"({"name": "b", "runs": 1})";
+  const auto rows = [](const std::string& list) { return runs_config("\"rows\": [" + list + "]"); };
+  const auto first = run(rows(a)), other = run(rows(b));
+  EXPECT_THAT(test::usage_of([&] { run(rows(R"({"name": "a", "set": {"seed": 6}})")); }),
+              HasSubstr("'runs.a.seed' was 5 and is 6 now"));
+  const auto both = run(rows(b + ", " + a));
+  EXPECT_EQ(both[0].runs[0].final.numbers, other[0].runs[0].final.numbers);
+  EXPECT_EQ(both[1].runs[0].final.numbers, first[0].runs[0].final.numbers);
 }
 
 TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/samples.h"
+#include "moesaic/report/experiment.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -7,7 +7,6 @@
 
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
-#include "moesaic/report/reproduce.h"
 #include "report/report_fixture.h"
 
 namespace moesaic {

@@ -2,7 +2,9 @@
 // Runs of the small sweep, with changes.
 #pragma once
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
+
+#include <algorithm>
 
 #include "moesaic/config/document.h"
 #include "report/report_fixture.h"
@@ -15,10 +17,10 @@ using report_test::open_tiny;
 using report_test::TempDir;
 using report_test::tiny_sweep;
 
-inline PruneSweepConfig config_of(const std::vector<std::string>& changes = {}) {
+inline RunsConfig config_of(const std::vector<std::string>& changes = {}) {
   Document document = Document::from_text(tiny_sweep(), "tiny.json");
   for (const std::string& change : changes) document.set(change);
-  return parse<PruneSweepConfig>(document.root());
+  return parse<RunsConfig>(document.root());
 }
 
 inline ReproduceOptions options_for(const fs::path& out) {
@@ -29,31 +31,56 @@ inline ReproduceOptions options_for(const fs::path& out) {
   return options;
 }
 
-inline SweepOutcome run(const fs::path& out, const std::vector<std::string>& changes = {}) {
-  SweepOutcome outcome;
-  EXPECT_TRUE(run_prune_sweep(config_of(changes), options_for(out), outcome));
-  return outcome;
-}
+/// What a sweep measured.
+struct Outcome {
+  std::vector<MeasuredRow> rows;
 
-/// Returns everything but the speed, which no two runs share.
-inline std::string numbers(const SweepOutcome& outcome) {
-  std::string text;
-  for (const SweepPhase& phase : outcome.phases) {
-    text += fmt::format("{} {} {} {}\n", phase.name, phase.data, phase.images,
-                        fmt::join(phase.accuracy, " "));
+  /// The values of a metric in each run that has it.
+  std::vector<double> all(const std::string& row, const std::string& metric) const {
+    const auto found = std::find_if(rows.begin(), rows.end(),
+                                    [&](const MeasuredRow& known) { return known.name == row; });
+    std::vector<double> values;
+    if (found == rows.end()) return values;
+    for (const RunRecord& run : found->runs) {
+      const auto number = run.final.numbers.find(metric);
+      if (number != run.final.numbers.end()) values.push_back(number->second);
+    }
+    return values;
   }
-  for (const SweepPoint& p : outcome.points) {
-    text += fmt::format("{} {} {} {} {} {} {}\n", p.size, p.criterion, fmt::join(p.accuracy, " "),
-                        fmt::join(p.accuracy_recovered, " "), p.parameters, fmt::join(p.flops, " "),
-                        p.bytes);
+  double at(const std::string& row, const std::string& metric) const {
+    return all(row, metric).at(0);
   }
-  return text;
+  /// The number of rows of networks.
+  size_t networks() const {
+    return static_cast<size_t>(std::count_if(rows.begin(), rows.end(), [](const MeasuredRow& row) {
+      return row.name.find('/') != std::string::npos;
+    }));
+  }
+  /// Everything but the speed, which no two runs share.
+  std::string numbers() const {
+    std::string text;
+    for (const MeasuredRow& row : rows) {
+      for (const RunRecord& run : row.runs) {
+        for (const auto& [metric, value] : run.final.numbers) {
+          const bool speed = metric == "images_per_second" || metric.find("time") < metric.size();
+          if (!speed) text += fmt::format("{} {} {}\n", row.name, metric, value);
+        }
+      }
+    }
+    return text;
+  }
+};
+
+inline Outcome run(const fs::path& out, const std::vector<std::string>& changes = {}) {
+  Outcome outcome;
+  EXPECT_TRUE(measure_rows(config_of(changes), options_for(out), outcome.rows));
+  return outcome;
 }
 
 /// Two layers of four experts, of which a token selects two.
 inline constexpr const char* kTwoLayers = "train.model.encoder.moe.layers=[0, 1]";
 
-class PruneSweepRun : public ::testing::Test {
+class SweepRuns : public ::testing::Test {
  protected:
   TempDir temp;
   fs::path out = temp / "out", first = out / "seed5";

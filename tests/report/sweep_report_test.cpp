@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/sweep_report.h"
+#include "moesaic/report/runs_report.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,51 +14,45 @@ namespace moesaic {
 namespace {
 
 using report_test::experiment;
-using report_test::outcome;
+using report_test::made_sweep;
+using report_test::made_with_choice;
+using report_test::MadeSweep;
 
-Results results_of(const SweepOutcome& outcome, Scale scale = Scale::paper) {
-  return {.experiment = "demo",
-          .scale = std::string(scale_name(scale)),
-          .rows = sweep_rows(outcome),
-          .seconds = 301.4};
-}
-
-TEST(WorkFractions, AreOfTheNetworkWithTheMostExperts) {
-  SweepOutcome sweep = outcome();
+TEST(SweepSavings, AreOfTheNetworkWithTheMostParameters) {
+  MadeSweep made = made_sweep();
   for (int i = 0; i < 2; ++i) {
-    const std::vector<WorkFraction> fractions = work_fractions(sweep, "router-norm-change");
-    ASSERT_EQ(fractions.size(), 2u);
-    const WorkFraction& whole = sweep.sizes[0].count == 8 ? fractions[0] : fractions[1];
-    const WorkFraction& half = sweep.sizes[0].count == 8 ? fractions[1] : fractions[0];
-    EXPECT_DOUBLE_EQ(whole.parameters, 100.0);
-    EXPECT_DOUBLE_EQ(whole.flops, 100.0);
-    EXPECT_DOUBLE_EQ(whole.time, 100.0);
-    EXPECT_DOUBLE_EQ(half.parameters, 60.0);
-    EXPECT_DOUBLE_EQ(half.flops, 75.0);  // 15 of 20 MFLOPs
-    EXPECT_DOUBLE_EQ(half.time, 80.0);   // 4000 / 5000: time is the inverse of speed
-    std::reverse(sweep.sizes.begin(), sweep.sizes.end());
+    const Results results = made.results();
+    const auto saved = [&](const char* row) {
+      std::vector<double> numbers;
+      for (const char* metric : {"parameters_pruned", "flops_saved", "time_saved"}) {
+        numbers.push_back(sweep_value(results, row, metric));
+      }
+      return numbers;
+    };
+    EXPECT_EQ(saved("keep8/random"), (std::vector<double>{0, 0, 0}));
+    // 15 of 20 MFLOPs; time is the inverse of speed, 4000 / 5000.
+    EXPECT_EQ(saved("keep4/router-norm-change"), (std::vector<double>{40, 25, 20}));
+    EXPECT_EQ(saved("keep4/random"), (std::vector<double>{40, 40, 37.5}));
+    std::reverse(made.plan.sizes.begin(), made.plan.sizes.end());
   }
-  EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].flops, 60.0);
-  EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[1].time, 62.5);
+  made = made_with_choice();
+  made.plan.sizes.erase(made.plan.sizes.begin());
+  EXPECT_DOUBLE_EQ(sweep_value(made.results(), "keep4/random", "parameters_pruned"), 10.0);
+  EXPECT_EQ(largest_text(made.plan, made.results(), "random"), "first_whole (8, 2)");
 }
 
 TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
-  SweepOutcome sweep = outcome();
-  sweep.exported = {};
-  for (SweepPhase& phase : sweep.phases) phase.accuracy.push_back(phase.accuracy[0] + 1.0);
-  for (SweepPoint& point : sweep.points) {
-    point.accuracy.push_back(point.accuracy[0] + 2.0);
-    point.accuracy_recovered.push_back(point.accuracy_recovered[0]);
-    point.flops.push_back(point.flops[0]);
-  }
-  const Results results = results_of(sweep);
-  const std::string text = sweep_summary(experiment(), sweep, results, "out");
+  MadeSweep made = report_test::with_second_run(made_sweep(), 1.0, 2.0, 0.0);
+  made.plan.exported = {};
+  const Results results = made.results();
+  const std::string text = sweep_summary(experiment(), made.plan, results, "out");
   EXPECT_NE(text.find("pruned -> recovered, mean (standard deviation) of 2 runs\n"),
             std::string::npos);
   EXPECT_NE(text.find("94.25 (1.00) -> 96.25 (0.00)"), std::string::npos) << text;
   EXPECT_EQ(text.find("TorchScript"), std::string::npos);
   EXPECT_EQ(results.find("keep4/random", "accuracy")->std, 1.0);
   EXPECT_EQ(results.find("keep4/random", "accuracy")->runs, 2);
+  EXPECT_EQ(results.find("keep4/random", "parameters")->runs, 1);
   EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
 }
 
@@ -67,75 +62,48 @@ TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
     {"name": "keep4/random", "metric": "accuracy_recovered", "measured": 95, "std": null, "runs": 5}]})",
                                          "kept.json")
                          .root();
-  const SweepOutcome one = outcome();
-  const Results results = results_of(one);
-  const std::string text = sweep_summary(experiment(), one, results, "out", measured_rows(kept));
+  const MadeSweep one = made_sweep();
+  const Results results = one.results();
+  const std::string text =
+      sweep_summary(experiment(), one.plan, results, "out", {.rows = measured_rows(kept)});
   EXPECT_NE(text.find("Kept from 5 runs, mean (standard deviation)\n"), std::string::npos);
   EXPECT_NE(text.find("70.50 (2.25) -> 95.00"), std::string::npos) << text;
-  EXPECT_EQ(sweep_summary(experiment(), one, results, "out").find("Kept"), std::string::npos);
+  EXPECT_EQ(sweep_summary(experiment(), one.plan, results, "out").find("Kept"), std::string::npos);
 }
 
 TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
-  const Results results = results_of(report_test::outcome_with_choice());
+  const MadeSweep made = made_with_choice();
+  const Results results = made.results();
   ASSERT_NE(results.find("first_whole/random", "accuracy"), nullptr);
   EXPECT_EQ(results.find("first_whole/random", "accuracy")->measured, 94.5);
   EXPECT_EQ(results.find("first_whole/random", "flops_saved")->measured, 20.0);
-  const std::string text =
-      sweep_summary(experiment(), report_test::outcome_with_choice(), results, "out");
+  const std::string text = sweep_summary(experiment(), made.plan, results, "out");
   EXPECT_NE(text.find("\nfirst_whole (8, 2)      94.50 -> 96.50  94.50 -> 96.50\n"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("\nfirst_whole (8, 2)   1,000,000  4.00 MB"), std::string::npos) << text;
-  const std::string report =
-      sweep_markdown(experiment(), report_test::outcome_with_choice(), results);
+  const std::string report = sweep_markdown(experiment(), made.plan, results);
   EXPECT_NE(report.find("ranked them. Behind the name of a choice by layer stand the experts"),
             std::string::npos);
 }
 
-TEST(WorkFractions, AreOfTheChoiceThatHasTheMostWhereNoNumberHasMore) {
-  SweepOutcome sweep = report_test::outcome_with_choice();
-  sweep.sizes.erase(sweep.sizes.begin());
-  EXPECT_DOUBLE_EQ(work_fractions(sweep, "random")[0].parameters, 90.0);
-  EXPECT_EQ(largest_text(sweep, "random"), "first_whole (8, 2)");
-}
-
 TEST(SweepRows, NameEveryNumber) {
-  const Results results = results_of(outcome());
+  const Results results = made_sweep().results();
   EXPECT_EQ(results.rows.size(), 2u + 4u * 11u + 1u);
-  const auto value = [&](const char* name, const char* metric) {
-    const ResultRow* row = results.find(name, metric);
-    EXPECT_NE(row, nullptr) << name << " " << metric;
-    return row == nullptr ? -1.0 : row->measured;
-  };
-  std::vector<std::string> metrics;
+  std::string text;
   for (const ResultRow& row : results.rows) {
-    if (row.name == "keep4/random") metrics.push_back(row.metric);
-  }
-  EXPECT_EQ(metrics, sweep_metrics(true));
-  EXPECT_EQ(value("pretrain", "test_accuracy"), 88.125);
-  EXPECT_EQ(value("finetune", "test_accuracy"), 96.5);
-  EXPECT_EQ(value("keep4/random", "accuracy"), 71.0);
-  EXPECT_EQ(value("keep4/random", "accuracy_recovered"), 95.0);
-  EXPECT_EQ(value("keep4/random", "parameters"), 900000.0);
-  EXPECT_EQ(value("keep4/random", "flops"), 12e6);
-  EXPECT_EQ(value("keep4/random", "images_per_second"), 6400.0);
-  EXPECT_EQ(value("keep4/random", "bytes"), 3600000.0);
-  EXPECT_EQ(value("keep4/random", "accuracy_lost"), 25.5);  // 96.5 - 71
-  EXPECT_EQ(value("keep4/random", "accuracy_lost_recovered"), 1.5);
-  EXPECT_EQ(value("keep4/random", "parameters_pruned"), 40.0);
-  EXPECT_EQ(value("keep4/random", "flops_saved"), 40.0);
-  EXPECT_EQ(value("keep4/random", "time_saved"), 37.5);  // 1 - 4000 / 6400
-  EXPECT_EQ(value("keep8/random", "time_saved"), 0.0);
-  EXPECT_EQ(value("keep8/random", "accuracy"), 96.5);
-  EXPECT_EQ(value("export", "forward_time_ratio"), 1.125);
-  for (const ResultRow& row : results.rows) {
+    if (row.name == "keep4/random") text += fmt::format("{} {}\n", row.metric, row.measured);
     EXPECT_EQ(row.runs, 1);
     EXPECT_FALSE(row.std || row.paper || row.paper_std) << row.name;
   }
+  EXPECT_EQ(text,
+            "accuracy 71\naccuracy_lost 25.5\naccuracy_recovered 95\naccuracy_lost_recovered 1.5\n"
+            "parameters 900000\nflops 12000000\nimages_per_second 6400\nbytes 3600000\n"
+            "parameters_pruned 40\nflops_saved 40\ntime_saved 37.5\n");
 }
 
 TEST(SweepMarkdown, IsTheWholeReport) {
-  const std::string text = sweep_markdown(experiment(), outcome(), results_of(outcome()));
+  const std::string text = sweep_markdown(experiment(), made_sweep().plan, made_sweep().results());
   const std::string head = R"(# demo
 
 What pruning costs.
@@ -191,16 +159,17 @@ Made by `moesaic reproduce demo --scale paper`; `gnuplot figure.gp` draws the fi
 TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
   Experiment quick = experiment(Scale::quick);
   quick.overrides = {"train.seed=2"};
-  const std::string text = sweep_markdown(quick, outcome(), results_of(outcome(), Scale::quick));
+  const std::string text =
+      sweep_markdown(quick, made_sweep().plan, made_sweep().results(Scale::quick));
   EXPECT_NE(text.find("Scale: **quick**. Sizes are shrunk"), std::string::npos);
   EXPECT_EQ(text.find("Scale: paper"), std::string::npos);
   EXPECT_NE(text.find("`moesaic reproduce demo train.seed=2 --scale quick`"), std::string::npos);
 }
 
 TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
-  Results results = results_of(outcome());
+  Results results = made_sweep().results();
   results.rows[0].paper = 89.5;
-  const std::string text = sweep_markdown(experiment(), outcome(), results);
+  const std::string text = sweep_markdown(experiment(), made_sweep().plan, results);
   EXPECT_EQ(text.find("No paper has this task"), std::string::npos);
   EXPECT_NE(
       text.find(
@@ -210,7 +179,7 @@ TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
 }
 
 TEST(SweepSummary, IsAlignedAndNamesTheFiles) {
-  EXPECT_EQ(sweep_summary(experiment(), outcome(), results_of(outcome()), "out"),
+  EXPECT_EQ(sweep_summary(experiment(), made_sweep().plan, made_sweep().results(), "out"),
             R"(demo, scale paper, 301 s
 
 phase     data     test images  test accuracy, %
@@ -238,17 +207,17 @@ results  out/results.json
 }
 
 TEST(SweepSummary, ManyCriteriaFillSeveralTablesOfAHundredColumns) {
-  SweepOutcome sweep = outcome();
-  sweep.criteria.clear();
-  sweep.points.clear();
+  MadeSweep made = made_sweep();
+  made.plan.criteria.clear();
+  made.plan.exported = {};
   for (const char letter : {'a', 'b', 'c', 'd', 'e'}) {
     const std::string criterion(28, letter);
-    sweep.criteria.push_back(criterion);
-    for (const int64_t keep : {8, 4}) {
-      sweep.points.push_back(report_test::point(keep, criterion, 90.0, 91.0, 1000, 1e6, 100.0));
+    made.plan.criteria.push_back(criterion);
+    for (const char* size : {"keep8/", "keep4/"}) {
+      made.add_network(size + criterion, 90.0, 91.0, 1000, 1e6, 100.0);
     }
   }
-  const std::string text = sweep_summary(experiment(), sweep, results_of(sweep), "out");
+  const std::string text = sweep_summary(experiment(), made.plan, made.results(), "out");
   std::istringstream lines(text);
   int64_t tables = 0;
   for (std::string line; std::getline(lines, line);) {

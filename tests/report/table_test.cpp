@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/table.h"
+#include "moesaic/report/results.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,6 @@ TEST(TextTable, AlignsTextToTheLeftAndNumbersToTheRight) {
             "fruit  kind      number\n"
             "apple  Elstar         7\n"
             "fig            12345678\n");
-  EXPECT_EQ(fruit().width(), 23);
 }
 
 TEST(TextTable, NoLineEndsInASpace) {

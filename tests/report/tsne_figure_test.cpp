@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/tsne_figure.h"
+#include "moesaic/report/evaluation_figures.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -53,13 +53,13 @@ TEST(PlaneAverage, IsTheNearbyPointsMeanAndFarAwayTheNearestValue) {
 }
 
 TEST(TsneFigure, HasTheDataOfEveryPointAndALineOfTheKeyForWhatIsThere) {
-  const Figure figure = tsne_figure(points_of_lines(), two_lines(), false, "some/lines.svg");
+  const Figure figure = tsne_figure(points_of_lines(), two_lines(), false, "lines");
   EXPECT_EQ(figure.data.substr(0, figure.data.find('\n', 60)),
             "# image\tx\ty\tlabel\tpredicted\texpert (from 0)\tgroup\n"
             "0\t-1.0000\t0.5000\t1\t1\t2\t-");
-  for (const char* text : {"data = 'lines.tsv'", "file = 'lines.svg'", "by = 6 ", "markers = 2 ",
-                           "boundary = 0", "title 'no expert'", "title 'expert 1'",
-                           "title 'expert 3'", "title 'it''s below'", "title 'above_it'"}) {
+  for (const char* text :
+       {"data = 'lines.tsv'", "stem = 'lines'", "by = 6\n", "markers = 2\n", "title 'no expert'",
+        "title 'expert 1'", "title 'expert 3'", "title 'it''s below'", "title 'above_it'"}) {
     EXPECT_NE(figure.script.find(text), std::string::npos) << text << "\n" << figure.script;
   }
   EXPECT_EQ(figure.script.find("title 'expert 2'"), std::string::npos);
@@ -68,8 +68,7 @@ TEST(TsneFigure, HasTheDataOfEveryPointAndALineOfTheKeyForWhatIsThere) {
 
 TEST(TsneFigure, IsDrawnWithItsBoundaryAndEveryEntryOfTheKey) {
   const TempDir temp;
-  draw_figure_file(temp / "lines.svg",
-                   tsne_figure(points_of_lines(), two_lines(), true, temp / "lines.svg"));
+  draw_figure_file(temp / "lines.svg", tsne_figure(points_of_lines(), two_lines(), true, "lines"));
   const std::string svg = read_text(temp / "lines.svg");
   for (const char* text :
        {"boundary", "no expert", "expert 1", "expert 3", "it's below", "above_it"}) {
@@ -80,9 +79,9 @@ TEST(TsneFigure, IsDrawnWithItsBoundaryAndEveryEntryOfTheKey) {
 TEST(TsneFigure, WhereAllPredictionsAgreeThereIsNoBoundary) {
   EvaluationPoints points = points_of_lines();
   points.predicted_N = torch::ones_like(points.label_N);
-  const Figure figure = tsne_figure(points, two_lines(), true, "lines.png");
-  EXPECT_NE(figure.script.find("boundary = 0"), std::string::npos);
-  EXPECT_EQ(figure.data.find("fraction of predictions"), std::string::npos);
+  const Figure figure = tsne_figure(points, two_lines(), true, "lines");
+  EXPECT_EQ(figure.script.find("$boundary"), std::string::npos);
+  EXPECT_EQ(figure.data.find("share of predictions"), std::string::npos);
 }
 
 TEST(TsneFigure, ManyKindsHaveColoursOfTheirOwnAndALongKeyIsLeftOut) {
@@ -93,7 +92,7 @@ TEST(TsneFigure, ManyKindsHaveColoursOfTheirOwnAndALongKeyIsLeftOut) {
     for (int64_t c = 0; c < kinds; ++c) points.classes.push_back("kind " + std::to_string(c));
     points.label_N = torch::arange(80) % kinds;
     const TempDir temp;
-    const Figure figure = tsne_figure(points, two_lines(), false, temp / "lines.png");
+    const Figure figure = tsne_figure(points, two_lines(), false, "lines");
     draw_figure_file(temp / "lines.png", figure);
     EXPECT_EQ(figure.script.find("title 'kind 9'") != std::string::npos, kinds == 10);
     const size_t begin = figure.script.find("array palette");
@@ -112,7 +111,7 @@ TEST(TsneFigure, FewOfManyKindsHaveColoursThatAreFarApart) {
   points.color = "class";
   points.classes.assign(10, "kind");
   points.label_N = torch::where(torch::arange(80) < 40, 6, 8).to(torch::kLong);
-  const std::string script = tsne_figure(points, two_lines(), false, "lines.png").script;
+  const std::string script = tsne_figure(points, two_lines(), false, "lines").script;
   const std::string palette = script.substr(script.find("array palette"));
   EXPECT_EQ(palette.substr(0, palette.find('\n')),
             "array palette[10] = [0x000000, 0x000000, 0x000000, 0x000000, 0x000000, 0x000000, "

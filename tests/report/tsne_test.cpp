@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Against scikit-learn's numbers; see tests/golden/README.md.
-#include "moesaic/report/tsne.h"
+#include "moesaic/report/evaluation_figures.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "moesaic/parallel/lost_process.h"
+#include "moesaic/parallel/group.h"
 
 namespace moesaic::test {
 

@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "moesaic/models/family.h"
+#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/linear.h"
 
 namespace moesaic::testing {
 namespace {

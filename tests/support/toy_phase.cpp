@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "moesaic/base/pattern.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic::testing {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of auxiliary losses that could change nothing, found before a run starts.
-#include "moesaic/train/aux_losses.h"
+#include "moesaic/train/objective.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/calibrate.h"
+#include "moesaic/train/evaluate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

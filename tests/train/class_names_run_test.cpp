@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "moesaic/checkpoint/input.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/views.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/classification_loss.h"
+#include "moesaic/train/objective.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,8 +8,7 @@
 
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/papers/clusters/cluster_moe.h"
-#include "moesaic/train/aux_losses.h"
+#include "moesaic/papers/clusters.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 

@@ -6,7 +6,8 @@
 
 #include <cmath>
 
-#include "moesaic/data/rotate.h"
+#include "moesaic/data/derived.h"
+#include "moesaic/data/views.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"

@@ -11,7 +11,7 @@
 
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -28,7 +28,7 @@ struct Started {
 
   explicit Started(const std::vector<std::string>& changes, bool read_late = false) {
     const RunConfig config = config_of(four_phases(), changes);
-    model = build_initial_model(config);
+    model = RunStart(config).model();
     Datasets datasets(open_tiny);
     const PhasePlan plan = plan_phases(config, *model, datasets)[0];
     phase = std::make_unique<GradientPhase>(plan, PhaseContext{.model = model,
@@ -75,7 +75,7 @@ void expect_equal_up_to(const TensorMap& a, const TensorMap& b, double tolerance
 
 TEST(GradientPhase, TellsBeforeItChangesWhatASaveCopies) {
   const RunConfig config = config_of(four_phases());
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   Datasets datasets(open_tiny);
   int told = 0;
   std::optional<TensorMap> before;
@@ -108,7 +108,7 @@ TEST(GradientPhase, AccumulatesTheMeanOverPartsOfABatch) {
   const RunConfig config =
       config_of(four_phases(), {"phases.0.augment={}", "model.encoder.moe.router.noise_std=0",
                                 "phases.0.aux_losses={\"importance\": 0.5}"});
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   LoaderOptions options{.batch_size = 6, .seed = 7, .shuffle = true, .drop_last = true};
   const Batch batch = Loader(open_tiny("three", "train"), options).next();
   // The head starts at zero, so that without this no gradient would reach the blocks.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/memory.h"
+#include "moesaic/train/run_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/gradient_phase.h"

@@ -160,7 +160,7 @@ double difference(const std::string& order) {
        R"(phases.0.aux_losses={"importance": 0.5})", "model.encoder.moe.router.noise_std=0",
        "model.encoder.moe.group_size=10",
        R"(model.encoder.moe.router.dispatcher={"capacity_factor": 0.8, "capacity_multiple_of": 1})"});
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   {
     const torch::NoGradGuard no_grad;
     uint64_t seed = 10;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged images are part of a run's state, and several processes count them together.
-#include "train/note_replaced.h"
+#include "moesaic/train/run_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Damaged : public Dataset {
       : Dataset(base->info()), base_(std::move(base)), indices_(std::move(indices)) {}
   int64_t size() const override { return base_->size(); }
   int64_t label(int64_t index) const override { return base_->label(index); }
-  void image(int64_t index, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const override {
     if (indices_.contains(index)) throw ImageError(fmt::format("{}.png: cut off", index));
     base_->image(index, out);
   }

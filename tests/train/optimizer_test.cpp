@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "moesaic/train/clip.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 

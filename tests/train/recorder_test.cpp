@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/recorder.h"
+#include "moesaic/train/run_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,11 +8,9 @@
 #include <algorithm>
 
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/train/classification_loss.h"
-#include "moesaic/train/clip.h"
+#include "moesaic/train/objective.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/optimizer.h"
-#include "moesaic/train/schedule.h"
 #include "support/tensors.h"
 
 namespace moesaic {

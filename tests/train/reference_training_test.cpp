@@ -8,12 +8,9 @@
 #include <set>
 
 #include "moesaic/nn/init.h"
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/classification_objective.h"
-#include "moesaic/train/clip.h"
+#include "moesaic/train/objective.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/optimizer.h"
-#include "moesaic/train/schedule.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/evaluate_checkpoint.h"
 #include "support/toy_family.h"

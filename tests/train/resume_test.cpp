@@ -16,6 +16,7 @@ namespace {
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A finished run that all tests compare with.
 const fs::path& reference() {
@@ -48,6 +49,24 @@ TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
     train(folder / "run", {std::string("loader_threads=") + threads});
     expect_equal_bits(reference(), folder / "run");
   }
+}
+
+TEST(Resume, OnOtherArithmeticIsSaid) {
+  const auto said_by = [](const std::string& computed_with) {
+    TempDir folder;
+    copy_killed_after(reference(), 8, folder / "run");
+    const fs::path step = folder / "run/checkpoints/step_8";
+    Checkpoint checkpoint = load_checkpoint(step);
+    if (!computed_with.empty()) checkpoint.state["computed_with"] = computed_with;
+    save_checkpoint(step, checkpoint);
+    ::testing::internal::CaptureStderr();
+    train(folder / "run", {}, true);
+    expect_equal_bits(reference(), folder / "run");  // Later checkpoints have what is true now.
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said_by(""), Not(HasSubstr("was computed with")));
+  EXPECT_THAT(said_by("99 threads, none"),
+              HasSubstr("step_8: was computed with 99 threads, none, and the run goes on with "));
 }
 
 TEST(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "moesaic/base/resources.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using train_test::config_of;
@@ -124,6 +126,31 @@ TEST(RunConfig, NamesTheSettingsThatChanged) {
     for (const char* key : {"orientation", "channels"}) phase.at("preprocess").erase(key);
   }
   EXPECT_EQ(error_of([&] { check_same_run(older, started, "run"); }), "no error");
+}
+
+TEST(RunConfig, GoesOnWithARunWhoseEpochsWereStoredAsABareNumber) {
+  const auto now = to_json(config_of(four_phases(), {"evaluate_every=2 epochs"}));
+  auto older = now;
+  older["evaluate_every"] = 2;
+  EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
+  older["evaluate_every"] = 3;
+  EXPECT_THAT(error_of([&] { check_same_run(older, now, "run"); }),
+              HasSubstr("'evaluate_every' was \"3 epochs\" and is \"2 epochs\" now"));
+}
+
+TEST(RunConfig, ShippedRecipesNameTheUnitOfEveryEvaluation) {
+  int recipes = 0;
+  for (const auto& file : fs::recursive_directory_iterator(resource("models"))) {
+    if (file.path().extension() != ".json" || file.path().parent_path().filename() != "recipes") {
+      continue;
+    }
+    const Value root = Document::from_file(file.path()).root();
+    const Value* const every = root.find("evaluate_every");
+    const bool bare = every != nullptr && every->kind() != Value::Kind::string;
+    EXPECT_TRUE(!bare || every->as_int() == 0) << every->where() << ": " << every->described();
+    ++recipes;
+  }
+  EXPECT_GT(recipes, 20);
 }
 
 TEST(RunConfig, HelpNamesEverySetting) {

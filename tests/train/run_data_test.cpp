@@ -48,7 +48,7 @@ class LargeFiles final : public Dataset {
   LargeFiles() : Dataset({"large", "train", "", {"a"}, 3, 1, 1, {0.5, 0.5, 0.5}, {1, 1, 1}}) {}
   int64_t size() const override { return 1000; }
   int64_t label(int64_t) const override { return 0; }
-  void image(int64_t, uint8_t*) const override {}
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {}
   std::optional<ImageFile> file(int64_t index) const override {
     return ImageFile{std::to_string(index), index == changed ? 1 : 4 << 20};
   }
@@ -81,7 +81,7 @@ class ManyFiles final : public Dataset {
   ManyFiles() : Dataset({"many", "train", "", {"a"}, 3, 1, 1, {0.5, 0.5, 0.5}, {1, 1, 1}}) {}
   int64_t size() const override { return 40'000; }
   int64_t label(int64_t) const override { return 0; }
-  void image(int64_t, uint8_t*) const override {}
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {}
   std::optional<ImageFile> file(int64_t index) const override {
     return ImageFile{std::to_string(index), index};
   }
@@ -204,6 +204,54 @@ TEST(MovedData, TheirProjectsInitMayHaveMovedToo) {
   EXPECT_EQ(after(), (folder / "old").string());
 }
 
+TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
+  const TempDir folder;
+  RunConfig now;
+  now.phases.resize(1);
+  now.phases[0].on_entry.prune.emplace();
+  const auto after = [&](const std::string& then, const std::string& here) {
+    RunData before;
+    auto started = nlohmann::ordered_json::parse(
+        R"({"phases": [{"data": "three", "on_entry": {"prune": {"pretrained": ""}}}]})");
+    auto& pretrained = started["phases"][0]["on_entry"]["prune"]["pretrained"];
+    pretrained = then;
+    now.phases[0].on_entry.prune->pretrained = here;
+    follow_moved_data(now, started, before);
+    return pretrained.get<std::string>();
+  };
+  const std::string old = (folder / "old").string(), there = (folder / "new").string();
+  EXPECT_EQ(after(old, there), there);
+  EXPECT_EQ(after("pretrain", there), "pretrain");  // It was a phase, not a path.
+  EXPECT_EQ(after(old, "pretrain"), old);
+  fs::create_directory(folder / "old");  // It is another one.
+  EXPECT_EQ(after(old, there), old);
+}
+
+TEST_F(ChangedData, AFileOfTwoSplitsOrClassesIsNamedInOneLine) {
+  const auto said = [&] {
+    fs::remove_all(folder_ / "run");
+    ::testing::internal::CaptureStderr();
+    run(false);
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    const size_t at = text.find("warning: ");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  fs::create_hard_link(data() / "train/0/3.png", data() / "train/0/same class.png");
+  EXPECT_EQ(said(), "");
+  fs::remove(data() / "val/1/4.png");
+  fs::create_hard_link(data() / "train/1/4.png", data() / "val/1/4.png");
+  EXPECT_THAT(said(), HasSubstr("1 file is read under two names, in different splits or classes: "
+                                "'train: 1/4.png and test: 1/4.png'; remove one name of each"));
+  fs::create_hard_link(data() / "train/2/5.png", data() / "train/0/other class.png");
+  EXPECT_THAT(said(), AllOf(HasSubstr("2 files are read under two names"),
+                            HasSubstr("'train: 0/other class.png and train: 2/5.png'")));
+  put("pool/6.png", 6);  // It is none of a split, so that no link to it is left out.
+  for (const char* name : {"0/linked.png", "1/linked.png"}) {
+    fs::create_symlink(data() / "pool/6.png", data() / "train" / name);
+  }
+  EXPECT_THAT(said(), HasSubstr("'train: 0/linked.png and train: 1/linked.png'"));
+}
+
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   run(false);
   put("train/0/more.png", 5);
@@ -300,7 +348,10 @@ TEST_F(ChangedData, ASplitThatCameOrWentIsNoticed) {
 TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
   run(false);
   for (const char* split : {"train", "val"}) fs::rename(data() / split / "2", data() / split / "x");
-  EXPECT_THAT(resume(), HasSubstr("it has no class '2' any more and has a new class 'x'"));
+  EXPECT_THAT(resume(), AllOf(HasSubstr("it has no class '2' any more and has a new class 'x'"),
+                              HasSubstr("give another --out, or begin another run with init=" +
+                                        (folder_ / "run").string() + " and on_entry.new_head"),
+                              ::testing::Not(HasSubstr("data_changed"))));
   ::testing::internal::CaptureStderr();
   const std::string error = resume({"data_changed=accept"});
   ::testing::internal::GetCapturedStderr();

@@ -87,6 +87,21 @@ TEST(RunFolder, WhatIsLeftWithoutCheckpointsOfStepsIsKept) {
   EXPECT_EQ(read_text(folder / "run/best.old/MANIFEST.json"), best);
 }
 
+TEST(RunFolder, WhatIsKeptKeepsItsName) {
+  TempDir folder;
+  const auto put = [&](const std::string& best) {
+    fs::create_directories(folder / "best");
+    write_atomic(folder / "best/MANIFEST.json", best);
+    const RunFolder run(folder / ".", /*resume=*/true);
+  };
+  write_atomic(folder / "config.json", "{}");
+  for (const char* best : {"1", "2", "3"}) put(best);
+  EXPECT_EQ(read_text(folder / "best.old/MANIFEST.json"), "1");
+  EXPECT_EQ(read_text(folder / "best.old-2/MANIFEST.json"), "2");
+  EXPECT_EQ(read_text(folder / "best.old-3/MANIFEST.json"), "3");
+  EXPECT_FALSE(fs::exists(folder / "best"));
+}
+
 TEST(RunFolder, FilesOfSomeoneElseDo) {
   const std::vector<std::function<void(const fs::path&)>> changes = {
       [](const fs::path& run) { fs::remove(run / ".lock"); },

@@ -10,7 +10,7 @@
 
 #include "moesaic/base/memory.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -28,7 +28,7 @@ using train_test::four_phases;
 std::vector<PhasePlan> plan_tiny(const std::vector<std::string>& changes = {}) {
   const RunConfig config = config_of(four_phases(), changes);
   Datasets datasets(train_test::open_tiny);
-  return plan_phases(config, *build_initial_model(config), datasets);
+  return plan_phases(config, *RunStart(config).model(), datasets);
 }
 
 std::string plan_refusal(const std::vector<std::string>& changes) {
@@ -84,7 +84,7 @@ TEST(RunPlan, AnArgumentIsBlamedForMissingFilesToo) {
   Datasets datasets([](std::string_view name, std::string_view) -> std::shared_ptr<const Dataset> {
     fail("dataset '{}': files not found", name);
   });
-  EXPECT_EQ(error_of([&] { plan_phases(config, *build_initial_model(config), datasets); }),
+  EXPECT_EQ(error_of([&] { plan_phases(config, *RunStart(config).model(), datasets); }),
             "failure: argument 'phases.0.data=elsewhere': dataset 'elsewhere': files not found");
 }
 
@@ -95,7 +95,7 @@ TEST(RunPlan, InputsThatAreNoImagesAreNotAugmented) {
     return error_of([&] {
       const RunConfig config = config_of(text, changes);
       Datasets datasets(open_dataset);
-      plan_phases(config, *build_initial_model(config), datasets);
+      plan_phases(config, *RunStart(config).model(), datasets);
     });
   };
   EXPECT_EQ(refusal({}), "no error");
@@ -287,20 +287,20 @@ TEST(RunPlan, MemoryCountsTheOptimizersOfParts) {
                    "optimizers": [{{"parameters": ["^moe.experts"],
                                     "optimizer": {{"name": "adam"}}}}]}}]}})",
                                       2 * static_cast<int64_t>(filters / 2));
-  EXPECT_THAT(error_of([&] { build_initial_model(config_of(run)); }),
+  EXPECT_THAT(error_of([&] { RunStart(config_of(run)).model(); }),
               AllOf(StartsWith("usage: recipe.json:"), HasSubstr("by sgd, adam needs")));
 }
 
 TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   const test::TempDir folder;
   RunConfig config = config_of(four_phases(), {"model.image_size=8"});
-  const auto source = build_initial_model(config);
+  const auto source = RunStart(config).model();
   save_checkpoint(folder / "from", {.config = {{"model", source->config()}},
                                     .state = {{"step", 0}},
                                     .model = state_of(*source),
                                     .optimizer = {}});
   config = config_of(four_phases(), {"seed=6", "init=" + (folder / "from").string()});
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   const TensorMap from = state_of(*source), to = state_of(*model);
   EXPECT_TRUE(
       torch::equal(to.at("position_embedding"), vit_zoom(from.at("position_embedding"), 5)));
@@ -319,7 +319,7 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("names of its classes")));
   config =
       config_of(four_phases(), {"model.encoder.mlp_dim=16", "init=" + (folder / "from").string()});
-  EXPECT_THAT(error_of([&] { build_initial_model(config); }), HasSubstr("the shapes differ"));
+  EXPECT_THAT(error_of([&] { RunStart(config).model(); }), HasSubstr("the shapes differ"));
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(RunStart, MemoryIsCheckedWithTheNetworkOfACheckpointToo) {
                    .optimizer = {}});
   const std::string init = "init=" + (folder / "huge").string();
   EXPECT_THAT(error_of([&] {
-                build_initial_model(config_of(four_phases(), {"model=null", init}));
+                RunStart(config_of(four_phases(), {"model=null", init})).model();
               }),
               AllOf(StartsWith("usage: " + (folder / "huge/config.json").string()),
                     HasSubstr("training a model of"), HasSubstr("of memory")));
@@ -119,7 +119,7 @@ TEST(RunStart, MemoryIsCheckedWithTheNetworkOfACheckpointToo) {
       {"name": "only", "data": "three", "steps": 0}]})";
   RunConfig config = config_of(untrained, {init});
   config.model = config_of(four_phases(), huge).model;
-  EXPECT_THAT(error_of([&] { build_initial_model(config); }),
+  EXPECT_THAT(error_of([&] { RunStart(config).model(); }),
               HasSubstr("beside the weights of init needs"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/same_start.h"
+#include "moesaic/train/run_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,9 @@ class FarShards : public Dataset {
       : Dataset(four_images({0, 1, 0, 1})->info()), blocks_(std::move(blocks)) {}
   int64_t size() const override { return 4; }
   int64_t label(int64_t) const override { fail("a label was fetched"); }
-  void image(int64_t, uint8_t*) const override { fail("an image was fetched"); }
+  void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {
+    fail("an image was fetched");
+  }
   std::vector<int64_t> blocks() const override { return blocks_; }
 
  private:

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/data/sample.h"
+#include "moesaic/data/views.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

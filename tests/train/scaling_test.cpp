@@ -11,7 +11,6 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_config.h"
-#include "moesaic/train/memory.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/run_plan.h"
 #include "support/processes.h"
@@ -42,7 +41,7 @@ struct PaperRun {
   }
 
   std::vector<Collective> collectives(const ProcessMesh& mesh) const {
-    return step_collectives(*model, phases[0], mesh);
+    return plan(mesh).collectives;
   }
   double sent(const std::string& name, const ProcessMesh& mesh) const {
     for (const Collective& collective : collectives(mesh)) {
@@ -105,7 +104,9 @@ TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
   EXPECT_EQ(larger.sent("logits", mesh), run.sent("logits", mesh)) << "half a group in each";
   EXPECT_EQ(larger.sent("logits", {.processes = 2}), 0.0);
   for (const Collective& collective : alone.collectives(mesh)) {
-    if (collective.name == "row_counts") EXPECT_EQ(collective.group, 2);
+    if (collective.name == "row_counts") {
+      EXPECT_EQ(collective.group, 2);
+    }
   }
 }
 
@@ -198,7 +199,8 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   ASSERT_GT(channels, 0.0);
   const auto sent = [&](const ProcessMesh& mesh) {
     std::map<std::string, double> bytes;
-    for (const Collective& c : step_collectives(*model, phase, mesh)) bytes[c.name] = c.bytes;
+    const ScalingPlan plan = plan_scaling(*model, phase, mesh);
+    for (const Collective& c : plan.collectives) bytes[c.name] = c.bytes;
     return bytes;
   };
   // Two numbers of a channel and the number of values, forward and backward, half of them sent on
@@ -220,9 +222,9 @@ TEST(ScalingMemory, ExpertsAreDividedAmongThoseThatShareThem) {
   };
   const double dense = run.dense_bytes(), all = PaperRun::kExpertBytes;
   for (const int64_t experts : {1, 2, 4}) {
-    const ProcessMemory found = memory(experts);
+    const TrainingMemory found = memory(experts);
     const double expected = dense + all / static_cast<double>(experts);
-    EXPECT_EQ(found.parameters, expected);
+    EXPECT_EQ(found.weights, expected);
     EXPECT_EQ(found.gradients, expected);
     EXPECT_EQ(found.optimizer, 2 * expected);
     EXPECT_EQ(found.activations, activation_memory(*run.model, run.phases[0], 1));

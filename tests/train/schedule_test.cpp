@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/schedule.h"
+#include "moesaic/train/optimizer.h"
 
 #include <gtest/gtest.h>
 

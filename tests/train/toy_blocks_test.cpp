@@ -24,7 +24,7 @@ RunConfig block_run(const std::vector<std::string>& changes = {}) {
   testing::add_shrink_phase();
   return config_of(
       R"({"name": "toy-blocks", "seed": 5, "log_every": 5, "checkpoint_every": 3,
-          "keep_checkpoints": 100, "evaluate_every": 6, "evaluate_batch_size": 4,
+          "keep_checkpoints": 100, "evaluate_every": "6 epochs", "evaluate_batch_size": 4,
           "loader_threads": 0, "model": {"name": "toy", "image_size": 4},
           "phases": [{"name": "small", "kind": "shrink", "data": "three", "steps": 20,
                       "rate": 0.01, "block": 4}]})",
@@ -110,15 +110,14 @@ TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
   const Probe probe{.measure = [](ProbeSubject& subject, Measurement& measurement) {
     measurement.numbers["step"] = static_cast<double>(subject.step());
   }};
-  ExperimentRun run;
-  run.config = block_run();
-  run.snapshot_probes = {&probe};
+  ExperimentRun run{.config = block_run(), .fills = {{"row", {}}}};
+  run.snapshots.probes = {&probe};
   run.every = 5;
   Datasets datasets(open_tiny);
   const auto made = make_run(run, 0, datasets, [](int64_t) { return true; });
   ASSERT_TRUE(made);
   std::vector<double> steps;
-  for (const Measurement& snapshot : made->record.snapshots)
+  for (const Measurement& snapshot : made->at("row").snapshots)
     steps.push_back(snapshot.numbers.at("step"));
   EXPECT_THAT(steps, ElementsAre(0, 8, 12, 16, 20));
 }

@@ -60,7 +60,7 @@ class WatchedDataset : public Dataset {
       : Dataset(base->info()), base_(std::move(base)), before_(std::move(before)) {}
   int64_t size() const override { return base_->size(); }
   int64_t label(int64_t index) const override { return base_->label(index); }
-  void image(int64_t index, uint8_t* out) const override {
+  void oriented_image(int64_t index, std::optional<bool>, uint8_t* out) const override {
     before_();
     base_->image(index, out);
   }

@@ -9,8 +9,8 @@
 #include <limits>
 #include <sstream>
 
-#include "moesaic/checkpoint/input.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/data/dataset.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
@@ -360,7 +360,7 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
 TEST(Trainer, DescribesARunWithoutStartingIt) {
   const RunConfig config = config_of(four_phases());
   Datasets datasets(open_tiny);
-  const auto model = build_initial_model(config);
+  const auto model = RunStart(config).model();
   const auto phases = plan_phases(config, *model, datasets);
   ASSERT_EQ(phases.size(), 4u);
   EXPECT_EQ(phases[0].steps_per_epoch, 4);

@@ -23,7 +23,7 @@ struct Seen {
 /// Trains one phase of six epochs of three steps, evaluated after every second epoch.
 std::vector<Seen> evaluations(const fs::path& out, const std::vector<std::string>& changes = {}) {
   std::vector<std::string> all = {
-      "evaluate_every=2",
+      "evaluate_every=2 epochs",
       "phases=[{\"name\": \"only\", \"data\": \"three\", \"batch_size\": 6, \"epochs\": 6, "
       "\"evaluate\": true, \"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01}}]"};
   all.insert(all.end(), changes.begin(), changes.end());
@@ -56,7 +56,7 @@ TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
   int64_t seed = 0;
   Seen accurate, lossless;
   const auto settings = [&](const std::string& best) {
-    return std::vector<std::string>{"evaluate_every=1", "phases.only.epochs=10",
+    return std::vector<std::string>{"evaluate_every=1 epoch", "phases.only.epochs=10",
                                     "phases.only.optimizer.lr=0.05", "best=" + best,
                                     "seed=" + std::to_string(seed)};
   };

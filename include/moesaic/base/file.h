@@ -61,6 +61,8 @@ void remove_leftovers(const std::filesystem::path& folder);
 /// Renames a file or a directory to an unused name beside it, NAME.<what>, NAME.<what>-2 or so on,
 /// and returns its new path: what someone else made is never removed.
 std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view what);
+/// Returns whether a name is one that set_aside() gives.
+bool is_set_aside(const std::filesystem::path& path, std::string_view what);
 
 /// Creates missing directories as std::filesystem::create_directories() does, and syncs those that
 /// name them. Throws Error (failure) where one cannot be synced.

@@ -16,15 +16,16 @@ bool path_exists(const std::filesystem::path& path);
 enum class Sibling { name, path };
 
 /// Returns what is wrong with a path that does not exist: "; did you mean 'x'?" with the nearest
-/// name in its directory, or which part of it is missing or is not a directory; "" if nothing is
-/// known.
-std::string nearest_sibling(const std::filesystem::path& path, Sibling as = Sibling::path);
+/// name in its directory of those that the caller `takes`, or which part of it is missing or is not
+/// a directory; "" if nothing is known.
+std::string nearest_sibling(const std::filesystem::path& path, Sibling as = Sibling::path,
+                            bool (*takes)(const std::filesystem::path&) = nullptr);
 
 /// Returns the path of what exists so that it is found from any working directory, without a '/' at
 /// its end; other texts as they are.
 std::string lasting_path(const std::string& path);
 
-/// Throws Error (usage), with the nearest name, unless `path` is a file or a pipe.
+/// Throws Error (usage), with the nearest name, unless `path` is a regular file.
 void check_input_file(const std::filesystem::path& path);
 
 /// Throws Error (usage) that begins with `what`, e.g. "--out", if `path` is empty, its parent

@@ -2,7 +2,9 @@
 // A disk or a mount that does not answer for a moment.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -12,6 +14,22 @@
 
 namespace moesaic {
 
+/// What may be over at the next try, unlike a file that one may not read.
+class MomentaryError : public IoError {
+ public:
+  using IoError::IoError;
+};
+
+/// Returns whether an errno is of a disk, a network or a mount that does not answer; a mount that
+/// is away has no file of that name.
+inline bool is_momentary(int error) {
+  constexpr std::array kErrors = {EIO,       ESTALE,       EINTR,      EAGAIN,       ETIMEDOUT,
+                                  ENETDOWN,  ENETUNREACH,  ENETRESET,  EHOSTDOWN,    EHOSTUNREACH,
+                                  ENOTCONN,  ECONNREFUSED, ECONNRESET, ECONNABORTED, ESHUTDOWN,
+                                  EREMOTEIO, ENOENT};
+  return std::find(kErrors.begin(), kErrors.end(), error) != kErrors.end();
+}
+
 /// Waits between two tries; tests pass one that does not.
 using Pause = std::function<void(std::chrono::milliseconds)>;
 
@@ -19,8 +37,8 @@ inline void sleep_for(std::chrono::milliseconds time) {
   std::this_thread::sleep_for(time);
 }
 
-/// Returns what `action` does. Where it throws IoError it is tried again, three times, after pauses
-/// of 0.1, 0.4 and 1.6 seconds, each of which a warning tells; never where `pause` is empty.
+/// Returns what `action` does. Where it throws MomentaryError it is tried again, three times, after
+/// pauses of 0.1, 0.4 and 1.6 seconds, each of which a warning tells; never where `pause` is empty.
 template <class Action>
 auto retry_io(const Action& action, const Pause& pause) -> decltype(action()) {
   constexpr std::array<std::chrono::milliseconds, 3> kPauses = {std::chrono::milliseconds(100),
@@ -29,7 +47,7 @@ auto retry_io(const Action& action, const Pause& pause) -> decltype(action()) {
   for (size_t tries = 0; pause && tries < kPauses.size(); ++tries) {
     try {
       return action();
-    } catch (const IoError& error) {
+    } catch (const MomentaryError& error) {
       log_warning("{}; tried again in {} s", error.what(),
                   static_cast<double>(kPauses[tries].count()) / 1000);
     }

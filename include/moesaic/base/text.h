@@ -46,6 +46,9 @@ std::string printable(std::string_view text);
 /// Returns names in quotes, sorted, the first five of more: "'a', 'b', ...".
 std::string quoted_names(std::vector<std::string> names);
 
+/// Returns the prefix with each of the numbers 1 to `count`: "expert 1", "expert 2", ...
+std::vector<std::string> numbered(const std::string& prefix, int64_t count);
+
 /// Returns a number with what it counts, "1 file" or "2 files".
 std::string count_text(int64_t count, std::string_view noun);
 

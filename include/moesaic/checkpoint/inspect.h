@@ -2,9 +2,41 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
+
+#include "moesaic/base/registry.h"
+#include "moesaic/nn/module_state.h"
 
 namespace moesaic {
+
+/// A kind of checkpoints of another project, which can be inspected and imported, but not loaded as
+/// they are.
+struct ForeignCheckpoint {
+  std::string project;  ///< E.g. "google-research/vmoe".
+  std::string
+      import_command;  ///< With its options but --out: "moesaic import vmoe --model-config FILE".
+  /// Returns whether a path names such a checkpoint or one of its files.
+  std::function<bool(const std::filesystem::path&)> is_one;
+  /// Describes a checkpoint; see inspect().
+  std::function<nlohmann::ordered_json(const std::filesystem::path&)> inspect;
+  /// Returns all arrays as stored.
+  std::function<TensorMap(const std::filesystem::path&)> stored;
+  /// Returns the parameters under the project's names, as float32.
+  std::function<TensorMap(const std::filesystem::path&)> parameters;
+  /// Returns the parameters of a network of ours under the same names; `model` is its
+  /// configuration.
+  std::function<TensorMap(const nlohmann::ordered_json& model, TensorMap tensors,
+                          const std::string& from)>
+      converted;
+};
+
+/// Returns the registry of kinds.
+Registry<ForeignCheckpoint>& foreign_checkpoints();
+
+/// Returns the kind of a path's checkpoint, or nullptr if it is of no other project.
+const ForeignCheckpoint* find_foreign(const std::filesystem::path& path);
 
 /// Describes a run, a checkpoint, a .safetensors file or the index of several: {"path", "kind",
 /// "parameters", "bytes" (of the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]},
@@ -12,8 +44,8 @@ namespace moesaic {
 /// "classes", "state" and the remaining experts of each MoE layer. A checkpoint of
 /// google-research/vmoe, given by its prefix, also has "shards" and "version". Reads headers only
 /// and checks a checkpoint's files against its manifest, its optimizer's size only. Throws Error if
-/// `path` cannot be read.
-nlohmann::ordered_json inspect(const std::filesystem::path& path);
+/// `path` cannot be read. `trust` is LoadOptions'; the tensors of a file that needs it are read.
+nlohmann::ordered_json inspect(const std::filesystem::path& path, bool trust = false);
 
 /// Compares two of them: {"only_in_first", "only_in_second", "different_shape", "changed":
 /// [{"name", "relative_change"}], "equal", "config": [{"key", "first", "second"}]}, where null is
@@ -22,6 +54,6 @@ nlohmann::ordered_json inspect(const std::filesystem::path& path);
 /// dtypes; a network compared with one is converted to those names and float32. The relative change
 /// of a tensor is ||b - a|| / ||a||.
 nlohmann::ordered_json inspect_difference(const std::filesystem::path& first,
-                                          const std::filesystem::path& second);
+                                          const std::filesystem::path& second, bool trust = false);
 
 }  // namespace moesaic

@@ -7,7 +7,7 @@
 //   config.json            {"format", "version", "model", "data", "input", "run"}, to rebuild it
 //   MANIFEST.json          size and SHA-256 of each of the other files; written last
 //
-// Where several processes wrote it, the tensors are in parts with an index: checkpoint/parts.h.
+// Where several processes wrote it, the tensors are in parts with an index: checkpoint/save.h.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/value.h"
+#include "moesaic/data/preprocess.h"
+#include "moesaic/models/model.h"
 
 namespace moesaic {
-
-class Model;
 
 struct Checkpoint {
   nlohmann::ordered_json config;  ///< Has at least "model"; saving adds "format" and "version".
@@ -40,20 +40,18 @@ struct LoadOptions {
   bool verify = true;     ///< Verify SHA-256 hashes, not only sizes.
   bool model = true;      ///< Read model.safetensors; its hash is verified either way.
   bool optimizer = true;  ///< Read optimizer.safetensors; otherwise it is not hashed either.
-  bool mapped = false;    ///< Leave model.safetensors in the file, see map_tensors().
+  bool mapped = false;    ///< Leave model.safetensors in the file, see read_weights().
   /// Read a TorchScript file that carries no safetensors through LibTorch's unpickler, for which it
   /// has to be from someone who is trusted.
   bool trust = false;
 };
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name
-/// is replaced atomically.
-void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
-
-/// Writes a checkpoint of a network that is not in memory as a whole: `write_model` writes
+/// is replaced atomically. Of a network that is not in memory as a whole `write_model` writes
 /// model.safetensors to the path it is given and returns what it holds.
-void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint,
-                     const std::function<FileContent(const std::filesystem::path&)>& write_model);
+void save_checkpoint(
+    const std::filesystem::path& folder, const Checkpoint& checkpoint,
+    const std::function<FileContent(const std::filesystem::path&)>& write_model = {});
 
 /// Says that a directory is not the checkpoint that was written: MANIFEST.json or a file that it
 /// lists is missing, or a file has another size or another SHA-256. After any other Error the
@@ -70,6 +68,9 @@ Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOption
 
 /// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.
 uint64_t weights_bytes(const std::filesystem::path& folder);
+
+/// Returns nearest_sibling() of those that load_newest_checkpoint() takes.
+std::string nearest_network(const std::filesystem::path& path);
 
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
 /// export to safetensors or TorchScript, which has neither state nor optimizer. For a run
@@ -119,7 +120,24 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint);
 
 /// Builds the model of a checkpoint's config.json and loads its tensors strictly. Throws Error if a
-/// tensor is not finite.
-std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint);
+/// tensor is not finite. `trust` is LoadOptions'.
+std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint,
+                                  bool trust = false);
+
+/// Key of config.json under which a checkpoint has its InputSpec.
+inline constexpr const char* kInputKey = "input";
+
+/// Returns how a checkpoint's network takes images. Checkpoints of version 0.2.0 and before do not
+/// store it: mean and std are then those of the data's description, if it is still there, and a
+/// warning says so. Throws Error (failure) where what is stored is out of range or does not fit
+/// `model`, the checkpoint's network.
+InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model);
+
+/// Returns the names of the outputs of a checkpoint's network, in order; none where they are not
+/// stored.
+std::vector<std::string> class_names_of(const Checkpoint& checkpoint);
+/// Returns the same of a run's newest checkpoint, or of a checkpoint, without a look at its hashes.
+std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint,
+                                        bool trust = false);
 
 }  // namespace moesaic

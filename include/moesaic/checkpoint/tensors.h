@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads and writes named tensors as safetensors files. Where a path is read, it may also be that of
-// an index of several files (NAME.safetensors.index.json), see checkpoint/parts.h.
+// an index of several files (NAME.safetensors.index.json), see checkpoint/save.h.
 #pragma once
 
 #include <filesystem>
@@ -13,17 +13,19 @@
 
 namespace moesaic {
 
+/// Throws Error (usage) for a file of another kind: one that is called like a file of tensors is
+/// not refused, since it is damaged if it is none.
+void check_tensor_file(const std::filesystem::path& path);
+
 /// Returns all tensors of a safetensors file as contiguous CPU tensors that own their memory.
 /// Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Throws Error (failure) for other dtypes and for
 /// whatever formats/safetensors.h rejects.
 TensorMap read_tensors(const std::filesystem::path& path);
 
-/// Returns the same tensors in the file's memory, which is read as it is used: they must not be
-/// written, and the file must stay as it is. A tensor that lies in several slices is copied.
-TensorMap map_tensors(const std::filesystem::path& path);
-
-/// Returns the tensors of a network as read_tensors() does, or with `in_file` as map_tensors()
-/// does, but for F16 and BF16, which become float32 in memory of their own.
+/// Returns the tensors of a network as read_tensors() does, but for F16 and BF16, which become
+/// float32. With `in_file` the others are in the file's memory, which is read as it is used: they
+/// must not be written, and the file must stay as it is. A tensor that lies in several slices is
+/// copied.
 TensorMap read_weights(const std::filesystem::path& path, bool in_file);
 
 /// Returns a hash of all bytes of tensors, in hexadecimal. Sums would depend on the number of

@@ -6,14 +6,14 @@
 
 namespace moesaic {
 
-/// How often something is done. A setting of this type is a number, in a unit that is the
-/// setting's own, or a text that names the unit: "20 steps", "1 epoch".
+/// How often something is done. A setting of this type is a text that names the unit, "20 steps" or
+/// "1 epoch", or a bare number of steps.
 struct Interval {
   enum class Unit { steps, epochs };
 
   int64_t count = 0;  ///< 0: never.
   Unit unit = Unit::steps;
-  Unit plain = Unit::steps;  ///< Unit of a number without one.
+  Unit plain = Unit::steps;  ///< Unit of a bare number: epochs where it was so at first.
 
   static constexpr Interval of_steps(int64_t count) { return {count, Unit::steps, Unit::steps}; }
   static constexpr Interval of_epochs(int64_t count) { return {count, Unit::epochs, Unit::epochs}; }

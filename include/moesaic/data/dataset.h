@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/data/resize.h"
-
-namespace at {
-class Tensor;
-}
 
 namespace moesaic {
 
@@ -44,7 +41,30 @@ struct EncodedImage {
 struct ImageFile {
   std::string name;    ///< Below the folder or the shards of its split.
   int64_t bytes = -1;  ///< Its size; -1 where that cannot be had.
+  /// What the system knows the file by, whatever it is called; 0 for what is no file of its own.
+  uint64_t device = 0, inode = 0;
 };
+
+/// N inputs that are not images, with their targets: labels where these are classes, else real
+/// numbers.
+struct DatasetInputs {
+  at::Tensor values_NCHW = {};  ///< Inputs of the network, float32; undefined for images.
+  at::Tensor labels_N = {};     ///< Classes, int64; undefined where targets are real numbers.
+  at::Tensor groups_N = {};     ///< Groups, int64, or undefined.
+  at::Tensor targets_NK = {};   ///< Targets, float32; undefined where targets are classes.
+};
+
+/// Calls `f` with each tensor of some inputs that is defined.
+template <class F>
+void for_tensors(DatasetInputs& inputs, F&& f) {
+  for (at::Tensor* tensor :
+       {&inputs.values_NCHW, &inputs.labels_N, &inputs.groups_N, &inputs.targets_NK}) {
+    if (tensor->defined()) f(*tensor);
+  }
+}
+
+/// Known directions of inputs by name, each [K, d] float32, to compare weights with.
+using Directions = std::map<std::string, at::Tensor>;
 
 /// Metadata of a dataset. Images are unsigned bytes, channels first. Height and width are 0 where
 /// images differ in size until preprocessing (data/preprocess.h). The targets are either classes or
@@ -61,6 +81,14 @@ struct DatasetInfo {
   /// then they are.
   std::optional<bool> upright = {};
   bool channels_open = false;  ///< Whether the network decides between grey and colours.
+  /// False where the inputs are not images: then inputs() and generate() take the place of image()
+  /// and part().
+  bool images = true;
+  /// Whether every index >= 0 has an example, always the same one, so that a shuffled epoch
+  /// continues where the previous one ended.
+  bool endless = false;
+  ResizeOptions resize = {};   ///< How parts of images are resized.
+  Directions directions = {};  ///< Those that are known of inputs that are no images.
 };
 
 /// How an image is read from its file.
@@ -72,17 +100,12 @@ struct ReadOptions {
   ReadOptions(int64_t min_) : min(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
-struct DatasetInputs;  // data/dataset_inputs.h
-
 /// Images or other inputs with their targets, read by index. Thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   /// Returns the number of examples; for an endless dataset those that count as an epoch.
   virtual int64_t size() const = 0;
-  /// Returns whether every index >= 0 has an example, always the same one, so that a shuffled epoch
-  /// continues where the previous one ended.
-  virtual bool endless() const { return false; }
   /// Returns the class of an example, in [0, info().classes.size()). Throws Error (failure) if
   /// targets are real numbers.
   virtual int64_t label(int64_t index) const = 0;
@@ -92,12 +115,10 @@ class Dataset {
   /// Writes the info().targets.size() real-valued targets of an example to `out`. Throws Error
   /// (failure) without real-valued targets.
   virtual void targets(int64_t index, float* out) const;
-  /// Writes the image's channels * height * width bytes to `out`. Throws Error (usage) where
-  /// images differ in size, ImageError for one that is damaged.
-  virtual void image(int64_t index, uint8_t* out) const = 0;
-  /// Writes the image as image() does, with `upright`, where it is given, in place of
-  /// DatasetInfo::upright of this dataset and of those that it is made of.
-  virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const;
+  /// Writes the image's channels * height * width bytes to `out`, with `upright`, where it is
+  /// given, in place of DatasetInfo::upright of this dataset and of those that it is made of.
+  /// Throws Error (usage) where images differ in size, ImageError for one that is damaged.
+  virtual void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const = 0;
 
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
@@ -105,33 +126,30 @@ class Dataset {
   /// chosen part keeps at least options.min pixels each way. Returns where the part is in `bitmap`.
   virtual Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                            Bitmap& bitmap) const;
-  /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
-  /// width bytes, channels first.
-  virtual void part(int64_t index, const ChoosePart& choose, uint8_t* out) const;
-
-  /// Returns false where the inputs are not images: then inputs() and generate() take the place of
-  /// image() and part().
-  virtual bool has_images() const;
-  /// Returns all inputs in memory; nothing for images and for an endless dataset.
-  virtual DatasetInputs inputs() const;
-  /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
-  /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
-  virtual DatasetInputs generate(int64_t first, int64_t count) const;
-  /// Returns known directions of the inputs by name, each [K, d] float32, to compare weights with;
-  /// empty where none are known.
-  virtual std::map<std::string, at::Tensor> directions() const;
-
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a
   /// shuffled epoch reads few of these blocks at a time; empty where any order is read as fast.
-  virtual std::vector<int64_t> blocks() const;
+  virtual std::vector<int64_t> blocks() const { return {}; }
   /// Returns an image's file, unless images are not stored as files. Throws ImageError where it
   /// cannot be read; the bytes are not checked.
-  virtual std::optional<EncodedImage> encoded(int64_t index) const;
+  virtual std::optional<EncodedImage> encoded(int64_t) const { return {}; }
   /// Returns that file's name and size, unless images are not stored as files. Throws ImageError
   /// for an image that was lost with its shard.
-  virtual std::optional<ImageFile> file(int64_t index) const;
+  virtual std::optional<ImageFile> file(int64_t) const { return {}; }
 
   const DatasetInfo& info() const { return info_; }
+  bool endless() const { return info_.endless; }
+  bool has_images() const { return info_.images; }
+  Directions directions() const { return info_.directions; }
+  void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
+  /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
+  /// width bytes, channels first. `upright`: see oriented_image().
+  void part(int64_t index, const ChoosePart& choose, uint8_t* out,
+            std::optional<bool> upright = {}) const;
+  /// Returns all inputs in memory; nothing for images and for an endless dataset.
+  DatasetInputs inputs() const;
+  /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
+  /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
+  DatasetInputs generate(int64_t first, int64_t count) const;
   /// Returns the bytes of one image: channels * height * width.
   int64_t image_size() const { return info_.channels * info_.height * info_.width; }
 
@@ -143,6 +161,9 @@ class Dataset {
   void check_index(int64_t index) const;
 
  private:
+  /// Makes what generate() returns; the examples exist.
+  virtual DatasetInputs make_inputs(int64_t first, int64_t count) const;
+
   DatasetInfo info_;
 };
 
@@ -151,83 +172,29 @@ class Dataset {
 std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector<uint8_t> pixels,
                                                    std::vector<uint8_t> labels);
 
-/// Makes a dataset of the images of `base` whose class is among `keep_classes`, in their order;
-/// labels become indices in `keep_classes`. Shares the memory of `base`. Throws Error (usage) for a
-/// class that `base` lacks or that is given twice.
-std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> base,
-                                                 const std::vector<std::string>& keep_classes,
-                                                 std::string name, std::string description = "");
+/// Makes a dataset of image files without labels, e.g. those to predict, of any sizes, read on
+/// demand: image() and part() throw ImageError for one that is damaged, and at once IoError for one
+/// that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and whether
+/// images are turned as EXIF says.
+std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
+                                                  const std::vector<std::filesystem::path>& files);
 
-/// Makes a dataset of the first `count` images of `base`, finite even where `base` is endless.
-/// Shares the memory of `base`. Throws Error (failure) if there are fewer.
-std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
-                                             std::string name, std::string description = "");
+/// Makes a dataset of inputs in memory; info's channels, height and width become those of the
+/// values. Throws Error (failure) if sizes disagree, a label has no class, a group no name, a
+/// target is not finite, or there are both classes and real-valued targets.
+std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs);
 
-/// Returns the same dataset under another name. Shares its memory.
-std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base, std::string name,
-                                            std::string description = "");
+/// Generates the inputs `first` to `first + count - 1`: always the same values for an index,
+/// whatever the range. Thread-safe.
+using MakeInputs = std::function<DatasetInputs(int64_t first, int64_t count)>;
 
-/// Opens a dataset described in datasets/<name>.json, in another file that ends in .json, or a
-/// folder of images given with a slash (load_dataset_spec). `split` is one of dataset_splits(name),
-/// or "train+validation", the training split without held-out images. Small images are loaded into
-/// memory; of folders of images only the list of files is. Throws Error: usage for an unknown name
-/// or split and for a split that the dataset does not have; failure for files that are missing (the
-/// message says how to get them), damaged, or inconsistent.
-std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
+/// Makes an endless dataset whose inputs are generated on the fly and not kept; `size` of them
+/// count as an epoch. Input 0 is generated at once for its shape. Throws as make_input_dataset()
+/// does.
+std::shared_ptr<const Dataset> make_stream_dataset(DatasetInfo info, int64_t size, MakeInputs make);
 
-/// Returns the splits of a dataset: train, validation (where one is stored or held out) and test.
-std::vector<std::string> dataset_splits(std::string_view name);
-
-/// Opens a dataset for planning by its description only, without files: classes, shape and size (of
-/// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
-std::shared_ptr<const Dataset> outline_dataset(std::string_view name, std::string_view split);
-
-/// Opens datasets for planning: the dataset where its files are found, else its outline, with one
-/// warning per name.
-class PlannedDatasets {
- public:
-  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
-
- private:
-  std::set<std::string, std::less<>> absent_;
-};
-
-/// A described dataset and the location of its files.
-struct DatasetStatus {
-  std::string name, description;
-  std::string base;                             ///< The base of a derived dataset.
-  std::string fetched_as;                       ///< The dataset whose files are fetched.
-  int64_t classes = 0;                          ///< Number of classes; 0 means unknown or none.
-  bool fetchable = false;                       ///< Whether the description has a URL.
-  bool generated = false;                       ///< Whether it has no files.
-  std::filesystem::path folder;                 ///< Empty where no folder has all files.
-  std::vector<std::filesystem::path> searched;  ///< Folders in order.
-  bool found() const { return !folder.empty(); }
-  /// Returns the folder, or "not here; " and how to get the files.
-  std::string where() const;
-};
-
-/// Returns every described dataset, sorted by name.
-std::vector<DatasetStatus> dataset_statuses();
-
-/// Returns whether the files of a split are here, or it needs none. Throws Error (usage) as
-/// open_dataset().
-bool split_is_here(std::string_view name, std::string_view split);
-
-/// Result of comparing one file of a dataset with its description.
-struct FileVerification {
-  std::string name;            ///< Name in the description, without .gz.
-  std::filesystem::path path;  ///< Empty where the file is missing.
-  std::string problem;         ///< One line; empty where the file is right.
-  std::string doubt = {};      ///< What could not be compared of a file that seems right.
-  bool ok() const { return problem.empty(); }
-};
-
-/// Compares size and SHA-256 of every file's uncompressed bytes with the description (of a derived
-/// dataset: its base's). Where no files are described, the format checks them: in folders of images
-/// every image is decoded, damaged ones are listed, and one line says how many are valid. Where all
-/// is well, every split is opened as for training, and what is refused there is a problem here.
-/// Throws Error: usage for an unknown name, failure if no file of the dataset is found.
-std::vector<FileVerification> verify_dataset(std::string_view name);
+/// Returns the groups of the examples `first` to `first + count - 1`, [count] int64; undefined
+/// without groups.
+at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count);
 
 }  // namespace moesaic

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Augmentation of training images: crop, flip, RandAugment (Cubuk, Zoph, Shlens and Le,
+// arXiv:1909.13719), blur, shift and mixup (Zhang, Cisse, Dauphin and Lopez-Paz, arXiv:1710.09412),
+// as the pipelines have them that V-MoE was trained with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +11,91 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "moesaic/base/random.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/data/blur.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/rand_augment.h"
 
 namespace moesaic {
+
+struct RandAugmentConfig {
+  int64_t layers = 2;
+  double magnitude = 10.0;
+};
+
+template <class Fields>
+void describe(Fields& f, RandAugmentConfig& c) {
+  f("layers", c.layers, "changes made one after the other, each drawn from sixteen",
+    between(0, 16));
+  f("magnitude", c.magnitude, "strength; V-MoE: light0 0, light1 10, medium 15, strong 20",
+    between(0.0, 20.0));
+}
+
+/// Bytes of an image, [channels, height, width], one or three channels, changed in place.
+struct Planes {
+  int64_t channels, height, width;
+  uint8_t* pixels;
+  int64_t plane() const { return height * width; }
+};
+
+/// Applies `layers` operations, each chosen uniformly. With m the magnitude: rotate by +-3 m
+/// degrees, shear_x and shear_y by +-0.03 m, translate_x and translate_y by +-10 m pixels (these
+/// five with the nearest pixel, 128 outside), color, contrast, brightness and sharpness by a factor
+/// of 0.18 m + 0.1, posterize to int(0.4 m) bits (0 counts as 1), solarize from int(25.6 m) mod 256
+/// on, solarize_add int(11 m) below 128, cutout of a square of half side int(4 m) around a random
+/// pixel, and auto_contrast, equalize and invert. As in those pipelines, contrast blends with a
+/// grey of min(255, pixels / 256) for any image, and solarize at magnitudes 10 and 20 inverts,
+/// since 256 is 0 as a byte.
+void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image);
+
+/// Returns the names of the operations, in the order in which they are drawn.
+const std::vector<std::string_view>& rand_augment_changes();
+
+/// Applies one operation by its name; `rng` draws the sign or, for cutout, row and column of the
+/// centre. Throws Error (usage) for an unknown name.
+void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
+                         const Planes& image);
+
+/// Gaussian blur of random strength.
+struct BlurConfig {
+  int64_t width = 3, height = 7;
+  double min_sigma = 1.1, max_sigma = 2.2;
+};
+
+template <class Fields>
+void describe(Fields& f, BlurConfig& c) {
+  f("width", c.width, "pixels beside each other that count, an odd number", between(1, 255));
+  f("height", c.height, "pixels above each other that count, an odd number", between(1, 255));
+  f("min_sigma", c.min_sigma, "min standard deviation, in pixels", between(0.01, 1000.0));
+  f("max_sigma", c.max_sigma, "largest standard deviation", between(0.01, 1000.0));
+}
+
+std::string config_problem(const BlurConfig& config);
+
+/// Blurs an image in place: each byte becomes the mean of the `config.height` x `config.width`
+/// bytes around it, weighted in proportion to exp(-(dx^2 + dy^2) / (2 sigma^2)) and rounded to
+/// nearest, ties to even. The image is mirrored at its borders without repeating them and has to be
+/// larger than half the kernel.
+void blur(const BlurConfig& config, double sigma, const Planes& image);
+
+/// Draws the weight of the image itself, max(w, 1 - w) with w from Beta(a, a),
+/// a = `concentration` > 0.
+double mixup_weight(double concentration, CounterRng& rng);
+
+/// Mixes each image with the next one of the batch, the last one with the first, in place:
+/// x_i = w x_i + (1 - w) x_{i+1} with w = `weight`. `images` is [B, ...] float32, contiguous, on
+/// any device.
+void mix_with_next(at::Tensor& images, double weight);
+
+/// Returns the targets of a mixed batch, [B, classes] float32: w onehot(y_i) +
+/// (1 - w) onehot(y_{i+1}) for `labels` y [B] int64.
+at::Tensor mixed_labels(const at::Tensor& labels, int64_t classes, double weight);
+
+/// Does the same for images that are mixed with those of the labels `next` [B].
+at::Tensor mixed_labels(const at::Tensor& labels, const at::Tensor& next, int64_t classes,
+                        double weight);
 
 /// A random part of an image, resized to the whole ("Inception" crop, random resized crop).
 struct CropConfig {
@@ -77,8 +156,8 @@ class ImageTransform {
   /// < height, width, and images are larger than half the blur's kernel.
   explicit ImageTransform(const DatasetInfo& info, AugmentConfig augment = {});
 
-  /// Transforms `in` [C, H, W], which rand_augment and blur change in place, to `out` [C, H, W].
-  /// Draws nothing from `rng` where augmentation is off.
+  /// Transforms `in` [C, H, W], which a flip, rand_augment and blur change in place, to `out`
+  /// [C, H, W]. Draws nothing from `rng` where augmentation is off.
   void operator()(uint8_t* in, CounterRng& rng, float* out) const;
   /// The same without the last step, for normalised().
   void operator()(uint8_t* in, CounterRng& rng, uint8_t* out) const;
@@ -88,17 +167,9 @@ class ImageTransform {
   template <class Value>
   using Tables = std::vector<std::array<Value, 256>>;
 
-  struct Placement {
-    bool flip;
-    int64_t dy, dx;
-  };
   void flip(uint8_t* in) const;
   template <class Value>
   void transform(uint8_t* in, CounterRng& rng, const Tables<Value>& values, Value* out) const;
-  template <class Value>
-  void look_up(const uint8_t* in, const Tables<Value>& values, Value* out) const;
-  template <class Value>
-  void place(const uint8_t* in, Placement placement, const Tables<Value>& values, Value* out) const;
 
   int64_t channels_, height_, width_;
   AugmentConfig augment_;

@@ -1,17 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formats that networks can be exported to, by name.
+// Export of networks: formats by name, and the metadata by which exported weights can be used
+// without this library.
 #pragma once
+
+#include <torch/csrc/jit/api/module.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "moesaic/base/registry.h"
-#include "moesaic/export/info.h"
+#include "moesaic/checkpoint/store.h"
 
 namespace moesaic {
+
+struct ExportInfo {
+  InputSpec input;
+  std::string loss = {};                   ///< Objective of the last phase; "" if unknown.
+  std::optional<int64_t> batch_size = {};  ///< Images a batch in the run's own evaluations.
+  /// Dtypes of imported arrays that were not float32, by the names of google-research/vmoe.
+  std::map<std::string, std::string> array_dtypes = {};
+};
+
+/// Returns the metadata of a checkpoint of `model`; its tensors are not needed.
+ExportInfo export_info(const Checkpoint& checkpoint, const Model& model);
+
+/// Returns why an image's result depends on the images before it in a batch, "" where it does not:
+/// experts' capacities that images share, or noise that is drawn by an image's place.
+std::string batch_dependence(const Model& model);
+
+/// Returns file name -> text: "config.json" with the model's configuration and, under
+/// kConstantsKey, its constants(), "labels.json" with the list of class names, "preprocess.json"
+/// with document_of() the input, "evaluation.json" with the loss and the batch size by which
+/// moesaic evaluates.
+std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info);
+
+/// Writes the weights to safetensors, which most libraries read, bit for bit. If `out` ends in
+/// ".safetensors", it is one file, with the texts of side_files() in its metadata under their names
+/// without ".json"; else a folder, absent or empty before, with `model.safetensors` and the side
+/// files. Atomic. Throws Error (usage) if `out` exists already.
+void export_safetensors(const Model& model, const std::filesystem::path& out,
+                        const ExportInfo& info = {});
+
+/// Returns the network as a script module, which LibTorch and PyTorch run without this library:
+/// forward(images [B, C, H, W] float32) -> logits [B, classes], for any B, with aten operators
+/// only. Its parameters are copies under the names of the state dict
+/// (`blocks.0.attention.qkv.weight`, ...); fixed position embeddings are a buffer. Routing is
+/// exact: ties to the lower expert, capacities, groups and drops as in route_token_choice(); pruned
+/// experts add zero and are never computed. Throws Error (usage) for a family without TorchScript
+/// export.
+torch::jit::Module to_torchscript(const Model& model);
+
+/// Writes to_torchscript() atomically. Extra files are the texts of side_files() and, so that this
+/// library reads the network without unpickling, what export_safetensors() writes: the weights lie
+/// in the file twice. PyTorch deprecates TorchScript as of version 2.11: prefer safetensors
+/// for archives.
+void export_torchscript(const Model& model, const std::filesystem::path& file,
+                        const ExportInfo& info = {});
 
 struct ExportOptions {
   std::filesystem::path out;

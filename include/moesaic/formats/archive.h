@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unpacks archives from the web; their content is untrusted.
+// Unpacks archives from the web, lists tar archives whose members are read where they lie, and
+// writes such ones. What is read is untrusted.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,5 +27,49 @@ struct UnpackLimits {
 std::vector<std::string> unpack_archive(const std::filesystem::path& archive,
                                         const std::filesystem::path& folder,
                                         const UnpackLimits& limits = {});
+
+/// A regular file in an archive: `size` bytes at `offset` of the archive's own bytes.
+struct TarMember {
+  std::string name;  ///< Relative, without "." and "..".
+  int64_t offset = 0, size = 0;
+};
+
+/// An entry that is left out, or the place from which on an archive cannot be read.
+struct TarProblem {
+  std::string member;  ///< Empty where no name could be read.
+  std::string text;    ///< One line, without the archive's name.
+};
+
+struct TarIndex {
+  std::vector<TarMember> members;  ///< In the archive's order, each with all its bytes.
+  std::vector<TarProblem> problems;
+  bool cut = false;  ///< Whether it could not be read to its end, as the last problem says.
+};
+
+/// Lists the files of a tar archive by reading the headers alone. Left out, with a problem each,
+/// are links, devices and sparse files, absolute paths and those with "..", control characters in a
+/// name, and a name that was there before; where the archive is damaged or ends too early, so is
+/// all that follows. No size is trusted: members lie within the file. Throws, with the path,
+/// IoError if the file cannot be read, Error (failure) if it is compressed.
+TarIndex index_tar(const std::filesystem::path& path);
+
+/// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.
+class TarWriter {
+ public:
+  /// Creates the file. Throws Error (failure) if it exists or cannot be created.
+  explicit TarWriter(const std::filesystem::path& path);
+  ~TarWriter();
+  TarWriter(const TarWriter&) = delete;
+  TarWriter& operator=(const TarWriter&) = delete;
+
+  /// Appends a file. Throws Error (failure), e.g. if the disk is full.
+  void add(const std::string& name, std::span<const std::byte> bytes);
+  /// Writes the end of the archive and syncs it; without it the file is incomplete.
+  void close();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace moesaic

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decodes image files, JPEG, PNG and WebP, to the RGB bytes that Pillow's convert("RGB") gives.
+// Decodes image files, JPEG, PNG and WebP, to the RGB bytes that Pillow's convert("RGB") gives, and
+// encodes pixels as JPEG and PNG files.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@ inline constexpr int64_t kMaxImagePixels = 178'956'970;
 /// Returns the number in MOESAIC_MAX_PIXELS, or kMaxImagePixels. Throws Error (usage) for what is
 /// none.
 int64_t max_image_pixels();
+
+struct FormatDecoder;
 
 /// Decoder of one image file, whose format is recognised by its bytes, not by its name; not
 /// thread-safe. Throws Error (failure) with the defect, not the place.
@@ -44,8 +47,8 @@ class ImageDecoder {
   const std::string& warning() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<FormatDecoder> decoder_;
+  int orientation_ = 1;  ///< As EXIF's.
 };
 
 /// An image of RGB bytes [height, width, 3].
@@ -56,5 +59,18 @@ struct RgbImage {
 
 /// Decodes a whole file at full size.
 RgbImage decode_image(std::span<const uint8_t> file, bool upright = false);
+
+/// Pixels [height, width, channels] of bytes; channels is 1 (grey) or 3 (RGB).
+struct PixelView {
+  std::span<const uint8_t> pixels;
+  int64_t height = 0, width = 0, channels = 0;
+};
+
+/// Returns a JPEG file; `quality` is 1 to 100, colours are subsampled 4:2:0. Throws Error (failure)
+/// for other channels and for sizes that the format does not allow.
+std::string encode_jpeg(const PixelView& image, int quality);
+
+/// Returns a PNG file, which decodes to the same bytes. Throws Error (failure) as encode_jpeg().
+std::string encode_png(const PixelView& image);
 
 }  // namespace moesaic

@@ -3,6 +3,8 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <memory>
+
 namespace moesaic {
 
 /// Registers, while an object lives, layer norm, batch norm, convolution, their gradients and
@@ -11,9 +13,9 @@ namespace moesaic {
 class MetaKernels {
  public:
   MetaKernels();
-  ~MetaKernels();
-  MetaKernels(const MetaKernels&) = delete;
-  MetaKernels& operator=(const MetaKernels&) = delete;
+
+ private:
+  std::shared_ptr<void> registered_;
 };
 
 /// While an object lives, every tensor that this thread creates is on the meta device: it has shape
@@ -22,19 +24,12 @@ class MetaKernels {
 class OnMetaDevice {
  public:
   OnMetaDevice();
-  ~OnMetaDevice();
   OnMetaDevice(const OnMetaDevice&) = delete;
   OnMetaDevice& operator=(const OnMetaDevice&) = delete;
 
  private:
-  /// Registration of make_on_meta() as fallback of its dispatch key, for all threads.
-  struct Fallback {
-    Fallback();
-    ~Fallback();
-  };
-
   MetaKernels kernels_;
-  Fallback fallback_;
+  std::shared_ptr<void> fallback_;  ///< make_on_meta() for its dispatch key, for all threads.
   c10::impl::IncludeDispatchKeyGuard guard_;
 };
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "moesaic/config/sides.h"
-#include "moesaic/models/setting_paths.h"
 #include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"
 
@@ -50,6 +49,23 @@ struct PatchTokens {
 
 /// Rows that experts compute per token, by block; a block without an entry computes all choices.
 using RowsPerToken = std::map<int64_t, double>;
+
+/// Paths, within "model", of the settings of a family that messages may name, e.g.
+/// "encoder.moe.group_size"; "" where the family has no such setting.
+struct SettingPaths {
+  std::string router_name = {};        ///< Routing rule: token choice or expert choice.
+  std::string router_noise = {};       ///< Scale of the noise on the router's logits.
+  std::string router_noise_kind = {};  ///< Distribution of that noise.
+  std::string rows_per_expert = {};    ///< Tokens that an expert selects.
+  std::string capacity_factor = {};
+  std::string evaluation_capacity_factor = {};  ///< Outside of training; 0 drops no token.
+  std::string group_size = {};                  ///< Tokens that share a capacity.
+  std::string members = {};                     ///< Members of an ensemble.
+  std::string classes = {};
+  std::string image_size = {};
+  std::string channels = {};
+  std::string kept_experts = {};  ///< Experts that pruning kept.
+};
 
 /// Returns the FLOPs that a layer's stand-ins cost per token.
 double stand_in_flops(const nn::MoELayer& layer);
@@ -165,6 +181,10 @@ bool is_of_experts(const std::string& parameter);
 /// Throws Error where `what`, [B, C, H, W], are not inputs of the network of this name.
 void check_input_shape(const Model& model, const std::string& name, const char* what,
                        const at::Tensor& inputs_BCHW);
+
+/// Returns a configuration that lists the experts that are present in the only MoE layer of
+/// `model`, and says whether others left stand-ins, if it has settings of these.
+nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Model& model);
 
 /// Calls model.reset_head(), on the meta device where the model is there.
 void give_head(Model& model, int64_t classes);

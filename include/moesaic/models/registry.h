@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Families and presets by name, configurations of networks in models/<family>/presets/<name>.json,
+// and how networks are built of them.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +15,17 @@ namespace moesaic {
 
 /// Returns the valid values of "name" in a model's configuration, see families().
 std::vector<std::string> model_names();
+
+/// Returns the valid values of "preset" in a model's configuration, e.g. "vmoe/b16-every2".
+std::vector<std::string> preset_names();
+
+/// Returns the file of a preset that there is.
+std::filesystem::path preset_path(const std::string& name);
+
+/// Returns the configuration merged over the preset that it names, or unchanged without "preset". A
+/// preset may name another. What an export adds to it, kConstantsKey, is left out. Throws Error
+/// (usage) with the location of an unknown name and the nearest valid one.
+Value with_preset(const Value& config);
 
 /// Builds the network of a configuration, with or without a preset, with initial values from
 /// `seed`. Throws Error (usage) with the location of a wrong key, type or value and the nearest

@@ -112,6 +112,9 @@ ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherCon
 /// Returns what is wrong with a list of the experts that pruning kept.
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
                            const std::string& key);
+/// Returns the same of a setting that is empty where all experts are there.
+ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
+                                   const std::string& key);
 
 inline constexpr const char* kStandInsMeaning =
     "an expert that pruning removed left its mean output, for tokens that still select it";
@@ -119,48 +122,5 @@ inline constexpr const char* kStandInsMeaning =
 /// Returns what is wrong with stand-ins where no token selects a pruned expert.
 ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
                                 const std::string& router, const std::string& key);
-
-/// Router of a network that routes each image as one token; top-1 by default (clusters paper,
-/// section 3).
-struct ImageTokenRouterConfig : RoutingConfig {
-  ImageTokenRouterConfig() { num_selected_experts = 1; }
-
-  DispatcherConfig dispatcher;
-  int64_t group_size = 0;
-  std::string noise = "uniform";
-  double noise_scale = 1.0;
-  bool noise_in_evaluation = false, gate_noise = true;
-  std::vector<int64_t> kept_experts;
-  bool stand_ins = false;
-};
-template <class Fields>
-void describe(Fields& f, ImageTokenRouterConfig& c) {
-  describe(f, static_cast<RoutingConfig&>(c));
-  f("dispatcher", c.dispatcher, "how many images an expert takes");
-  f("group_size", c.group_size,
-    "images that share a capacity, or that experts choose among; the last group of a batch has "
-    "those that are left; 0: all of a batch",
-    between(0, kMaxTokens));
-  f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
-  f("noise_scale", c.noise_scale,
-    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
-  f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
-  f("gate_noise", c.gate_noise, "the gate has it as well; false: it decides on the expert alone");
-  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
-  f("stand_ins", c.stand_ins, kStandInsMeaning);
-}
-
-/// Returns what is wrong with such a router, or with several experts where `config` is null.
-ConfigProblem router_problem(const ImageTokenRouterConfig* config, int64_t experts);
-/// Returns the options of such a router for inputs of `width` values per image.
-nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
-                                 int64_t experts);
-/// Returns how many of `experts` experts pruning kept: all of them where `config` is null.
-int64_t present_experts(const ImageTokenRouterConfig* config, int64_t experts);
-/// Returns the address of the settings, null where there are none.
-template <class Router>
-const ImageTokenRouterConfig* router_or_null(const std::optional<Router>& router) {
-  return router ? &*router : nullptr;
-}
 
 }  // namespace moesaic

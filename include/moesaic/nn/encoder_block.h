@@ -2,17 +2,107 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
+#include <memory>
 #include <optional>
 
-#include "moesaic/nn/attention.h"
-#include "moesaic/nn/mlp.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
+
+inline constexpr double kLayerNormEpsilon = 1e-6;  ///< Epsilon of the V-MoE reference.
+
+/// Makes a LayerNorm over the last dimension, of size `width`.
+torch::nn::LayerNorm make_layer_norm(int64_t width);
+
+/// Makes a linear layer with zero biases and Xavier-uniform weights drawn from `generator`. `parts`
+/// layers whose weights are stacked are each drawn with the fans of its own.
+torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& generator,
+                              int64_t parts = 1);
+
+/// The MLP of a dense block: fc2(gelu_tanh(fc1(x))).
+class MlpImpl : public torch::nn::Module, public SharesBatch {
+ public:
+  /// `dropout` is the rate for the hidden units and the outputs in training.
+  MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout = 0.0);
+
+  /// Computes x [..., d] -> [..., d]. Dropout is drawn from `random`; undefined means no dropout.
+  at::Tensor forward(const at::Tensor& x, const at::Generator& random = {});
+
+  torch::nn::Linear fc1{nullptr}, fc2{nullptr};
+
+ private:
+  double dropout_;
+};
+TORCH_MODULE(Mlp);
+
+struct AttentionOptions {
+  int64_t width = 0;     ///< Width d of a token.
+  int64_t heads = 0;     ///< Number of heads, each of width c = d / heads.
+  bool qk_norm = false;  ///< Normalises the queries and keys of every head.
+  double dropout = 0.0;  ///< Dropout rate of the attention weights.
+};
+
+/// LayerNorm over the width of a head, with a scale (`weight` [c]) and without a bias.
+class HeadNormImpl : public torch::nn::Module {
+ public:
+  explicit HeadNormImpl(int64_t head_width);
+
+  /// Normalises x [..., c] -> [..., c].
+  at::Tensor forward(const at::Tensor& x) const;
+
+  at::Tensor weight;
+};
+TORCH_MODULE(HeadNorm);
+
+/// Multi-head attention with biases: softmax(q k^T / sqrt(c)) v for each head, then `out`. Query,
+/// key and value share one weight (`qkv.weight` [3 d, d]).
+class AttentionImpl : public torch::nn::Module, public SharesBatch {
+ public:
+  AttentionImpl(AttentionOptions options, at::Generator generator);
+
+  /// Self-attention: x_BTd [B, T, d] -> [B, T, d]. In training, dropout is drawn from `random`;
+  /// there is no dropout where `random` is undefined.
+  at::Tensor forward(const at::Tensor& x_BTd, const at::Generator& random = {});
+
+  /// Cross-attention: queries of query_BQd [B, Q, d] attend to x_BTd [B, T, d] -> [B, Q, d].
+  at::Tensor attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
+                    const at::Generator& random = {});
+
+  const AttentionOptions& options() const { return options_; }
+
+  torch::nn::Linear qkv{nullptr}, out{nullptr};
+  HeadNorm query_norm{nullptr}, key_norm{nullptr};  ///< Null without qk_norm.
+
+ private:
+  /// Views [B, T, d] as [B, H, T, c].
+  at::Tensor heads_of(const at::Tensor& x_BTd) const;
+  at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,
+                 const at::Generator& random);
+
+  AttentionOptions options_;
+};
+TORCH_MODULE(Attention);
+
+/// Multi-head attention pooling: a is the attention of the learned `probe` over the tokens, the
+/// output is a + mlp(norm(a)).
+class MapHeadImpl : public torch::nn::Module {
+ public:
+  MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator generator);
+
+  /// Pools x_BTd [B, T, d] -> [B, d].
+  at::Tensor forward(const at::Tensor& x_BTd);
+
+  at::Tensor probe;  ///< Learned query [1, 1, d].
+  Attention attention{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  Mlp mlp{nullptr};
+};
+TORCH_MODULE(MapHead);
 
 struct EncoderBlockOptions {
   AttentionOptions attention;
@@ -43,9 +133,6 @@ class EncoderBlockImpl : public torch::nn::Module, public SharesBatch {
   MoELayer moe{nullptr};  ///< Null in a dense block.
 
  private:
-  /// Returns x + attention(norm1(x)).
-  at::Tensor mix_tokens(const at::Tensor& x_BTd, const at::Generator& random);
-
   double dropout_;
 };
 TORCH_MODULE(EncoderBlock);
@@ -53,5 +140,11 @@ TORCH_MODULE(EncoderBlock);
 /// Reorders [B M, T, d] into the rows of the experts' order, [B T M, d], and back.
 at::Tensor to_member_order(const at::Tensor& x_BTd, int64_t members);
 at::Tensor from_member_order(const at::Tensor& x_Td, int64_t members, at::IntArrayRef shape);
+
+/// Activation checkpointing: returns block->forward(x_BTd, random) but keeps only x_BTd for
+/// backward, which computes the block again with the same random draws and under the same autocast,
+/// so that the gradients have the same bits. Without gradients it is the plain forward pass.
+EncoderBlockImpl::Output forward_recomputed(const std::shared_ptr<EncoderBlockImpl>& block,
+                                            const at::Tensor& x_BTd, const at::Generator& random);
 
 }  // namespace moesaic::nn

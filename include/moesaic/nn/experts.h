@@ -5,13 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/routing.h"
-
-namespace moesaic {
-class Group;  // parallel/group.h
-}
 
 namespace moesaic::nn {
 
@@ -42,11 +40,19 @@ struct ExpertMatrices {
   std::vector<at::Tensor> others;
 };
 
-/// How the processes of a group share experts out, see shared_experts.h.
+/// How the processes of a group share experts out, see forward_shared().
 enum class Sharing {
   none,         ///< Not at all.
   rows,         ///< compute() of an expert depends on its rows alone.
   side_by_side  ///< forward() has the outputs of the experts beside each other, in their order.
+};
+
+/// TorchScript form of experts.
+struct ExpertsScript {
+  std::string source;     ///< Its methods, see script::make_experts().
+  bool mixes = false;     ///< Whether it has mix() in place of one_by_one().
+  bool at_once = false;   ///< Whether it has all_at_once() too.
+  bool bfloat16 = false;  ///< Whether inputs and outputs are rounded to bfloat16.
 };
 
 /// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.
@@ -74,8 +80,8 @@ class Experts : public torch::nn::Module {
   virtual bool names_experts() const { return false; }
 
   /// Removes all experts except these slots (indices among the present K experts, ascending); the
-  /// parameters shrink.
-  virtual void keep(const std::vector<int64_t>& slots) = 0;
+  /// parameters shrink. Parameters and buffers are stacked [K, ...] unless a kind overrides this.
+  virtual void keep(const std::vector<int64_t>& slots);
 
   /// Number K of experts that are present.
   virtual int64_t count() const = 0;
@@ -90,13 +96,37 @@ class Experts : public torch::nn::Module {
 
   /// Returns the weights of the expert in this slot.
   virtual ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const = 0;
+
+  /// Returns the experts in TorchScript. Throws Error where a kind has no such form.
+  virtual ExpertsScript script_source() const;
 };
+
+/// Does what Experts::forward() does, where the processes of a replica have equal parts of its
+/// experts, in their order: rows of x go to the process that has their expert, are computed there
+/// and come back. `own` routes the tokens of this process to all experts, `all` the tokens of the
+/// whole batch; the processes' numbers of rows follow from it. Where it is null, each process knows
+/// its own routing alone, and they exchange these numbers. Where a batch is not parted, both are
+/// the same. Experts whose outputs lie side by side, see Sharing, get all tokens of the replica
+/// instead, and their outputs come back. Embeddings are undefined in training.
+ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
+                             const Routing* all, const BatchShare& share,
+                             const at::Generator& random);
+
+/// Runs `compute` on the rows of each expert apart, of rows [A, ...] in the routing's order, and
+/// concatenates what it returns, with zeros for rows without an expert. What it leaves undefined is
+/// left out. Waits for the offsets on the host; on the meta device the experts have as many rows.
+ExpertRows for_each_expert(
+    const at::Tensor& rows, const Routing& routing,
+    const std::function<ExpertRows(int64_t slot, const at::Tensor& own)>& compute);
 
 /// Returns the mean over an expert's hidden neurons of the Euclidean norm of the neuron's incoming
 /// weights, accumulated in float64 (pruning paper, section 5, III).
 double neuron_magnitude(const ExpertMatrices& expert);
 
-/// Reduces stacked parameters [K, ...] to the rows of these slots in place and drops gradients.
-void keep_rows(const std::vector<at::Tensor*>& parameters, const std::vector<int64_t>& slots);
+/// Returns the parameters and buffers of a module.
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module);
+
+/// Gives a parameter or buffer another value, of any shape, and drops its gradient.
+void replace_value(at::Tensor tensor, const at::Tensor& value);
 
 }  // namespace moesaic::nn

@@ -31,19 +31,19 @@ class FilterExpertsImpl : public Experts {
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
   Sharing sharing() const override { return Sharing::rows; }
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return options_.outputs; }
-  double flops_per_row() const override;
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
-
-  const FilterExpertsOptions& options() const { return options_; }
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(options_.patches * w.size(1) * w.size(2));
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w)[slot].t()}, .others = {}};
+  }
+  ExpertsScript script_source() const override;
 
   at::Tensor w, b;
 
  private:
-  std::vector<at::Tensor*> present();  ///< The parameters.
-
   FilterExpertsOptions options_;
 };
 TORCH_MODULE(FilterExperts);

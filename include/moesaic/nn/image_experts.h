@@ -33,9 +33,10 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   bool names_experts() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
-  int64_t outputs() const override;
+  int64_t outputs() const override { return networks_.front()->head->options.out_features(); }
   double flops_per_row() const override { return networks_.front()->flops(); }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  ExpertsScript script_source() const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.
   void reset_heads(int64_t classes);
@@ -45,9 +46,6 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   }
 
  private:
-  /// Returns which experts have no row in any process that shares the batch, [K] bool on the CPU.
-  at::Tensor idle_experts(const Routing& routing) const;
-
   using Networks = std::vector<std::shared_ptr<ImageNetwork>>;
 
   /// Makes these the children, named by their place from `first` on.

@@ -4,16 +4,107 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "moesaic/nn/convolution.h"
+#include "moesaic/base/error.h"
+#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
+
+// Batch normalisation whose statistics are those of the whole batch, also where processes share it.
+
+/// Thrown by batch normalisation in training where a channel has a single value, which has no
+/// variance.
+class SingleValueError : public Error {
+ public:
+  SingleValueError()
+      : Error(ErrorKind::usage,
+              "batch normalisation in training needs more than one value of a channel") {}
+};
+
+/// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
+/// statistics move by `momentum`. A channel with a single value has no variance and is normalised
+/// by the running statistics.
+at::Tensor shared_batch_norm(const at::Tensor& x, const std::shared_ptr<const Group>& parts,
+                             const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
+                             const at::Tensor& bias, const at::Tensor& running_mean,
+                             const at::Tensor& running_var);
+
+/// Batch normalisation of x [N, C, ...]; in training by shared_batch_norm() where processes share a
+/// batch. Alone it throws SingleValueError.
+template <class Norm>
+class BatchNormImpl : public Norm, public SharesBatch {
+ public:
+  using Norm::Norm;
+
+  at::Tensor forward(const at::Tensor& x) {
+    const auto parts = share().parts();
+    if (!parts && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
+    if (!parts || !this->is_training()) return Norm::forward(x);
+    this->num_batches_tracked += 1;
+    return shared_batch_norm(x, parts, this->options, this->weight, this->bias, this->running_mean,
+                             this->running_var);
+  }
+};
+
+/// torch::nn::BatchNorm1d and BatchNorm2d for batches that processes share.
+using BatchNorm1dImpl = BatchNormImpl<torch::nn::BatchNorm1dImpl>;
+TORCH_MODULE(BatchNorm1d);
+using BatchNorm2dImpl = BatchNormImpl<torch::nn::BatchNorm2dImpl>;
+TORCH_MODULE(BatchNorm2d);
+
+/// Shape of the feature maps at some depth of a network, and the cost of computing them.
+struct Maps {
+  int64_t channels = 0, side = 0;
+  double flops = 0.0;  ///< FLOPs of all layers so far for one image.
+};
+
+struct ConvolutionOptions {
+  int64_t outputs = 0;
+  int64_t kernel = 3;  ///< Kernel size, odd; the border is padded by kernel / 2 zeros.
+  int64_t stride = 1;
+  int64_t groups = 1;
+  bool bias = false;
+  bool pads_end = false;  ///< Whether an even map gets, with stride 2, all of its border at its
+                          ///< end, as TensorFlow pads.
+};
+
+/// A convolution of square feature maps: `weight` [outputs, C / groups, kernel, kernel] and, with
+/// `options.bias`, `bias` [outputs], both initially uniform on +-1 / sqrt(fan_in).
+class ConvolutionImpl : public torch::nn::Module {
+ public:
+  /// `maps` holds the shape of the input and, after the call, that of the output.
+  ConvolutionImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);
+
+  /// Convolves x_BCHW [B, C, S, S] -> [B, outputs, ceil(S / stride), ceil(S / stride)].
+  at::Tensor forward(const at::Tensor& x_BCHW) const;
+
+  at::Tensor weight, bias;
+
+ private:
+  ConvolutionOptions options_;
+};
+TORCH_MODULE(Convolution);
+
+/// A convolution followed by batch normalisation (momentum 0.1, epsilon 1e-5). In training, a
+/// channel with a single value has no variance and is normalised by the running statistics.
+class ConvNormImpl : public torch::nn::Module {
+ public:
+  ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);
+  at::Tensor forward(const at::Tensor& x_BCHW);
+
+  Convolution conv{nullptr};
+  BatchNorm2d norm{nullptr};
+};
+TORCH_MODULE(ConvNorm);
 
 struct ImageNetworkOptions {
   int64_t channels = 3, side = 32;  ///< Shape of the images.
@@ -59,5 +150,48 @@ std::vector<std::string> image_network_names();
 std::shared_ptr<ImageNetwork> make_image_network(const std::string& name,
                                                  const ImageNetworkOptions& options,
                                                  const at::Generator& generator);
+
+// Wide residual networks (Zagoruyko and Komodakis, arXiv:1605.07146), with the initial values, the
+// normalisation and the padding of Keras, by which the pMoE paper's code was written.
+
+struct WideResNetOptions {
+  int64_t channels = 3, side = 32;  ///< Shape of the images.
+  int64_t blocks = 1;               ///< Residual blocks of a group.
+  double widening = 10.0;           ///< Groups have 16, 32 and 64 times as many channels, rounded
+                                    ///< down.
+  bool last_group = true;  ///< False: batch normalisation, ReLU and a 3x3 convolution of stride 2
+                           ///< to the last group's channels take its place.
+
+  /// Returns the channels of group g, counted from 0.
+  int64_t channels_of(int64_t group) const;
+};
+
+/// A wide residual network up to its last feature map: a 3x3 stem of 16 channels and three groups
+/// of blocks, each twice (batch normalisation, ReLU, 3x3 convolution) beside a shortcut, which in
+/// the first block of a group is a 1x1 convolution of the block's input. The second and the third
+/// group halve the map. With the final linear layer it has 6 blocks + 4 layers.
+class WideResNetImpl : public torch::nn::Module {
+ public:
+  WideResNetImpl(const WideResNetOptions& options, const at::Generator& generator);
+
+  /// Computes images_BCHW [B, C, S, S] -> [B, channels_of(2), ceil(S / 4), ceil(S / 4)], without a
+  /// normalisation of the map.
+  at::Tensor forward(const at::Tensor& images_BCHW) {
+    return groups_->forward(stem_->forward(images_BCHW));
+  }
+
+  /// Returns the shape of the map and the FLOPs of one image.
+  const Maps& maps() const { return maps_; }
+
+ private:
+  Maps maps_;
+  Convolution stem_{nullptr};
+  torch::nn::Sequential groups_;
+};
+TORCH_MODULE(WideResNet);
+
+/// Returns options of batch normalisation with epsilon 1e-3 and momentum 0.01, which Keras calls
+/// 0.99.
+torch::nn::BatchNormOptions wide_norm(int64_t channels);
 
 }  // namespace moesaic::nn

@@ -19,6 +19,8 @@ struct MapExpertsOptions {
   double epsilon = 1e-3, momentum = 0.01;  ///< Of its normalisation.
 
   int64_t patches() const { return side / patch * (side / patch); }
+  /// Returns the side of what a patch reaches in the convolution's output.
+  int64_t window() const { return patch + kernel - 1; }
 };
 
 /// Experts of WRN-pMoE (pMoE paper, section 5.2): an expert sees the map with the patches that it
@@ -42,17 +44,21 @@ class MapExpertsImpl : public Experts, public SharesBatch {
   /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   Sharing sharing() const override { return Sharing::side_by_side; }
-  int64_t outputs() const override;
+  int64_t outputs() const override {
+    return options_.outputs * options_.window() * options_.window();
+  }
   int64_t token_outputs() const override {
     return count() * options_.outputs * options_.patch * options_.patch;
   }
-  double flops_per_row() const override;
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
+  }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot].flatten(1)}, .others = {}};
   }
+  ExpertsScript script_source() const override;
 
   const MapExpertsOptions& options() const { return options_; }
 

@@ -3,12 +3,34 @@
 
 #include <torch/nn/pimpl.h>
 
+#include <array>
+#include <mutex>
+#include <vector>
+
 #include "moesaic/nn/experts.h"
-#include "moesaic/nn/packed_experts.h"
 #include "moesaic/nn/shares_batch.h"
+#include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/routed_mlp.h"
 
 namespace moesaic::nn {
+
+/// Weights of experts laid out for inference on the CPU (pack_experts()), kept while the weights
+/// stay the same. Weights that are seen once are not worth it: they are laid out at the second
+/// call. May be called from several threads.
+class PackedExperts {
+ public:
+  /// Returns the weights in `type`, packed where they are those of the last call.
+  ExpertWeights get(const ExpertWeights& weights, at::ScalarType type);
+
+  /// Frees what is kept.
+  void clear();
+
+ private:
+  std::mutex mutex_;
+  std::array<at::Tensor, 4> seen_;  // Aliases, which keep the memory from being used again.
+  std::array<int64_t, 4> versions_{};
+  ExpertWeights packed_;
+};
 
 struct MlpExpertsOptions {
   int64_t experts = 0;  ///< Number of experts that are computed, K.
@@ -38,11 +60,15 @@ class MlpExpertsImpl : public Experts, public SharesBatch {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   Sharing sharing() const override { return Sharing::rows; }
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w1.size(0); }
   int64_t outputs() const override { return w2.size(2); }
-  double flops_per_row() const override;
-  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(w1.size(1) * w1.size(2) + w2.size(1) * w2.size(2));
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
+  }
+  ExpertsScript script_source() const override;
 
   const MlpExpertsOptions& options() const { return options_; }
 

@@ -111,8 +111,9 @@ class MoELayerImpl : public torch::nn::Module, public SharesBatch {
  private:
   at::Tensor stand_ins_of(const RoutingRecord& record) const;
 
-  /// Returns the part of a record's routing that is of the tokens of this process.
-  Routing own_routing(const RoutingRecord& record) const;
+  /// Returns the part of a routing of all tokens that is of the tokens of this process; the whole
+  /// where it is `of_part`.
+  Routing own_routing(const Routing& routing, bool of_part) const;
 
   LayerObserver observer_;
   std::shared_ptr<const Processes> experts_of_;  ///< Who shares the experts; null: nobody.

@@ -23,7 +23,6 @@ class PatternExpertsImpl : public Experts {
   /// Computes tokens x_T1 [T, 1] -> [A, 1].
   ExpertRows compute(const at::Tensor& x_T1, const Routing& routing,
                      const at::Generator& random) override;
-  void keep(const std::vector<int64_t>& slots) override { keep_rows({&w, &sign}, slots); }
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return 1; }
   /// Returns the FLOPs of products of a neuron with a token of d numbers.

@@ -1,18 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
 #include <optional>
+#include <variant>
 #include <vector>
 
-#include "moesaic/nn/routing_record.h"
-#include "moesaic/nn/routing_rule.h"
 #include "moesaic/nn/shares_batch.h"
+#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_expert_choice.h"
+#include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/router_noise.h"
+#include "moesaic/ops/routing.h"
 
 namespace moesaic::nn {
+
+/// The routing rule: token choice, expert choice, or adaptive routing by a threshold.
+using RoutingRule = std::variant<TokenChoiceOptions, ExpertChoiceOptions, AdaptiveOptions>;
+
+Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
+
+/// Returns the ids of the experts that are computed; empty means all.
+const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
+void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
+
+/// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
+int64_t choices_of_token(const RoutingRule& rule);
+/// Returns how many tokens are routed together; 0 means all of a call, or each independently.
+int64_t group_size(const RoutingRule& rule);
+/// Returns what pruning does to the selection; for adaptive routing both ways agree.
+PrunedSelection pruned_selection(const RoutingRule& rule);
+/// Returns whether a token's routing depends on the other tokens of the call.
+bool couples_tokens(const RoutingRule& rule);
+
+/// Returns the rows that the router assigns per token for images of `tokens` tokens, without pruned
+/// experts and dropped choices; for adaptive routing the maximum. A token that is alone in its
+/// image is routed with those of other images: in full groups or, without groups, in the limit of
+/// a large batch. Throws Error for a capacity below one row.
+double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
+
+/// The decisions of a router for a batch, with everything that losses, statistics and pruning need.
+/// The router fills it; a model adds the index of the block.
+struct RoutingRecord {
+  int64_t block = 0;           ///< Index of the block that holds the layer.
+  at::Tensor logits_TE;        ///< Logits [T, E], differentiable, without noise; -infinity for
+                               ///< experts of other members than the token's.
+  at::Tensor noisy_logits_TE;  ///< Logits [T, E] that decided; logits_TE without noise.
+  double noise_std = 0.0;      ///< Standard deviation of the gaussian noise drawn; 0 without.
+  Routing routing;
+  std::vector<int64_t> kept;  ///< Ids of the experts 0..K-1 of the routing.
+  bool reroutes = false;      ///< Only kept experts are selected, see PrunedSelection.
+  int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
+  int64_t members = 1;        ///< Members of an ensemble; token t is of member t % members.
+  bool of_part = false;       ///< Of several processes' parts of a batch it has this one's alone.
+};
 
 /// Name of the stream of random numbers that `evaluation_seed` begins.
 inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
@@ -29,6 +74,9 @@ struct RouterOptions {
       {};  ///< Outside of training, in place of the rule's capacity; 0: nothing is dropped.
   bool gate_noise = true;  ///< False: noise selects only, gates are of the logits without it (token
                            ///< choice with the gate softmax_all or logit).
+
+  /// Returns the factor that makes noise of numbers that are standard normal, or uniform on [0, 1).
+  double noise_scale() const;
 };
 
 /// A linear router without bias: logits = x W^T with W = `weight` [E, d]. Row s is the vector w_s
@@ -49,9 +97,6 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
   /// `whole_batch` a part of a batch is never routed alone.
   RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {},
                         bool whole_batch = false) const;
-
-  /// Returns whether a process that has so many tokens of a batch in training routes them alone.
-  bool routes_alone(int64_t tokens) const;
 
   /// Returns the routing of the same tokens to all E experts, as before any was pruned.
   Routing route_to_all(const RoutingRecord& record) const;
@@ -79,13 +124,9 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
  private:
   /// Routes by the record's logits; `rule` says to which experts.
   Routing routed(const RoutingRecord& record, const RoutingRule& rule) const;
-  /// Adds noise to the logits of all tokens, or of this process' part of them.
-  at::Tensor with_noise(const at::Tensor& logits_TE, const at::Generator& random,
-                        const Group* parts) const;
   /// Returns the noise of each token's own experts, [T, E / M], of the logits' dtype.
   at::Tensor noise(int64_t tokens, const at::TensorOptions& options,
                    const at::Generator& random) const;
-  at::Tensor evaluation_noise(int64_t tokens) const;
 
   int64_t first_token_ = 0;
   at::Tensor replayed_noise_;

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "moesaic/nn/encoder_block.h"
-#include "moesaic/nn/map_head.h"
 
 namespace moesaic::script {
 
@@ -37,8 +36,8 @@ Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from);
 Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from);
 /// Batch normalisation of channels in dimension 1.
 Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from);
-Module make_encoder_block(const Unit& unit, const nn::EncoderBlockImpl& from);
-Module make_map_head(const Unit& unit, const nn::MapHeadImpl& from);
+Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from);
+Module make_map_head(const Unit& unit, nn::MapHeadImpl& from);
 /// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape);
@@ -49,7 +48,7 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
 Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape);
 
 /// Makes a network by recording what `forward` computes in evaluation, which has to be the same for
-/// all inputs [B, shape].
+/// all inputs [B, shape]. Sizes that it reads of an input are part of what is recorded.
 Module make_traced(const Unit& unit, torch::nn::Module& from,
                    const std::function<at::Tensor(const at::Tensor&)>& forward,
                    const std::vector<int64_t>& shape);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moesaic/nn/experts.h"
+#include "moesaic/nn/router.h"
 
 namespace moesaic::nn {
 
@@ -37,13 +38,15 @@ class ShallowExpertsImpl : public Experts {
 
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return 1; }
-  double flops_per_row() const override;
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(w.size(1) * (w.size(2) + 1));
+  }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot]}, .others = {values(a)[slot].unsqueeze(0)}};
   }
+  ExpertsScript script_source() const override;
 
   /// Returns the expert's outputs for the rows of x_Rd: [R].
   at::Tensor outputs_of(const at::Tensor& x_Rd, int64_t slot) const;
@@ -56,5 +59,18 @@ class ShallowExpertsImpl : public Experts {
   ShallowExpertsOptions options_;
 };
 TORCH_MODULE(ShallowExperts);
+
+// The two ways in which the latent paper routes (section 3.2).
+
+inline constexpr const char *kTopOne = "top1", *kEveryAboveZero = "adaptive";
+
+/// Returns the options of a router for one of these: "top1", F_1: the expert of the largest logit,
+/// weighted with its softmax over all, ties at random; "adaptive", F^_M: every expert whose logit
+/// is at least 0, with gate 1.
+RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
+                                    const std::vector<int64_t>& kept);
+
+/// Returns which of both a router's rule is.
+std::string latent_routing(const RouterOptions& options);
 
 }  // namespace moesaic::nn

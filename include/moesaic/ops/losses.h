@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Auxiliary losses of routers. Each returns a float32 scalar that is differentiable in the logits.
-// Logits are [T, E] floating; `group_size` tokens form a group (0: all tokens form one), which must
-// divide T, and a loss is the mean over groups. CV^2(v) = var(v) / mean(v)^2 is over experts, with
-// a variance of divisor E.
+// Losses. Those of routers are auxiliary: each returns a float32 scalar that is differentiable in
+// the logits. Logits are [T, E] floating; `group_size` tokens form a group (0: all tokens form
+// one), which must divide T, and a loss is the mean over groups. CV^2(v) = var(v) / mean(v)^2 is
+// over experts, with a variance of divisor E.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,5 +41,16 @@ at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
 
 /// Returns the router z-loss (ST-MoE, eq. 5): mean over tokens of logsumexp(logits)^2.
 at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size);
+
+/// Computes the cross entropy of each row with the class that its label names: -log
+/// softmax(logits)[label]. `twice` applies softmax to the probabilities again, -log
+/// softmax(softmax(logits))[label], as the released code of the clusters paper does: the loss of
+/// two classes lies between 0.3133 and 1.3133.
+///
+/// logits_NC: [N, C] of any floating type, computed in at least float32, labels_N: [N] int64 from 0
+/// to C - 1. Returns [N], NaN where a logit is NaN or none is finite. Differentiable in the logits.
+/// Throws Error for other shapes and dtypes, and ATen's error for other labels.
+at::Tensor cross_entropy(const at::Tensor& logits_NC, const at::Tensor& labels_N,
+                         bool twice = false);
 
 }  // namespace moesaic

@@ -1,28 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "moesaic/ops/capacity.h"
-#include "moesaic/ops/pruned_selection.h"
+#include "moesaic/ops/route_options.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
-
-/// Gate that weighs an expert's output in expert choice.
-enum class ExpertGate : int64_t {
-  softmax_selected,  ///< Softmax over the tokens that the expert selected (pruning paper, eq. 4).
-  softmax_tokens,    ///< Softmax over all tokens of the group, selected or not (WRN-pMoE).
-  softmax_experts,   ///< Softmax over the experts, for each token (V-MoE's expert choice).
-  one,               ///< Constant 1 (separately trained pMoE).
-};
-
-/// Throws Error (usage) naming the nearest valid name for an unknown one.
-ExpertGate expert_gate_from_name(std::string_view name);
-/// Returns the enumerators' names in their order.
-std::vector<std::string> expert_gate_names();
 
 /// Options of expert-choice routing; exactly one of `rows` and `capacity_factor` is given.
 /// route_token_choice.h describes how to add an option.

@@ -1,34 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // To add an option to a routing, edit four places, here as for expert choice and adaptive routing:
-// the options struct below, with its meaning; the schema (src/ops/route_token_choice.cpp), where
+// the options struct below, with its meaning; the schema (src/ops/route_operators.cpp), where
 // Python sees it, at the end and with the same default; pack() and unpack()
-// (src/ops/route_arguments.h); and the kernels, which get the struct.
+// (src/ops/route_arguments.h); and the composite (src/ops/route.cpp), which a kernel without the
+// option leaves such calls to.
 #pragma once
 
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "moesaic/ops/capacity.h"
-#include "moesaic/ops/pruned_selection.h"
+#include "moesaic/ops/route_options.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic {
-
-/// Gate that weighs an expert's output.
-enum class Gate : int64_t {
-  softmax_selected,  ///< Softmax over the k selected experts, so that a token's gates sum to 1
-                     ///< (pruning paper, eq. 3).
-  softmax_all,       ///< Softmax over all E experts, of which the k largest are taken (released
-                     ///< V-MoE, and with k = 1 the switch).
-  logit,             ///< The selected expert's logit (clusters paper's released code).
-  one,               ///< Constant 1.
-};
-
-/// Throws Error (usage) naming the nearest valid name for an unknown one.
-Gate gate_from_name(std::string_view name);
-/// Returns the enumerators' names in their order.
-std::vector<std::string> gate_names();
 
 /// Options of token-choice routing.
 struct TokenChoiceOptions {

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of processes and its collectives, those of c10d.
+// A group of processes and its collectives, those of c10d; those that gradients flow through, and
+// the mean of gradients that is taken while the backward pass goes on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/error.h"
+
 namespace c10d {
 class ProcessGroup;
-}
+class Reducer;
+}  // namespace c10d
 
 namespace moesaic {
 
@@ -49,15 +55,13 @@ struct Sent {
 /// Counts collectives and the bytes that this process sends, by purpose. Thread-safe.
 class TrafficCounter {
  public:
-  TrafficCounter();
-  ~TrafficCounter();
   void add(Traffic traffic, double bytes, int64_t calls = 1);
   /// Returns what was counted since the last call.
   std::map<Traffic, Sent> take();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::mutex mutex_;
+  std::map<Traffic, Sent> sent_;
 };
 
 /// Processes that compute together. All of them call the same collectives in the same order, with
@@ -76,10 +80,9 @@ class Group {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
-  /// Sums `x`, which must be contiguous, over all processes in place.
-  void all_reduce(const at::Tensor& x, Traffic traffic) const;
-  /// Takes the largest of each number of `x`, in place.
-  void all_reduce_max(const at::Tensor& x, Traffic traffic) const;
+  /// Sums `x`, which must be contiguous, over all processes in place, or takes the largest of each
+  /// of its numbers.
+  void all_reduce(const at::Tensor& x, Traffic traffic, bool largest = false) const;
   /// Returns the rows of all processes by rank: [size * N, ...] of [N, ...].
   at::Tensor all_gather(const at::Tensor& x, Traffic traffic) const;
   /// Sends rows of `x`, the first `send[0]` to process 0 and so on, and returns those received,
@@ -109,5 +112,66 @@ class Group {
   int64_t rank_ = 0, size_ = 1;
   std::shared_ptr<TrafficCounter> counter_;
 };
+
+/// A collective failed, since a process was lost or did not come in time.
+class LostProcess : public Error {
+ public:
+  explicit LostProcess(const std::string& what) : Error(ErrorKind::failure, what) {}
+};
+
+// Collectives that gradients flow through. As in c10d, each process has a loss of its own, and the
+// gradient of all their sum flows back.
+
+/// Returns the rows of all processes by rank, [W N, ...] of x [N, ...].
+at::Tensor gather_rows(const at::Tensor& x, const std::shared_ptr<const Group>& group);
+
+/// Returns the sum of x over all processes.
+at::Tensor sum_over(const at::Tensor& x, const std::shared_ptr<const Group>& group,
+                    Traffic traffic);
+
+/// Sends rows of x and returns those received, see Group::all_to_all().
+at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
+                         const std::vector<int64_t>& receive,
+                         const std::shared_ptr<const Group>& group);
+
+/// Takes the mean of gradients over the processes of a group while the backward pass still
+/// computes others: in buckets, by c10d's Reducer.
+class GradientReducer {
+ public:
+  static constexpr size_t kBucketBytes = size_t{25} << 20;  ///< As in c10d's DDP.
+
+  /// `parameters` that require gradients, in the order in which the network uses them. With a group
+  /// of one process nothing is reduced, with one that only counts nothing but counted.
+  GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic,
+                  size_t bucket_bytes = kBucketBytes);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  /// Makes the backward pass of `loss` reduce the gradients, with what earlier passes accumulated;
+  /// they are reduced when it ends.
+  void prepare(const at::Tensor& loss);
+
+ private:
+  std::unique_ptr<c10d::Reducer> reducer_;  ///< Null where nothing is reduced.
+  TrafficCounter* counter_ = nullptr;       ///< Null where nothing is counted, either.
+  Traffic traffic_;
+  double bytes_ = 0.0;
+  int64_t buckets_ = 0;
+};
+
+/// Returns the divisor of `number` that is nearest to `wanted`.
+int64_t nearest_divisor(int64_t number, int64_t wanted);
+
+/// Throws Error (usage), with the nearest choices, unless so many processes can take equal parts of
+/// each of the `parts` of a batch that go through the network one after the other. `where` begins
+/// the message.
+void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, int64_t processes);
+
+/// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,
+/// where a batch goes through the network in `parts` one after the other, part by part: of each
+/// part an equal range. With `strided`, part i has the places i, i + parts, ...
+std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                       int64_t size);
 
 }  // namespace moesaic

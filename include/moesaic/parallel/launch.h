@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this process was started beside others: by torchrun, mpirun or srun, which say so in the
-// environment.
+// How processes share the work of a run, and how this one was started beside others: by torchrun,
+// mpirun or srun, which say so in the environment.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+
+#include "moesaic/config/schema.h"
 
 namespace moesaic {
 
@@ -40,5 +42,49 @@ Launch launch_of(const Environment& environment);
 int64_t rank_of(const Environment& environment);
 /// Returns whether the launcher names no process of this machine before this one.
 bool is_first_of_machine(const Environment& environment);
+
+/// Returns whether process 0 came to where the processes meet, within a few seconds. If it did not,
+/// it most likely ended with the same error as this one.
+bool leader_waits(const Launch& launch) noexcept;
+
+/// Returns the numeric address of this machine from which it reaches a host, "" where it knows no
+/// way there. Nothing is sent.
+std::string local_address_towards(const std::string& host, uint16_t port);
+
+/// Returns whether a name means the machine that it is used on, wherever that is: "localhost" and
+/// addresses of the loopback interface. A host's own name may have such an address on that host
+/// alone.
+bool names_loopback(const std::string& host);
+
+/// Returns a socket that listens on a port of the loopback interface, where `host` is an address of
+/// that: no other machine can reach it. Nothing where the host is another or the port is in use.
+std::optional<int> listen_on_loopback(const std::string& host, uint16_t port);
+
+/// How processes share the work of a run.
+struct ParallelConfig {
+  int64_t data = 0, experts = 1;
+  bool shard_optimizer = false;
+  int64_t init_timeout = 300, timeout = 600;
+};
+template <class Fields>
+void describe(Fields& f, ParallelConfig& c) {
+  f("data", c.data,
+    "D, replicas of the experts among the processes of torchrun; 0: as many as there are processes "
+    "for",
+    between(0, 1 << 20));
+  f("experts", c.experts,
+    "K, processes that share the experts of a replica; the processes are D x K, and each takes its "
+    "part of every batch",
+    between(1, 1 << 20));
+  f("shard_optimizer", c.shard_optimizer,
+    "each process keeps its part of the optimizer's state of what is not experts (ZeRO-1)");
+  f("init_timeout", c.init_timeout,
+    "seconds that the processes wait for each other where they meet, at the start",
+    between(5, 86400));
+  f("timeout", c.timeout,
+    "seconds that a step, an evaluation's batch or a save waits for another process that makes no "
+    "progress",
+    between(5, 86400));
+}
 
 }  // namespace moesaic

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/parallel/config.h"
 #include "moesaic/parallel/group.h"
 #include "moesaic/parallel/launch.h"
 

@@ -7,14 +7,103 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
-#include "moesaic/prune/expert_use.h"
-#include "moesaic/prune/keep_spec.h"
+#include "moesaic/prune/criteria.h"
 
 namespace moesaic {
+
+struct KeepFraction {
+  double fraction = 1.0;  ///< Of a layer's experts, in an ensemble of a member's, in (0, 1].
+};
+struct KeepCount {
+  int64_t count = 0;  ///< Likewise.
+};
+struct KeepIds {
+  std::vector<int64_t> ids;  ///< Expert indices, ascending, counted over all members.
+};
+
+/// A bound on the parameters of the whole network, from which counts follow.
+struct KeepParameters {
+  double fraction = 1.0;  ///< Of all its parameters, in (0, 1].
+};
+
+/// What one layer keeps, or all layers together, and where that was specified (for messages).
+struct KeepRule {
+  std::variant<KeepFraction, KeepCount, KeepIds, KeepParameters> amount;
+  std::string where;
+
+  /// Returns the number of experts to keep of `experts`: a fraction is rounded to the nearest
+  /// number, halves up, and gives at least 1.
+  int64_t count(int64_t experts) const;
+  /// Returns the list of experts, or nullptr if the rule is something else.
+  const std::vector<int64_t>* ids() const;
+  /// Returns the fraction of parameters, or nullptr if the rule is something else.
+  const double* parameters() const;
+};
+
+/// Among which experts a rule chooses: those of a layer (in an ensemble, of each member), or those
+/// of all layers together, by scores that are compared as they are.
+enum class KeepScope { layer, network };
+
+std::vector<std::string> keep_scope_names();
+
+/// Either one rule for all layers, or rules for some blocks; the other layers stay unchanged.
+class KeepSpec {
+ public:
+  /// Parses "0.25" as a fraction (any number with a point or an exponent), "4" as a count, and
+  /// anything else as the path of a JSON file {"<block>": count | [ids], ...}. Throws Error
+  /// (usage), for a file with line and column. `where` is the origin of the text if it is not the
+  /// command line.
+  static KeepSpec parse(const std::string& text, const std::string& where = {});
+  /// Reads a KeepSpec from a configuration: a number with a fraction, an integer, a string for
+  /// parse(), an object of blocks as in such a file, or an object {"fraction", "count" or
+  /// "parameters": number, "scope": "layer" or "network", "whole": [blocks]}.
+  static KeepSpec from_value(const Value& value);
+
+  /// Keeps every expert.
+  KeepSpec() = default;
+  static KeepSpec fraction(double fraction);
+  static KeepSpec count(int64_t count);
+  /// Keeps as many experts as fit into this fraction of the network's parameters, the same number
+  /// in every layer or, in the scope of the network, those of highest score.
+  static KeepSpec parameters(double fraction, const std::string& where = "keep");
+
+  /// Lets the rule for all layers choose among experts of this scope. Throws Error (usage) where
+  /// there are rules for blocks.
+  void set_scope(KeepScope scope);
+  /// Leaves these blocks unchanged. Likewise.
+  void leave_whole(std::vector<int64_t> blocks);
+
+  KeepScope scope() const { return scope_; }
+  const std::vector<int64_t>& whole() const { return whole_; }
+  /// Returns the rule of a block, or nullptr if the block stays unchanged.
+  const KeepRule* rule_of(int64_t block) const;
+  /// Returns the rule for all layers together, or nullptr if each layer has its own.
+  const KeepRule* rule_of_network() const;
+  /// Returns whether the experts of one layer depend on those of others: a rule for all layers
+  /// together, or a bound on all parameters.
+  bool chooses_among_layers() const {
+    return every_ && (scope_ == KeepScope::network || every_->parameters() != nullptr);
+  }
+  /// Throws Error (usage) with the position of a rule whose block is not among `blocks`.
+  void check_blocks(const std::vector<int64_t>& blocks) const;
+
+ private:
+  KeepSpec(KeepRule every) : every_(std::move(every)) {}
+  static KeepSpec of_blocks(const Value& object);
+  static KeepSpec of_settings(const Value& object);
+
+  std::optional<KeepRule> every_;
+  std::map<int64_t, KeepRule> blocks_;
+  KeepScope scope_ = KeepScope::layer;
+  std::vector<int64_t> whole_;
+};
 
 struct PruneLayerPlan {
   int64_t block = 0;
@@ -105,6 +194,21 @@ KeptExperts check_keep(const Model& model, const KeepSpec& keep);
 std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
                                   int64_t count);
 
+/// Numbers of experts, of the network or of each group, between which a search chooses.
+struct CountRange {
+  int64_t least;  ///< Of fewer no token could select its experts.
+  int64_t most;   ///< Removes none.
+};
+
+/// Returns the range of the scope of `keep`, over the blocks that it does not leave whole.
+CountRange count_range(const Model& model, const KeepSpec& keep);
+
+/// Returns `kept` without the expert of lowest score of each of the layer's groups that has more
+/// than a token selects; nothing where none has.
+std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
+                                                  const std::vector<int64_t>& kept,
+                                                  const std::vector<double>& scores);
+
 /// Returns the first experts of each group, as many as the rule keeps: the shape of a pruned layer
 /// before there are scores. Checks nothing.
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
@@ -116,12 +220,12 @@ std::string replacement_problem(const Model& model, const std::string& replace);
 /// Returns why the plan is not one of this network, "" where it is.
 std::string plan_problem(const Model& model, const PrunePlan& plan);
 
+/// Returns what is wrong with keeping only these experts of a block, "" if nothing is: fewer of a
+/// group than a token selects.
+std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept);
+
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
 /// all rows. Throws Error for a plan of another network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
-
-/// Returns what ParameterValues of a network finds: the tensors of `values` by the names of the
-/// network's parameters, or its own where `values` is null.
-nn::ParameterValues values_for(const Model& model, const TensorMap* values);
 
 }  // namespace moesaic

@@ -42,11 +42,16 @@ struct PruneCheckpointOptions {
   bool dry_run = false;        ///< Plans only.
   Calibrate calibrate;         ///< For criteria that need images, and for means.
   std::string device = "cpu";  ///< Where it runs.
+  bool trust = false;          ///< Of finetuned and pretrained, see LoadOptions.
+
+  /// How the two are read: their weights stay in the files.
+  LoadOptions in_file() const { return {.optimizer = false, .mapped = true, .trust = trust}; }
 };
 
 /// Returns the checkpoint that a run's network was fine-tuned from, as the run tells: that of an
 /// earlier phase, of other data if there is one, else its `init`; "" where there is none.
-std::filesystem::path find_pretrained(const std::filesystem::path& run_or_checkpoint);
+std::filesystem::path find_pretrained(const std::filesystem::path& run_or_checkpoint,
+                                      bool trust = false);
 
 /// Returns whether criterion, plan or replacement look at images.
 bool needs_images(const PruneCheckpointOptions& options);

@@ -3,6 +3,7 @@
 // command reproduces.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,7 +11,12 @@
 #include <vector>
 
 #include "moesaic/base/signal.h"
+#include "moesaic/config/schema.h"
 #include "moesaic/config/value.h"
+#include "moesaic/data/preprocess.h"
+#include "moesaic/data/transforms.h"
+#include "moesaic/report/figure.h"
+#include "moesaic/report/results.h"
 #include "moesaic/train/datasets.h"
 
 namespace moesaic {
@@ -39,6 +45,11 @@ struct Experiment {
   Scale scale = Scale::paper;
   std::vector<std::string> overrides = {};
   Value config = {};  ///< The whole file with quick scale and overrides applied.
+
+  /// Returns the command that reproduces it, "moesaic reproduce ...".
+  std::string command() const;
+  /// Returns one or two sentences on what the scale means for the numbers.
+  std::string scale_text() const;
 };
 
 /// Returns the names of the experiments that come with the program, sorted.
@@ -50,5 +61,52 @@ std::vector<std::string> experiment_names();
 /// that is not an experiment (with line and column), and a quick scale that the experiment lacks.
 Experiment load_experiment(const std::string& name_or_file, Scale scale,
                            const std::vector<std::string>& overrides = {});
+
+struct Reproduction {
+  int signal = 0;  ///< Signal that stopped it; then the rest is empty.
+  Results results = {};
+  std::string summary = {};  ///< Text for a terminal.
+};
+
+/// Returns checkpoints/<name>, or checkpoints/<name>-quick, so that scales never mix.
+std::filesystem::path default_output(const Experiment& experiment);
+
+/// Checks an experiment without running it and returns its plan as text. Data and checkpoints that
+/// are missing are reported, as dry_run() does.
+std::string plan_experiment(const Experiment& experiment);
+
+/// Runs an experiment and writes results.json, report.md, figure.svg and figure.png (with their
+/// sources figure.gp and figure.tsv; further figures are figure-2 and so on) to options.out, beside
+/// the files of its kind. The same call continues after an interruption.
+Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options);
+
+/// The experiment "samples": draws images of a dataset as a network sees them in training.
+struct SamplesConfig {
+  std::string name, kind, description, data, split = "train";
+  PreprocessConfig preprocess;
+  AugmentConfig augment;
+  std::vector<int64_t> images;
+  int64_t columns = 8, seed = 1;
+  Value quick;
+};
+template <class Fields>
+void describe(Fields& f, SamplesConfig& c) {
+  f("name", c.name, "name of the experiment", required, not_empty);
+  f("kind", c.kind, "what is done", required, one_of({"samples"}));
+  f("description", c.description, "one line for lists and the report", required, not_empty);
+  f("data", c.data, "the dataset", required, not_empty);
+  f("split", c.split, "split of the dataset", not_empty);
+  f("preprocess", c.preprocess, "as a phase has it");
+  f("augment", c.augment, "as a phase has it, but for mixup");
+  f("images", c.images, "which: indices in the split", required, not_empty, at_least(0));
+  f("columns", c.columns, "images in a row of the figure", between(1, 100));
+  f("seed", c.seed, "seed of the augmentation");
+  f("quick", c.quick, "settings of --scale quick, by dotted name");
+}
+ConfigProblem config_problem(const SamplesConfig& config);
+
+/// Returns the figure of the images, each under its class and, where there are groups, its group.
+/// Throws Error (usage) for an index that the split does not have.
+Figure samples_figure(const SamplesConfig& config, const ReproduceOptions& options);
 
 }  // namespace moesaic

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Figures that gnuplot draws, and that of a run.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace moesaic {
 
@@ -18,6 +20,10 @@ void check_can_draw(const std::filesystem::path& folder);
 /// Throws Error if nothing can be written in `folder`.
 void check_can_write(const std::filesystem::path& folder);
 
+/// Throws Error (usage) unless `file` ends in .png or .svg, and neither it nor its script and data
+/// exist; Error (failure) if it could not be drawn (check_can_draw()).
+void check_new_figure(const std::filesystem::path& file, const std::string& what);
+
 /// Writes STEM.gp, STEM.tsv, STEM.svg and STEM.png to `folder`, all of them whole or none. Throws
 /// Error if gnuplot is missing or fails, and if a figure cannot be written to its end.
 void draw_figure(const std::filesystem::path& folder, const Figure& figure,
@@ -27,11 +33,16 @@ void draw_figure(const std::filesystem::path& folder, const Figure& figure,
 /// beside it. Throws as draw_figure() does.
 void draw_figure_file(const std::filesystem::path& file, const Figure& figure);
 
-/// Return the paths of script and data of such a figure.
-std::filesystem::path script_beside(const std::filesystem::path& file);
-std::filesystem::path data_beside(const std::filesystem::path& file);
-
 /// Returns the text as a gnuplot string in single quotes.
 std::string gnuplot_quoted(const std::string& text);
+
+/// Plots loss and accuracy of a run over its updates, from the lines of its metrics.jsonl: a curve
+/// for training and each split on each data set, broken where a phase ends, which a vertical line
+/// with the phases' names marks. An incomplete line is ignored.
+Figure run_curve(std::string_view metrics);
+
+/// Draws the plot into the run's folder, see draw_figure(). Throws Error if the folder has no
+/// metrics.jsonl, if that has nothing to draw, or if gnuplot is missing.
+void draw_run_curve(const std::filesystem::path& run);
 
 }  // namespace moesaic

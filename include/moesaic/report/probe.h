@@ -11,7 +11,7 @@
 #include "moesaic/base/registry.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
-#include "moesaic/report/measurement.h"
+#include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {
@@ -54,6 +54,10 @@ struct Probe {
   /// Adds a number or a table for each of these metrics but optional ones. Runs in inference mode.
   std::function<void(ProbeSubject& subject, Measurement& measurement)> measure;
 };
+
+/// Returns a table of numbers_RC, with a name for each row and column.
+MeasuredTable measured_table(std::vector<std::string> rows, std::vector<std::string> columns,
+                             const at::Tensor& numbers_RC);
 
 /// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
 /// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, specialisation,

@@ -26,8 +26,8 @@ struct PruneSearchOptions {
   EvaluateOptions evaluate;    ///< Its `proceed` is not called.
   std::string device = "cpu";  ///< Where networks are evaluated.
   /// Called before each evaluation and after each of its batches, with the number of finished ones
-  /// and a bound on all of them; false ends the search.
-  std::function<bool(int64_t done, int64_t at_most)> proceed;
+  /// and a bound on all of them. What it throws ends the search.
+  std::function<void(int64_t done, int64_t at_most)> progress;
 };
 
 /// A network that was tried.
@@ -44,7 +44,6 @@ struct PruneSearch {
   std::string method;
   double max_drop = 0.0;
   int64_t evaluations = 0;
-  bool complete = true;
 
   const PrunePoint& found() const;
 };

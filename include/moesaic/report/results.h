@@ -1,17 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
+// What runs measure, numbers and small tables by the name of a metric, at their end and in
+// snapshots of their training; and what an experiment found, beside what a paper prints.
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "moesaic/config/schema.h"
 #include "moesaic/config/value.h"
-#include "moesaic/report/table.h"
 
 namespace moesaic {
+
+/// Presentation of a metric.
+struct Metric {
+  std::string name;
+  std::string label;      ///< Label with unit, e.g. "test accuracy, %".
+  int digits = 2;         ///< Digits after the decimal point.
+  bool is_table = false;  ///< Whether it is a table rather than a number.
+  bool optional = false;  ///< Whether a run may have none, where there is nothing to measure.
+  /// Possible values, in which error bars stay.
+  double least = std::numeric_limits<double>::lowest(), most = std::numeric_limits<double>::max();
+  /// Value that guessing hardly exceeds, for an accuracy.
+  double guessed = std::numeric_limits<double>::lowest();
+};
+
+/// A table of numbers with named rows and columns, e.g. examples by cluster and expert.
+struct MeasuredTable {
+  std::vector<std::string> rows, columns;
+  std::vector<std::vector<double>> values;  ///< Indexed by [row][column].
+};
+template <class Fields>
+void describe(Fields& f, MeasuredTable& c) {
+  f("rows", c.rows, "names of the rows", required, not_empty);
+  f("columns", c.columns, "names of the columns", required, not_empty);
+  f("values", c.values, "a list for each row, with a number for each column", required, not_empty);
+}
+ConfigProblem config_problem(const MeasuredTable& table);
+
+struct Measurement {
+  int64_t step = 0;  ///< Number of updates made before.
+  std::map<std::string, double> numbers;
+  std::map<std::string, MeasuredTable> tables;
+};
+template <class Fields>
+void describe(Fields& f, Measurement& c) {
+  f("step", c.step, "updates made before", required, at_least(0));
+  f("numbers", c.numbers, "by metric");
+  f("tables", c.tables, "by metric");
+}
+
+struct RunRecord {
+  Measurement final;                   ///< Measurement after the last step.
+  std::vector<Measurement> snapshots;  ///< By step, the last one at the end; empty without probes.
+};
+template <class Fields>
+void describe(Fields& f, RunRecord& c) {
+  f("final", c.final, "what the run came to", required);
+  f("snapshots", c.snapshots, "measured while it trained");
+}
+
+/// The runs of one row of an experiment, by seed.
+struct MeasuredRow {
+  std::string name;
+  std::vector<Metric> metrics;  ///< Metrics of all its probes.
+  std::vector<RunRecord> runs = {};
+  int64_t earlier_phases = 0;  ///< Updates before the last phase that makes any.
+  std::vector<Metric> snapshot_metrics = {};
+};
+
+/// Returns the name of a row of which the first run alone is shown, and says so where it has
+/// others: "row (run 1 of 3)".
+std::string name_of_first_run(const MeasuredRow& row);
+
+/// Returns the metric of this name, or nullptr.
+const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name);
+/// Returns the metric from the first row that has it. Throws Error (usage) if none has.
+const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name);
+
+struct Moments {
+  double mean = 0.0, std = 0.0;  ///< Population std (divided by n), as papers print it.
+  int64_t n = 0;
+};
+/// Returns mean and standard deviation of at least one value.
+Moments moments(const std::vector<double>& values);
+
+/// A table in plain text or Markdown. The first columns are aligned left, numbers right. Cells are
+/// ASCII.
+class TextTable {
+ public:
+  explicit TextTable(std::vector<std::string> header, int64_t left_columns = 1);
+
+  /// Appends a row. Throws Error (usage) unless it has one cell per column.
+  void add(std::vector<std::string> row);
+
+  /// Returns plain text: columns padded to their widest cell, two spaces apart, lines trimmed.
+  std::string text() const;
+  std::string markdown() const;
+
+ private:
+  std::vector<int64_t> widths() const;
+
+  std::vector<std::vector<std::string>> rows_;  ///< The first row is the header.
+  int64_t left_columns_;
+};
+
+/// Formats 1234567 as "1,234,567".
+std::string with_commas(int64_t number);
 
 /// A measured value and, where a paper prints it, the paper's value.
 struct ResultRow {
@@ -28,6 +128,10 @@ struct ResultRow {
   std::string verdict() const;
 };
 
+/// Returns the row of this name and metric, or nullptr.
+const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_view name,
+                             std::string_view metric);
+
 /// Returns the row of a metric's values, one of each run: their mean and, of several, their spread.
 /// There must be a value.
 ResultRow row_of_runs(const std::string& name, const std::string& metric,
@@ -39,7 +143,9 @@ struct Results {
   double seconds = 0.0;  ///< Wall time of the command.
 
   /// Returns the row of this name and metric, or nullptr.
-  const ResultRow* find(std::string_view name, std::string_view metric) const;
+  const ResultRow* find(std::string_view name, std::string_view metric) const {
+    return find_result(rows, name, metric);
+  }
   /// Returns whether any row stands beside a paper's value.
   bool have_paper_values() const;
 };
@@ -57,5 +163,65 @@ std::vector<ResultRow> measured_rows(const Value& results);
 /// and max, where any row has several), the paper's mean and standard deviation, and the verdict;
 /// "-" for unset values.
 TextTable results_table(const Results& results);
+
+/// What a paper prints, by row and metric: a value, [value, std], or a table.
+using PaperValues = std::map<std::string, std::map<std::string, Value>>;
+
+/// A value that a paper prints.
+struct PaperNumber {
+  double value = 0.0;
+  std::optional<double> std;
+};
+/// A table that a paper prints as an example; its rows and columns may be in another order.
+struct PaperTable {
+  std::vector<std::vector<double>> rows;
+  std::vector<double> initial;  ///< Sums over the rows before training; empty if not printed.
+};
+template <class Fields>
+void describe(Fields& f, PaperTable& c) {
+  f("rows", c.rows, "numbers, a list for each row", required, not_empty);
+  f("initial", c.initial, "sums over the rows before training");
+}
+ConfigProblem config_problem(const PaperTable& table);
+
+/// Returns what is wrong with a paper's values for these rows.
+ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows);
+/// Returns the paper's value for a row's metric, if it prints one. Throws Error (usage) for another
+/// kind of value.
+std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::string& row,
+                                        const std::string& metric);
+std::optional<PaperTable> paper_table(const PaperValues& paper, const std::string& row,
+                                      const std::string& metric);
+
+/// A result that is made of others: a row's metric over that of another row; or, of rows that
+/// differ in a size x, the x at which one curve reaches a level over the x at which another one
+/// does.
+struct RatioConfig {
+  std::string name, metric, of, over, under;
+  std::optional<double> reaches;
+  std::vector<double> x;
+};
+template <class Fields>
+void describe(Fields& f, RatioConfig& c) {
+  f("name", c.name, "name of the row in the results", required, not_empty);
+  f("metric", c.metric, "what its number is called", required, not_empty);
+  f("of", c.of, "the metric that is divided, or that the curves show", required, not_empty);
+  f("reaches", c.reaches, "the curves' level");
+  f("x", c.x, "the curves' sizes, ascending, by which rows are named", not_empty, above(0.0));
+  f("over", c.over, "one row, or a curve: its rows are named by this and x", required, not_empty);
+  f("under", c.under, "the other one, which it is divided by", required, not_empty);
+}
+ConfigProblem config_problem(const RatioConfig& config);
+
+/// Returns the name of the row of size `x` of a curve.
+std::string row_of_size(const std::string& curve, double x);
+
+/// Returns the x at which a curve first reaches `level`, between two sizes linear in log x; nothing
+/// where it never does or where it is there at its first size already.
+std::optional<double> crossing(const std::vector<double>& x, const std::vector<double>& y,
+                               double level);
+
+/// Returns the ratio of the curves' means, or nothing, with a warning, where one has no crossing.
+std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<ResultRow>& rows);
 
 }  // namespace moesaic

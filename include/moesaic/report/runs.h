@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experiment "runs": a grid of rows x seeds over a run's configuration, the probes that measure
-// it, its plots, and the values that a paper prints.
+// The experiment "runs": a grid of rows x seeds over a run's configuration, or what a run trains
+// pruned to several sizes by several criteria, recovered, measured and timed; the probes that
+// measure it, its plots, and the values that a paper prints.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,124 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/report/measurement.h"
-#include "moesaic/report/paper.h"
-#include "moesaic/report/ratio.h"
+#include "moesaic/prune/criteria.h"
+#include "moesaic/prune/plan.h"
 #include "moesaic/report/results.h"
+#include "moesaic/report/throughput.h"
+#include "moesaic/train/phase_config.h"
 
 namespace moesaic {
 
+struct RunsConfig;
 struct ReproduceOptions;  // report/experiment.h
+
+struct ExportChoice {
+  int64_t keep = 0;
+  std::string criterion;
+};
+template <class Fields>
+void describe(Fields& f, ExportChoice& c) {
+  f("keep", c.keep, "experts that it has in a layer", required, at_least(1));
+  f("criterion", c.criterion, "how they were chosen", required);
+}
+
+/// A choice of how many experts stay in each layer.
+struct LayerChoice {
+  std::string name;
+  Value keep;
+};
+template <class Fields>
+void describe(Fields& f, LayerChoice& c) {
+  f("name", c.name, "name of its rows", required, not_empty);
+  f("keep", c.keep,
+    "what stays: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and its like",
+    required);
+}
+ConfigProblem config_problem(const LayerChoice& choice);
+
+/// Settings of a RunsConfig, beside its other ones.
+struct SweepConfig {
+  std::vector<int64_t> keep, whole;
+  std::vector<LayerChoice> by_layer;
+  std::vector<std::string> criteria;
+  std::string replace = kReplaceByNothing;
+  int64_t images = 1024;
+  std::string finetuned;
+  std::optional<PhaseConfig> recover;
+  ThroughputConfig throughput;
+  std::optional<ExportChoice> exported;
+  Value kept;
+
+  bool is_given() const { return !keep.empty(); }
+};
+template <class Fields>
+void describe(Fields& f, SweepConfig& c) {
+  f("keep", c.keep, "numbers of experts that stay in a layer of what train makes: a row for each",
+    not_empty, at_least(1));
+  f("whole", c.whole, "blocks whose experts all stay, whatever keep says", at_least(0));
+  f("by_layer", c.by_layer, "choices of how many stay in which layer, beside those of keep");
+  f("criteria", c.criteria, "what ranks the experts (moesaic list criteria)", not_empty,
+    one_of(criterion_names()));
+  f("replace", c.replace, "what removed experts leave to tokens that still select them",
+    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("images", c.images,
+    "number of images for criteria and means that need them, from the last phase's validation "
+    "split, or its training data where there is none",
+    between(1, kMaxSteps));
+  f("finetuned", c.finetuned,
+    "run or checkpoint that takes the place of training: the last phase of train says its data, "
+    "train.init what criteria compare it with");
+  f("recover", c.recover, "the phase that follows pruning, on the data of the last one");
+  f("throughput", c.throughput, "how forward passes are timed");
+  f("export", c.exported, "which recovered network of the first run becomes TorchScript");
+  f("kept", c.kept, "results.json of more runs, shown beside those of fewer");
+}
+
+/// A phase of the training runs, evaluated on the test split of its data.
+struct SweepPhase {
+  std::string name, data;
+  int64_t images = 0;  ///< Number of images in the test split.
+};
+
+/// How many experts the networks of one size keep.
+struct SweepSize {
+  std::string name;  ///< "keep4", or the name of a choice by layer; rows and folders begin with it.
+  int64_t count = 0;  ///< Experts in each layer; 0 of a choice by layer.
+  std::string text;   ///< "4 of 8", or "halves (4, 8)" with the experts of each layer.
+  KeepSpec keep;
+};
+
+/// What a sweep makes, for its tables and its figure.
+struct SweepPlan {
+  int64_t experts = 0;  ///< Experts per layer of the unpruned network.
+  std::vector<SweepPhase> phases;
+  /// Numbers of kept experts and choices, as configured; ahead of them the number of all experts
+  /// where it is not among them, since costs are fractions of that network's.
+  std::vector<SweepSize> sizes;
+  std::vector<std::string> criteria;  ///< As configured.
+  std::optional<ExportChoice> exported;
+};
+
+/// Returns what the sweep of this experiment makes; `rows` are those that it measured, if any.
+/// Throws Error (usage) for a size that its network cannot have.
+SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows = {});
+
+/// Returns the name of the size that keeps a number of experts in each layer.
+std::string sweep_size(int64_t keep);
+
+/// Returns the name of a pruned network's row, "keep<N>/<criterion>" or "<choice>/<criterion>".
+std::string sweep_row(const std::string& size, const std::string& criterion);
+
+/// Returns the metrics of a pruned network's row, or of a phase's.
+const std::vector<Metric>& sweep_metrics(bool of_network);
+
+/// The file of the exported network in the experiment's folder.
+inline constexpr const char* kSweepModel = "model.ts.pt";
+
+/// Adds to the rows of networks what each run lost against fine-tuning, in points, and to those of
+/// the first run what the network with the most parameters has more of parameters, FLOPs and time
+/// of a forward pass, in %.
+void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows);
 
 /// A point on an axis of the grid, or a single row.
 struct RowConfig {
@@ -34,6 +145,9 @@ void describe(Fields& f, RowConfig& c) {
   f("earlier", c.earlier,
     "by phase: another row of the results, which has what 'after' measures at the phase's end");
 }
+
+/// What the names of metrics begin with that SnapshotConfig::converged adds.
+inline constexpr const char *kConverged = "converged_", *kSecondsTo = "seconds_to_";
 
 struct SnapshotConfig {
   int64_t every = 10;
@@ -104,6 +218,7 @@ struct RunsConfig {
   Value train, set;
   std::vector<RowConfig> rows;
   std::vector<std::vector<RowConfig>> grid;
+  SweepConfig sweep;
   std::string separator = ", ";
   std::vector<std::string> probes = {"test_accuracy", "entropy", "steps"};
   std::map<std::string, std::map<std::string, std::string>> after;
@@ -124,10 +239,11 @@ void describe(Fields& f, RunsConfig& c) {
     between(1, 10000));
   f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
     at_least(0));
-  f("train", c.train, "the run that rows change", required);
+  f("train", c.train, "the run that rows change, or that is pruned to 'keep' experts", required);
   f("set", c.set, "settings of every run, by dotted name, before those of its row");
   f("rows", c.rows, "what is run, one by one");
   f("grid", c.grid, "and axes, each a list of points: a row for one point of each");
+  describe(f, c.sweep);
   f("separator", c.separator, "between the names of a row's points");
   f("probes", c.probes, "what is measured at the end of a run");
   f("after", c.after,
@@ -162,16 +278,14 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config);
 /// Checks every row and returns a table of them as text: runs, phases and updates.
 std::string plan_rows_of(const RunsConfig& config);
 
-/// Makes all runs, in parallel on one thread each; run i of a row is a function of its settings and
-/// seed + i. Writes config.json and runs.json, with every finished run, to `out`, so that the same
-/// call continues after an interruption. Returns false, with `rows` incomplete, if a signal stopped
-/// it. Throws Error (usage) for settings that do not fit each other and for metrics that no row
-/// has, before anything is trained, and if `out` was made with other settings.
+/// Makes all runs, in parallel on one thread each, or where rows are pruned networks one after the
+/// other with a folder each; run i of a row is a function of its settings and seed + i. Writes
+/// config.json and runs.json, with every finished run, to `out`, so that the same call continues
+/// after an interruption, and other rows may join. Returns false, with `rows` incomplete, if a
+/// signal stopped it. Throws Error (usage) for settings that do not fit each other and for metrics
+/// that no row has, before anything is trained, and if `out` was made with other settings.
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
-
-/// Adds what a paper prints for this row, if anything.
-void beside_paper(ResultRow& row, const PaperValues& values);
 
 /// Returns every number of every row, in the order of the probes: mean and standard deviation over
 /// the runs beside the paper's values; then the exponents of the fits, one for each run that all of

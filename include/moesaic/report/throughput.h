@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fair comparison of the speed of networks.
+// Speed and memory of networks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "moesaic/config/schema.h"
@@ -48,5 +49,25 @@ double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW);
 /// Returns the median, the mean of the middle two for an even number of values. Throws Error
 /// (usage) for no values.
 double median(std::vector<double> values);
+
+struct LatencyOptions {
+  int64_t batch_size = 1;
+  double seconds = 2.0;               ///< Time spent on passes; there are at least 5.
+  std::string precision = "float32";  ///< See Autocast.
+};
+
+struct Latency {
+  int64_t batch_size = 0, passes = 0;
+  double median_ms = 0.0, p95_ms = 0.0;  ///< Time of a pass.
+  double images_per_second = 0.0;        ///< By the median.
+  double bytes = 0.0;                    ///< Weights, images and peak_tensor_bytes() of a pass.
+};
+
+/// Times forward passes of images of normal random numbers, in evaluation and inference mode on the
+/// network's device, as eval makes them. The first two are not counted. Loading is not counted.
+Latency measure_latency(Model& model, const LatencyOptions& options);
+
+/// Returns the most bytes that tensors made by `work` in this thread take at once, on any device.
+int64_t peak_tensor_bytes(const std::function<void()>& work);
 
 }  // namespace moesaic

@@ -14,6 +14,7 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/data/input_spec.h"
-#include "moesaic/train/calibrate.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 
@@ -31,6 +30,7 @@ struct EvaluateCheckpointOptions {
   EvaluateOptions evaluate;
   DatasetOpener open = {};
   std::string device = "cpu";
+  bool trust = false;  ///< See LoadOptions.
   /// New files for the result, which the caller writes: none may lie among the data's images.
   std::vector<std::filesystem::path> files = {};
 };
@@ -78,9 +78,9 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
-/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws Error
-/// (usage) where the data does not have the split, with those that it has, or does not fit the
-/// checkpoint.
+/// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws
+/// Error (usage) where the data does not have the split, with those that it has, or does not fit
+/// the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "moesaic/base/pattern.h"
-#include "moesaic/checkpoint/parts.h"
+#include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/model.h"
 

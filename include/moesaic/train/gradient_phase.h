@@ -2,6 +2,8 @@
 // The phase kind "gradient": mini-batches, an objective, autograd and optimizers.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -11,15 +13,37 @@
 #include <utility>
 #include <vector>
 
-#include "moesaic/data/device_loader.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/models/model.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/optimizer.h"
 #include "moesaic/train/phase.h"
-#include "moesaic/train/phase_kind.h"
-#include "moesaic/train/shared_gradients.h"
 
 namespace moesaic {
+
+class Processes;  // parallel/processes.h
+
+/// Gradients of the mean of the processes' losses: those of what every process has are the mean
+/// over all processes, those of experts that a replica's processes share the sum over them and the
+/// mean over the replicas, divided by their number.
+class SharedGradients {
+ public:
+  /// Of the model's parameters that require gradients now.
+  SharedGradients(const Model& model, std::shared_ptr<const Processes> processes);
+
+  /// Runs the last backward pass of a step, which reduces the gradients. Throws LostProcess where
+  /// another process does not take part.
+  void backward(const at::Tensor& loss);
+  /// Returns the norm of all gradients, those of other processes' experts among them.
+  at::Tensor norm() const;
+
+ private:
+  std::shared_ptr<const Processes> processes_;
+  std::vector<at::Tensor> dense_, experts_;  ///< Parameters; experts_ are the shared ones.
+  GradientReducer of_dense_, of_experts_;
+};
 
 /// Values of a gradient phase's state.
 struct GradientPhaseState {
@@ -104,8 +128,5 @@ PhaseKind gradient_phase_kind();
 /// Returns the parameters that `trains` selects. They, and no others, require gradients from now
 /// on.
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase);
-
-/// Returns the size in bytes of the state of the phase's optimizers.
-double optimizer_bytes(const Model& model, const PhaseConfig& phase);
 
 }  // namespace moesaic

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objectives, which gradient phases minimise, by name. Each is a file in src/train/objectives/ with
-// its own settings.
+// Objectives, which gradient phases minimise, by name, each with its own settings, and the losses
+// of logits and labels that those of classes have in training and in evaluation.
 #pragma once
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "moesaic/base/registry.h"
+#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
+#include "moesaic/train/phase_config.h"
 
 namespace moesaic {
-
-class PhasePlaces;  // train/places.h
 
 /// A loss and its terms: float32 scalars on the network's device.
 struct LossTerms {
@@ -53,10 +55,107 @@ struct ObjectiveKind {
 };
 
 /// Returns softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid
-/// (train/classification_loss.h) and hinge for classes, and squared for real-valued targets.
+/// (classification_losses()) and hinge for classes, and squared for real-valued targets.
 Registry<ObjectiveKind>& objectives();
 
 /// Returns the settings of all objectives, "softmax" first.
 std::vector<Choice> objective_choices();
+
+/// Targets of rows of logits.
+struct Targets {
+  at::Tensor labels;       ///< Classes [B] int64.
+  at::Tensor soft_labels;  ///< Used in place of labels where defined, [B, classes] float32.
+  double smoothing = 0.0;  ///< Label smoothing s: targets are (1 - s) t + s / classes.
+};
+
+/// A loss of classes. All tensors are float32.
+struct ClassificationLoss {
+  std::string meaning;  ///< Description for lists of objectives.
+  /// Returns the loss of each row, [R], for logits_RC and targets of as many rows.
+  at::Tensor (*of_rows)(const at::Tensor& logits_RC, const Targets& targets);
+  /// Returns log p of each class, along the last dimension.
+  at::Tensor (*log_probabilities)(const at::Tensor& logits);
+  /// Returns the loss of each image, [B], where p is the mean over the members of an ensemble, for
+  /// logits_BMC and targets_BC.
+  at::Tensor (*of_mean)(const at::Tensor& logits_BMC, const at::Tensor& targets_BC);
+  /// Whether the loss takes one row of logits per image and member of an ensemble.
+  bool of_ensemble = false;
+  /// Name of the same loss for an ensemble, or for a single network where this one is of ensembles.
+  std::string counterpart;
+};
+
+/// Returns softmax, sigmoid, softmax_twice, ensemble_softmax and ensemble_sigmoid.
+Registry<ClassificationLoss>& classification_losses();
+
+/// Returns the training loss of each row of logits [B members, classes], an image's members in a
+/// row, each with the image's targets t:
+///
+///     softmax:  -sum_c t_c log softmax(logits)_c
+///     softmax_twice:  softmax with softmax(logits) in place of logits (clusters paper's released
+///                     code), so that two classes cost at least 0.3133
+///     sigmoid:  -sum_c t_c log sigmoid(logit_c) + (1 - t_c) log sigmoid(-logit_c)
+///
+/// The result is [B members] float32. Throws Error (usage) for another name, and for several rows
+/// per image where the loss is not of ensembles.
+at::Tensor training_losses(const std::string& name, const at::Tensor& logits,
+                           const Targets& targets);
+
+/// Returns the loss of each image in evaluation, [B] float32. For an ensemble_* loss the mean
+/// probabilities of the members replace softmax(logits), or sigmoid(logit) and sigmoid(-logit).
+at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
+                             const Targets& targets);
+
+/// Returns the log of the mean over `members` of softmax(logits) [B members, classes], or of
+/// sigmoid(logits) for a sigmoid loss: [B, classes] float32.
+at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
+                                  int64_t members);
+
+struct ClassificationObjectiveConfig {
+  double label_smoothing = 0.0;
+  std::map<std::string, double> aux_losses;  ///< Weight of each, see aux_loss_names().
+};
+template <class Fields>
+void describe(Fields& f, ClassificationObjectiveConfig& c) {
+  f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes",
+    at_least(0.0), below(1.0));
+  f("aux_losses", c.aux_losses,
+    "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
+    "switch_balance_logit",
+    at_least(0.0));
+}
+ConfigProblem config_problem(const ClassificationObjectiveConfig& config);
+
+/// Returns loss = cross entropy + sum of weight * auxiliary loss, where the cross entropy is the
+/// mean of training_losses(loss) over the rows of logits [B members, classes] and `config` gives
+/// the weights. Terms: "accuracy" in % over all rows, "cross_entropy", and each auxiliary loss.
+LossTerms classification_terms(const std::string& loss, const ClassificationObjectiveConfig& config,
+                               const ModelOutput& output, const at::Tensor& labels,
+                               const at::Tensor& soft_labels = {});
+
+/// Returns gshard, importance, load, router_z, switch_balance, and switch_balance_logit, which is
+/// switch_balance with the logit as the proxy; see ops/losses.h.
+std::vector<std::string> aux_loss_names();
+
+/// Returns what is wrong with the names of a phase's `aux_losses`.
+ConfigProblem aux_losses_problem(const std::map<std::string, double>& phase);
+
+/// Returns the weights of a phase, completed by the model's weights for losses that it omits.
+std::map<std::string, double> aux_loss_weights(const std::map<std::string, double>& phase,
+                                               const Model& model);
+
+/// Throws Error (usage), with the location of the setting, for a weight above 0 of a loss that
+/// would be 0 at every step of the phase. A load loss that the model's own settings weigh is only
+/// warned of, since they say that there is none without noise, and they are idle without a MoE
+/// layer. Warns of a trained router that gets no gradient, since its gates are 1 and it has no
+/// auxiliary loss.
+void check_aux_losses(const std::map<std::string, double>& phase, const PhasePlaces& places,
+                      const Model& model);
+
+/// Returns the sum over the MoE layers (as in V-MoE) of the mean over groups of an auxiliary loss,
+/// a float32 scalar, 0 without a layer. Expert choice is balanced: there all losses except router_z
+/// are 0, as is the load loss where no gaussian noise was drawn. Rerouted layers count the kept
+/// experts only; for an ensemble the loss is the mean of those of the members, each over its own
+/// experts. Throws Error (usage) for an unknown name.
+at::Tensor aux_loss(const std::string& name, const ModelOutput& output);
 
 }  // namespace moesaic

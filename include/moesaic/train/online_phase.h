@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "moesaic/nn/moe_layer.h"
-#include "moesaic/train/phase_kind.h"
+#include "moesaic/train/phase.h"
 
 namespace moesaic {
 

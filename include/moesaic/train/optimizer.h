@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/train/optimizer_config.h"
+#include "moesaic/train/gradient_config.h"
 
 namespace moesaic {
 
@@ -77,8 +77,8 @@ class Optimizer {
   struct Share {
     int64_t state = 0, updated = 0;
   };
-  /// Returns the most that one process would keep and update where so many divide the state.
-  Share largest_share(int64_t processes, const NameTest& everywhere) const;
+  /// Returns the most that one process keeps and updates.
+  Share largest_share() const;
 
   /// Sends each parameter from the process that keeps its state to the others, as step() does.
   void spread() const;
@@ -131,10 +131,6 @@ class Optimizer {
   void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
                 const std::vector<std::string>& frozen, NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const Part& part);
-  /// Has `use` called with each entry that is divided and the process that keeps its state: the
-  /// one that has least so far.
-  template <class Parts, class Use>
-  static void divide(Parts& parts, int64_t processes, const NameTest& everywhere, const Use& use);
   bool is_own(const Entry& entry) const;
   /// Returns whether it is a slot of a parameter that another process updates.
   bool is_of_others(const std::string& slot) const;
@@ -151,5 +147,30 @@ class Optimizer {
   std::shared_ptr<const Processes> processes_;  ///< Who share the state; null: nobody.
   int64_t updates_ = 0;
 };
+
+/// Returns the global Euclidean norm of gradients, a scalar of their dtype (float32 without any).
+at::Tensor gradient_norm(const std::vector<at::Tensor>& gradients);
+
+/// Clips by global norm in place (Pascanu et al., arXiv:1211.5063): gradients with `norm` >=
+/// `limit` are multiplied by limit / norm, others keep their bits. `norm` is a scalar on the
+/// gradients' device, which alone decides: nothing waits for it. `limit` 0 clips nothing.
+void clip_gradients(std::vector<at::Tensor>& gradients, const at::Tensor& norm, double limit);
+
+/// Clips every value to [-limit, limit] in place. `limit` 0 clips nothing.
+void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit);
+
+/// Returns the learning rate of update i = 0, 1, ..., `steps` - 1 of a phase. With w warm-up
+/// updates, peak p and end e (end_lr, or p times the fraction `end`):
+///
+///     i < w:   p i / w
+///     i >= w:  e + (p - e) f(x),  x = (i - w) / (steps - w), at most 1
+///
+/// where f(x) is (1 + cos(pi x)) / 2 for cosine, 1 - x for linear and 1 for constant. rsqrt is
+/// p / sqrt(1 + (i - w) / timescale), and falls linearly to 0 over the cooldown (Zhai et al.,
+/// arXiv:2106.04560). A cosine with a period T has x = (i - w) / T without that bound: its rate
+/// rises again after T updates. `by_epoch` rounds i down to the first update of its epoch, and T
+/// counts epochs. As in V-MoE the first warm-up update has rate 0: it changes the momenta only.
+double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
+                     int64_t steps_per_epoch = 1);
 
 }  // namespace moesaic

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of a phase, through which the Trainer runs it. Kinds of phases are registered in
-// train/phase_kind.h.
+// The interface of a phase, through which the Trainer runs it, and the kinds of phases that the
+// configuration of a run can name.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/registry.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/models/model.h"
 #include "moesaic/ops/diverged.h"
+#include "moesaic/train/datasets.h"
+#include "moesaic/train/phase_config.h"
 
 namespace moesaic {
 
@@ -43,7 +48,7 @@ struct PhaseState {
   TensorMap tensors = {};
 };
 
-class Processes;
+class Processes;  // parallel/processes.h
 
 class Phase {
  public:
@@ -69,5 +74,78 @@ class Phase {
 
 /// Returns the seed of all random numbers of one phase of a run.
 uint64_t phase_seed(int64_t run_seed, int64_t phase_index);
+
+/// A phase as planned before training starts.
+struct PhasePlan {
+  PhaseConfig config;
+  std::string precision = "float32";  ///< Precision of the run.
+  bool recompute = false;             ///< Activation checkpointing of the run.
+  int64_t outputs = 0;                ///< Outputs of the network: classes, or real-valued targets.
+  std::vector<std::string> classes;   ///< Names of the outputs, in a run that begins with the plan.
+  int64_t images = 0;                 ///< Number of images in the training split.
+  int64_t batch = 0;                  ///< Images per step.
+  int64_t steps_per_epoch = 1;        ///< Without an incomplete last batch of an epoch.
+  int64_t steps = 0;
+  int64_t trained = 0;  ///< Number of values that the phase trains, after its entry.
+};
+
+/// The inputs of a phase that runs.
+struct PhaseContext {
+  std::shared_ptr<Model> model;
+  std::shared_ptr<const Dataset> data;  ///< Training split, preprocessed.
+  uint64_t seed = 0;                    ///< Result of phase_seed().
+  uint64_t run_seed = 0;                ///< For what the phases of a run share, such as samples.
+  int64_t loader_threads = 0;
+  /// Whether StepReport::late may be used. By default it is on every device but the CPU, where
+  /// reading waits for nothing.
+  std::optional<bool> read_late = {};
+  /// Those that share the batches, in which experts are shared already; null: this one is alone.
+  std::shared_ptr<const Processes> processes = {};
+  /// Called by phases whose kind says so, in each step, before parameters or the tensors of the
+  /// phase's state change; what the forward passes change are other tensors. May throw.
+  std::function<void()> before_update = {};
+};
+
+/// Memory of a step of a phase.
+struct StepMemory {
+  double gradients = 0.0;  ///< Bytes of the gradients.
+  double optimizer = 0.0;  ///< Bytes of the optimizer state.
+  int64_t parts = 1;       ///< Number of parts that a batch is split into.
+  std::string by = {};     ///< Names of the update rules, for messages.
+};
+
+/// A registry entry of a kind of phases.
+struct PhaseKind {
+  Choice settings;      ///< Name and default settings.
+  std::string meaning;  ///< Description for lists of kinds.
+  /// Completes a plan with batch, steps_per_epoch and steps, and checks the settings against
+  /// network and data, which have no values in a dry run. Throws Error (usage) with the location of
+  /// an invalid setting.
+  std::function<void(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                     const Dataset& data)>
+      plan;
+  std::function<std::unique_ptr<Phase>(const PhasePlan& plan, PhaseContext context)> make;
+  /// Returns the memory of a step apart from the weights; an empty function means none.
+  std::function<StepMemory(const PhaseConfig& phase, const Model& model)> memory = {};
+  /// Returns the name of the objective that a phase minimises, whose loss evaluations measure; an
+  /// empty function means none.
+  std::function<std::string(const PhaseConfig& phase)> objective = {};
+  /// Checks that so many processes can share the batches. Throws Error (usage) with the location of
+  /// the setting. An empty function means that all of them make the same steps.
+  std::function<void(const PhasePlan& plan, const PhasePlaces& places, int64_t processes)> share =
+      {};
+  /// Whether its phases call PhaseContext::before_update: saving goes on until then.
+  bool tells_before_update = false;
+};
+
+/// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
+/// "gated_signs" for gated mixtures (nn/gated_mixture.h), "pattern_sgd" for the pruning paper's
+/// theory (ops/pattern_sgd.h), "spherical_sgd", "router_ascent" and "ridge" for experts of two
+/// layers (nn/shallow_experts.h), "patch_sgd" for patch-level mixtures (nn/patch_mixture.h), and
+/// those from outside of the library.
+Registry<PhaseKind>& phase_kinds();
+
+/// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.
+std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase);
 
 }  // namespace moesaic

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/parallel/config.h"
+#include "moesaic/parallel/launch.h"
 #include "moesaic/train/gradient_config.h"
 #include "moesaic/train/phase_config.h"
 
@@ -33,7 +33,8 @@ struct RunConfig {
   std::string data_changed = "refuse";
   ParallelConfig parallel;
   std::vector<PhaseConfig> phases;
-  Value source;  ///< where it was written
+  Value source;        ///< where it was written
+  bool trust = false;  ///< see LoadOptions; no setting, since a recipe vouches for no file
 };
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {
@@ -59,14 +60,15 @@ void describe(Fields& f, RunConfig& c) {
     "environment must hold CUBLAS_WORKSPACE_CONFIG=:4096:8");
   f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
     between(0, 1024));
-  f("log_every", c.log_every, "time between two lines of metrics: steps (updates), or \"1 epoch\"",
+  f("log_every", c.log_every, "steps (updates of the run) or epochs between two lines of metrics",
     between(1, kMaxSteps), common);
   f("checkpoint_every", c.checkpoint_every,
-    "time between two checkpoints: steps (updates), or \"1 epoch\"; 0: phase ends only",
-    between(0, kMaxSteps), common);
+    "steps or epochs between two checkpoints; 0: at the ends of phases only", between(0, kMaxSteps),
+    common);
   f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
   f("evaluate_every", c.evaluate_every,
-    "time between two evaluations: epochs, or \"20 steps\"; 0: phase ends only",
+    "steps or epochs between two evaluations; 0: at the ends of phases only; a bare number is read "
+    "as epochs, with a warning, since it was so in earlier versions",
     between(0, kMaxSteps), common);
   f("evaluate_batch_size", c.evaluate_batch_size, "images a batch in evaluations",
     between(1, kMaxBatchSize));
@@ -91,6 +93,9 @@ void keep_lasting_names(RunConfig& config);
 /// Returns the configuration that a run was started with as a run that starts now would store it:
 /// an older version kept names of data as they were given.
 nlohmann::ordered_json with_lasting_names(nlohmann::ordered_json started);
+
+/// Writes the intervals of a run that an older version stored as this one does.
+void name_units(nlohmann::ordered_json& run);
 
 /// Throws Error (usage) that names the settings in which `now` differs from the configuration that
 /// the run was started with, except for those that change no result: loader_threads,

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/base/registry.h"
 #include "moesaic/models/model.h"
+#include "moesaic/parallel/group.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
@@ -34,21 +34,12 @@ struct ProcessMesh {
 
 /// All collectives of one purpose in a step, as one process takes part in them.
 struct Collective {
-  /// Of `broadcasts`, each process sends one.
-  enum Kind { all_reduce, all_gather, all_to_all, broadcasts };
-
   std::string name;
-  Kind kind = all_reduce;
+  Traffic traffic = Traffic::other;  ///< Of parameters, each process sends one broadcast.
   int64_t group = 1, stride = 1;    ///< Processes that take part, and the distance of their ranks.
   double calls = 0.0, bytes = 0.0;  ///< Of a step; bytes are those that a process sends.
   double seconds = 0.0;             ///< Time of all calls, see plan_scaling().
 };
-
-/// Returns the collectives of a step (of one update, however many parts its batch has) with their
-/// bytes and without their time, but for those that send nothing. They are counted in a step of
-/// `model`, which is on the meta device. Throws Error (usage) as check_mesh() does.
-std::vector<Collective> step_collectives(Model& model, const PhasePlan& phase,
-                                         const ProcessMesh& mesh);
 
 /// Throws Error (usage), with the nearest valid choice, unless K divides W and the experts of every
 /// MoE layer, and W the images of a part of the phase's batch.
@@ -68,25 +59,12 @@ struct ClusterModel {
   double routing_forward = 16.0, routing_backward = 8.0;
 };
 
-/// Memory of a process in bytes, without the program, its data, the allocator's gaps and the
-/// communication library's own.
-struct ProcessMemory {
-  double parameters = 0.0, gradients = 0.0, optimizer = 0.0;
-  /// What else a step holds at once at most, in float32 and with all experts' rows; unset means
-  /// unknown.
-  std::optional<double> activations = 0.0;
-  double buffers = 0.0;  ///< Routing of other processes' tokens, rows under way.
-
-  /// Returns the sum of what is known.
-  double sum() const {
-    return parameters + gradients + optimizer + activations.value_or(0.0) + buffers;
-  }
-};
-
 /// A step of a phase as one of the processes sees it.
 struct ScalingPlan {
   int64_t images = 0;  ///< Images of a process in a step.
-  ProcessMemory memory;
+  /// Of a process, with all experts' rows and without batches and the communication library's own.
+  TrainingMemory memory;
+  /// Those of one update, however many parts its batch has, but for what sends nothing.
   std::vector<Collective> collectives;
   /// Seconds of forward and backward passes, of routing all processes' tokens or its own, of the
   /// optimizer, and of communication that nothing overlaps.
@@ -100,8 +78,9 @@ struct ScalingPlan {
   double bytes_sent() const;
 };
 
-/// Plans a phase of kind "gradient" that has steps. `model` is the phase's network, or one of
-/// nearly the same shape, on the meta device. Throws Error (usage) as check_mesh() does.
+/// Plans a phase of kind "gradient" that has steps; what a process sends is counted in a step of
+/// `model`, the phase's network, or one of nearly the same shape, on the meta device. Throws Error
+/// (usage) as check_mesh() does.
 ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
                          const ClusterModel& cluster = {});
 

@@ -2,6 +2,9 @@
 // Tasks: what the targets of a dataset require of a network, and the metrics of its predictions.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,9 +14,23 @@
 
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
-#include "moesaic/train/confusion.h"
 
 namespace moesaic {
+
+/// Numbers of images by true and by predicted class. Only pairs that occur take memory.
+class Confusion {
+ public:
+  /// Adds classes [B] int64.
+  void add(const at::Tensor& labels_B, const at::Tensor& predicted_B);
+
+  bool empty() const { return counts_.empty(); }
+  int64_t count(int64_t label, int64_t predicted) const;
+  /// Returns the number of images of a class.
+  int64_t images(int64_t label) const;
+
+ private:
+  std::map<int64_t, std::map<int64_t, int64_t>> counts_;  ///< By true, then by predicted class.
+};
 
 /// Metrics by name; a dot in a name makes an object in JSON.
 using Metrics = std::map<std::string, double>;
@@ -56,6 +73,32 @@ class Task {
   /// Returns the number of outputs of a new head for this data.
   virtual int64_t outputs(const DatasetInfo& data) const = 0;
 };
+
+/// Bins of the calibration error.
+inline constexpr int64_t kCalibrationBins = 15;
+
+/// Returns a meter of classes. An image's probabilities are softmax(logits), or sigmoid(logits) for
+/// a sigmoid loss, and for an ensemble, with its members' logits in a row, the mean over its
+/// members; the predicted class is the most probable one, on ties the one with the lower index. The
+/// metrics are
+///
+///     accuracy            top-1 accuracy in %
+///     top5_accuracy       top-5 accuracy in %; none of at most five classes, where it is 100 for
+///                         any network
+///     loss                mean of evaluation_losses()
+///     calibration_error   expected calibration error (Guo et al., arXiv:1706.04599): over bins of
+///                         equal width of the predicted class's probability p in (0, 1], the sum of
+///                         (fraction of the images in the bin) * |accuracy in it - mean p in it|
+///
+/// and of an ensemble, where a negative log-likelihood is that of the true class, the mean over
+/// images:
+///
+///     ensemble.members
+///     ensemble.negative_log_likelihood           of the members' mean probability
+///     ensemble.member_negative_log_likelihood    mean over the members
+///     ensemble.member_accuracy                   mean over the members, in %
+///     ensemble.disagreement    fraction of pairs of members with different predictions
+std::unique_ptr<Meter> classification_meter(const std::string& loss);
 
 /// Returns classification for data with classes, regression for real-valued targets.
 const Task& task_of(const DatasetInfo& data);

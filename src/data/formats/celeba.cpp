@@ -13,7 +13,6 @@
 #include <unordered_map>
 
 #include "../image_files.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -180,68 +179,50 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
   return parts;
 }
 
-/// Reader of the list of attributes in either format.
-class AttributeList {
- public:
-  AttributeList(fs::path path, std::vector<std::string> attributes)
-      : path_(std::move(path)), attributes_(std::move(attributes)) {}
-
-  /// Calls `image(file name, label)` in the list's order; bits of the label are the attributes, the
-  /// lowest one the last.
-  template <class F>
-  void read(F&& image) {
-    int64_t rows = 0;
-    for_lines(path_, [&](const Words& words, int64_t line) {
-      if (line == 1 && words.size() == 1) {
-        promised_ = integer(words[0], path_, line);
-      } else if (names_.empty()) {
-        read_names(words);
-      } else {
-        ++rows;
-        image(image_name(words[0], path_, line), label(words, line));
+/// Reads the list of attributes in either format: calls `image(file name, label)` in its order;
+/// bits of the label are `attributes`, the lowest one the last.
+template <class F>
+void read_attributes(const fs::path& path, const std::vector<std::string>& attributes, F&& image) {
+  std::vector<std::string> names;
+  std::vector<size_t> columns;
+  int64_t promised = -1, rows = 0;
+  const auto read_names = [&](const Words& words) {
+    names.assign(words.begin() + (words[0] == "image_id" ? 1 : 0), words.end());
+    for (const std::string& attribute : attributes) {
+      const auto found = std::find(names.begin(), names.end(), attribute);
+      if (found == names.end()) {
+        fail_usage("{}: no attribute '{}'; {}", path.string(), attribute,
+                   did_you_mean(attribute, names));
       }
-    });
-    if (names_.empty()) fail("{}: no attributes in it", path_.string());
-    if (promised_ >= 0 && rows != promised_) {
-      fail("{}: {}, but it says {}", path_.string(), count_text(rows, "row"), promised_);
+      columns.push_back(1 + static_cast<size_t>(found - names.begin()));
     }
-  }
-
- private:
-  void read_names(const Words& words) {
-    const bool with_title = words[0] == "image_id";
-    names_.assign(words.begin() + (with_title ? 1 : 0), words.end());
-    for (const std::string& attribute : attributes_) {
-      const auto found = std::find(names_.begin(), names_.end(), attribute);
-      if (found == names_.end()) {
-        fail_usage("{}: no attribute '{}'; {}", path_.string(), attribute,
-                   did_you_mean(attribute, names_));
-      }
-      columns_.push_back(1 + static_cast<size_t>(found - names_.begin()));
+  };
+  for_lines(path, [&](const Words& words, int64_t line) {
+    if (line == 1 && words.size() == 1) {
+      promised = integer(words[0], path, line);
+      return;
     }
-  }
-
-  int32_t label(const Words& words, int64_t line) const {
-    if (words.size() != names_.size() + 1) {
-      fail("{}:{}: {}, expected {}", path_.string(), line,
-           count_text(static_cast<int64_t>(words.size()) - 1, "value"), names_.size());
+    if (names.empty()) return read_names(words);
+    if (words.size() != names.size() + 1) {
+      fail("{}:{}: {}, expected {}", path.string(), line,
+           count_text(static_cast<int64_t>(words.size()) - 1, "value"), names.size());
     }
     int32_t label = 0;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const int64_t value = integer(words[columns_[i]], path_, line);
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const int64_t value = integer(words[columns[i]], path, line);
       if (value < -1 || value > 1) {
-        fail("{}:{}: {} is {}, expected 1 or -1", path_.string(), line, attributes_[i], value);
+        fail("{}:{}: {} is {}, expected 1 or -1", path.string(), line, attributes[i], value);
       }
       label = 2 * label + (value == 1 ? 1 : 0);
     }
-    return label;
+    ++rows;
+    image(image_name(words[0], path, line), label);
+  });
+  if (names.empty()) fail("{}: no attributes in it", path.string());
+  if (promised >= 0 && rows != promised) {
+    fail("{}: {}, but it says {}", path.string(), count_text(rows, "row"), promised);
   }
-
-  fs::path path_;
-  std::vector<std::string> attributes_, names_;
-  std::vector<size_t> columns_;
-  int64_t promised_ = -1;
-};
+}
 
 struct Face {
   std::string name;
@@ -352,13 +333,13 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   if (settings.spurious) {
     attributes.insert(attributes.end(), {settings.spurious->with, settings.spurious->without});
   }
-  AttributeList list(find_list(folder, "list_attr_celeba"), std::move(attributes));
   std::vector<Face> faces;
-  list.read([&](const std::string& name, int32_t label) {
+  const auto take = [&](const std::string& name, int32_t label) {
     const auto part = parts.find(name);
     if (part == parts.end()) fail("{}: no part of '{}' in it", parts_path.string(), name);
     if (part->second == wanted) faces.push_back({name, label});
-  });
+  };
+  read_attributes(find_list(folder, "list_attr_celeba"), attributes, take);
   if (faces.empty()) fail("dataset '{}': no images in its part {}", info.name, wanted);
   if (settings.balanced) {
     faces = balanced_faces(faces, info);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "../files.h"
 #include "../image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
@@ -25,6 +26,11 @@ ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {
             {"class_count", "classes"}};
   }
   return {};
+}
+
+void count_classes(DatasetInfo& info, int64_t count) {
+  info.classes_named = false;
+  for (int64_t i = 0; i < count; ++i) info.classes.push_back(fmt::format("class {}", i));
 }
 
 ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels) {
@@ -66,6 +72,14 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
   const std::string problem = compare_file(path, file);
   if (!problem.empty()) fail("{}; see moesaic data verify {}", problem, spec.name);
   return path;
+}
+
+void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] >= classes) {
+      fail("{}: label {} of image {} has no class: there are {}", where, labels[i], i, classes);
+    }
+  }
 }
 
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of descriptions and files that several formats share.
+// The built-in formats, and checks of descriptions and files that several share.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,14 @@
 #include "moesaic/data/format.h"
 
 namespace moesaic {
+
+/// Return the built-in formats, one file each.
+DatasetFormat idx_format();
+DatasetFormat cifar_format();
+DatasetFormat image_folder_format();
+DatasetFormat celeba_format();
+DatasetFormat embeddings_format();
+DatasetFormat shards_format();
 
 /// Returns the first problem of several checks, in their order.
 template <class... Problems>
@@ -41,6 +51,9 @@ ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char
 /// Checks that classes differ, and are as many as `class_count` where that is not 0.
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count = 0);
 
+/// Names classes of an outline that are only counted: "class 0", "class 1", ...
+void count_classes(DatasetInfo& info, int64_t count);
+
 /// Checks that mean and std have one number for each of 1 or 3 channels.
 ConfigProblem channels_problem(const DatasetSpec& spec, size_t channels);
 
@@ -65,5 +78,9 @@ std::filesystem::path checked_file(const DatasetSpec& spec, const std::filesyste
 /// Decodes all images of a folder's split; `images` is the dataset from the format's open().
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
                                                  const std::filesystem::path& folder);
+
+/// Throws Error(failure) that begins with `where` and names the image unless every label has a
+/// class.
+void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
 
 }  // namespace moesaic

@@ -8,8 +8,6 @@
 #include <map>
 #include <span>
 
-#include "../check_labels.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

@@ -1,18 +1,208 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/embeddings.h"
 
+#include <torch/torch.h>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/random.h"
+#include "moesaic/config/document.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
+#include "moesaic/formats/safetensors.h"
 
 namespace fs = std::filesystem;
 
 namespace moesaic {
+namespace {
+
+using DtypeMap = std::map<std::string, at::ScalarType>;
+
+const DtypeMap& floating_dtypes() {
+  static const DtypeMap list = {{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}};
+  return list;
+}
+
+const DtypeMap& integer_dtypes() {
+  static const DtypeMap list = {{"I64", at::kLong},
+                                {"I32", at::kInt},
+                                {"I16", at::kShort},
+                                {"I8", at::kChar},
+                                {"U8", at::kByte}};
+  return list;
+}
+
+/// The tensors of a file, each checked before it is read.
+class EmbeddingsFile {
+ public:
+  explicit EmbeddingsFile(const fs::path& path) : path_(path.string()), file_(path) {}
+
+  at::Tensor read(const std::string& name, size_t dims, const DtypeMap& dtypes) const {
+    const safetensors::Entry* entry = file_.find(name);
+    if (entry == nullptr) fail("{}: there is no tensor '{}'", path_, name);
+    if (entry->shape.size() != dims) {
+      fail("{}: tensor '{}' must have {}, found shape [{}]", path_, name,
+           dims == 1 ? "one dimension" : "two dimensions", fmt::join(entry->shape, ", "));
+    }
+    if (std::find(entry->shape.begin(), entry->shape.end(), 0) != entry->shape.end()) {
+      fail("{}: tensor '{}' is empty: [{}]", path_, name, fmt::join(entry->shape, ", "));
+    }
+    const auto dtype = dtypes.find(entry->dtype);
+    if (dtype == dtypes.end()) {
+      std::vector<std::string> names;
+      for (const auto& [known, unused] : dtypes) names.push_back(known);
+      fail("{}: tensor '{}' must be one of {}, found {}", path_, name, fmt::join(names, ", "),
+           entry->dtype);
+    }
+    at::Tensor tensor = at::empty(entry->shape, at::TensorOptions(dtype->second));
+    const auto bytes = file_.bytes(*entry);
+    std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+    return tensor;
+  }
+
+  /// Returns the list of names that the metadata stores as JSON.
+  std::vector<std::string> names(const std::string& key) const {
+    const auto found = file_.metadata().find(key);
+    if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
+    const nlohmann::ordered_json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
+    std::vector<std::string> names;
+    std::set<std::string> seen;
+    bool good = json.is_array() && !json.empty();
+    for (size_t i = 0; good && i < json.size(); ++i) {
+      good = json[i].is_string() && !json[i].get<std::string>().empty();
+      if (good) names.push_back(json[i].get<std::string>());
+      good = good && seen.insert(names.back()).second;
+    }
+    if (!good) {
+      fail("{}: '{}' of its metadata must be a JSON list of different names, e.g. [\"a\", \"b\"]",
+           path_, key);
+    }
+    return names;
+  }
+
+  /// Returns the numbers [count] int64, each an index into `names`.
+  at::Tensor numbers(const std::string& name, int64_t count,
+                     const std::vector<std::string>& names) const {
+    const at::Tensor numbers = read(name, 1, integer_dtypes()).to(at::kLong);
+    if (numbers.size(0) != count) {
+      fail("{}: tensor '{}' has {} numbers for {} embeddings", path_, name, numbers.size(0), count);
+    }
+    const auto known = static_cast<int64_t>(names.size());
+    const auto* value = numbers.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < count; ++i) {
+      if (value[i] < 0 || value[i] >= known) {
+        fail("{}: tensor '{}' must be between 0 and {}, found {} in row {}", path_, name, known - 1,
+             value[i], i);
+      }
+    }
+    return numbers;
+  }
+
+  at::Tensor vectors() const {
+    const at::Tensor x_Nd = read("embeddings", 2, floating_dtypes()).to(at::kFloat);
+    const at::Tensor finite_N = x_Nd.isfinite().all(1);
+    if (!finite_N.all().item<bool>()) {
+      fail("{}: tensor 'embeddings' holds a number that is not finite in row {}", path_,
+           finite_N.to(at::kInt).argmin().item<int64_t>());
+    }
+    return x_Nd;
+  }
+
+ private:
+  std::string path_;
+  safetensors::File file_;
+};
+
+/// Checks that equal numbers have equal names in both files.
+void check_same_names(const fs::path& one, const fs::path& other) {
+  for (const char* key : {"classes", "languages"}) {
+    if (EmbeddingsFile(one).names(key) != EmbeddingsFile(other).names(key)) {
+      fail("{} and {} have different '{}' in their metadata", one.string(), other.string(), key);
+    }
+  }
+}
+
+/// Returns the rows of a split, ascending.
+at::Tensor rows_of_split(const EmbeddingsConfig& config, int64_t count, const std::string& split,
+                         const fs::path& path) {
+  const auto test =
+      static_cast<int64_t>(std::llround(config.test_fraction * static_cast<double>(count)));
+  if (test == 0 || test == count) {
+    fail("{}: of {} texts a fraction of {} leaves no text to {}", path.string(), count,
+         config.test_fraction, test == 0 ? "test with" : "train on");
+  }
+  std::vector<int64_t> order =
+      permutation(count, static_cast<uint64_t>(config.seed), stream_id("embeddings.split"));
+  std::sort(order.begin(), order.begin() + test);
+  std::sort(order.begin() + test, order.end());
+  const at::Tensor rows = at::tensor(order, at::kLong);
+  return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const EmbeddingsConfig& config) {
+  const bool one = !config.file.empty();
+  const bool any = !config.train.empty() || !config.test.empty();
+  const bool both = !config.train.empty() && !config.test.empty();
+  if (one == any || (any && !both)) {
+    return {"either 'file', or 'train' and 'test'", {"file", "train", "test"}};
+  }
+  for (const std::string* name : {&config.file, &config.train, &config.test}) {
+    if (name->empty() || is_file_name(*name)) continue;
+    return {file_name_problem("'file', 'train' and 'test' each", *name), {"file", "train", "test"}};
+  }
+  return {};
+}
+
+Embeddings read_embeddings(const fs::path& path) {
+  const EmbeddingsFile file(path);
+  Embeddings read;
+  read.classes = file.names("classes");
+  read.languages = file.names("languages");
+  read.x_Nd = file.vectors();
+  read.label_N = file.numbers("label", read.x_Nd.size(0), read.classes);
+  read.language_N = file.numbers("language", read.x_Nd.size(0), read.languages);
+  return read;
+}
+
+const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split) {
+  if (!config.file.empty()) return config.file;
+  return split == "train" ? config.train : config.test;
+}
+
+Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
+                           const std::string& split) {
+  const fs::path path = folder / embeddings_file(config, split);
+  if (config.file.empty()) {
+    const fs::path other = folder / embeddings_file(config, split == "train" ? "test" : "train");
+    if (fs::exists(other)) check_same_names(path, other);
+  }
+  Embeddings all = read_embeddings(path);
+  if (config.width > 0 && all.x_Nd.size(1) != config.width) {
+    fail("{}: tensor 'embeddings' has rows of {}, the description says {}", path.string(),
+         all.x_Nd.size(1), config.width);
+  }
+  if (config.file.empty()) return all;
+  const at::Tensor rows = rows_of_split(config, all.x_Nd.size(0), split, path);
+  for (at::Tensor* tensor : {&all.x_Nd, &all.label_N, &all.language_N}) {
+    *tensor = tensor->index_select(0, rows);
+  }
+  return all;
+}
+
 namespace {
 
 struct EmbeddingsSettings {
@@ -39,10 +229,6 @@ ConfigProblem check_embeddings(const DatasetSpec& spec) {
                        no_images_problem(spec), unknown_split(spec.images, "images"));
 }
 
-std::string source_embeddings(const DatasetSpec& spec, const std::string& split) {
-  return embeddings_file(config_of(spec), split);
-}
-
 /// Opens embeddings as images of one channel and one row; the language is the group.
 std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetInfo info,
                                                const fs::path& folder) {
@@ -50,7 +236,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
   const auto classes = static_cast<int64_t>(texts.classes.size());
   if (class_count_embeddings(spec) > 0 && classes != class_count_embeddings(spec)) {
     fail("{}: {} classes in its metadata, dataset '{}' has {}",
-         (folder / source_embeddings(spec, info.split)).string(), classes, spec.name,
+         (folder / embeddings_file(config_of(spec), info.split)).string(), classes, spec.name,
          class_count_embeddings(spec));
   }
   info.classes = std::move(texts.classes);
@@ -61,9 +247,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
 }
 
 void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
-  info.classes_named = false;
-  for (int64_t i = 0; i < class_count_embeddings(spec); ++i)
-    info.classes.push_back(fmt::format("class {}", i));
+  count_classes(info, class_count_embeddings(spec));
   info.channels = info.height = 1;
   info.width = config_of(spec).width;
   info.mean = {0.0};
@@ -74,7 +258,7 @@ void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
 std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
                                                 const fs::path& folder) {
   if (!config_of(spec).file.empty() && split == "test") return {};
-  const std::string name = source_embeddings(spec, split);
+  const std::string name = embeddings_file(config_of(spec), split);
   FileVerification result{name, folder / name, ""};
   try {
     read_embeddings(config_of(spec), folder, split);
@@ -87,19 +271,18 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 }  // namespace
 
 DatasetFormat embeddings_format() {
-  return {
-      .settings = Choice("embeddings", EmbeddingsSettings{}),
-      .meaning = "vectors with labels in a safetensors file, such as embedded texts",
-      .images = false,
-      .check = check_embeddings,
-      .open = open_embeddings,
-      .parts =
-          [](const DatasetSpec& spec, const std::string& split) {
-            return std::vector<DatasetPart>{{source_embeddings(spec, split), /*is_folder=*/false}};
-          },
-      .class_count = class_count_embeddings,
-      .outline = outline_embeddings,
-      .verify = verify_embeddings};
+  return {.settings = Choice("embeddings", EmbeddingsSettings{}),
+          .meaning = "vectors with labels in a safetensors file, such as embedded texts",
+          .images = false,
+          .check = check_embeddings,
+          .open = open_embeddings,
+          .parts =
+              [](const DatasetSpec& spec, const std::string& split) {
+                return std::vector<DatasetPart>{
+                    {embeddings_file(config_of(spec), split), /*is_folder=*/false}};
+              },
+          .outline = outline_embeddings,
+          .verify = verify_embeddings};
 }
 
 }  // namespace moesaic

@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../check_labels.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"

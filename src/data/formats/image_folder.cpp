@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "../image_files.h"
-#include "built_in.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -74,17 +73,8 @@ std::string source_image_folder(const DatasetSpec& spec, const std::string& spli
   return split == "train" ? "train" : "val";
 }
 
-int64_t class_count_image_folder(const DatasetSpec& spec) {
-  return spec.classes.empty() ? settings_of(spec).class_count
-                              : static_cast<int64_t>(spec.classes.size());
-}
-
 void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
-  info.classes_named = !info.classes.empty();
-  for (int64_t i = static_cast<int64_t>(info.classes.size()); i < class_count_image_folder(spec);
-       ++i) {
-    info.classes.push_back(fmt::format("class {}", i));
-  }
+  if (spec.classes.empty()) count_classes(info, settings_of(spec).class_count);
 }
 
 /// Folders of classes by where they are without links, with the names that they are read by.
@@ -479,7 +469,6 @@ DatasetFormat image_folder_format() {
           [](const DatasetSpec& spec, const std::string& split) {
             return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
           },
-      .class_count = class_count_image_folder,
       .outline = outline_image_folder,
       .verify = verify_image_files};
 }

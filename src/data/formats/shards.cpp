@@ -9,9 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "../fetch_shards.h"
-#include "../shard_images.h"
-#include "built_in.h"
+#include "../files.h"
+#include "../shards.h"
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
@@ -26,6 +25,8 @@ namespace {
 
 constexpr uint64_t kMaxClassesBytes = uint64_t{1} << 24;
 constexpr int64_t kMaxShards = 50'000;
+/// Max number of bytes of a shard whose size is not described.
+constexpr uint64_t kMaxShardBytes = uint64_t{1} << 40;
 
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
@@ -51,13 +52,6 @@ void describe(Fields& f, ShardsSettings& c) {
 
 const ShardsSettings& shards_of(const DatasetSpec& spec) {
   return spec.format.as<ShardsSettings>();
-}
-
-LabelText label_text(const DatasetSpec& spec) {
-  const std::string& labels = shards_of(spec).labels;
-  return labels == "either"   ? LabelText::either
-         : labels == "number" ? LabelText::number
-                              : LabelText::name;
 }
 
 /// Returns the shards of a split, one by one.
@@ -192,7 +186,11 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   const fs::path path = ShardFinder(spec, folder)(file);
   std::error_code error;
   if (!spec.urls.empty() && !fs::exists(path, error)) {
-    fetch_class_names(spec, file, path, kMaxClassesBytes);
+    const auto problem_of = [](const fs::path& got) {
+      std::error_code unknown;
+      return fs::file_size(got, unknown) > 0 && !unknown ? std::string() : "it is empty";
+    };
+    fetch_shared(spec, {file, path, kMaxClassesBytes, /*label=*/"", problem_of});
   }
   const std::string text = read_text(path, kMaxClassesBytes, "names of classes");
   std::istringstream lines{std::string(without_byte_order_mark(text))};
@@ -215,10 +213,17 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
 
 /// Returns how labels are read. Throws Error (usage) where they could be read in two ways.
 ClassNumbers class_numbers(const DatasetSpec& spec, const std::vector<std::string>& names) {
-  ClassNumbers numbers(names, label_text(spec));
+  ClassNumbers numbers(names, shards_of(spec).labels);
   const std::string problem = numbers.ambiguity();
   if (!problem.empty()) fail_usage("dataset '{}': {}", spec.name, problem);
   return numbers;
+}
+
+void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, bool progress) {
+  const ShardFile& file = shard.described;
+  const uint64_t max = file.size > 0 ? static_cast<uint64_t>(file.size) : kMaxShardBytes;
+  fetch_shared(spec, {file.name, shard.path, max, progress ? file.name : "",
+                      [&](const fs::path& path) { return shard_problem(path, file); }});
 }
 
 std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
@@ -234,7 +239,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); }, sleep_for,
-      label_text(spec));
+      settings.labels);
 }
 
 void outline_shards(const DatasetSpec& spec, DatasetInfo& info) {
@@ -247,6 +252,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   class_names(spec, result.folder);
   for (const std::string& split : splits_shards(spec)) {
     for (PlacedShard& shard : placed_shards(spec, split, result.folder)) {
+      if (shard.described.sha256.empty()) result.unhashed.push_back(shard.described.name);
       std::error_code error;
       if (fs::is_regular_file(shard.path, error) &&
           shard_problem(shard.path, shard.described).empty()) {
@@ -265,17 +271,21 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   return result;
 }
 
-/// Compares each shard with its description, then decodes all images.
+/// Compares each shard with its description, then decodes all images that are described.
 std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::string& split,
                                             const fs::path& folder) {
   std::vector<FileVerification> results;
+  bool differs = false;
   const ClassNumbers classes = class_numbers(spec, class_names(spec, folder));
   for (PlacedShard& shard : placed_shards(spec, split, folder)) {
     std::string problem = shard_problem(shard.path, shard.described);
     if (problem.empty()) problem = index_shard(shard.path, shard.described, classes).problem;
-    results.push_back({std::move(shard.described.name), std::move(shard.path), problem});
+    differs = differs || !problem.empty();
+    const std::string doubt = problem.empty() ? shard_doubt(shard.described) : "";
+    results.push_back({std::move(shard.described.name), std::move(shard.path), problem, doubt});
   }
   for (FileVerification& image : verify_image_files(spec, split, folder)) {
+    if (differs) image.doubt = "its shards are not what is described";
     results.push_back(std::move(image));
   }
   return results;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arrays.h"
+#include "reference.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <utility>
@@ -16,13 +15,128 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 using vmoe_checkpoint::Entry;
+
+using Shape = std::vector<int64_t>;
+
+/// Returns the shape of the array in the layout of this library.
+Shape native_shape(const VMoEArray& array) {
+  Shape shape = array.view;
+  for (size_t i = 0; i < array.axes.size(); ++i)
+    shape[i] = array.view[static_cast<size_t>(array.axes[i])];
+  return shape;
+}
+
+class VMoETable {
+ public:
+  explicit VMoETable(const VMoEConfig& config) : config_(config), d_(config.hidden_size) {
+    const Shape kernel = {config.patch_size.height, config.patch_size.width, config.channels, d_};
+    add("embedding.weight", {{"embedding/kernel", kernel, kernel, {3, 2, 0, 1}}});
+    same("embedding.bias", "embedding/bias", {d_});
+    if (config.has_class_token()) same("cls", "cls", {1, 1, d_});
+    if (config.learns_positions()) {
+      same("position_embedding", "Encoder/posembed_input/pos_embedding", {1, config.tokens(), d_});
+    }
+    for (int64_t block = 0; block < config.encoder.num_layers; ++block) add_block(block);
+    layer_norm("norm", "Encoder/encoder_norm");
+    if (config.has_map_head()) {
+      same("map_head.probe", "MapHead/probe", {1, 1, d_});
+      attention("map_head.attention", "MapHead/MultiHeadDotProductAttention",
+                config.map_head_normalizes());
+      layer_norm("map_head.norm", "MapHead/LayerNorm");
+      mlp("map_head.mlp", "MapHead/Mlp");
+    }
+    if (config.representation_size > 0) {
+      linear("pre_logits", "pre_logits", d_, config.representation_size);
+    }
+    if (config.has_head()) linear("head", "head", config.pre_logits_size(), config.classes);
+  }
+
+  std::vector<VMoETensor> tensors;
+
+ private:
+  void add(const std::string& name, std::vector<VMoEArray> arrays) {
+    Shape shape = native_shape(arrays.front());
+    shape.front() *= static_cast<int64_t>(arrays.size());
+    tensors.push_back({name, std::move(shape), std::move(arrays)});
+  }
+
+  void same(const std::string& name, const std::string& array, const Shape& shape) {
+    add(name, {{array, shape, shape, {}}});
+  }
+
+  static VMoEArray transposed(const std::string& array, const Shape& shape, int64_t in,
+                              int64_t out) {
+    return {array, shape, {in, out}, {1, 0}};
+  }
+
+  void linear(const std::string& name, const std::string& array, int64_t in, int64_t out) {
+    add(name + ".weight", {transposed(array + "/kernel", {in, out}, in, out)});
+    same(name + ".bias", array + "/bias", {out});
+  }
+
+  void layer_norm(const std::string& name, const std::string& array) {
+    same(name + ".weight", array + "/scale", {d_});
+    same(name + ".bias", array + "/bias", {d_});
+  }
+
+  void attention(const std::string& name, const std::string& array, bool norms) {
+    const int64_t heads = config_.encoder.num_heads, of_head = d_ / heads;
+    std::vector<VMoEArray> kernels, biases;
+    for (const char* part : {"/query", "/key", "/value"}) {
+      kernels.push_back(transposed(array + part + "/kernel", {d_, heads, of_head}, d_, d_));
+      biases.push_back({array + part + "/bias", {heads, of_head}, {d_}, {}});
+    }
+    add(name + ".qkv.weight", std::move(kernels));
+    add(name + ".qkv.bias", std::move(biases));
+    if (norms) {
+      same(name + ".query_norm.weight", array + "/query_ln/scale", {of_head});
+      same(name + ".key_norm.weight", array + "/key_ln/scale", {of_head});
+    }
+    add(name + ".out.weight", {transposed(array + "/out/kernel", {heads, of_head, d_}, d_, d_)});
+    same(name + ".out.bias", array + "/out/bias", {d_});
+  }
+
+  void mlp(const std::string& name, const std::string& array) {
+    linear(name + ".fc1", array + "/Dense_0", d_, config_.encoder.mlp_dim);
+    linear(name + ".fc2", array + "/Dense_1", config_.encoder.mlp_dim, d_);
+  }
+
+  void moe(const std::string& name, const std::string& array) {
+    const VMoEMoeConfig& moe = config_.encoder.moe;
+    const int64_t m = config_.encoder.expert_dim(), experts = moe.num_experts;
+    const Shape kernel = config_.name == kE3
+                             ? Shape{d_, moe.ensemble_size, experts / moe.ensemble_size}
+                             : Shape{d_, experts};
+    add(name + ".router.weight", {transposed(array + "/Router/dense/kernel", kernel, d_, experts)});
+    same(name + ".experts.w1", array + "/Mlp/Dense_0/kernel", {experts, d_, m});
+    same(name + ".experts.b1", array + "/Mlp/Dense_0/bias", {experts, m});
+    same(name + ".experts.w2", array + "/Mlp/Dense_1/kernel", {experts, m, d_});
+    same(name + ".experts.b2", array + "/Mlp/Dense_1/bias", {experts, d_});
+  }
+
+  void add_block(int64_t block) {
+    const std::string name = "blocks." + std::to_string(block);
+    const std::string array = "Encoder/encoderblock_" + std::to_string(block);
+    layer_norm(name + ".norm1", array + "/LayerNorm_0");
+    attention(name + ".attention", array + "/SelfAttention", config_.encoder.attention_qk_norm);
+    layer_norm(name + ".norm2", array + "/LayerNorm_1");
+    if (std::ranges::count(config_.encoder.moe.layers, block) == 0) {
+      mlp(name + ".mlp", array + "/Mlp");
+    } else {
+      moe(name + ".moe", array + "/Moe");
+    }
+  }
+
+  const VMoEConfig& config_;
+  const int64_t d_;
+};
 
 /// Array that marks parameters: every V-MoE has it; only the optimizer state repeats its name.
 constexpr std::string_view kMark = "embedding/kernel";
@@ -49,25 +163,39 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
   return branches.empty() ? "" : branches.front();
 }
 
-/// Converts elements of a file's array, which may be unaligned.
-template <class From>
-void convert(std::span<const std::byte> bytes, float* out) {
-  for (size_t i = 0; i * sizeof(From) < bytes.size(); ++i) {
-    From value;
-    std::memcpy(&value, bytes.data() + i * sizeof(From), sizeof(From));
-    out[i] = static_cast<float>(value);
-  }
-}
-
-void convert_to_float(const std::string& dtype, std::span<const std::byte> bytes, float* out) {
-  if (dtype == "float32") return convert<float>(bytes, out);
-  if (dtype == "float64") return convert<double>(bytes, out);
-  if (dtype == "bfloat16") return convert<c10::BFloat16>(bytes, out);
-  if (dtype == "float16") return convert<c10::Half>(bytes, out);
-  fail("an array of {} cannot be read as float32", dtype);
-}
-
 }  // namespace
+
+std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config) {
+  return std::move(VMoETable(config).tensors);
+}
+
+at::Tensor tensor_of_arrays(const VMoETensor& tensor,
+                            const std::function<at::Tensor(const VMoEArray&)>& array) {
+  const VMoEArray& first = tensor.arrays.front();
+  if (tensor.arrays.size() == 1 && first.axes.empty()) {
+    return array(first).contiguous().view(tensor.shape);
+  }
+  at::Tensor whole = at::empty(tensor.shape, at::kFloat);
+  int64_t row = 0;
+  for (const VMoEArray& part : tensor.arrays) {
+    const int64_t rows = native_shape(part).front();
+    const at::Tensor values = array(part).contiguous().view(part.view);
+    whole.narrow(0, row, rows).copy_(part.axes.empty() ? values : values.permute(part.axes));
+    row += rows;
+  }
+  return whole;
+}
+
+at::Tensor array_of_tensor(const VMoETensor& tensor, size_t array, const at::Tensor& values) {
+  const VMoEArray& part = tensor.arrays.at(array);
+  const int64_t rows = native_shape(part).front();
+  const at::Tensor own = values.narrow(0, static_cast<int64_t>(array) * rows, rows);
+  Shape back(part.axes.size());
+  for (size_t i = 0; i < back.size(); ++i) {
+    back[static_cast<size_t>(part.axes[i])] = static_cast<int64_t>(i);
+  }
+  return (back.empty() ? own : own.permute(back)).contiguous().view(part.shape);
+}
 
 std::optional<at::ScalarType> scalar_type_of(const std::string& dtype) {
   static const std::map<std::string, at::ScalarType> kTypes = {
@@ -78,6 +206,12 @@ std::optional<at::ScalarType> scalar_type_of(const std::string& dtype) {
       {"bfloat16", at::kBFloat16}};
   const auto found = kTypes.find(dtype);
   return found == kTypes.end() ? std::nullopt : std::optional(found->second);
+}
+
+at::Tensor stored_array(const vmoe_checkpoint::Reader& reader, const Entry& entry) {
+  at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype).value());
+  reader.read(entry, std::span(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
+  return out;
 }
 
 const Entry* VMoEArrays::find(std::string_view name) const {
@@ -127,18 +261,15 @@ VMoEFileArrays arrays_of_files(const fs::path& path) {
   arrays.others = static_cast<int64_t>(reader->entries().size() - arrays.entries.size());
   arrays.shards = reader->shard_count();
   arrays.read = [reader, from = arrays.from, branch = arrays.branch](const Entry& entry) {
+    if (const auto type = scalar_type_of(entry.dtype); !type || !at::isFloatingType(*type)) {
+      fail("an array of {} cannot be read as float32", entry.dtype);
+    }
     const Entry stored{branch + entry.name, entry.dtype, entry.shape};
-    const size_t size = vmoe_checkpoint::dtype_size(entry.dtype);
-    at::Tensor out = at::empty(entry.shape, at::kFloat);
-    auto* const values = out.mutable_data_ptr<float>();
-    reader->visit(stored, [&](uint64_t first, std::span<const std::byte> run) {
-      float* const place = values + first / size;
-      convert_to_float(entry.dtype, run, place);
-      const std::span<const float> written(place, run.size() / size);
-      if (!std::ranges::all_of(written, [](float x) { return std::isfinite(x); })) {
-        fail("{}: array '{}' holds NaN, infinity or what float32 cannot hold", from, stored.name);
-      }
-    });
+    at::Tensor out = stored_array(*reader, stored).to(at::kFloat);
+    const std::span values(out.const_data_ptr<float>(), static_cast<size_t>(out.numel()));
+    if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) {
+      fail("{}: array '{}' holds NaN, infinity or what float32 cannot hold", from, stored.name);
+    }
     return out;
   };
   return arrays;

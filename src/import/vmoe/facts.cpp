@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "model_config.h"
 #include "moesaic/base/error.h"
+#include "reference.h"
 
 namespace moesaic {
 namespace {

@@ -10,15 +10,14 @@
 #include <map>
 #include <set>
 
-#include "model_config.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/input.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
-#include "rules.h"
+#include "reference.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model_config.h"
+#include "reference.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
 
 namespace moesaic {
@@ -340,13 +341,9 @@ bool setting_is(const Value& root, std::string_view path, const Json& value) {
 }
 
 Value with_setting(const Value& root, std::string_view path, const Value& value) {
-  const size_t dot = path.find('.');
-  const std::string_view key = path.substr(0, dot);
-  if (dot == std::string_view::npos) return root.with(key, value);
-  const Value* inner = root.find(key);
-  const Value empty(value.origin(), Value::Object{});
-  return root.with(key,
-                   with_setting(inner == nullptr ? empty : *inner, path.substr(dot + 1), value));
+  Document document(root);
+  document.set(std::string(path), value);
+  return document.root();
 }
 
 int64_t patches_of(const Value& image_size, const Value& patch_size) {

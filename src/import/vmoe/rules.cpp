@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rules.h"
+#include "reference.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
@@ -13,7 +13,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/pattern.h"
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {

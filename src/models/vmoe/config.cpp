@@ -39,20 +39,6 @@ RouterPlace router_place(const VMoEMoeConfig& moe) {
           .experts_key = "encoder.moe.num_experts"};
 }
 
-ConfigProblem router_problem(const VMoEMoeConfig& moe) {
-  return routing_problem(moe.router, moe.router.dispatcher, router_place(moe));
-}
-
-ConfigProblem group_problem(const VMoEMoeConfig& moe) {
-  if (moe.layers.empty()) return {};
-  return capacity_problem(moe.router, moe.router.dispatcher, router_place(moe));
-}
-
-ConfigProblem means_problem(const VMoEMoeConfig& moe) {
-  return stand_ins_problem(moe.stand_ins, moe.router, "encoder.moe.router.",
-                           "encoder.moe.stand_ins");
-}
-
 /// Checks that members divide the experts and the tokens of each group evenly.
 ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   const int64_t members = moe.ensemble_size;
@@ -111,12 +97,15 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
                         moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
             {"encoder.moe.layers", "encoder.num_layers"}};
   }
-  for (const auto check :
-       {router_problem, ensemble_problem, group_problem, kept_blocks_problem, means_problem}) {
-    const ConfigProblem problem = check(moe);
-    if (!problem.empty()) return problem;
+  const RouterPlace place = router_place(moe);
+  ConfigProblem problem = routing_problem(moe.router, moe.router.dispatcher, place);
+  if (problem.empty()) problem = ensemble_problem(moe);
+  if (problem.empty() && !moe.layers.empty()) {
+    problem = capacity_problem(moe.router, moe.router.dispatcher, place);
   }
-  return {};
+  if (problem.empty()) problem = kept_blocks_problem(moe);
+  if (!problem.empty()) return problem;
+  return stand_ins_problem(moe.stand_ins, moe.router, place.router, "encoder.moe.stand_ins");
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <optional>
 
 #include "moesaic/base/error.h"
-#include "moesaic/models/vmoe/vmoe.h"
 
 namespace moesaic {
 namespace {
@@ -26,46 +26,25 @@ std::optional<TokenGrid> token_grid(int64_t tokens) {
   return std::nullopt;
 }
 
-/// The two rows that an output reads, and the second's weight; nothing where it is 0.
-struct Tap {
-  int64_t row = 0;
-  double weight = 0.0;
-};
-
-std::vector<std::optional<Tap>> taps(int64_t from, int64_t to) {
-  const double step = to > 1 ? static_cast<double>(from - 1) / static_cast<double>(to - 1) : 1.0;
-  std::vector<std::optional<Tap>> list;
-  for (int64_t k = 0; k < to; ++k) {
-    const double place = static_cast<double>(k) * step;
-    const auto row = static_cast<int64_t>(place);
-    const bool inside = place <= static_cast<double>(from - 1);
-    list.push_back(inside ? std::optional(Tap{row, place - static_cast<double>(row)})
-                          : std::nullopt);
-  }
-  return list;
-}
-
-/// Interpolates source [s, s, d] -> target [n, n, d].
-void zoom_grid(const float* source, int64_t from, float* target, int64_t to, int64_t width) {
-  const auto all = taps(from, to);
-  for (int64_t y = 0; y < to; ++y) {
-    for (int64_t x = 0; x < to; ++x) {
-      float* const out = target + (y * to + x) * width;
-      const auto &v = all[static_cast<size_t>(y)], &u = all[static_cast<size_t>(x)];
-      for (int64_t c = 0; c < width; ++c) {
-        double sum = 0.0;
-        for (int64_t corner = 0; v && u && corner < 4; ++corner) {
-          const int64_t down = corner / 2, right = corner % 2;
-          const double weight =
-              (down ? v->weight : 1.0 - v->weight) * (right ? u->weight : 1.0 - u->weight);
-          if (weight == 0.0) continue;  // The row may be past the last one.
-          const int64_t row = (v->row + down) * from + u->row + right;
-          sum += weight * static_cast<double>(source[row * width + c]);
-        }
-        out[c] = static_cast<float>(sum);
-      }
+/// Interpolates source [s, s, d] -> [n, n, d] in float64.
+at::Tensor zoom_grid(const at::Tensor& source_ssd, int64_t to) {
+  const int64_t last = source_ssd.size(0) - 1;
+  const double step = to > 1 ? static_cast<double>(last) / static_cast<double>(to - 1) : 1.0;
+  const at::Tensor place = at::arange(to, at::kDouble) * step;
+  const at::Tensor row = place.to(at::kLong), rest = place - row;
+  const at::Tensor inside = place.le(static_cast<double>(last)).to(at::kDouble);
+  const std::array weights = {(1.0 - rest) * inside, rest * inside};  // Of a row and the next.
+  // A row past the last one has no weight.
+  const std::array rows = {row.clamp_max(last), (row + 1).clamp_max(last)};
+  at::Tensor sum = at::zeros({to, to, source_ssd.size(2)}, at::kDouble);
+  for (const size_t down : {0, 1}) {
+    for (const size_t right : {0, 1}) {
+      const at::Tensor weight = (weights[down].unsqueeze(1) * weights[right]).unsqueeze(2);
+      const at::Tensor values = source_ssd.index_select(0, rows[down]).index_select(1, rows[right]);
+      sum += at::where(weight.eq(0.0), 0.0, weight * values.to(at::kDouble));
     }
   }
+  return sum.to(at::kFloat);
 }
 
 /// Returns the experts that pruning left of a tensor of experts, or nullptr if it has them all.
@@ -111,12 +90,10 @@ at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens) {
   const TokenGrid source = *token_grid(from[1]), target = *token_grid(tokens);
   const int64_t grid_start = source.token ? 1 : 0;
   if (source.side == target.side) return rows.narrow(1, from[1] - tokens, tokens).contiguous();
-  at::Tensor out = at::empty(to, at::kFloat);
-  const int64_t out_start = target.token ? 1 : 0;
-  if (target.token) out.narrow(1, 0, 1).copy_(rows.narrow(1, 0, 1));
-  zoom_grid(rows.const_data_ptr<float>() + grid_start * from[2], source.side,
-            out.mutable_data_ptr<float>() + out_start * from[2], target.side, from[2]);
-  return out;
+  const at::Tensor grid = rows.narrow(1, grid_start, source.side * source.side)
+                              .view({source.side, source.side, from[2]});
+  const at::Tensor zoomed = zoom_grid(grid, target.side).view({1, -1, from[2]});
+  return target.token ? at::cat({rows.narrow(1, 0, 1), zoomed}, 1) : zoomed;
 }
 
 at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& name,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/vmoe/vmoe.h"
 
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/nn/dropout.h"
+#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/layer_norm.h"
-#include "moesaic/nn/linear.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/nn/recompute.h"
+#include "moesaic/nn/script.h"
+#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic {
 namespace {
@@ -49,12 +50,6 @@ nn::AttentionOptions attention_options(const VMoEConfig& config) {
           .heads = config.encoder.num_heads,
           .qk_norm = config.encoder.attention_qk_norm,
           .dropout = config.encoder.attention_dropout_rate};
-}
-
-nn::AttentionOptions map_head_options(const VMoEConfig& config) {
-  nn::AttentionOptions options = attention_options(config);
-  options.qk_norm = config.map_head_normalizes();
-  return options;
 }
 
 bool has_experts(const VMoEConfig& config, int64_t block) {
@@ -112,10 +107,6 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
       "embedding",
       torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, kernel).stride(kernel)));
   nn::lecun_normal(embedding->weight, config_.channels * patch.height * patch.width, generator);
-  {
-    const torch::NoGradGuard no_grad;
-    embedding->bias.zero_();
-  }
   if (config_.has_class_token()) {
     cls = register_parameter("cls", torch::zeros({1, 1, width}));
   }
@@ -132,17 +123,20 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   }
   norm = register_module("norm", nn::make_layer_norm(width));
   if (config_.has_map_head()) {
-    map_head = register_module(
-        "map_head", nn::MapHead(map_head_options(config_), config_.encoder.mlp_dim, generator));
+    nn::AttentionOptions options = attention_options(config_);
+    options.qk_norm = config_.map_head_normalizes();
+    map_head =
+        register_module("map_head", nn::MapHead(options, config_.encoder.mlp_dim, generator));
   }
   if (config_.representation_size > 0) {
     pre_logits =
         register_module("pre_logits", torch::nn::Linear(width, config_.representation_size));
     nn::lecun_normal(pre_logits->weight, width, generator);
-    const torch::NoGradGuard no_grad;
-    pre_logits->bias.zero_();
   }
   if (config_.has_head()) head = register_module("head", fresh_head(config_));
+  const torch::NoGradGuard no_grad;
+  embedding->bias.zero_();
+  if (!pre_logits.is_empty()) pre_logits->bias.zero_();
 }
 
 void VMoE::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
@@ -285,6 +279,99 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto representation = static_cast<double>(config_.pre_logits_size());
   if (!pre_logits.is_empty()) products += views * d * representation;
   return 2 * (products + views * representation * static_cast<double>(config_.classes));
+}
+
+// Functions of VMoE for fine-tuning, pruning and export.
+
+SettingPaths VMoE::setting_paths() const {
+  const std::string moe = "encoder.moe.", router = moe + "router.";
+  return {
+      .router_name = router + "name",
+      .router_noise = router + "noise_std",
+      .rows_per_expert = router + "num_selected_tokens",
+      .capacity_factor = router + "dispatcher.capacity_factor",
+      .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
+      .group_size = moe + (settings().encoder.moe.group_size > 0 ? "group_size" : "group_images"),
+      .members = moe + "ensemble_size",
+      .classes = "classes",
+      .image_size = "image_size",
+      .channels = "channels",
+      .kept_experts = moe + "kept_experts"};
+}
+
+bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {
+  return parameter.starts_with("pre_logits") || parameter == "position_embedding" ||
+         Model::may_differ_from_pretrained(parameter);
+}
+
+namespace {
+
+constexpr char kEmbedding[] = R"(
+def forward(self, images: Tensor) -> Tensor:
+    x = torch.conv2d(images, self.weight, self.bias, [{patch_height}, {patch_width}])
+    return x.flatten(2).transpose(1, 2)
+)";
+
+constexpr char kPositions[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return x + self.waves
+)";
+
+std::string forward_source(const VMoE& from) {
+  std::string source =
+      script::entrance(from.input_shape()) + "    x = self.embedding.forward(images)\n";
+  if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
+  const bool token = from.cls.defined();
+  if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
+  if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
+  const std::vector<MoEBlock> with_experts = from.moe_blocks();
+  for (size_t block = 0; block < from.blocks->size(); ++block) {
+    const bool divides = from.members() > 1 && !with_experts.empty() &&
+                         with_experts.front().block == static_cast<int64_t>(block);
+    if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.members());
+    source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
+  }
+  source += "    x = self.norm.forward(x)\n";
+  const std::string& classifier = from.settings().classifier;
+  const char* pooled = classifier == "map"   ? "self.map_head.forward(x)"
+                       : classifier == "gap" ? "x.mean([1])"
+                                             : "x[:, 0]";
+  source += fmt::format("    x = {}\n", pooled);
+  if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
+  source += from.head.is_empty() ? "    return x\n" : "    return self.head.forward(x)\n";
+  return source;
+}
+
+}  // namespace
+
+std::optional<torch::jit::Module> VMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  script::Children layers;
+  for (size_t block = 0; block < blocks->size(); ++block) {
+    const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
+    layers.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
+  }
+  const Sides& patch = config_.patch_size;
+  const std::string embed = fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
+                                        fmt::arg("patch_width", patch.width));
+  script::Children children = {
+      {"embedding", script::make_module(unit, "PatchEmbedding", *embedding, {}, embed)},
+      {"blocks", script::make_module(unit, "Blocks", *blocks, layers, "")},
+      {"norm", script::make_layer_norm(unit, *norm)}};
+  if (position_waves_.defined()) {
+    torch::nn::Module holder("positions");
+    holder.register_buffer("waves", position_waves_);
+    children.emplace_back("positions",
+                          script::make_module(unit, "PositionWaves", holder, {}, kPositions));
+  }
+  if (!head.is_empty()) children.emplace_back("head", script::make_linear(unit, *head));
+  if (!map_head.is_empty()) {
+    children.emplace_back("map_head", script::make_map_head(unit, *map_head.ptr()));
+  }
+  if (!pre_logits.is_empty()) {
+    children.emplace_back("pre_logits", script::make_linear(unit, *pre_logits));
+  }
+  return script::make_module(unit, "VMoE", *this, children, forward_source(*this));
 }
 
 }  // namespace moesaic

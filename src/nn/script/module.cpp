@@ -3,8 +3,33 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/torch.h>
+
+#include "moesaic/nn/encoder_block.h"
 
 namespace moesaic::script {
+namespace {
+
+/// Makes the tree of a module around its own tensors, without methods.
+Module make_tree(const Unit& unit, const torch::nn::Module& from) {
+  Children children;
+  for (const auto& child : from.named_children()) {
+    children.emplace_back(child.key(), make_tree(unit, *child.value()));
+  }
+  return make_module(unit, "Network", from, children, "", Copy::no);
+}
+
+void copy_tensors(Module& module) {
+  for (const auto& item : module.named_attributes(/*recurse=*/false)) {
+    if (item.value.isTensor()) module.setattr(item.name, item.value.toTensor().detach().clone());
+  }
+  for (Module child : module.children()) copy_tensors(child);
+}
+
+}  // namespace
 
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy) {
@@ -23,6 +48,28 @@ Module make_module(const Unit& unit, const std::string& kind, const torch::nn::M
   return module;
 }
 
+Module make_traced(const Unit& unit, torch::nn::Module& from,
+                   const std::function<at::Tensor(const at::Tensor&)>& forward,
+                   const std::vector<int64_t>& shape) {
+  using torch::jit::Stack;
+  Module module = make_tree(unit, from);
+  std::vector<int64_t> batch = {2};
+  batch.insert(batch.end(), shape.begin(), shape.end());
+  const torch::NoGradGuard no_grad;
+  const bool trains = from.is_training();
+  from.eval();
+  const auto [state, outputs] = torch::jit::tracer::trace(
+      {at::zeros(batch, from.parameters().front().options())},
+      [&](const Stack& images) { return Stack{forward(images.at(0).toTensor())}; },
+      [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
+      &module);
+  from.train(trains);
+  module.type()->addMethod(
+      unit->create_function(c10::QualifiedName(*module.type()->name(), "forward"), state->graph));
+  copy_tensors(module);  // Recording finds parameters by identity.
+  return module;
+}
+
 std::string entrance(const std::vector<int64_t>& shape) {
   return fmt::format(R"(
 def forward(self, images: Tensor) -> Tensor:
@@ -37,6 +84,82 @@ std::string literal(double number) {
   const std::string text = fmt::format("{}", number);
   const bool is_float = text.find_first_of(".e") != std::string::npos;
   return is_float ? text : text + ".0";
+}
+
+// Layers of a transformer. Those without experts are recorded.
+
+namespace {
+
+constexpr char kLinear[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.linear(x, self.weight, self.bias)
+)";
+
+constexpr char kBatchNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False,
+                            0.0, {eps}, False)
+)";
+
+constexpr char kLayerNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.layer_norm(x, [{width}], self.weight, self.bias, {eps})
+)";
+
+constexpr char kMoEBlock[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    mixed = x + self.attention.forward(self.norm1.forward(x))
+    tokens = self.norm2.forward(mixed){to_member_order}
+    return mixed + self.moe.forward(tokens, tokens){from_member_order}
+)";
+
+// The tokens of an image's members are in turn, see nn::to_member_order().
+constexpr char kToMemberOrder[] = ".unflatten(0, [-1, {0}]).transpose(1, 2).flatten(0, 2)";
+constexpr char kFromMemberOrder[] =
+    ".view([-1, mixed.size(1), {0}, mixed.size(2)]).transpose(1, 2).reshape(mixed.size())";
+
+}  // namespace
+
+Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from) {
+  return make_module(unit, "Linear", from, {}, kLinear);
+}
+
+Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from) {
+  return make_module(unit, "BatchNorm", from, {},
+                     fmt::format(kBatchNorm, fmt::arg("eps", literal(from.options.eps()))));
+}
+
+Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from) {
+  return make_module(
+      unit, "LayerNorm", from, {},
+      fmt::format(kLayerNorm, fmt::arg("width", from.options.normalized_shape().at(0)),
+                  fmt::arg("eps", literal(from.options.eps()))));
+}
+
+Module make_map_head(const Unit& unit, nn::MapHeadImpl& from) {
+  const auto forward = [&](const at::Tensor& x) { return from.forward(x); };
+  return make_traced(unit, from, forward, {1, from.probe.size(2)});
+}
+
+Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from) {
+  const int64_t width = from.norm1->weight.size(0);
+  if (from.moe.is_empty()) {
+    const auto forward = [&](const at::Tensor& x) { return from.forward(x).x_BTd; };
+    return make_traced(unit, from, forward, {1, width});
+  }
+  const auto attend = [&](const at::Tensor& x) { return from.attention->forward(x); };
+  const int64_t members = from.moe->options().members;
+  return make_module(
+      unit, "MoEEncoderBlock", from,
+      {{"norm1", make_layer_norm(unit, *from.norm1)},
+       {"attention", make_traced(unit, *from.attention, attend, {1, width})},
+       {"norm2", make_layer_norm(unit, *from.norm2)},
+       {"moe", make_moe_layer(unit, *from.moe, {})}},
+      fmt::format(kMoEBlock,
+                  fmt::arg("to_member_order",
+                           members > 1 ? fmt::format(kToMemberOrder, members) : ".flatten(0, 1)"),
+                  fmt::arg("from_member_order", members > 1 ? fmt::format(kFromMemberOrder, members)
+                                                            : ".view_as(mixed)")));
 }
 
 }  // namespace moesaic::script

@@ -1,14 +1,278 @@
 // SPDX-License-Identifier: Apache-2.0
-// TorchScript form of a mixture-of-experts layer: ops/dispatch.h, the experts and ops/combine.h by
-// aten operators.
+// TorchScript form of a mixture-of-experts layer by aten operators: its router, the rules of
+// ops/route_*.h, ops/dispatch.h, the experts and ops/combine.h.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "moesaic/nn/map_experts.h"
-#include "moesaic/nn/mlp_experts.h"
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "moesaic/base/random.h"
+#include "moesaic/nn/image_network.h"
 #include "parts.h"
 
 namespace moesaic::script {
 namespace {
+
+constexpr char kCapacityByFactor[] = R"(
+def capacity(self, tokens: int) -> int:
+    exact = float(tokens) * {k}.0 * {factor} / {experts}.0
+    rows = {rounded}
+    assert rows > 0 or tokens == 0, "{{}} tokens give no row to an expert".format(tokens)
+    return (rows + {multiple} - 1) // {multiple} * {multiple}
+)";
+constexpr char kHalfToEven[] =
+    "torch.floor(exact)\n"
+    "    rest = exact - float(rows)\n"
+    "    if rest > 0.5 or (rest == 0.5 and rows % 2 == 1):\n"
+    "        rows += 1";
+
+// has_room(choice [T, k], gate [T, k]) -> bool [T, k]. A queue holds all first choices before the
+// second ones, each rank in the order of tokens or of first gates; a stable sort lays the queues
+// side by side. Every expert has one queue, or one for each group of tokens.
+constexpr char kRoom[] = R"(
+def has_room(self, choice: Tensor, gate: Tensor) -> Tensor:
+    tokens = choice.size(0)
+    queue = choice{queue_of_group}
+    {first}
+    queue, order = torch.sort(queue.t().flatten(), stable=True)
+    place = torch.arange(tokens * {k}, device=choice.device) - torch.searchsorted(queue, queue)
+    place = torch.zeros_like(place).scatter_(0, order, place).view([{k}, tokens]).t()
+    {back}
+    return place < {capacity}
+)";
+constexpr char kPriority[] =
+    "first = torch.sort(gate[:, 0], stable=True, dim=0, descending=True)[1]\n"
+    "    queue = queue.index_select(0, first)";
+constexpr char kInTokenOrder[] = "place = torch.zeros_like(place).index_copy(0, first, place)";
+
+constexpr char kQueueOfGroup[] =
+    " + torch.floor_divide(torch.arange(tokens, device=choice.device), {}).unsqueeze(1) * {}";
+
+// The last group has the remaining tokens.
+constexpr char kCapacityOfGroup[] =
+    "torch.where(torch.arange(tokens, device=choice.device) < tokens - tokens % {group_size}, "
+    "self.capacity({group_size}), self.capacity(tokens % {group_size})).unsqueeze(1)";
+
+// The stable sort gives ties to the lower expert, which torch.topk does not promise.
+constexpr char kTokensChoose[] = R"(
+    ranked, order = torch.sort(logits, stable=True, dim=1, descending=True)
+    choice = order[:, :{k}]
+    {gate}
+    {drop}
+    return torch.zeros_like(logits).scatter_(1, choice, gate)
+)";
+constexpr char kSoftmax[] =
+    "fractions = torch.exp(ranked{over} - ranked[:, :1])\n"
+    "    gate = fractions[:, :{k}] / fractions.sum([1], keepdim=True)";
+
+// choose(logits [G, S, E], rows) -> [G, S, E]; ties go to the earlier token.
+constexpr char kChoose[] = R"(
+def choose(self, logits: Tensor, rows: int) -> Tensor:
+    ranked, order = torch.sort({score}, stable=True, dim=1, descending=True)
+    assert rows <= logits.size(1), "a group has {{}} tokens, fewer than {{}}".format(logits.size(1), rows)
+    return torch.zeros_like(logits).scatter_(1, order[:, :rows], {gate})
+)";
+
+// Groups of `size` tokens, then one of the remaining tokens.
+constexpr char kExpertsChoose[] = R"(
+    tokens, experts = logits.size(0), logits.size(1)
+    size = min(tokens, {group_size})
+    whole = tokens - tokens % max(size, 1)
+    rest = logits[whole:].unsqueeze(0)
+    weights = logits[:0]
+    if whole > 0:
+        groups = logits[:whole].view([whole // size, size, experts])
+        weights = self.choose(groups, {rows_of_size}).flatten(0, 1)
+    if whole < tokens:
+        weights = torch.cat([weights, self.choose(rest, {rows_of_rest}).flatten(0, 1)])
+    return weights
+)";
+
+bool limited(const TokenChoiceOptions& rule) {
+  return rule.capacity > 0 || rule.capacity_factor > 0.0;
+}
+
+/// Returns a method with the capacity of a group, see expert_capacity().
+template <class Options>
+std::string capacity_source(const Options& rule, int64_t k, int64_t rows, int64_t experts) {
+  if (rows > 0)
+    return fmt::format("\ndef capacity(self, tokens: int) -> int:\n    return {}\n", rows);
+  const bool up = rule.capacity_rounding == CapacityRounding::ceil;
+  return fmt::format(kCapacityByFactor, fmt::arg("k", k), fmt::arg("experts", experts),
+                     fmt::arg("factor", literal(rule.capacity_factor)),
+                     fmt::arg("rounded", up ? "torch.ceil(exact)" : kHalfToEven),
+                     fmt::arg("multiple", rule.capacity_multiple_of));
+}
+
+std::string room_source(const TokenChoiceOptions& rule, int64_t experts) {
+  std::string queue_of_group, capacity = "self.capacity(tokens)";
+  if (rule.group_size > 0) {
+    queue_of_group = fmt::format(kQueueOfGroup, rule.group_size, experts);
+    capacity = fmt::format(kCapacityOfGroup, fmt::arg("group_size", rule.group_size));
+  }
+  const bool priority = rule.batch_priority;
+  return capacity_source(rule, rule.k, rule.capacity, experts) +
+         fmt::format(kRoom, fmt::arg("k", rule.k), fmt::arg("queue_of_group", queue_of_group),
+                     fmt::arg("first", priority ? kPriority : "# in the order of tokens"),
+                     fmt::arg("back", priority ? kInTokenOrder : "# as they are"),
+                     fmt::arg("capacity", capacity));
+}
+
+/// Returns the body of combine_weights(), and the methods that it calls.
+struct WeightsSource {
+  std::string body, methods;
+};
+
+WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts) {
+  const std::string selected = fmt::format("[:, :{}]", rule.k);
+  std::string gate;
+  switch (rule.gate) {
+    case Gate::softmax_selected:
+    case Gate::softmax_all:
+      gate = fmt::format(kSoftmax, fmt::arg("k", rule.k),
+                         fmt::arg("over", rule.gate == Gate::softmax_all ? "" : selected));
+      break;
+    case Gate::logit:
+      gate = "gate = ranked" + selected;
+      break;
+    case Gate::one:
+      gate = "gate = torch.ones_like(ranked" + selected + ")";
+      break;
+  }
+  const bool drops = limited(rule);
+  return {fmt::format(kTokensChoose, fmt::arg("k", rule.k), fmt::arg("gate", gate),
+                      fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"
+                                             : "# nothing is dropped")),
+          drops ? room_source(rule, experts) : std::string()};
+}
+
+WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts) {
+  const bool by_expert = rule.gate == ExpertGate::softmax_experts;
+  const char* gate = "";
+  switch (rule.gate) {
+    case ExpertGate::softmax_selected:
+      gate = "torch.softmax(ranked[:, :rows], 1)";
+      break;
+    case ExpertGate::softmax_tokens:
+      gate = "torch.softmax(ranked, 1)[:, :rows]";
+      break;
+    case ExpertGate::softmax_experts:
+      gate = "ranked[:, :rows]";
+      break;
+    case ExpertGate::one:
+      gate = "torch.ones_like(ranked[:, :rows])";
+      break;
+  }
+  // A fixed number of rows has to fit into every group; a capacity is at most its size.
+  const auto rows_of = [&](const char* size, const char* tokens) {
+    return rule.rows > 0 ? fmt::format("self.capacity({})", tokens)
+                         : fmt::format("min(self.capacity({0}), {0})", size);
+  };
+  const std::string group_size =
+      rule.group_size > 0 ? std::to_string(rule.group_size) : std::string("tokens");
+  return {fmt::format(kExpertsChoose, fmt::arg("group_size", group_size),
+                      fmt::arg("rows_of_size", rows_of("size", "size")),
+                      fmt::arg("rows_of_rest", rows_of("rest.size(1)", "tokens"))),
+          capacity_source(rule, 1, rule.rows, experts) +
+              fmt::format(kChoose, fmt::arg("gate", gate),
+                          fmt::arg("score", by_expert ? "torch.softmax(logits, 2)" : "logits"))};
+}
+
+/// The smallest float32 that reaches the threshold makes the comparison exact.
+WeightsSource source_of(const AdaptiveOptions& rule, int64_t) {
+  auto threshold = static_cast<float>(rule.threshold);
+  if (threshold < rule.threshold) {
+    threshold = std::nextafter(threshold, std::numeric_limits<float>::infinity());
+  }
+  return {fmt::format("    return (logits >= {}).to(logits.dtype)\n", literal(threshold)), ""};
+}
+
+constexpr char kColumns[] = "{}.index_select(1, torch.tensor([{}], device=logits.device))";
+
+/// Returns combine_weights(logits [T, E]) -> [T, K], and what it calls: the gates of the experts to
+/// which a token is routed, 0 elsewhere. Where pruned experts are selected, removed_weights(logits)
+/// -> [T, E - K] are theirs.
+std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
+  const std::vector<int64_t>& kept = nn::kept_experts(rule);
+  const std::string columns = fmt::format("{}", fmt::join(kept, ", "));
+  const bool reroutes = !kept.empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
+  const auto seen = reroutes ? static_cast<int64_t>(kept.size()) : experts;
+  const WeightsSource source =
+      std::visit([&](const auto& options) { return source_of(options, seen); }, rule);
+  // Pruned experts are out of the selection, or only of what it gives.
+  std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
+                     source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
+  if (kept.empty()) return text + "    return self.weights_of_seen(logits)\n";
+  if (reroutes) {
+    return text + "    return self.weights_of_seen(" + fmt::format(kColumns, "logits", columns) +
+           ")\n";
+  }
+  std::vector<int64_t> removed;
+  for (int64_t id = 0; id < experts; ++id) {
+    if (!std::binary_search(kept.begin(), kept.end(), id)) removed.push_back(id);
+  }
+  const std::string weights = "self.weights_of_seen(logits)";
+  return text + "    return " + fmt::format(kColumns, weights, columns) +
+         "\ndef removed_weights(self, logits: Tensor) -> Tensor:\n    return " +
+         fmt::format(kColumns, weights, fmt::format("{}", fmt::join(removed, ", "))) + "\n";
+}
+
+constexpr char kRouter[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    logits = torch.mm(x, self.weight.t())
+)";
+
+// Token t is of member t % M, expert e of member e / (E / M).
+constexpr char kOwnExperts[] = R"(
+    member = torch.remainder(torch.arange(x.size(0), device=x.device), {members}).unsqueeze(1)
+    owner = torch.floor_divide(torch.arange({experts}, device=x.device), {each})
+    logits = logits.masked_fill(member != owner, float("-inf"))
+)";
+
+// Noise of token t is that of CounterRng at position t: Philox4x32-10 on words of 32 bits, two
+// numbers from [0, 1) for each count of blocks. TorchScript names a dtype only by its number.
+constexpr char kNoise[] = R"(
+def noise(self, logits: Tensor) -> Tensor:
+    block = torch.arange({blocks}, device=logits.device)
+    position = torch.arange(logits.size(0), device=logits.device).unsqueeze(1)
+    w0, w2 = block + torch.zeros_like(position), position + torch.zeros_like(block)
+    w1, w3 = torch.zeros_like(w0), torch.zeros_like(w0)
+    key0, key1 = {key0}, {key1}
+    for i in range(10):
+        a, b = w0 * 3528531795, w2 * 3449720151
+        w0 = (torch.bitwise_right_shift(b, 32) & 4294967295) ^ w1 ^ key0
+        w2 = (torch.bitwise_right_shift(a, 32) & 4294967295) ^ w3 ^ key1
+        w1, w3 = b & 4294967295, a & 4294967295
+        key0, key1 = (key0 + 2654435769) & 4294967295, (key1 + 3144134277) & 4294967295
+    u = (w1 * 2097152 + torch.bitwise_right_shift(w0, 11)).to({float64}) / 9007199254740992.0
+    v = (w3 * 2097152 + torch.bitwise_right_shift(w2, 11)).to({float64}) / 9007199254740992.0
+    {transform}
+    noise = {scale} * torch.stack([u, v], 2).flatten(1)[:, :{each}]
+    return noise.to({float32}).to(logits.dtype).repeat([1, {members}])
+)";
+
+// Box and Muller.
+constexpr char kNormal[] =
+    "radius, angle = torch.sqrt(-2.0 * torch.log(1.0 - u)), 6.283185307179586 * v\n"
+    "    u, v = radius * torch.cos(angle), radius * torch.sin(angle)";
+
+std::string noise_source(const nn::RouterOptions& options) {
+  const int64_t each = options.experts / options.members;
+  const bool gaussian = options.noise.kind == NoiseKind::gaussian;
+  // The key of CounterRng's stream.
+  const uint64_t key =
+      mix64(*options.evaluation_seed + mix64(stream_id(nn::kEvaluationNoiseStream)));
+  return fmt::format(kNoise, fmt::arg("blocks", (each + 1) / 2), fmt::arg("key0", key & 0xFFFFFFFF),
+                     fmt::arg("key1", key >> 32),
+                     fmt::arg("transform", gaussian ? kNormal : "# they are uniform already"),
+                     fmt::arg("scale", literal(options.noise_scale())), fmt::arg("each", each),
+                     fmt::arg("members", options.members),
+                     fmt::arg("float64", static_cast<int>(at::kDouble)),
+                     fmt::arg("float32", static_cast<int>(at::kFloat)));
+}
 
 // x [T, d] is the router's input, inputs [T, ...] are the experts'.
 constexpr char kForward[] = R"(
@@ -16,8 +280,8 @@ def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
     return self.of_experts(self.combine_weights(self.router.forward(x)), inputs)
 )";
 
-// Experts of maps dispatch and combine themselves.
-constexpr char kMix[] = R"(
+// Experts that have mix() dispatch and combine themselves.
+constexpr char kMixed[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
     return self.experts.mix(inputs, self.combine_weights(self.router.forward(x)))
 )";
@@ -62,19 +326,75 @@ constexpr char kOneByOne[] = R"(
 // TorchScript names a dtype only by its number.
 constexpr char kRounded[] = ".to({}).to(inputs.dtype)";
 
-std::string forward_source(const nn::MoELayerImpl& layer) {
-  if (layer.experts->as<nn::MapExperts>() != nullptr) return kMix;
-  const auto* mlps = layer.experts->as<nn::MlpExperts>();
-  const bool rounds = mlps != nullptr && mlps->options().bfloat16;
+constexpr char kLoop[] = R"(
+def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
+    outputs = [rows.new_zeros([0, {outputs}])]
+    for x, {names} in zip(rows.split(counts), {parts}):
+        if x.size(0) > 0:
+            {lines}
+            outputs.append({result})
+    return torch.cat(outputs)
+)";
+
+// The functions are in the order of Activation.
+constexpr std::array<const char*, kActivationNames.size()> kActivations = {
+    "torch.relu(hidden)", "torch.gelu(hidden, approximate=\"tanh\")",
+    "torch.gelu(hidden)", "(hidden * hidden * hidden)",
+    "(hidden)",           "torch.celu(hidden)",
+    "torch.tanh(hidden)"};
+
+std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScript& experts) {
+  if (experts.mixes) return kMixed;
   const std::string rounded =
-      rounds ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
+      experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
   std::string source = fmt::format(kOfExperts, rounded);
-  if (mlps != nullptr) source += fmt::format(kFewAtOnce, rounded, kFewRows);
+  if (experts.at_once) source += fmt::format(kFewAtOnce, rounded, kFewRows);
   source += fmt::format(kOneByOne, rounded);
   return source + (layer.stand_in.defined() ? kWithStandIns : kForward);
 }
 
+/// forward(x [T, d]) -> logits [T, E]
+Module make_router(const Unit& unit, const nn::RouterImpl& from) {
+  const nn::RouterOptions& options = from.options();
+  std::string source = kRouter;
+  if (options.members > 1) {
+    source += fmt::format(kOwnExperts, fmt::arg("members", options.members),
+                          fmt::arg("experts", options.experts),
+                          fmt::arg("each", options.experts / options.members));
+  }
+  const bool noisy = options.evaluation_seed && options.noise.scale > 0.0;
+  source += noisy ? "    return logits + self.noise(logits)\n" + noise_source(options)
+                  : "    return logits\n";
+  return make_module(unit, "Router", from, {}, source);
+}
+
 }  // namespace
+
+std::string text_of(Activation activation) {
+  return kActivations.at(static_cast<size_t>(activation));
+}
+
+std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
+                       const std::string& lines, const std::string& result) {
+  std::vector<std::string> parts;
+  for (const std::string& name : tensors) parts.push_back("self." + name + ".unbind(0)");
+  return fmt::format(kLoop, fmt::arg("outputs", outputs),
+                     fmt::arg("names", fmt::format("{}", fmt::join(tensors, ", "))),
+                     fmt::arg("parts", fmt::format("{}", fmt::join(parts, ", "))),
+                     fmt::arg("lines", lines), fmt::arg("result", result));
+}
+
+Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape) {
+  Children networks;
+  for (const auto& child : from.named_children()) {
+    auto& network = dynamic_cast<nn::ImageNetwork&>(*child.value());
+    const auto forward = [&](const at::Tensor& images) {
+      return network.head->forward(network.features(images));
+    };
+    networks.emplace_back(child.key(), make_traced(unit, network, forward, shape));
+  }
+  return make_module(unit, "Experts", from, networks, from.script_source().source);
+}
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
@@ -82,7 +402,7 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                      {{"router", make_router(unit, *from.router)},
                       {"experts", make_experts(unit, *from.experts, shape)}},
                      weights_source(from.router->evaluation_rule(), from.options().experts) +
-                         forward_source(from));
+                         forward_source(from, from.experts->script_source()));
 }
 
 }  // namespace moesaic::script

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of the TorchScript form of a mixture-of-experts layer, a file each.
+// Parts of the TorchScript form of a mixture-of-experts layer.
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
+#include "moesaic/ops/activation.h"
 
 namespace moesaic::script {
 
-/// forward(x [T, d]) -> logits [T, E]
-Module make_router(const Unit& unit, const nn::RouterImpl& from);
+/// Returns one_by_one(), see make_experts(). `lines` and the expression `result`, of `outputs`
+/// columns, are of one expert: `x` are its rows, and each of the stacked `tensors` is its own part.
+std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
+                       const std::string& lines, const std::string& result);
 
-/// Returns combine_weights(logits [T, E]) -> [T, K], and what it calls: the gates of the experts to
-/// which a token is routed, 0 elsewhere. Where pruned experts are selected, removed_weights(logits)
-/// -> [T, E - K] are theirs.
-std::string weights_source(const nn::RoutingRule& rule, int64_t experts);
+/// Returns the expression of activation(hidden).
+std::string text_of(Activation activation);
 
 }  // namespace moesaic::script

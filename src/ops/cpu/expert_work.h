@@ -23,8 +23,17 @@ struct Panel {
 
 /// Cuts a matrix of `columns` columns of each expert that has rows into panels of at most `width`,
 /// in the order of experts and columns. `offsets` has experts + 1 entries.
-std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int64_t columns,
-                             int64_t width);
+inline std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int64_t columns,
+                                    int64_t width) {
+  std::vector<Panel> panels;
+  for (int64_t e = 0; e < experts; ++e) {
+    if (offsets[e] == offsets[e + 1]) continue;
+    for (int64_t column = 0; column < columns; column += width) {
+      panels.push_back({e, offsets[e], offsets[e + 1], column, std::min(width, columns - column)});
+    }
+  }
+  return panels;
+}
 
 /// Calls use(panel, scratch) for all panels on all threads, each of which has `scratch_bytes`
 /// aligned to a cache line and takes the next panel when it is done with one. What a panel gives

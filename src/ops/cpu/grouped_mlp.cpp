@@ -10,8 +10,7 @@
 
 #include <tuple>
 
-#include "../check.h"
-#include "grouped_mlp.h"
+#include "../mlp_operators.h"
 #include "large_memory.h"
 #include "mlp_layer.h"
 
@@ -26,13 +25,6 @@ int64_t filled_rows(const Tensor& offsets) {
 
 struct MlpGradients {
   Tensor rows, w1, b1, w2, b2;
-
-  MlpGradients to(at::ScalarType type) const {
-    return {rows.to(type), w1.to(type), b1.to(type), w2.to(type), b2.to(type)};
-  }
-  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tensors() const {
-    return {rows, w1, b1, w2, b2};
-  }
 };
 
 /// Returns memory for the sums that are rounded to `rows` in the end.
@@ -87,44 +79,50 @@ MlpGradients compute_backward(const MlpLayer<Scalar>& layer, const Tensor& grad,
   return out;
 }
 
-std::tuple<Tensor, Tensor> forward_cpu(const Tensor& rows_in, const Tensor& offsets_in,
-                                       const Tensor& w1, const Tensor& b1, const Tensor& w2,
-                                       const Tensor& b2, int64_t activation, bool keep_hidden,
-                                       bool add_b2) {
-  check_grouped_mlp(rows_in, offsets_in, w1, b1, w2, b2, activation);
-  const at::ScalarType type = rows_in.scalar_type(), sums = product_type(type, w1);
-  const Tensor offsets = offsets_in.contiguous(), rows = rows_in.to(sums).contiguous();
-  const Tensor last_bias = add_b2 ? b2 : at::zeros_like(b2);
+std::tuple<Tensor, Tensor> grouped_mlp_cpu(const GroupedMlpArguments& in) {
+  const at::ScalarType type = in.rows.scalar_type(), sums = product_type(type, in.w1);
+  const Tensor offsets = in.offsets.contiguous(), rows = in.rows.to(sums).contiguous();
+  const Tensor last_bias = in.add_b2 ? in.b2 : at::zeros_like(in.b2);
   Tensor y = empty_large(rows.sizes(), rows.options());
-  Tensor hidden = empty_large({keep_hidden ? rows.size(0) : 0, w1.size(2)}, rows.options());
+  Tensor hidden = empty_large({in.keep_hidden ? rows.size(0) : 0, in.w1.size(2)}, rows.options());
   MOESAIC_DISPATCH_PRODUCTS(sums, "grouped_mlp", [&] {
-    compute_forward(layer_of<scalar_t>({w1, b1, w2, last_bias}, activation), rows, offsets, y,
-                    hidden);
+    compute_forward(layer_of<scalar_t>({in.w1, in.b1, in.w2, last_bias}, in.activation), rows,
+                    offsets, y, hidden);
   });
   y.slice(0, filled_rows(offsets)).zero_();
-  if (keep_hidden) hidden.slice(0, filled_rows(offsets)).zero_();
+  if (in.keep_hidden) hidden.slice(0, filled_rows(offsets)).zero_();
   return {y.to(type), hidden.to(type)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_cpu(
-    const Tensor& grad, const Tensor& rows, const Tensor& offsets_in, const Tensor& hidden,
-    const Tensor& w1, const Tensor& b1, const Tensor& w2, int64_t activation) {
-  check_grouped_mlp_backward(grad, rows, offsets_in, hidden, w1, b1, w2, activation);
-  const at::ScalarType type = rows.scalar_type(), sums = product_type(type, w1);
-  const Tensor offsets = offsets_in.contiguous();
-  const auto in = [&](const Tensor& tensor) { return tensor.to(sums).contiguous(); };
+GroupedMlpGradients grouped_mlp_backward_cpu(const GroupedMlpBackwardArguments& in) {
+  const at::ScalarType type = in.rows.scalar_type(), sums = product_type(type, in.w1);
+  const Tensor offsets = in.offsets.contiguous();
+  const auto taken = [&](const Tensor& tensor) { return tensor.to(sums).contiguous(); };
   MlpGradients out;
   MOESAIC_DISPATCH_PRODUCTS(sums, "grouped_mlp_backward", [&] {
-    out = compute_backward(layer_of<scalar_t>({w1, {}, w2, {}}, activation), in(grad), in(rows),
-                           offsets, in(hidden));
+    out = compute_backward(layer_of<scalar_t>({in.w1, {}, in.w2, {}}, in.activation),
+                           taken(in.grad), taken(in.rows), offsets, taken(in.hidden));
   });
-  return out.to(type).tensors();
+  return {out.rows.to(type), out.w1.to(type), out.b1.to(type), out.w2.to(type), out.b2.to(type)};
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("grouped_mlp", forward_cpu);
-  m.impl("grouped_mlp_backward", backward_cpu);
+  m.impl("grouped_mlp", GroupedMlpOperator::run<grouped_mlp_cpu>);
+  m.impl("grouped_mlp_backward", GroupedMlpBackward::run<grouped_mlp_backward_cpu>);
 }
 
 }  // namespace
+
+ExpertWeights pack_experts_cpu(const ExpertWeights& weights) {
+  const at::ScalarType type = weights.w1.scalar_type();
+  if (!weights.w1.is_cpu() || !can_be_packed(type, weights.w1)) return weights;
+  ExpertWeights packed{at::empty(weights.w1.sizes(), weights.w1.options()), weights.b1,
+                       at::empty(weights.w2.sizes(), weights.w2.options()), weights.b2, true};
+  MOESAIC_DISPATCH_PRODUCTS(type, "pack_experts", [&] {
+    layer_of<scalar_t>(weights, 0)
+        .pack(packed.w1.mutable_data_ptr<scalar_t>(), packed.w2.mutable_data_ptr<scalar_t>());
+  });
+  return packed;
+}
+
 }  // namespace moesaic::ops

@@ -6,48 +6,79 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <tuple>
 #include <vector>
 
-#include "../check.h"
 #include "../route_arguments.h"
 #include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
-#include "row_layout.h"
 
 namespace moesaic::ops {
 namespace {
 
+/// Number of tokens of a segment, also the minimum worth a task.
+constexpr int64_t kTokensPerSegment = 256;
+constexpr int64_t kTokensPerTask = 1024;
+
+/// Returns the number of segments for each task of at::parallel_for.
+int64_t segment_grain(const Segments& segments) {
+  const int64_t length = std::min(segments.length, segments.cut.group_size);
+  return std::max<int64_t>(1, kTokensPerTask / length);
+}
+
+/// Lays out the rows of all segments. counts [segments][slots]: rows of each segment at each
+/// computed expert; on return, their first row. offsets [slots + 1]: first row of each expert.
+/// pulled [segments + 1]: first entry of each segment in `token_row`.
+void lay_out_rows(int64_t segments, int64_t slots, int32_t* counts, int32_t* offsets,
+                  int32_t* pulled) {
+  std::fill_n(pulled, segments + 1, 0);
+  int32_t row = 0;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    offsets[slot] = row;
+    for (int64_t segment = 0; segment < segments; ++segment) {
+      const int32_t count = counts[segment * slots + slot];
+      counts[segment * slots + slot] = row;
+      pulled[segment + 1] += count;
+      row += count;
+    }
+  }
+  offsets[slots] = row;
+  for (int64_t segment = 0; segment < segments; ++segment) pulled[segment + 1] += pulled[segment];
+}
+
+/// Arrays of a routing (ops/routing.h) that a kernel fills.
+template <class Scalar>
+struct RoutingArrays {
+  int32_t *offsets, *token, *token_offsets, *token_row;
+  Scalar* gate;
+
+  /// Clears the unused rows [row, bound).
+  void clear_from(int64_t row, int64_t bound) const {
+    std::fill(token + row, token + bound, 0);
+    std::fill(token_row + row, token_row + bound, 0);
+    std::fill(gate + row, gate + bound, Scalar(0));
+  }
+};
+
 constexpr int32_t kDropped = -1;
 
 /// Values of a call that depend on sizes and options only.
-struct TokenChoicePlan {
-  int64_t tokens, experts, k, computed;
+struct TokenChoicePlan : TokenChoiceSizes {
   std::vector<int32_t> columns;  ///< Ids of the experts that selection sees.
   std::vector<int32_t> slot_of;  ///< Slot of each expert [E] among the computed ones, or -1.
-  int64_t bound;
-  bool limited;  ///< Whether choices can be dropped.
   Segments segments;
-  GroupRows rows;
 
   TokenChoicePlan(const at::Tensor& logits, const TokenChoiceOptions& options)
-      : tokens(logits.size(0)),
-        experts(logits.size(1)),
-        k(options.k),
-        computed(computed_experts(options, experts)),
+      : TokenChoiceSizes(logits.size(0), logits.size(1), options),
         columns(seen_columns(experts, options.kept, options.pruned)),
         slot_of(experts, kDropped),
-        segments(TokenGroups(tokens, options.group_size), kTokensPerSegment),
-        rows(capacity_rows(segments.cut, k, capacity_of(options),
-                           static_cast<int64_t>(columns.size()))) {
-    bound = token_choice_row_bound(segments.cut, k, computed, rows);
-    limited = rows.limits(segments.cut);
-    // Groups matter to capacities only.
-    if (!limited) segments = Segments(TokenGroups(tokens, 0), kTokensPerSegment);
+        segments(cut, kTokensPerSegment) {
     for (int64_t slot = 0; slot < computed; ++slot) {
       slot_of[options.kept.empty() ? slot : options.kept[slot]] = static_cast<int32_t>(slot);
     }
@@ -313,21 +344,17 @@ void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& route
 
 ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
                                      const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_in, options);
   const at::Tensor logits = logits_in.contiguous();
   const TokenChoicePlan plan(logits, options);
   const auto index = logits.options().dtype(at::kInt);
-  const at::Tensor offsets = at::empty({plan.computed + 1}, index);
-  const at::Tensor token = at::empty({plan.bound}, index);
-  const at::Tensor gate = at::empty({plan.bound}, logits.options());
-  const at::Tensor token_offsets = at::empty({plan.tokens + 1}, index);
-  const at::Tensor token_row = at::empty({plan.bound}, index);
+  const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);
   const at::Tensor choice = at::empty({plan.tokens, plan.k}, index);
   const at::Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   const at::Tensor gate_Tk = at::empty({plan.tokens, plan.k}, logits.options());
   AT_DISPATCH_FLOATING_TYPES(logits.scalar_type(), "route_token_choice", [&] {
     const RouterLogits<scalar_t> router{logits.const_data_ptr<scalar_t>(), plan.experts,
                                         plan.columns, plan.k, options.gate};
+    const auto& [offsets, token, gate, token_offsets, token_row] = rows;
     route_tokens<scalar_t>(
         plan, router, options.batch_priority, choice.mutable_data_ptr<int32_t>(),
         gate_Tk.mutable_data_ptr<scalar_t>(), choice_row.mutable_data_ptr<int32_t>(),
@@ -335,13 +362,12 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
          token_offsets.mutable_data_ptr<int32_t>(), token_row.mutable_data_ptr<int32_t>(),
          gate.mutable_data_ptr<scalar_t>()});
   });
-  return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
+  return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }
 
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                                            const at::Tensor& choice_in, const at::Tensor& row_in,
                                            const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const at::Tensor grad_gate = grad_in.contiguous();
   const at::Tensor logits = logits_in.contiguous();
   const at::Tensor choice = choice_in.contiguous();
@@ -363,9 +389,8 @@ at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("route_token_choice", TokenChoiceOperator::unpacked<route_token_choice_cpu>);
-  m.impl("route_token_choice_backward",
-         TokenChoiceBackward::unpacked<route_token_choice_backward_cpu>);
+  m.impl("route_token_choice", TokenChoiceOperator::run<route_token_choice_cpu>);
+  m.impl("route_token_choice_backward", TokenChoiceBackward::run<route_token_choice_backward_cpu>);
 }
 
 }  // namespace

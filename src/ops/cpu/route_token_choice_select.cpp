@@ -256,29 +256,25 @@ MOESAIC_VECTOR_CLONES void gradient_tokens_float(const RouterLogits<float>& rout
 
 }  // namespace
 
-template <>
-int64_t select_experts<float>(const RouterLogits<float>& router, int64_t begin, int64_t end,
-                              int32_t* choice_Tk, float* gate_Tk) {
+int64_t select_experts(const RouterLogits<float>& router, int64_t begin, int64_t end,
+                       int32_t* choice_Tk, float* gate_Tk) {
   return select_tiles_float(router, begin, end, choice_Tk, gate_Tk);
 }
 
-template <>
-int64_t select_experts<double>(const RouterLogits<double>& router, int64_t begin, int64_t end,
-                               int32_t* choice_Tk, double* gate_Tk) {
+int64_t select_experts(const RouterLogits<double>& router, int64_t begin, int64_t end,
+                       int32_t* choice_Tk, double* gate_Tk) {
   return select_tiles(router, begin, end, choice_Tk, gate_Tk);
 }
 
-template <>
-void gate_gradients<float>(const RouterLogits<float>& router, int64_t begin, int64_t end,
-                           const int32_t* choice_Tk, const int32_t* row_Tk, const float* grad_gate,
-                           float* grad_logits) {
+void gate_gradients(const RouterLogits<float>& router, int64_t begin, int64_t end,
+                    const int32_t* choice_Tk, const int32_t* row_Tk, const float* grad_gate,
+                    float* grad_logits) {
   gradient_tokens_float(router, begin, end, choice_Tk, row_Tk, grad_gate, grad_logits);
 }
 
-template <>
-void gate_gradients<double>(const RouterLogits<double>& router, int64_t begin, int64_t end,
-                            const int32_t* choice_Tk, const int32_t* row_Tk,
-                            const double* grad_gate, double* grad_logits) {
+void gate_gradients(const RouterLogits<double>& router, int64_t begin, int64_t end,
+                    const int32_t* choice_Tk, const int32_t* row_Tk, const double* grad_gate,
+                    double* grad_logits) {
   gradient_tokens(router, begin, end, choice_Tk, row_Tk, grad_gate, grad_logits);
 }
 

@@ -22,28 +22,20 @@ struct RouterLogits {
 /// Selects for the tokens [begin, end): choice_Tk gets the columns of the k largest logits, best
 /// first, ties to the lower one; gate_Tk gets their gates. Returns the first token with invalid
 /// logits, or -1; with such a token the arrays are incomplete.
-template <class Scalar>
-int64_t select_experts(const RouterLogits<Scalar>& router, int64_t begin, int64_t end,
-                       int32_t* choice_Tk, Scalar* gate_Tk);
+int64_t select_experts(const RouterLogits<float>& router, int64_t begin, int64_t end,
+                       int32_t* choice_Tk, float* gate_Tk);
+int64_t select_experts(const RouterLogits<double>& router, int64_t begin, int64_t end,
+                       int32_t* choice_Tk, double* gate_Tk);
 
 /// Computes d loss / d logits of the tokens [begin, end). row_Tk: the row of each choice in
 /// grad_gate, or negative. With g the softmax of the gates and u_e the gradient of expert e's gate
 /// (0 for drops): g_e * (u_e - sum_i g_i u_i) over the experts of the softmax; u_e itself for
 /// Gate::logit; 0 for Gate::one.
-template <class Scalar>
-void gate_gradients(const RouterLogits<Scalar>& router, int64_t begin, int64_t end,
-                    const int32_t* choice_Tk, const int32_t* row_Tk, const Scalar* grad_gate,
-                    Scalar* grad_logits);
-
-template <>
-int64_t select_experts<float>(const RouterLogits<float>&, int64_t, int64_t, int32_t*, float*);
-template <>
-int64_t select_experts<double>(const RouterLogits<double>&, int64_t, int64_t, int32_t*, double*);
-template <>
-void gate_gradients<float>(const RouterLogits<float>&, int64_t, int64_t, const int32_t*,
-                           const int32_t*, const float*, float*);
-template <>
-void gate_gradients<double>(const RouterLogits<double>&, int64_t, int64_t, const int32_t*,
-                            const int32_t*, const double*, double*);
+void gate_gradients(const RouterLogits<float>& router, int64_t begin, int64_t end,
+                    const int32_t* choice_Tk, const int32_t* row_Tk, const float* grad_gate,
+                    float* grad_logits);
+void gate_gradients(const RouterLogits<double>& router, int64_t begin, int64_t end,
+                    const int32_t* choice_Tk, const int32_t* row_Tk, const double* grad_gate,
+                    double* grad_logits);
 
 }  // namespace moesaic::ops

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "../check.h"
-#include "grouped_mlp.h"
+#include "../mlp_operators.h"
+#include "mlp_layer.h"
 #include "moesaic/base/error.h"
 #include "rows.h"
 
@@ -76,14 +76,6 @@ class Lots {
   std::vector<int32_t> ends_, cursor_, place_;
 };
 
-struct RoutedOperands {
-  Tensor x, gate;
-};
-
-struct RowIndex {
-  Tensor offsets, token, token_offsets, token_row;
-};
-
 template <class Scalar>
 void fetch(const Scalar* row, int64_t width) {
   const auto* bytes = reinterpret_cast<const char*>(row);
@@ -92,11 +84,11 @@ void fetch(const Scalar* row, int64_t width) {
 }
 
 template <class Scalar>
-void add_up(const Lot& lot, const Lots& lots, const RowIndex& index, const Tensor& gate,
-            const Scalar* rows, int64_t width, Scalar* y) {
-  const auto* begins = index.token_offsets.const_data_ptr<int32_t>();
-  const auto* row_of = index.token_row.const_data_ptr<int32_t>();
-  const auto* weight = gate.const_data_ptr<SumOf<Scalar>>();
+void add_up(const Lot& lot, const Lots& lots, const RoutedMlpArguments& in, const Scalar* rows,
+            int64_t width, Scalar* y) {
+  const auto* begins = in.token_offsets.const_data_ptr<int32_t>();
+  const auto* row_of = in.token_row.const_data_ptr<int32_t>();
+  const auto* weight = in.gate.const_data_ptr<SumOf<Scalar>>();
   const auto row_at = [&](int32_t i) { return rows + lots.place(row_of[i]) * width; };
   at::parallel_for(lot.begin, lot.end, kRowsPerTask, [&](int64_t first, int64_t last) {
     constexpr int64_t kAhead = 6;  // Prefetch distance in tokens; the hardware cannot predict rows.
@@ -129,52 +121,51 @@ void gather(const Lot& lot, const Scalar* x, int64_t width, Scalar* rows) {
                    });
 }
 
-/// Computes all lots.
+/// Computes all lots; the tensors are contiguous, x in the type of the products, gates in that of
+/// the sums.
 template <class Scalar>
-Tensor run(const MlpLayer<Scalar>& layer, const RoutedOperands& in, const RowIndex& index) {
+Tensor run(const MlpLayer<Scalar>& layer, const RoutedMlpArguments& in) {
   using Sum = SumOf<Scalar>;
   const int64_t width = layer.width();
   const auto bytes =
       static_cast<int64_t>(sizeof(Scalar) * (width + layer.stretch()) + sizeof(Sum) * width);
-  const int64_t limit = lot_rows(bytes, layer.experts(), index.token.size(0));
+  const int64_t limit = lot_rows(bytes, layer.experts(), in.token.size(0));
   const auto options = in.x.options();
   const Tensor rows = at::empty({limit, width}, options);
   const Tensor active = at::empty({limit, layer.stretch()}, options);
   const Tensor sums = at::empty({limit, width}, in.gate.options());
   Tensor y = at::empty(in.x.sizes(), options);
-  Lots lots(index.offsets, index.token, index.token_offsets);
+  Lots lots(in.offsets, in.token, in.token_offsets);
   auto* const row = rows.mutable_data_ptr<Scalar>();
   for (Lot lot{}; lots.next(limit, lot);) {
     gather(lot, in.x.const_data_ptr<Scalar>(), width, row);
     layer.forward(lot.offsets.data(), {row, nullptr, active.mutable_data_ptr<Scalar>(),
                                        sums.mutable_data_ptr<Sum>(), row});
-    add_up(lot, lots, index, in.gate, row, width, y.mutable_data_ptr<Scalar>());
+    add_up(lot, lots, in, row, width, y.mutable_data_ptr<Scalar>());
   }
   return y;
 }
 
-Tensor routed_mlp_cpu(const Tensor& x, const Tensor& offsets, const Tensor& token,
-                      const Tensor& gate, const Tensor& token_offsets, const Tensor& token_row,
-                      const Tensor& w1, const Tensor& b1, const Tensor& w2, const Tensor& b2,
-                      int64_t activation, bool packed) {
-  check_routed_mlp(x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2, activation);
-  const RowIndex index{offsets.contiguous(), token.contiguous(), token_offsets.contiguous(),
-                       token_row.contiguous()};
-  const at::ScalarType type = product_type(x.scalar_type(), w1);
-  if (packed && !can_be_packed(x.scalar_type(), w1)) {
-    fail("routed_mlp: {} weights cannot have been packed here", c10::toString(w1.scalar_type()));
+Tensor routed_mlp_cpu(const RoutedMlpArguments& given) {
+  RoutedMlpArguments in = given;
+  const at::ScalarType type = product_type(in.x.scalar_type(), in.w1);
+  if (in.packed && !can_be_packed(in.x.scalar_type(), in.w1)) {
+    fail("routed_mlp: {} weights cannot have been packed here", c10::toString(in.w1.scalar_type()));
   }
-  const RoutedOperands in{x.to(type).contiguous(),
-                          gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous()};
+  for (Tensor* index : {&in.offsets, &in.token, &in.token_offsets, &in.token_row}) {
+    *index = index->contiguous();
+  }
+  in.x = in.x.to(type).contiguous();
+  in.gate = in.gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous();
   Tensor y;
   MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {
-    y = run(layer_of<scalar_t>({w1, b1, w2, b2, packed}, activation), in, index);
+    y = run(layer_of<scalar_t>({in.w1, in.b1, in.w2, in.b2, in.packed}, in.activation), in);
   });
-  return y.to(x.scalar_type());
+  return y.to(given.x.scalar_type());
 }
 
 TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
-  m.impl("routed_mlp", routed_mlp_cpu);
+  m.impl("routed_mlp", RoutedMlpOperator::run<routed_mlp_cpu>);
 }
 
 }  // namespace

@@ -1,65 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "softmax.h"
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
-#include <cmath>
-#include <limits>
-
+#include "../route.h"
 #include "../route_math.h"
 #include "vector_clones.h"
 
 namespace moesaic::ops {
 namespace {
 
-template <class Scalar>
-MOESAIC_IN_CLONE void terms_of(Scalar* __restrict values, int64_t count, Scalar top) {
-  for (int64_t i = 0; i < count; ++i) values[i] = softmax_exp(values[i] - top);
-}
+constexpr int64_t kNumbersPerTask = 8192;
 
 template <class Scalar>
-MOESAIC_IN_CLONE int64_t rows_of_softmax(Scalar* values, int64_t rows, int64_t width) {
-  int64_t bad = -1;
-  for (int64_t row = 0; row < rows; ++row) {
-    Scalar* __restrict value = values + row * width;
-    Scalar top = -std::numeric_limits<Scalar>::infinity();
-    bool nan = false;
-    for (int64_t i = 0; i < width; ++i) {
-      nan |= value[i] != value[i];
-      top = value[i] > top ? value[i] : top;
-    }
-    if (bad < 0 && (nan || !std::isfinite(top))) bad = row;
-    terms_of(value, width, top);
-    Scalar sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += value[i];
-    for (int64_t i = 0; i < width; ++i) value[i] /= sum;
-  }
-  return bad;
+MOESAIC_IN_CLONE void terms_of(const Scalar* __restrict from, int64_t count,
+                               Scalar* __restrict to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = softmax_exp(from[i]);
 }
 
-MOESAIC_VECTOR_CLONES void float_terms(float* values, int64_t count, float top) {
-  terms_of(values, count, top);
+MOESAIC_VECTOR_CLONES void write_terms(const float* from, int64_t count, float* to) {
+  terms_of(from, count, to);
 }
-MOESAIC_VECTOR_CLONES int64_t float_rows(float* values, int64_t rows, int64_t width) {
-  return rows_of_softmax(values, rows, width);
+void write_terms(const double* from, int64_t count, double* to) {
+  terms_of(from, count, to);
 }
 
 }  // namespace
 
-template <>
-void softmax_terms<float>(float* values, int64_t count, float top) {
-  float_terms(values, count, top);
-}
-template <>
-void softmax_terms<double>(double* values, int64_t count, double top) {
-  terms_of(values, count, top);
+at::Tensor softmax_exp(const at::Tensor& x) {
+  if (!x.is_cpu()) return x.exp();
+  const at::Tensor from = x.contiguous(), terms = at::empty_like(from);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "softmax_exp", [&] {
+    const auto* read = from.const_data_ptr<scalar_t>();
+    auto* written = terms.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, from.numel(), kNumbersPerTask, [&](int64_t begin, int64_t end) {
+      write_terms(read + begin, end - begin, written + begin);
+    });
+  });
+  return terms;
 }
 
-template <>
-int64_t softmax_rows<float>(float* values, int64_t rows, int64_t width) {
-  return float_rows(values, rows, width);
-}
-template <>
-int64_t softmax_rows<double>(double* values, int64_t rows, int64_t width) {
-  return rows_of_softmax(values, rows, width);
+at::Tensor sum_in_order(const at::Tensor& x) {
+  if (!x.is_cpu()) return x.sum({-1}, /*keepdim=*/true);
+  const at::Tensor from = x.contiguous();
+  const int64_t width = from.size(-1);
+  std::vector<int64_t> shape = from.sizes().vec();
+  shape.back() = 1;
+  const at::Tensor sums = at::empty(shape, from.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "sum_in_order", [&] {
+    const auto* read = from.const_data_ptr<scalar_t>();
+    auto* written = sums.mutable_data_ptr<scalar_t>();
+    const int64_t grain = std::max<int64_t>(1, kNumbersPerTask / std::max<int64_t>(1, width));
+    at::parallel_for(0, sums.numel(), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        scalar_t sum = 0;
+        for (int64_t i = row * width; i < (row + 1) * width; ++i) sum += read[i];
+        written[row] = sum;
+      }
+    });
+  });
+  return sums;
 }
 
 }  // namespace moesaic::ops

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instantiates the passes over rows of experts.
+// Instantiates the kernels that move rows, and the passes over rows of experts.
 #include "../kernels/expert_rows.h"
 #include "../kernels/move_rows.h"
 #include "start.cuh"
@@ -18,7 +18,10 @@ namespace moesaic::ops::kernels {
   MOESAIC_FOR_ACTIVATION(T, count, celu)          \
   MOESAIC_FOR_ACTIVATION(T, count, tanh)          \
   MOESAIC_START(kPassThreads, SumTiles<T, count>) \
-  MOESAIC_START(kPassThreads, ClearRows<T, count>)
+  MOESAIC_START(kPassThreads, ClearRows<T, count>) \
+  MOESAIC_START(kMoveThreads, DispatchRows<T, count>) \
+  MOESAIC_START(kMoveThreads, SumRows<T, count>) \
+  MOESAIC_START(kMoveThreads, CombineBackward<T, count>)
 #define MOESAIC_FOR_TYPE(T)                   \
   MOESAIC_FOR_COUNT(T, 1)                     \
   MOESAIC_FOR_COUNT(T, kWide<T>)              \

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped MLP on a device: the library's products, and between them passes for bias, activation and
 // gradients. `hidden` keeps the first product without its bias, which the backward pass adds again.
-// `Device` starts kernels: the current stream of a GPU (tensors.h), or the serial device of a test.
+// `Device` starts kernels: the current stream of a GPU (operators.cpp), or the serial device of a
+// test.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -13,7 +14,6 @@
 #include "../kernels/expert_rows.h"
 #include "../kernels/move_rows.h"
 #include "expert_products.h"
-#include "pieces.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {

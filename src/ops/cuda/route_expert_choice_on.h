@@ -2,69 +2,96 @@
 // Expert choice on a device: scores by expert, a border for every expert of every group, then rows
 // for the tokens within the borders. Invalid scores cannot be reported without a synchronisation:
 // where one of a group is NaN, or none is finite, the expert's gates of that group are NaN.
-// `Device` starts kernels and owns memory: the current stream of a GPU (tensors.h), or the serial
-// device of a test.
+// `Device` starts kernels and owns memory: the current stream of a GPU (operators.cpp), or the
+// serial device of a test.
 #pragma once
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
-#include "../check.h"
 #include "../kernels/route_expert_choice.h"
 #include "../route_plan.h"
+#include "kept_scope.h"
 #include "moesaic/ops/route_expert_choice.h"
-#include "route_rule.h"
-#include "select_on.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 
 using at::Tensor;
-using kernels::ExpertGateKind;
+/// Returns how many blocks share a queue of `size` entries: one where there are queues enough to
+/// fill a GPU, else one for some thousand entries, so many that their sums are few.
+inline int64_t queue_parts(int64_t queues, int64_t size) {
+  constexpr int64_t kEntries = 2048, kMaxParts = 64, kManyQueues = 1024;
+  if (queues >= kManyQueues) return 1;
+  return std::clamp<int64_t>(size / kEntries, 1, kMaxParts);
+}
 
-static_assert(static_cast<int>(ExpertGate::softmax_selected) ==
-                  static_cast<int>(ExpertGateKind::softmax_selected) &&
-              static_cast<int>(ExpertGate::softmax_tokens) ==
-                  static_cast<int>(ExpertGateKind::softmax_tokens) &&
-              static_cast<int>(ExpertGate::softmax_experts) ==
-                  static_cast<int>(ExpertGateKind::softmax_experts) &&
-              static_cast<int>(ExpertGate::one) == static_cast<int>(ExpertGateKind::one));
+/// Returns the number of threads of a block that searches a queue of `size` entries with others.
+inline int queue_threads(int64_t size, int64_t parts) {
+  return parts > 1 ? kernels::kDigits : std::max(scan_threads(size), kernels::kDigits);
+}
+
+/// Returns the borders of all queues, Border[queues]. The queues have at most `size` entries, their
+/// positions as many digits as the first.
+template <class Queues, class Device>
+at::Tensor select_borders(const Queues& queues, int64_t size, const at::Tensor& like,
+                          const Device& device) {
+  using kernels::Border;
+  const int64_t count = queues.count();
+  const auto bytes = [&](int64_t number, size_t each) {
+    return at::empty({number * static_cast<int64_t>(each)}, like.options().dtype(at::kByte));
+  };
+  const at::Tensor borders = bytes(count, sizeof(Border));
+  const int64_t parts = queue_parts(count, size);
+  const int threads = queue_threads(size, parts);
+  const auto start = [&](const auto& kernel) {
+    device.template start<kernels::kSelectThreads>(kernel, count * parts, threads,
+                                                   kernels::select_bytes(threads));
+  };
+  if (parts == 1) {
+    start(kernels::SelectBorders<Queues>{queues, out<Border>(borders)});
+    return borders;
+  }
+  const int digits = queues.digits(size).count();
+  const at::Tensor histograms =
+      at::zeros({digits * count * kernels::kDigits}, like.options().dtype(at::kInt));
+  const at::Tensor states = bytes((digits + 1) * count, sizeof(kernels::SelectState));
+  for (int digit = 0; digit <= digits; ++digit) {
+    start(kernels::SelectDigit<Queues>{queues, digit, parts, out<int32_t>(histograms),
+                                       out<kernels::SelectState>(states), out<Border>(borders)});
+  }
+  return borders;
+}
 
 /// Values of a call that depend on sizes and options only.
-struct ExpertChoicePlan {
-  int64_t tokens, experts, slots;
-  TokenGroups cut;
-  GroupRows rows;
-  ExpertGateKind kind;
+struct ExpertChoicePlan : ExpertChoiceSizes {
+  ExpertGate kind;
   bool all_seen;  ///< Whether the softmax over experts includes pruned ones.
 
   ExpertChoicePlan(const Tensor& logits, const ExpertChoiceOptions& options)
-      : tokens(logits.size(0)),
-        experts(logits.size(1)),
-        slots(computed_experts(options, experts)),
-        cut(tokens, options.group_size),
-        rows(expert_choice_rows(cut, options, experts)),
-        kind(static_cast<ExpertGateKind>(options.gate)),
+      : ExpertChoiceSizes(logits.size(0), logits.size(1), options),
+        kind(options.gate),
         all_seen(options.pruned == PrunedSelection::zero) {}
 
-  kernels::ExpertColumns computed(const kernels::KeptView& kept) const {
-    return {static_cast<int32_t>(slots), kept};
+  kernels::ExpertColumns own(const kernels::KeptView& kept) const {
+    return {static_cast<int32_t>(computed), kept};
   }
   /// Returns the experts that a softmax over experts includes.
   kernels::ExpertColumns seen(const kernels::KeptView& kept) const {
-    if (!all_seen) return computed(kept);
+    if (!all_seen) return own(kept);
     return {static_cast<int32_t>(experts), {nullptr, nullptr}};
   }
-  int64_t parts() const { return queue_parts(cut.count() * slots, cut.group_size); }
+  int64_t parts() const { return queue_parts(cut.count() * computed, cut.group_size); }
   int threads() const { return queue_threads(cut.group_size, parts()); }
   template <class Scalar>
   kernels::ExpertQueues<Scalar> queues(const Tensor& scores) const {
-    return {cut, rows, static_cast<int32_t>(slots), parts(), in<Scalar>(scores)};
+    return {cut, rows, static_cast<int32_t>(computed), parts(), in<Scalar>(scores)};
   }
   bool over_tokens() const {
-    return kind == ExpertGateKind::softmax_selected || kind == ExpertGateKind::softmax_tokens;
+    return kind == ExpertGate::softmax_selected || kind == ExpertGate::softmax_tokens;
   }
 };
 
@@ -81,7 +108,7 @@ Tensor write_scores(const Tensor& logits, const ExpertChoicePlan& plan,
                                             plan.experts,
                                             written,
                                             seen,
-                                            plan.kind == ExpertGateKind::softmax_experts,
+                                            plan.kind == ExpertGate::softmax_experts,
                                             out<Scalar>(scores)};
   device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
                              kTokenThreads, 0);
@@ -93,7 +120,7 @@ template <class Kernel, class Device>
 void on_parts(const Kernel& kernel, const ExpertChoicePlan& plan, const Device& device,
               int64_t shared_bytes = 0) {
   device.template start<kernels::kSelectThreads>(
-      kernel, plan.cut.count() * plan.slots * plan.parts(), plan.threads(), shared_bytes);
+      kernel, plan.cut.count() * plan.computed * plan.parts(), plan.threads(), shared_bytes);
 }
 
 /// Softmax over tokens of each queue, by parts.
@@ -124,17 +151,38 @@ TokenSoftmax<Scalar> softmax_over_tokens(const kernels::ExpertQueues<Scalar>& qu
   return softmax;
 }
 
+/// Turns the rule into a routing.
+template <class Scalar, class Device>
+void route_by_rule(const at::Tensor& logits, int64_t slots,
+                   const kernels::ExpertChoiceRule<Scalar>& rule,
+                   const kernels::RoutingArrays<Scalar>& arrays, const Device& device) {
+  const Segments segments(TokenGroups(logits.size(0), 0), segment_length(slots));
+  const int64_t count = segments.count();
+  const auto experts = static_cast<int32_t>(slots);
+  const int threads = static_cast<int>(segments.length);
+  const auto index = logits.options().dtype(at::kInt);
+  const at::Tensor before = at::empty({slots * count}, index);
+  const at::Tensor totals = at::empty({slots}, index);
+  const kernels::CountRule<Scalar> counting{segments, count, experts, rule, out<int32_t>(before)};
+  device.template start<256>(counting, count, threads, counting.shared_bytes(threads));
+  const kernels::ScanRows scan{count, out<int32_t>(before), out<int32_t>(totals)};
+  const int scanning = scan_threads(count);
+  device.template start<kernels::kScanThreads>(scan, slots, scanning, scan.shared_bytes(scanning));
+  const kernels::PlaceRule<Scalar> place{
+      segments, {in<int32_t>(before), in<int32_t>(totals), count, experts}, rule, arrays};
+  device.template start<256>(place, std::max<int64_t>(count, 1), threads,
+                             place.shared_bytes(threads));
+}
+
 template <class Scalar, class Device>
 void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
-                   const kernels::KeptView& kept, const RuleTensors& to, const Device& device) {
-  const Tensor scores =
-      write_scores<Scalar>(logits, plan, plan.computed(kept), plan.seen(kept), device);
+                   const kernels::KeptView& kept, const RowTensors& to, const Device& device) {
+  const Tensor scores = write_scores<Scalar>(logits, plan, plan.own(kept), plan.seen(kept), device);
   const auto queues = plan.queues<Scalar>(scores);
   const Tensor memory = select_borders(queues, plan.cut.group_size, logits, device);
   const auto* const borders = in<kernels::Border>(memory);
   const auto softmax = softmax_over_tokens<Scalar>(
-      queues, plan.kind == ExpertGateKind::softmax_tokens ? nullptr : borders, plan, logits,
-      device);
+      queues, plan.kind == ExpertGate::softmax_tokens ? nullptr : borders, plan, logits, device);
   using Total = kernels::SoftmaxTotal<Scalar>;
   const Tensor totals = at::empty({2 * queues.count()}, logits.options());
   const kernels::AddUpSoftmax<Scalar> add{softmax.view(), queues.count(), out<Total>(totals)};
@@ -142,89 +190,21 @@ void choose_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
                              kTokenThreads, 0);
   const kernels::ExpertChoiceRule<Scalar> rule{in<Scalar>(scores), borders,      in<Total>(totals),
                                                plan.cut,           queues.slots, plan.kind};
-  route_by_rule<Scalar>(logits, plan.slots, rule, to.arrays<Scalar>(), device);
+  route_by_rule<Scalar>(logits, plan.computed, rule, arrays_of<Scalar>(to), device);
 }
 
 template <class Device>
 RowTensors route_expert_choice_on(const Device& device, const Tensor& logits_in,
                                   const ExpertChoiceOptions& options) {
-  check_route_expert_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_expert_choice", logits, options.kept, device);
   const ExpertChoicePlan plan(logits, options);
-  const RuleTensors to(logits, plan.slots, plan.slots * plan.rows.total());
+  const RowTensors to = unfilled_rows(logits, plan.computed, plan.bound());
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
     choose_tokens<Scalar>(logits, plan, computed.view(), to, device);
   });
-  return {to.offsets, to.token, to.gate, to.token_offsets, to.token_row};
+  return to;
 }
 
-template <class Scalar, class Device>
-void gradient_over_experts(const Tensor& logits, const ExpertChoicePlan& plan,
-                           const kernels::KeptView& kept, const Tensor& token,
-                           const Tensor& grad_gate, const Tensor& grad_logits,
-                           const Device& device) {
-  const kernels::ExpertColumns seen = plan.seen(kept);
-  const Tensor probabilities = write_scores<Scalar>(logits, plan, seen, seen, device);
-  const kernels::ScatterRows<Scalar> scatter{
-      in<Scalar>(grad_gate),   in<int32_t>(token), token.size(0),
-      plan.rows.total(),       plan.experts,       kept,
-      out<Scalar>(grad_logits)};
-  device.template start<256>(scatter, kernels::divide_up<int64_t>(token.size(0), kTokenThreads),
-                             kTokenThreads, 0);
-  const kernels::SoftmaxGradient<Scalar> kernel{in<Scalar>(probabilities), plan.tokens,
-                                                plan.experts, seen, out<Scalar>(grad_logits)};
-  device.template start<256>(kernel, kernels::divide_up<int64_t>(plan.tokens, kTokenThreads),
-                             kTokenThreads, 0);
-}
-
-template <class Scalar, class Device>
-void gradient_over_tokens(const Tensor& logits, const ExpertChoicePlan& plan,
-                          const kernels::KeptView& kept, const Tensor& token, const Tensor& gates,
-                          const Tensor& grad_gate, const Tensor& grad_logits,
-                          const Device& device) {
-  const kernels::ExpertColumns computed = plan.computed(kept);
-  const Tensor scores = write_scores<Scalar>(logits, plan, computed, computed, device);
-  const auto queues = plan.queues<Scalar>(scores);
-  const kernels::TokenGates<Scalar> gradients{
-      queues, in<Scalar>(grad_gate),   in<Scalar>(gates), in<int32_t>(token), plan.experts,
-      kept,   out<Scalar>(grad_logits)};
-  const bool over_all = plan.kind == ExpertGateKind::softmax_tokens;
-  const Tensor sums = at::empty({queues.blocks()}, logits.options());
-  const kernels::SumGates<Scalar> add{gradients, out<Scalar>(sums)};
-  on_parts(add, plan, device, add.shared_bytes(plan.threads()));
-  const kernels::PartialSoftmax<Scalar> inner{nullptr, in<Scalar>(sums), queues.parts};
-  if (over_all) {
-    const auto softmax = softmax_over_tokens<Scalar>(queues, nullptr, plan, logits, device);
-    on_parts(kernels::SpreadSoftmax<Scalar>{gradients, softmax.view(), inner}, plan, device);
-  }
-  on_parts(kernels::AddGateGradients<Scalar>{gradients, inner, over_all}, plan, device);
-}
-
-template <class Device>
-Tensor route_expert_choice_backward_on(const Device& device, const Tensor& grad_in,
-                                       const Tensor& logits_in, const Tensor& token_in,
-                                       const Tensor& gates_in, const ExpertChoiceOptions& options) {
-  check_route_expert_choice_backward(grad_in, logits_in, token_in, gates_in, options);
-  const Tensor logits = logits_in.contiguous();
-  const Tensor token = token_in.contiguous();
-  const Tensor gates = gates_in.contiguous();
-  const Tensor grad_gate = grad_in.contiguous();
-  const KeptScope computed("route_expert_choice_backward", logits, options.kept, device);
-  const ExpertChoicePlan plan(logits, options);
-  Tensor grad_logits = at::zeros(logits.sizes(), logits.options());
-  if (plan.kind == ExpertGateKind::one) return grad_logits;
-  with_logit_type(logits, [&](auto tag) {
-    using Scalar = typename decltype(tag)::type;
-    if (plan.kind == ExpertGateKind::softmax_experts) {
-      gradient_over_experts<Scalar>(logits, plan, computed.view(), token, grad_gate, grad_logits,
-                                    device);
-    } else {
-      gradient_over_tokens<Scalar>(logits, plan, computed.view(), token, gates, grad_gate,
-                                   grad_logits, device);
-    }
-  });
-  return grad_logits;
-}
 }  // namespace moesaic::ops::on_device

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token choice on a device by three kernels that choose, scan and place; batch priority adds two in
-// between. Nothing synchronises with the host, so invalid logits (NaN, infinite, or all -infinity)
-// cannot be reported: the token is still routed, NaN counting as -infinity, with gates of NaN,
-// which show in all results computed from them. `Device` starts kernels and owns memory: the
-// current stream of a GPU (tensors.h), or the serial device of a test.
+// Token choice on a device by three kernels that choose, scan and place; with batch priority by the
+// first and the composite (../route.h) for the rows, and with many choices by the composite
+// alone. Nothing synchronises with the host, so
+// invalid logits (NaN, infinite, or all -infinity) cannot be reported: the token is still routed,
+// NaN counting as -infinity, with gates of NaN, which show in all results computed from them.
+// `Device` starts kernels and owns memory: the current stream of a GPU (operators.cpp), or the
+// serial device of a test.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -11,50 +13,25 @@
 
 #include <algorithm>
 
-#include "../check.h"
 #include "../kernels/route_token_choice.h"
-#include "../kernels/route_token_choice_priority.h"
-#include "../kernels/route_token_choice_queues.h"
+#include "../route.h"
 #include "../route_arguments.h"
 #include "../route_plan.h"
 #include "kept_scope.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "select_on.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops::on_device {
 
 using at::Tensor;
 
-static_assert(static_cast<int>(Gate::softmax_selected) ==
-                  static_cast<int>(kernels::GateKind::softmax_selected) &&
-              static_cast<int>(Gate::softmax_all) ==
-                  static_cast<int>(kernels::GateKind::softmax_all) &&
-              static_cast<int>(Gate::logit) == static_cast<int>(kernels::GateKind::logit) &&
-              static_cast<int>(Gate::one) == static_cast<int>(kernels::GateKind::one));
-
 /// Values of a call that depend on sizes and options only.
-struct TokenChoicePlan {
-  int64_t tokens, experts, k, computed;
-  GroupRows rows;
-  bool limited;  ///< Whether choices can be dropped; only then do groups matter.
-  int64_t bound;
+struct TokenChoicePlan : TokenChoiceSizes {
   kernels::QueueIndex queues;
 
   TokenChoicePlan(const Tensor& logits, const TokenChoiceOptions& options)
-      : tokens(logits.size(0)),
-        experts(logits.size(1)),
-        k(options.k),
-        computed(computed_experts(options, experts)),
-        rows(capacity_rows(TokenGroups(tokens, options.group_size), k, capacity_of(options),
-                           seen_experts(options, experts))),
-        limited(rows.limits(TokenGroups(tokens, options.group_size))),
-        bound(token_choice_row_bound(TokenGroups(tokens, options.group_size), k, computed, rows)),
-        queues(Segments(TokenGroups(tokens, limited ? options.group_size : 0),
-                        segment_length(computed)),
-               k, computed) {
-    if (!limited) rows = {1, tokens, tokens};
-  }
+      : TokenChoiceSizes(logits.size(0), logits.size(1), options),
+        queues(Segments(cut, segment_length(computed)), k, computed) {}
 
   int threads() const { return static_cast<int>(queues.segments.length); }
 };
@@ -65,7 +42,7 @@ inline bool reroutes(const TokenChoiceOptions& options) {
 
 /// Tensors that one kernel passes to the next.
 struct Workspace {
-  Tensor gate_Tk, counts, before, totals, queued;
+  Tensor gate_Tk, counts, before, totals;
 
   Workspace(const TokenChoicePlan& plan, const Tensor& logits)
       : gate_Tk(at::empty({plan.tokens, plan.k}, logits.options())) {
@@ -73,7 +50,6 @@ struct Workspace {
     counts = at::empty({plan.computed * plan.queues.per_slot()}, index);
     before = at::empty({plan.computed * plan.queues.count}, index);
     totals = at::empty({plan.computed}, index);
-    queued = at::empty({plan.computed}, index);
   }
 };
 
@@ -84,101 +60,64 @@ void choose(const kernels::ChooseExperts<Scalar>& in, const TokenChoicePlan& pla
   const auto go = [&](const auto& kernel) {
     device.template start<256>(kernel, plan.queues.count, threads, in.shared_bytes(threads));
   };
-  if (plan.k == 1) return go(kernels::ChooseFewExperts<Scalar, 1>{in});
-  if (plan.k == 2) return go(kernels::ChooseFewExperts<Scalar, 2>{in});
-  if (plan.k <= 4) return go(kernels::ChooseFewExperts<Scalar, 4>{in});
-  if (plan.k <= 8) return go(kernels::ChooseFewExperts<Scalar, 8>{in});
-  go(kernels::ChooseManyExperts<Scalar>{in});
+  if (plan.k == 1) return go(kernels::ChooseBestExperts<Scalar, 1>{in});
+  if (plan.k == 2) return go(kernels::ChooseBestExperts<Scalar, 2>{in});
+  if (plan.k <= 4) return go(kernels::ChooseBestExperts<Scalar, 4>{in});
+  go(kernels::ChooseBestExperts<Scalar, kernels::kMostChoices>{in});
 }
 
-/// Drops choices from `slot` by priority and counts the remaining rows.
+/// Lays out rows of the chosen experts; choice_row holds their slots on entry.
 template <class Scalar, class Device>
-void select_by_priority(const TokenChoicePlan& plan, const Workspace& work, int32_t* slot,
-                        const Device& device) {
-  const kernels::PriorityQueues<Scalar> queues{plan.queues,
-                                               plan.rows,
-                                               in<int32_t>(work.counts),
-                                               slot,
-                                               in<int32_t>(work.queued),
-                                               in<Scalar>(work.gate_Tk)};
-  const Tensor borders =
-      select_borders(queues, plan.queues.segments.cut.group_size, work.counts, device);
-  const kernels::MarkByPriority<Scalar> mark{queues, in<kernels::Border>(borders), slot,
-                                             out<int32_t>(work.before)};
-  device.template start<256>(mark, plan.queues.count, plan.threads(), mark.shared_bytes());
-  const kernels::ScanRows scan{plan.queues.count, out<int32_t>(work.before),
-                               out<int32_t>(work.totals)};
-  const int scanning = scan_threads(plan.queues.count);
-  device.template start<kernels::kScanThreads>(scan, plan.computed, scanning,
-                                               scan.shared_bytes(scanning));
-}
-
-template <class Scalar, class Device>
-void route_tokens(const Tensor& logits, const TokenChoicePlan& plan,
-                  const TokenChoiceOptions& options, const kernels::KeptView& kept, int32_t* choice,
-                  int32_t* choice_row, const kernels::RoutingArrays<Scalar>& arrays,
-                  const Device& device) {
-  const Workspace work(plan, logits);
-  choose<Scalar>(
-      {in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k),
-       static_cast<kernels::GateKind>(options.gate), kept, reroutes(options), plan.queues, choice,
-       choice_row, out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
-      plan, device);
-  const kernels::ScanQueues scan{plan.queues,
-                                 plan.rows,
-                                 out<int32_t>(work.counts),
-                                 out<int32_t>(work.before),
-                                 out<int32_t>(work.totals),
-                                 out<int32_t>(work.queued)};
+void place(const TokenChoicePlan& plan, const Workspace& work, int32_t* choice_row,
+           const kernels::RoutingArrays<Scalar>& arrays, const Device& device) {
+  const kernels::ScanQueues scan{plan.queues, plan.rows, out<int32_t>(work.counts),
+                                 out<int32_t>(work.before), out<int32_t>(work.totals)};
   const int scanning = scan_threads(plan.queues.per_slot());
   device.template start<kernels::kScanThreads>(scan, plan.computed, scanning,
                                                scan.shared_bytes(scanning));
-  auto acceptance = kernels::Acceptance::all;
-  if (plan.limited) acceptance = kernels::Acceptance::by_position;
-  if (plan.limited && options.batch_priority) {
-    select_by_priority<Scalar>(plan, work, choice_row, device);
-    acceptance = kernels::Acceptance::as_marked;
-  }
   const kernels::SegmentRows rows{in<int32_t>(work.before), in<int32_t>(work.totals),
                                   plan.queues.count, static_cast<int32_t>(plan.computed)};
-  const kernels::PlaceChoices<Scalar> place{
-      plan.queues, plan.rows, acceptance, in<int32_t>(work.counts), rows, in<Scalar>(work.gate_Tk),
-      choice_row,  arrays};
-  device.template start<256>(place, std::max<int64_t>(plan.queues.count, 1), plan.threads(),
-                             place.shared_bytes(plan.threads()));
+  const kernels::PlaceChoices<Scalar> kernel{plan.queues,  plan.rows,
+                                             plan.limited, in<int32_t>(work.counts),
+                                             rows,         in<Scalar>(work.gate_Tk),
+                                             choice_row,   arrays};
+  device.template start<256>(kernel, std::max<int64_t>(plan.queues.count, 1), plan.threads(),
+                             kernel.shared_bytes(plan.threads()));
 }
 
 template <class Device>
 ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
                                     const TokenChoiceOptions& options) {
-  check_route_token_choice(logits_in, options);
+  if (options.k > kernels::kMostChoices) return token_choice(logits_in, options);
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
   const TokenChoicePlan plan(logits, options);
+  const Workspace work(plan, logits);
   const auto index = logits.options().dtype(at::kInt);
-  const Tensor offsets = at::empty({plan.computed + 1}, index);
-  const Tensor token = at::empty({plan.bound}, index);
-  const Tensor gate = at::empty({plan.bound}, logits.options());
-  const Tensor token_offsets = at::empty({plan.tokens + 1}, index);
-  const Tensor token_row = at::empty({plan.bound}, index);
   const Tensor choice = at::empty({plan.tokens, plan.k}, index);
   const Tensor choice_row = at::empty({plan.tokens, plan.k}, index);
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
-    route_tokens<Scalar>(logits, plan, options, computed.view(), out<int32_t>(choice),
-                         out<int32_t>(choice_row),
-                         {out<int32_t>(offsets), out<int32_t>(token), out<int32_t>(token_offsets),
-                          out<int32_t>(token_row), out<Scalar>(gate), plan.bound, plan.tokens},
-                         device);
+    choose<Scalar>({in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k), options.gate,
+                    computed.view(), reroutes(options), plan.queues, out<int32_t>(choice),
+                    out<int32_t>(choice_row), out<int32_t>(work.counts), out<Scalar>(work.gate_Tk)},
+                   plan, device);
   });
-  return {offsets, token, gate, token_offsets, token_row, choice, choice_row};
+  if (plan.limited && options.batch_priority) {
+    return rows_of_choices(choice, work.gate_Tk, plan.experts, options);
+  }
+  const RowTensors rows = unfilled_rows(logits, plan.computed, plan.bound);
+  with_logit_type(logits, [&](auto tag) {
+    using Scalar = typename decltype(tag)::type;
+    place<Scalar>(plan, work, out<int32_t>(choice_row), arrays_of<Scalar>(rows), device);
+  });
+  return std::tuple_cat(rows, std::tuple(choice, choice_row));
 }
 
 template <class Device>
 Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
                                       const Tensor& logits_in, const Tensor& choice_in,
                                       const Tensor& row_in, const TokenChoiceOptions& options) {
-  check_route_token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   const Tensor grad_gate = grad_in.contiguous();
   const Tensor logits = logits_in.contiguous();
   const Tensor choice = choice_in.contiguous();
@@ -196,7 +135,7 @@ Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_i
                                                tokens,
                                                logits.size(1),
                                                static_cast<int32_t>(choice.size(1)),
-                                               static_cast<kernels::GateKind>(options.gate),
+                                               options.gate,
                                                computed.view(),
                                                reroutes(options),
                                                out<Scalar>(grad_logits)};

@@ -5,24 +5,15 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
-#include <algorithm>
-#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "../check.h"
+#include "../mlp_operators.h"
 #include "moesaic/ops/device.h"
 
 namespace moesaic::ops {
-
-/// A name as an argument of a template.
-template <size_t Size>
-struct Name {
-  char text[Size];
-  consteval Name(const char (&from)[Size]) { std::copy_n(from, Size, text); }
-};
 
 inline at::Tensor on_device_of(const at::Tensor& tensor, at::Device device) {
   return tensor.to(device);
@@ -33,23 +24,25 @@ std::tuple<Tensors...> on_device_of(const std::tuple<Tensors...>& tensors, at::D
                     tensors);
 }
 
-/// Kernel of the operator moesaic::<Part><Suffix>: the one given or, where `Part` is turned off,
-/// the CPU's on copies of the tensors.
-template <Name Part, auto Kernel, Name Suffix = "">
+/// Kernel of an operator of operator.h: the one given or, where the operator is turned off, the
+/// CPU's on copies of the tensors. Gradients are turned off with their operator.
+template <class Op, auto Kernel>
 struct Switchable;
-template <Name Part, class Out, class... In, Out (*Kernel)(const at::Tensor&, In...), Name Suffix>
-struct Switchable<Part, Kernel, Suffix> {
+template <class Op, class Out, class... In, Out (*Kernel)(const at::Tensor&, In...)>
+struct Switchable<Op, Kernel> {
   static Out run(const at::Tensor& first, In... others) {
-    if (!cuda_off(Part.text)) return Kernel(first, std::forward<In>(others)...);
-    static const auto op =
-        c10::Dispatcher::singleton()
-            .findSchemaOrThrow((std::string("moesaic::") + Part.text + Suffix.text).c_str(), "")
-            .template typed<Out(const at::Tensor&, In...)>();
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return on_device_of(op.call(first.cpu(), on_host(std::forward<In>(others))...), first.device());
+    if (!cuda_off(part())) return Kernel(first, std::forward<In>(others)...);
+    return on_device_of(Op::call(first.cpu(), on_host(std::forward<In>(others))...),
+                        first.device());
   }
 
  private:
+  static std::string_view part() {
+    std::string_view name = Op::kName;
+    name.remove_prefix(name.find("::") + 2);
+    return name.substr(0, name.find("_backward"));
+  }
   static at::Tensor on_host(const at::Tensor& tensor) { return tensor.cpu(); }
   static OptionalTensor on_host(const OptionalTensor& tensor) {
     return tensor.has_value() ? OptionalTensor(tensor->cpu()) : tensor;

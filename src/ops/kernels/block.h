@@ -7,8 +7,8 @@
 // whose work is cut into phases, `block.each(f)`: every thread runs f(thread), then all
 // synchronise. Within a phase no thread may read what another writes, except by atomics on
 // integers; values that a thread keeps between phases are in a `Block::Local<T>`. Tests run the
-// phases in several orders of threads (kernels/serial_block.h): equal results show that no barrier
-// is missing.
+// phases in several orders of threads (tests/support/serial_device.h): equal results show that no
+// barrier is missing.
 //
 // The .cu files include this header, so it is C++17 without LibTorch.
 #pragma once

@@ -8,9 +8,45 @@
 #include "activation.h"
 #include "block.h"
 #include "number.h"
-#include "row_tiles.h"
 
 namespace moesaic::ops::kernels {
+
+// Tiles of the rows of each expert are found on the device and without a list: those of expert e
+// begin at number offsets[e] / height + e, so that numbers ascend, at most one per expert is
+// unused, and rows / height + experts of them suffice for any offsets.
+
+/// Rows [begin, end) of one expert; empty for an unused number.
+struct RowTile {
+  int32_t expert, begin, end;
+
+  MOESAIC_INLINE bool empty() const { return begin >= end; }
+};
+
+MOESAIC_INLINE int64_t row_tile_bound(int64_t rows, int64_t experts, int height) {
+  return experts > 0 ? rows / height + experts : 0;
+}
+
+MOESAIC_INLINE int64_t first_row_tile(const int32_t* offsets, int32_t expert, int height) {
+  return offsets[expert] / height + expert;
+}
+
+MOESAIC_INLINE RowTile row_tile(const int32_t* offsets, int32_t experts, int height,
+                                int64_t number) {
+  int32_t low = 0, high = experts;  // Search: tiles of `low` begin at or before `number`.
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (first_row_tile(offsets, middle, height) <= number) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const int64_t within = number - first_row_tile(offsets, low, height);
+  const int64_t end = offsets[low + 1];
+  const int64_t begin = min<int64_t>(offsets[low] + within * height, end);
+  return {low, static_cast<int32_t>(begin),
+          static_cast<int32_t>(min<int64_t>(begin + height, end))};
+}
 
 constexpr int kPassThreads = 256;
 constexpr int kPassLanes = 32;  // Neighbouring pieces of a row that a block takes.

@@ -43,6 +43,8 @@ struct DispatchRows {
   int64_t tokens, row_bound, width;
   int lanes;
 
+  static MOESAIC_INLINE int64_t shared_bytes(int) { return 0; }
+
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
     block.each([&](int thread) {
@@ -128,6 +130,8 @@ struct SumRows {
   int64_t tokens, width;
   int lanes;
   RowBias<T> bias = {};
+
+  static MOESAIC_INLINE int64_t shared_bytes(int) { return 0; }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {

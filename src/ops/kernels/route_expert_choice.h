@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of expert choice: scores, a border for every expert of every group (select.h), the rule
-// by which the kernels of route_rule.h make rows of them, and the gradients of the gates.
+// Kernels of expert choice: scores, a border for every expert of every group (select.h), and
+// the rule by which rows are made of them.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,13 @@
 #include "../route_math.h"
 #include "../route_segments.h"
 #include "block.h"
-#include "kept_experts.h"
+#include "moesaic/ops/route_options.h"
 #include "number.h"
+#include "route_rows.h"
+#include "scan.h"
 #include "select.h"
 
 namespace moesaic::ops::kernels {
-
-/// Enumerators with the numbers of moesaic::ExpertGate.
-enum class ExpertGateKind : int { softmax_selected, softmax_tokens, softmax_experts, one };
 
 /// Subset of a router's experts, numbered by their slot in it.
 struct ExpertColumns {
@@ -87,7 +86,6 @@ struct ExpertQueues {
     PlaceDigits digits;
     const Scalar* score;
 
-    MOESAIC_INLINE bool takes(int64_t) const { return true; }
     MOESAIC_INLINE QueueEntry place(int64_t i) const { return QueueEntry::of(score[i], begin + i); }
   };
 
@@ -222,6 +220,7 @@ struct AddUpSoftmax {
   }
 };
 
+/// Whether an expert has a token, and its gate.
 template <class Scalar>
 struct ExpertChoiceRule {
   const Scalar* scores;                // [slots, T]
@@ -229,7 +228,7 @@ struct ExpertChoiceRule {
   const SoftmaxTotal<Scalar>* totals;  // [group, slot]
   TokenGroups cut;
   int32_t slots;
-  ExpertGateKind kind;
+  ExpertGate kind;
 
   MOESAIC_INLINE int64_t queue(int64_t token, int32_t slot) const {
     return cut.of(token) * slots + slot;
@@ -243,140 +242,94 @@ struct ExpertChoiceRule {
   MOESAIC_INLINE Scalar gate(int64_t token, int32_t slot) const {
     const SoftmaxTotal<Scalar>& at = totals[queue(token, slot)];
     if (at.top != at.top) return at.top;
-    if (kind == ExpertGateKind::one) return 1;
-    if (kind == ExpertGateKind::softmax_experts) return score(token, slot);
+    if (kind == ExpertGate::one) return 1;
+    if (kind == ExpertGate::softmax_experts) return score(token, slot);
     return softmax_exp(score(token, slot) - at.top) / at.sum;
   }
 };
 
-/// Sets to[token[r], column of r's expert] = from[r]; each place is written at most once.
+/// Counts rows[slot, segment]: how many tokens of the segment the expert has.
 template <class Scalar>
-struct ScatterRows {
-  const Scalar* from;
-  const int32_t* token;
-  int64_t rows, rows_each, experts;
-  KeptView kept;
-  Scalar* to;
+struct CountRule {
+  Segments segments;
+  int64_t count;
+  int32_t slots;
+  ExpertChoiceRule<Scalar> rule;
+  int32_t* rows;
 
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    block.each([&](int thread) {
-      const int64_t r = block.index() * block.threads() + thread;
-      if (r < rows) to[token[r] * experts + kept.column(r / rows_each)] = from[r];
-    });
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return SegmentMasks::bytes(threads, slots);
   }
-};
-
-/// Computes the gradient of gates by a softmax over experts, in place: grad holds d loss / d gate
-/// on entry and d loss / d logits on return. One thread per token.
-template <class Scalar>
-struct SoftmaxGradient {
-  const Scalar* probabilities;  // Probabilities from WriteScores for all experts in `seen`.
-  int64_t tokens, experts;
-  ExpertColumns seen;
-  Scalar* grad;
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
+    const SegmentMasks masks{block.template shared<uint32_t>(0), slots};
+    const int64_t begin = segments.begin(block.index()), end = segments.end(block.index());
+    masks.clear(block);
     block.each([&](int thread) {
-      const int64_t token = block.index() * block.threads() + thread;
-      if (token >= tokens) return;
-      Scalar* const own = grad + token * experts;
-      Scalar inner = 0;
-      for (int32_t slot = 0; slot < seen.slots; ++slot) {
-        inner += probabilities[slot * tokens + token] * own[seen.column(slot)];
+      for (int32_t slot = 0; slot < slots && begin + thread < end; ++slot) {
+        if (rule.selects(begin + thread, slot)) masks.set(block, thread, slot);
       }
-      for (int32_t slot = 0; slot < seen.slots; ++slot) {
-        Scalar& at = own[seen.column(slot)];
-        at = probabilities[slot * tokens + token] * (at - inner);
+    });
+    block.each([&](int thread) {
+      for (int32_t slot = thread; slot < slots; slot += block.threads()) {
+        rows[slot * count + block.index()] = masks.count(block.threads(), slot);
       }
     });
   }
 };
 
-/// Gates by a softmax over tokens, and their gradients.
+/// Fills a routing; a token's rows are in the order of experts. Needs at least one block.
 template <class Scalar>
-struct TokenGates {
-  ExpertQueues<Scalar> queues;
-  const Scalar *grad_gate, *gates;  // [rows]
-  const int32_t* token;             // [rows]
-  int64_t experts;
-  KeptView kept;
-  Scalar* grad_logits;  // [T, experts], zero on entry
+struct PlaceRule {
+  Segments segments;
+  SegmentRows rows;
+  ExpertChoiceRule<Scalar> rule;
+  RoutingArrays<Scalar> out;
 
-  MOESAIC_INLINE int64_t first_row(int64_t queue) const {
-    return queue % queues.slots * queues.rows.total() + queues.rows.before(queue / queues.slots);
-  }
-  MOESAIC_INLINE int64_t column(int64_t queue) const { return kept.column(queue % queues.slots); }
-};
-
-/// Writes the sums of gate * d loss / d gate over each part's rows to inner[queue, part].
-template <class Scalar>
-struct SumGates {
-  TokenGates<Scalar> in;
-  Scalar* inner;
-
-  static MOESAIC_INLINE int64_t shared_bytes(int threads) {
-    return static_cast<int64_t>(sizeof(Scalar)) * threads;
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return SegmentRows::bytes(threads, rows.slots) + SegmentMasks::bytes(threads, rows.slots);
   }
 
   template <class Block>
   MOESAIC_INLINE void operator()(Block& block) const {
-    Scalar* const partial = block.template shared<Scalar>(0);
-    const int64_t queue = block.index() / in.queues.parts, first = in.first_row(queue);
+    const int threads = block.threads();
+    int32_t* const work = block.template shared<int32_t>(0);
+    int32_t* const starts = block.template shared<int32_t>(scan_bytes(threads));
+    const SegmentMasks masks{
+        block.template shared<uint32_t>(SegmentRows::bytes(threads, rows.slots)), rows.slots};
+    const auto found = rows.find(block, work, starts, out);
+    if (block.index() >= rows.count) return;
+    const int64_t begin = segments.begin(block.index()), end = segments.end(block.index());
+    typename Block::template Local<int32_t> own(block);
+    masks.clear(block);
     block.each([&](int thread) {
-      Scalar sum = 0;
-      in.queues.share(block, thread, in.queues.at(queue).rank,
-                      [&](int64_t i) { sum += in.gates[first + i] * in.grad_gate[first + i]; });
-      partial[thread] = sum;
+      own[thread] = 0;
+      for (int32_t slot = 0; slot < rows.slots && begin + thread < end; ++slot) {
+        if (!rule.selects(begin + thread, slot)) continue;
+        masks.set(block, thread, slot);
+        ++own[thread];
+      }
     });
-    const Scalar sum = reduce(block, partial, [](Scalar a, Scalar b) { return a + b; });
+    exclusive_scan(
+        block, work, end - begin, [&](int64_t i) { return own[static_cast<int>(i)]; },
+        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = found.pulled + sum; });
     block.each([&](int thread) {
-      if (thread == 0) inner[block.index()] = sum;
-    });
-  }
-};
-
-/// Writes -probability * inner, the share of a softmax over all tokens in the gradient of each.
-template <class Scalar>
-struct SpreadSoftmax {
-  TokenGates<Scalar> in;
-  PartialSoftmax<Scalar> softmax, inner;  // The sums of `inner` are those of SumGates.
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t number = block.index() / in.queues.parts;
-    const auto queue = in.queues.at(number);
-    block.each([&](int thread) {
-      const Scalar top = softmax.top(number), sum = softmax.sum(number);
-      const Scalar share = inner.sum(number);
-      in.queues.share(block, thread, queue.size, [&](int64_t i) {
-        in.grad_logits[(queue.begin + i) * in.experts + in.column(number)] =
-            -(softmax_exp(queue.score[i] - top) / sum * share);
-      });
+      if (begin + thread < end && own[thread] > 0) place(begin + thread, thread, masks, starts);
     });
   }
-};
 
-/// Adds what arrives at the gates of the rows and, of a softmax over the selected tokens, the share
-/// of the others.
-template <class Scalar>
-struct AddGateGradients {
-  TokenGates<Scalar> in;
-  PartialSoftmax<Scalar> inner;
-  bool over_all_tokens;  // Gate is softmax_tokens instead of softmax_selected.
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t queue = block.index() / in.queues.parts, first = in.first_row(queue);
-    block.each([&](int thread) {
-      const Scalar share = over_all_tokens ? Scalar(0) : inner.sum(queue);
-      in.queues.share(block, thread, in.queues.at(queue).rank, [&](int64_t i) {
-        const int64_t row = first + i;
-        in.grad_logits[in.token[row] * in.experts + in.column(queue)] +=
-            in.gates[row] * in.grad_gate[row] - in.gates[row] * share;
-      });
-    });
+ private:
+  MOESAIC_INLINE void place(int64_t token, int thread, const SegmentMasks& masks,
+                            const int32_t* starts) const {
+    int32_t pull = out.token_offsets[token];
+    for (int32_t slot = 0; slot < rows.slots; ++slot) {
+      if (!rule.selects(token, slot)) continue;
+      const int32_t row = starts[slot] + masks.before(thread, slot);
+      out.token[row] = static_cast<int32_t>(token);
+      out.gate[row] = rule.gate(token, slot);
+      out.token_row[pull++] = row;
+    }
   }
 };
 

@@ -1,21 +1,210 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token choice, first half: selects the best experts of every token, computes their gates and
+// Token choice. Its first half selects the best experts of every token, computes their gates and
 // counts how often each rank of each segment names each expert. One thread per token, one block per
 // segment. Logits pass through shared memory by chunks of columns, so that global reads coalesce.
+//
+// Its second half lays out the queues of experts by counting. Each segment of tokens counts how
+// often each rank names each expert; running sums of these counts say where a segment's entries
+// begin in their queues, how many of them find room, and in which rows they are. Nothing is sorted,
+// and results do not depend on the order of blocks.
 #pragma once
 
 #include <cstdint>
 
 #include "../route_math.h"
+#include "../route_segments.h"
 #include "block.h"
-#include "kept_experts.h"
+#include "moesaic/ops/route_options.h"
 #include "number.h"
-#include "route_token_choice_queues.h"
+#include "route_rows.h"
+#include "scan.h"
 
 namespace moesaic::ops::kernels {
 
-/// Enumerators with the numbers of moesaic::Gate.
-enum class GateKind : int { softmax_selected, softmax_all, logit, one };
+/// Index of the count of (expert, segment, rank): by expert, then group, then rank, then segment,
+/// the order in which the queue of an expert fills.
+struct QueueIndex {
+  Segments segments;
+  int64_t count, groups;  // Numbers of segments and groups.
+  int32_t k, slots;
+
+  QueueIndex(const Segments& segments_, int64_t k_, int64_t slots_)
+      : segments(segments_),
+        count(segments_.count()),
+        groups(segments_.cut.count()),
+        k(static_cast<int32_t>(k_)),
+        slots(static_cast<int32_t>(slots_)) {}
+
+  MOESAIC_INLINE int64_t per_slot() const { return count * k; }
+  MOESAIC_INLINE int64_t segments_of(int64_t group) const {
+    return group + 1 < groups ? segments.per_group : count - segments.first_of(group);
+  }
+  /// Returns the index of (segment, rank) within an expert's counts.
+  MOESAIC_INLINE int64_t at(int64_t segment, int32_t rank) const {
+    const int64_t group = segments.group(segment), first = segments.first_of(group);
+    return first * k + rank * segments_of(group) + (segment - first);
+  }
+  MOESAIC_INLINE int64_t group_begin(int64_t group) const { return segments.first_of(group) * k; }
+};
+
+/// Counts the choices slot[T, k] of the block's segment; `histogram` is shared memory of `slots`
+/// numbers.
+template <class Block>
+MOESAIC_INLINE void count_choices(Block& block, const QueueIndex& queues, int32_t k,
+                                  const int32_t* slot, int32_t* histogram, int32_t* counts) {
+  const int64_t segment = block.index();
+  const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
+  for (int32_t rank = 0; rank < k; ++rank) {
+    block.each([&](int thread) {
+      for (int32_t s = thread; s < queues.slots; s += block.threads()) histogram[s] = 0;
+    });
+    block.each([&](int thread) {
+      if (begin + thread >= end) return;
+      const int32_t named = slot[(begin + thread) * k + rank];
+      if (named >= 0) block.atomic_add(histogram + named, 1);
+    });
+    block.each([&](int thread) {
+      for (int32_t s = thread; s < queues.slots; s += block.threads()) {
+        counts[s * queues.per_slot() + queues.at(segment, rank)] = histogram[s];
+      }
+    });
+  }
+}
+
+/// Replaces counts by running sums; one block per expert. before[slot, segment]: the rows of
+/// earlier segments; totals[slot]: all rows.
+struct ScanQueues {
+  QueueIndex queues;
+  GroupRows capacity;
+  int32_t *counts, *before, *totals;
+
+  static MOESAIC_INLINE int64_t shared_bytes(int threads) { return scan_bytes(threads); }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    int32_t* const work = block.template shared<int32_t>(0);
+    const int64_t slot = block.index();
+    int32_t* const own = counts + slot * queues.per_slot();
+    const int32_t all = exclusive_scan(
+        block, work, queues.per_slot(), [&](int64_t i) { return own[i]; },
+        [&](int64_t i, int32_t sum) { own[i] = sum; });
+    int32_t* const rows = before + slot * queues.count;
+    const int32_t total = exclusive_scan(
+        block, work, queues.count, [&](int64_t segment) { return fitting(own, all, segment); },
+        [&](int64_t segment, int32_t sum) { rows[segment] = sum; });
+    block.each([&](int thread) {
+      if (thread == 0) totals[slot] = total;
+    });
+  }
+
+ private:
+  MOESAIC_INLINE int32_t fitting(const int32_t* own, int32_t all, int64_t segment) const {
+    const int64_t group = queues.segments.group(segment);
+    const int32_t queue = own[queues.group_begin(group)];
+    int64_t fit = 0;
+    for (int32_t rank = 0; rank < queues.k; ++rank) {
+      const int64_t i = queues.at(segment, rank);
+      const int32_t next = i + 1 < queues.per_slot() ? own[i + 1] : all;
+      fit += accepted(own[i] - queue, next - own[i], capacity.of(group));
+    }
+    return static_cast<int32_t>(fit);
+  }
+};
+
+/// Token choice, second half: writes rows for the accepted choices. `slot` holds the choices'
+/// experts on entry (-1: not computed) and their rows on return (-1: none).
+/// Needs at least one block, even without tokens.
+template <class Scalar>
+struct PlaceChoices {
+  QueueIndex queues;
+  GroupRows capacity;
+  bool limited;           // Whether choices can be dropped.
+  const int32_t* counts;  // Running sums.
+  SegmentRows rows;
+  const Scalar* gate;  // [T, k]
+  int32_t* slot;       // [T, k]
+  RoutingArrays<Scalar> out;
+
+  MOESAIC_INLINE int64_t shared_bytes(int threads) const {
+    return SegmentRows::bytes(threads, queues.slots) + SegmentMasks::bytes(threads, queues.slots);
+  }
+
+  template <class Block>
+  MOESAIC_INLINE void operator()(Block& block) const {
+    const int threads = block.threads();
+    int32_t* const work = block.template shared<int32_t>(0);
+    int32_t* const starts = block.template shared<int32_t>(scan_bytes(threads));
+    const SegmentMasks masks{
+        block.template shared<uint32_t>(SegmentRows::bytes(threads, queues.slots)), queues.slots};
+    const auto found = rows.find(block, work, starts, out);
+    const int64_t segment = block.index();
+    if (segment >= queues.count) return;
+    const int64_t begin = queues.segments.begin(segment), end = queues.segments.end(segment);
+    if (limited) drop_past_capacity(block, masks, begin, end);
+    masks.clear(block);
+    block.each([&](int thread) {
+      if (begin + thread >= end) return;
+      for (int32_t rank = 0; rank < queues.k; ++rank) {
+        const int32_t expert = slot[(begin + thread) * queues.k + rank];
+        if (expert >= 0) masks.set(block, thread, expert);
+      }
+    });
+    exclusive_scan(
+        block, work, end - begin, [&](int64_t i) { return rows_of(begin + i); },
+        [&](int64_t i, int32_t sum) { out.token_offsets[begin + i] = found.pulled + sum; });
+    block.each([&](int thread) {
+      if (begin + thread < end) place(begin + thread, thread, masks, starts);
+    });
+  }
+
+ private:
+  /// Drops the choices of the segment that exceed the capacity of their queue.
+  template <class Block>
+  MOESAIC_INLINE void drop_past_capacity(Block& block, const SegmentMasks& masks, int64_t begin,
+                                         int64_t end) const {
+    const int64_t segment = block.index(), group = queues.segments.group(segment);
+    for (int32_t rank = 0; rank < queues.k; ++rank) {
+      masks.clear(block);
+      block.each([&](int thread) {
+        if (begin + thread >= end) return;
+        const int32_t expert = slot[(begin + thread) * queues.k + rank];
+        if (expert >= 0) masks.set(block, thread, expert);
+      });
+      block.each([&](int thread) {
+        if (begin + thread >= end) return;
+        int32_t& expert = slot[(begin + thread) * queues.k + rank];
+        if (expert < 0) return;
+        const int32_t* const own = counts + expert * queues.per_slot();
+        const int64_t place = own[queues.at(segment, rank)] - own[queues.group_begin(group)] +
+                              masks.before(thread, expert);
+        if (place >= capacity.of(group)) expert = -1;
+      });
+    }
+  }
+
+  MOESAIC_INLINE int32_t rows_of(int64_t token) const {
+    int32_t found = 0;
+    for (int32_t rank = 0; rank < queues.k; ++rank) found += slot[token * queues.k + rank] >= 0;
+    return found;
+  }
+
+  MOESAIC_INLINE void place(int64_t token, int thread, const SegmentMasks& masks,
+                            const int32_t* starts) const {
+    int32_t pull = out.token_offsets[token];
+    for (int64_t i = token * queues.k; i < (token + 1) * queues.k; ++i) {
+      const int32_t expert = slot[i];
+      if (expert < 0) continue;
+      const int32_t row = starts[expert] + masks.before(thread, expert);
+      out.token[row] = static_cast<int32_t>(token);
+      out.gate[row] = gate[i];
+      out.token_row[pull++] = row;
+      slot[i] = row;
+    }
+  }
+};
+
+/// Number of experts of a token that a thread keeps in registers.
+constexpr int kMostChoices = 8;
 
 constexpr int kChunkColumns = 32;
 
@@ -90,12 +279,10 @@ struct BestExperts {
 /// expert's index among the computed ones, or -1. counts: see QueueIndex.
 template <class Scalar>
 struct ChooseExperts {
-  static constexpr int kMax = 8;
-
   const Scalar* logits;
   int64_t experts;
   int32_t k;
-  GateKind kind;
+  Gate kind;
   KeptView kept;
   bool reroute;  // Selection sees the kept experts only.
   QueueIndex queues;
@@ -110,7 +297,7 @@ struct ChooseExperts {
 };
 
 template <class Scalar, int Max>
-struct ChooseFewExperts {
+struct ChooseBestExperts {
   ChooseExperts<Scalar> in;
 
   using Best = BestExperts<Scalar, Max>;
@@ -135,7 +322,7 @@ struct ChooseFewExperts {
         }
       });
     });
-    if (in.kind == GateKind::softmax_all) {
+    if (in.kind == Gate::softmax_all) {
       for_chunks(block, tile, in.logits, in.experts, begin, end, true, [&](const auto& chunk) {
         block.each([&](int thread) {
           if (begin + thread >= end) return;
@@ -162,89 +349,22 @@ struct ChooseFewExperts {
     MOESAIC_UNROLL
     for (int rank = 0; rank < Max; ++rank) {
       if (rank >= in.k) continue;
-      if (in.kind == GateKind::softmax_selected)
-        sum += softmax_exp(best.value[rank] - best.value[0]);
-      if (rank == 0 || in.kind == GateKind::logit) good = good && is_finite(best.value[rank]);
+      if (in.kind == Gate::softmax_selected) sum += softmax_exp(best.value[rank] - best.value[0]);
+      if (rank == 0 || in.kind == Gate::logit) good = good && is_finite(best.value[rank]);
     }
     MOESAIC_UNROLL
     for (int rank = 0; rank < Max; ++rank) {
       if (rank >= in.k) continue;
       const int64_t place = token * in.k + rank;
       Scalar weight = 1;
-      if (in.kind == GateKind::logit) weight = best.value[rank];
-      if (in.kind == GateKind::softmax_selected || in.kind == GateKind::softmax_all) {
+      if (in.kind == Gate::logit) weight = best.value[rank];
+      if (in.kind == Gate::softmax_selected || in.kind == Gate::softmax_all) {
         weight = softmax_exp(best.value[rank] - best.value[0]) / sum;
       }
       in.choice[place] = best.expert[rank];
       in.slot[place] = in.kept.slot(best.expert[rank]);
       in.gate[place] = good ? weight : not_a_number<Scalar>();
     }
-  }
-};
-
-/// Selects any number of experts: each rank searches the best expert after the previous rank's.
-template <class Scalar>
-struct ChooseManyExperts {
-  ChooseExperts<Scalar> in;
-
-  template <class Block>
-  MOESAIC_INLINE void operator()(Block& block) const {
-    const int64_t begin = in.queues.segments.begin(block.index());
-    const int64_t end = in.queues.segments.end(block.index());
-    block.each([&](int thread) {
-      if (begin + thread < end) choose(begin + thread);
-    });
-    int32_t* const histogram =
-        block.template shared<int32_t>(LogitChunk<Scalar>::bytes(block.threads(), in.experts));
-    count_choices(block, in.queues, in.k, in.slot, histogram, in.counts);
-  }
-
- private:
-  MOESAIC_INLINE Scalar value(const Scalar* from, int64_t expert, bool& nan) const {
-    const Scalar found = from[expert];
-    nan = nan || found != found;
-    return found != found ? -infinity<Scalar>() : found;
-  }
-
-  MOESAIC_INLINE void choose(int64_t token) const {
-    const Scalar* const from = in.logits + token * in.experts;
-    Scalar before = infinity<Scalar>(), top = 0, sum = 0;
-    int64_t before_at = -1;
-    bool nan = false, good = true;
-    for (int32_t rank = 0; rank < in.k; ++rank) {
-      Scalar best = 0;
-      int64_t at = -1;
-      for (int64_t e = 0; e < in.experts; ++e) {
-        if (!in.seen(e)) continue;
-        const Scalar v = value(from, e, nan);
-        if (rank > 0 && !ranks_before(before, before_at, v, e)) continue;
-        if (at < 0 || v > best) {
-          best = v;
-          at = e;
-        }
-      }
-      if (rank == 0) top = best;
-      if (rank == 0 || in.kind == GateKind::logit) good = good && is_finite(best);
-      if (in.kind == GateKind::softmax_selected) sum += softmax_exp(best - top);
-      in.choice[token * in.k + rank] = static_cast<int32_t>(at);
-      in.slot[token * in.k + rank] = in.kept.slot(at);
-      in.gate[token * in.k + rank] = best;
-      before = best;
-      before_at = at;
-    }
-    for (int64_t e = 0; e < in.experts && in.kind == GateKind::softmax_all; ++e) {
-      if (in.seen(e)) sum += softmax_exp(from[e] - top);
-    }
-    for (int32_t rank = 0; rank < in.k; ++rank) weigh(token * in.k + rank, top, sum, good && !nan);
-  }
-
-  MOESAIC_INLINE void weigh(int64_t place, Scalar top, Scalar sum, bool good) const {
-    Scalar weight = in.gate[place];
-    if (in.kind == GateKind::one) weight = 1;
-    if (in.kind == GateKind::softmax_selected || in.kind == GateKind::softmax_all) {
-      weight = softmax_exp(weight - top) / sum;
-    }
-    in.gate[place] = good ? weight : not_a_number<Scalar>();
   }
 };
 
@@ -257,7 +377,7 @@ struct GateGradient {
   const int32_t *choice, *choice_row;  // [T, k]
   int64_t tokens, experts;
   int32_t k;
-  GateKind kind;
+  Gate kind;
   KeptView kept;
   bool reroute;
   Scalar* grad_logits;
@@ -279,7 +399,7 @@ struct GateGradient {
     block.each([&](int thread) {
       if (begin + thread < end) start(begin + thread, state[thread]);
     });
-    if (kind == GateKind::softmax_all) {
+    if (kind == Gate::softmax_all) {
       for_chunks(block, tile, logits, experts, begin, end, false, [&](const auto& chunk) {
         block.each([&](int thread) {
           if (begin + thread >= end) return;
@@ -294,7 +414,7 @@ struct GateGradient {
     block.each([&](int thread) {
       if (begin + thread < end) add_inner(begin + thread, state[thread]);
     });
-    for_chunks(block, tile, logits, experts, begin, end, kind == GateKind::softmax_all,
+    for_chunks(block, tile, logits, experts, begin, end, kind == Gate::softmax_all,
                [&](const auto& chunk) {
                  block.each([&](int thread) {
                    if (begin + thread < end)
@@ -306,7 +426,7 @@ struct GateGradient {
 
  private:
   MOESAIC_INLINE bool softmax() const {
-    return kind == GateKind::softmax_selected || kind == GateKind::softmax_all;
+    return kind == Gate::softmax_selected || kind == Gate::softmax_all;
   }
   MOESAIC_INLINE bool seen(int64_t expert) const { return !reroute || kept.slot(expert) >= 0; }
 
@@ -316,7 +436,7 @@ struct GateGradient {
 
   MOESAIC_INLINE void start(int64_t token, State& state) const {
     state.top = logit(token, 0);
-    if (kind != GateKind::softmax_selected) return;
+    if (kind != Gate::softmax_selected) return;
     for (int32_t rank = 0; rank < k; ++rank) {
       state.sum += softmax_exp(logit(token, rank) - state.top);
     }
@@ -335,21 +455,21 @@ struct GateGradient {
                                     const State& state) const {
     for (int c = 0; c < chunk.width; ++c) {
       Scalar& at = chunk.of(thread, c);
-      const bool in_softmax = kind == GateKind::softmax_all && seen(chunk.from + c);
+      const bool in_softmax = kind == Gate::softmax_all && seen(chunk.from + c);
       at = in_softmax ? -(softmax_exp(at - state.top) / state.sum * state.inner) : Scalar(0);
     }
-    for (int32_t rank = 0; rank < k && kind != GateKind::one; ++rank) {
+    for (int32_t rank = 0; rank < k && kind != Gate::one; ++rank) {
       const int64_t column = choice[token * k + rank] - chunk.from;
       if (column < 0 || column >= chunk.width) continue;
       const int32_t row = choice_row[token * k + rank];
       Scalar& at = chunk.of(thread, static_cast<int>(column));
-      if (kind == GateKind::logit) {
+      if (kind == Gate::logit) {
         if (row >= 0) at += grad_gate[row];
         continue;
       }
       const Scalar probability = softmax_exp(logit(token, rank) - state.top) / state.sum;
       if (row >= 0) at += probability * grad_gate[row];
-      if (kind == GateKind::softmax_selected) at -= probability * state.inner;
+      if (kind == Gate::softmax_selected) at -= probability * state.inner;
     }
   }
 

@@ -10,7 +10,6 @@
 // with, in each Queue, the `size` of all entries, how many candidates are accepted (`rank`), the
 // `digits` of its positions, and
 //
-//   bool takes(int64_t i) const;        // whether entry i is a candidate
 //   QueueEntry place(int64_t i) const;  // its position
 #pragma once
 
@@ -46,7 +45,6 @@ struct Border {
   uint64_t key;
   int64_t token;
 
-  static MOESAIC_INLINE Border everything() { return {~uint64_t{0}, INT64_MAX}; }
   MOESAIC_INLINE bool accepts(const QueueEntry& place) const {
     return place.key < key || (place.key == key && place.token <= token);
   }
@@ -145,7 +143,6 @@ MOESAIC_INLINE void count_digit(Block& block, const SelectShared& shared, const 
   });
   block.each([&](int thread) {
     for (int64_t i = first + thread; i < queue.size; i += step) {
-      if (!queue.takes(i)) continue;
       const QueueEntry at = queue.place(i);
       if (state.prefix.matches(at, queue.digits.first_token)) {
         block.atomic_add(shared.histogram + queue.digits.at(at, digit), 1);

@@ -9,10 +9,10 @@
 #include <tuple>
 #include <utility>
 
-#include "built_in.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/format.h"
+#include "moesaic/papers/clusters.h"
 
 namespace moesaic {
 namespace {
@@ -25,55 +25,44 @@ double sign(CounterRng& rng) {
   return rng.below(2) == 0 ? -1.0 : 1.0;
 }
 
+/// Returns the position of each patch (Fisher-Yates shuffle).
+std::vector<int64_t> patch_order(const ClusterMixtureConfig& config, CounterRng& rng) {
+  std::vector<int64_t> places(static_cast<size_t>(config.patches));
+  for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
+  // The order is always drawn, so that later draws stay the same.
+  std::vector<int64_t> shuffled = places;
+  for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.below(i)]);
+  return config.shuffle ? shuffled : places;
+}
+
 /// Writes one example to x [P, d]; returns {label, cluster}.
-class ExampleMaker {
- public:
-  ExampleMaker(const ClusterMixtureConfig& config, const ClusterSignals& signals)
-      : config_(config),
-        v_(signals.v_Kd.const_data_ptr<float>()),
-        c_(signals.c_Kd.const_data_ptr<float>()) {}
-
-  std::pair<int64_t, int64_t> make(CounterRng rng, float* x) const {
-    const auto clusters = static_cast<uint64_t>(config_.clusters);
-    const auto k = static_cast<int64_t>(rng.below(clusters));
-    const auto other = (k + 1 + static_cast<int64_t>(rng.below(clusters - 1))) % config_.clusters;
-    const double y = sign(rng);
-    const std::vector<int64_t> place = order(rng);
-    const auto patch = [&](size_t i) { return x + place[i] * config_.width; };
-    put(y * in_range(rng, config_.alpha), v_ + k * config_.width, patch(0));
-    put(in_range(rng, config_.beta), c_ + k * config_.width, patch(1));
-    const double epsilon = sign(rng);
-    put(epsilon * in_range(rng, config_.gamma), v_ + other * config_.width, patch(2));
-    const double deviation =
-        config_.scale * config_.noise / std::sqrt(static_cast<double>(config_.width));
-    for (size_t i = 3; i < place.size(); ++i) {
-      for (int64_t j = 0; j < config_.width; ++j) {
-        patch(i)[j] = static_cast<float>(deviation * rng.normal());
-      }
+std::pair<int64_t, int64_t> make_example(const ClusterMixtureConfig& config,
+                                         const ClusterSignals& signals, CounterRng rng, float* x) {
+  const auto clusters = static_cast<uint64_t>(config.clusters);
+  const auto k = static_cast<int64_t>(rng.below(clusters));
+  const auto other = (k + 1 + static_cast<int64_t>(rng.below(clusters - 1))) % config.clusters;
+  const double y = sign(rng);
+  const std::vector<int64_t> place = patch_order(config, rng);
+  const auto patch = [&](size_t i) { return x + place[i] * config.width; };
+  const auto put = [&](double strength, const at::Tensor& directions_Kd, int64_t row, size_t i) {
+    const float* const direction = directions_Kd.const_data_ptr<float>() + row * config.width;
+    for (int64_t j = 0; j < config.width; ++j) {
+      patch(i)[j] = static_cast<float>(config.scale * strength * direction[j]);
     }
-    return {y > 0 ? 1 : 0, k};
-  }
-
- private:
-  /// Returns the position of each patch (Fisher-Yates shuffle).
-  std::vector<int64_t> order(CounterRng& rng) const {
-    std::vector<int64_t> places(static_cast<size_t>(config_.patches));
-    for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
-    // The order is always drawn, so that later draws stay the same.
-    std::vector<int64_t> shuffled = places;
-    for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[rng.below(i)]);
-    return config_.shuffle ? shuffled : places;
-  }
-
-  void put(double strength, const float* direction, float* patch) const {
-    for (int64_t j = 0; j < config_.width; ++j) {
-      patch[j] = static_cast<float>(config_.scale * strength * direction[j]);
+  };
+  put(y * in_range(rng, config.alpha), signals.v_Kd, k, 0);
+  put(in_range(rng, config.beta), signals.c_Kd, k, 1);
+  const double epsilon = sign(rng);
+  put(epsilon * in_range(rng, config.gamma), signals.v_Kd, other, 2);
+  const double deviation =
+      config.scale * config.noise / std::sqrt(static_cast<double>(config.width));
+  for (size_t i = 3; i < place.size(); ++i) {
+    for (int64_t j = 0; j < config.width; ++j) {
+      patch(i)[j] = static_cast<float>(deviation * rng.normal());
     }
   }
-
-  const ClusterMixtureConfig& config_;
-  const float *v_, *c_;
-};
+  return {y > 0 ? 1 : 0, k};
+}
 
 }  // namespace
 
@@ -102,42 +91,38 @@ ClusterSignals cluster_signals(const ClusterMixtureConfig& config) {
   return {vectors.slice(0, 0, config.clusters).clone(), vectors.slice(0, config.clusters).clone()};
 }
 
-ClusterExamples cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
-                                 const std::string& split, int64_t first, int64_t count) {
-  ClusterExamples examples{at::empty({count, config.patches, config.width}, at::kFloat),
-                           at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
-  const ExampleMaker maker(config, signals);
-  auto* const x = examples.x_NPd.mutable_data_ptr<float>();
+DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                               const std::string& split, int64_t first, int64_t count) {
+  DatasetInputs examples{at::empty({count, 1, config.patches, config.width}, at::kFloat),
+                         at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
+  auto* const x = examples.values_NCHW.mutable_data_ptr<float>();
   auto* const labels = examples.labels_N.mutable_data_ptr<int64_t>();
-  auto* const clusters = examples.cluster_N.mutable_data_ptr<int64_t>();
+  auto* const clusters = examples.groups_N.mutable_data_ptr<int64_t>();
   const uint64_t stream = stream_id("clusters." + split);
   at::parallel_for(0, count, 256, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const CounterRng rng(static_cast<uint64_t>(config.seed), stream,
                            static_cast<uint64_t>(first + i));
-      std::tie(labels[i], clusters[i]) = maker.make(rng, x + i * config.patches * config.width);
+      std::tie(labels[i], clusters[i]) =
+          make_example(config, signals, rng, x + i * config.patches * config.width);
     }
   });
   return examples;
 }
 
 DatasetFormat clusters_format() {
-  const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"-1", "+1"};
-    for (int64_t k = 1; k <= config.clusters; ++k)
-      info.groups.push_back(fmt::format("cluster {}", k));
+    info.groups = numbered("cluster ", config.clusters);
     const ClusterSignals signals = cluster_signals(config);
-    const auto inputs = [config, signals, split = info.split](int64_t first, int64_t count) {
-      const ClusterExamples made = cluster_examples(config, signals, split, first, count);
-      return DatasetInputs{made.x_NPd.unsqueeze(1), made.labels_N, made.cluster_N};
+    info.directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}};
+    return [config, signals, split = info.split](int64_t first, int64_t count) {
+      return cluster_examples(config, signals, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.patches * config.width,
-            .directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}}};
   };
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
-  format.class_count = [](const DatasetSpec&) { return int64_t{2}; };
+  format.outline = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
   return format;
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adds the networks, data, phases and probes of the clusters paper to the registries.
-#include "built_in.h"
+#include "moesaic/data/format.h"
 #include "moesaic/models/family.h"
-#include "moesaic/papers/clusters/cluster_moe.h"
-#include "moesaic/papers/clusters/image_moe.h"
+#include "moesaic/papers/clusters.h"
 
 namespace moesaic {
+
+// The files of this folder define these.
+DatasetFormat clusters_format();
+
 namespace {
 
 [[maybe_unused]] const bool kRegistered = [] {

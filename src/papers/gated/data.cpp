@@ -11,11 +11,10 @@
 
 #include "../../ops/cpu/vector_clones.h"
 #include "../../ops/route_math.h"
-#include "built_in.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/gated/data.h"
+#include "moesaic/papers/gated.h"
 
 namespace moesaic {
 namespace {
@@ -92,44 +91,6 @@ void choose_experts(const float* a, const float* w, int64_t d, int64_t k, Part& 
   }
 }
 
-/// Makes a part of the examples, x with a number's examples side by side: x_dN.
-class GatedExampleMaker {
- public:
-  GatedExampleMaker(const GatedMixtureConfig& config, const GatedTruth& truth,
-                    const std::string& split)
-      : d_(config.width),
-        k_(config.experts),
-        noise_(static_cast<float>(config.noise)),
-        link_(link_from_name(config.link)),
-        a_(truth.a_kd.contiguous()),
-        w_(truth.w_kd.contiguous()),
-        random_(static_cast<uint64_t>(config.seed), stream_id("gated." + split)) {}
-
-  void make(int64_t first, int64_t count, float* x_dN, int64_t stride, float* y_N) const {
-    Part part(d_, k_);
-    random_.normals(first, count, d_ + 1, part.normals.data(), kPart);
-    random_.uniforms(first, count, d_ / 4 + 1, part.choice.data());
-    float z[kPart];
-    choose_experts(a_.const_data_ptr<float>(), w_.const_data_ptr<float>(), d_, k_, part, z);
-    const float* const noise = part.normals.data() + d_ * kPart;
-    with_link(link_, [&](auto kind) {
-      for (int64_t i = 0; i < count; ++i) {
-        y_N[i] = link_at<decltype(kind)::value>(z[i]) + noise_ * noise[i];
-      }
-    });
-    for (int64_t j = 0; j < d_; ++j) {
-      std::copy_n(part.normals.data() + j * kPart, count, x_dN + j * stride);
-    }
-  }
-
- private:
-  int64_t d_, k_;
-  float noise_;
-  Link link_;
-  at::Tensor a_, w_;
-  SampleRandom random_;
-};
-
 }  // namespace
 
 ConfigProblem config_problem(const GatedMixtureConfig& config) {
@@ -160,34 +121,49 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
   return {a.to(at::kFloat).contiguous(), w.to(at::kFloat).contiguous()};
 }
 
-GatedExamples gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
+DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count) {
-  const at::Tensor x_dN = at::empty({config.width, count}, at::kFloat);
-  GatedExamples out{x_dN.t(), at::empty({count}, at::kFloat)};
-  const GatedExampleMaker maker(config, truth, split);
-  auto *const x = x_dN.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
-  const int64_t parts = (count + kPart - 1) / kPart;
-  at::parallel_for(0, parts, 16, [&](int64_t begin, int64_t end) {
+  const int64_t d = config.width, k = config.experts;
+  const at::Tensor x_dN = at::empty({d, count}, at::kFloat);
+  const at::Tensor y_N1 = at::empty({count, 1}, at::kFloat);
+  auto *const x = x_dN.mutable_data_ptr<float>(), *const y = y_N1.mutable_data_ptr<float>();
+  const at::Tensor a = truth.a_kd.contiguous(), w = truth.w_kd.contiguous();
+  const Link link = link_from_name(config.link);
+  const auto deviation = static_cast<float>(config.noise);
+  const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id("gated." + split));
+  const auto make_part = [&](int64_t begin, int64_t examples) {
+    Part part(d, k);
+    random.normals(first + begin, examples, d + 1, part.normals.data(), kPart);
+    random.uniforms(first + begin, examples, d / 4 + 1, part.choice.data());
+    float z[kPart];
+    choose_experts(a.const_data_ptr<float>(), w.const_data_ptr<float>(), d, k, part, z);
+    const float* const noise = part.normals.data() + d * kPart;
+    with_link(link, [&](auto kind) {
+      for (int64_t i = 0; i < examples; ++i) {
+        y[begin + i] = link_at<decltype(kind)::value>(z[i]) + deviation * noise[i];
+      }
+    });
+    for (int64_t j = 0; j < d; ++j) {
+      std::copy_n(part.normals.data() + j * kPart, examples, x + j * count + begin);
+    }
+  };
+  at::parallel_for(0, (count + kPart - 1) / kPart, 16, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
-      const int64_t at = part * kPart;
-      maker.make(first + at, std::min<int64_t>(kPart, count - at), x + at, count, y + at);
+      make_part(part * kPart, std::min<int64_t>(kPart, count - part * kPart));
     }
   });
-  return out;
+  return {.values_NCHW = x_dN.t().unsqueeze(1).unsqueeze(1), .targets_NK = y_N1};
 }
 
 DatasetFormat gated_format() {
-  const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.targets = {"y"};
     const GatedTruth truth = gated_truth(config);
-    Directions directions = {{"regressor", truth.a_kd}};
-    if (truth.w_kd.size(0) > 0) directions["gate"] = truth.w_kd;
-    const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
-      const GatedExamples made = gated_examples(config, truth, split, first, count);
-      return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
-                           .targets_NK = made.y_N.unsqueeze(1)};
+    info.directions = {{"regressor", truth.a_kd}};
+    if (truth.w_kd.size(0) > 0) info.directions["gate"] = truth.w_kd;
+    return [config, truth, split = info.split](int64_t first, int64_t count) {
+      return gated_examples(config, truth, split, first, count);
     };
-    return {.inputs = inputs, .numbers = config.width, .directions = std::move(directions)};
   };
   return generated_format<GatedMixtureConfig>(
       "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)", make);

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "../../ops/cpu/vector_clones.h"
-#include "built_in.h"
 #include "moesaic/base/hermite.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/latent/data.h"
+#include "moesaic/papers/latent.h"
 
 namespace moesaic {
 namespace {
@@ -56,48 +56,6 @@ Products move_and_project(float* x, const float* mean, const float* local, const
   return {a[0], b[0]};
 }
 
-/// Makes up to kPart examples at a time.
-class LatentExampleMaker {
- public:
-  LatentExampleMaker(const LatentClustersConfig& config, const LatentTruth& truth,
-                     const std::string& split)
-      : config_(config),
-        truth_(truth),
-        noise_(split == "train" ? config.noise : 0.0),
-        random_(static_cast<uint64_t>(config.seed), stream_id("latent." + split)),
-        noise_random_(static_cast<uint64_t>(config.seed), stream_id("latent.noise." + split)) {}
-
-  void make(int64_t first, int64_t count, float* x_Nd, float* y_N, int64_t* cluster_N) const {
-    const int64_t d = config_.width, clusters = config_.clusters;
-    float choice[kPart], noise[kPart] = {};
-    random_.normal_rows(first, count, d, x_Nd, d);
-    random_.uniforms(first, count, d / 4 + 1, choice);
-    if (noise_ > 0.0) noise_random_.normals(first, count, 1, noise, kPart);
-    const auto row = [d](const at::Tensor& rows, int64_t c) {
-      return rows.const_data_ptr<float>() + c * d;
-    };
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t c = std::min<int64_t>(
-          clusters - 1, static_cast<int64_t>(choice[i] * static_cast<float>(clusters)));
-      const Products at = move_and_project(x_Nd + i * d, row(truth_.mean_Cd, c),
-                                           row(truth_.local_Cd, c), row(truth_.global_1d, 0), d);
-      const auto task = static_cast<size_t>(c) % config_.local.size();
-      const double y =
-          hermite_series(config_.local[task], at.local) +
-          truth_.sign[static_cast<size_t>(c)] * hermite_series(config_.global, at.global) +
-          noise_ * noise[i];
-      y_N[i] = static_cast<float>(y);
-      cluster_N[i] = c;
-    }
-  }
-
- private:
-  const LatentClustersConfig& config_;
-  const LatentTruth& truth_;
-  double noise_;
-  SampleRandom random_, noise_random_;  ///< Noise leaves the bits of all else as they are.
-};
-
 /// Gives rows the norm 1, and makes them orthogonal by Gram-Schmidt; plain loops have the same bits
 /// everywhere.
 void make_unit_rows(double* rows, int64_t count, int64_t d, bool orthogonal) {
@@ -118,6 +76,15 @@ void make_unit_rows(double* rows, int64_t count, int64_t d, bool orthogonal) {
   }
 }
 
+/// Returns the index of the first coefficient that is not 0 (definition 3.1 of the latent paper);
+/// -1 where all are.
+int64_t information_exponent(const std::vector<double>& coefficients) {
+  for (size_t i = 0; i < coefficients.size(); ++i) {
+    if (coefficients[i] != 0.0) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
 ConfigProblem exponent_problem(const std::vector<double>& coefficients, const std::string& key) {
   const int64_t exponent = information_exponent(coefficients);
   if (exponent > 2) return {};
@@ -129,13 +96,6 @@ ConfigProblem exponent_problem(const std::vector<double>& coefficients, const st
 }
 
 }  // namespace
-
-int64_t information_exponent(const std::vector<double>& coefficients) {
-  for (size_t i = 0; i < coefficients.size(); ++i) {
-    if (coefficients[i] != 0.0) return static_cast<int64_t>(i);
-  }
-  return -1;
-}
 
 ConfigProblem config_problem(const LatentClustersConfig& config) {
   const int64_t directions = 2 * config.clusters + 1;
@@ -203,45 +163,65 @@ LatentTruth latent_truth(const LatentClustersConfig& config) {
   return truth;
 }
 
-LatentExamples latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
-                               const std::string& split, int64_t first, int64_t count) {
-  const int64_t d = config.width;
-  LatentExamples out{at::empty({count, d}, at::kFloat), at::empty({count}, at::kFloat),
-                     at::empty({count}, at::kLong)};
-  const LatentExampleMaker maker(config, truth, split);
-  auto *const x = out.x_Nd.mutable_data_ptr<float>(), *const y = out.y_N.mutable_data_ptr<float>();
-  auto* const cluster = out.cluster_N.mutable_data_ptr<int64_t>();
+DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
+                              const std::string& split, int64_t first, int64_t count) {
+  const int64_t d = config.width, clusters = config.clusters;
+  DatasetInputs out{.values_NCHW = at::empty({count, 1, 1, d}, at::kFloat),
+                    .groups_N = at::empty({count}, at::kLong),
+                    .targets_NK = at::empty({count, 1}, at::kFloat)};
+  auto* const x_Nd = out.values_NCHW.mutable_data_ptr<float>();
+  auto* const y_N = out.targets_NK.mutable_data_ptr<float>();
+  auto* const cluster_N = out.groups_N.mutable_data_ptr<int64_t>();
+  const auto seed = static_cast<uint64_t>(config.seed);
+  const SampleRandom random(seed, stream_id("latent." + split));
+  // Noise leaves the bits of all else as they are.
+  const SampleRandom noise_random(seed, stream_id("latent.noise." + split));
+  const double deviation = split == "train" ? config.noise : 0.0;
+  const auto row = [d](const at::Tensor& rows, int64_t c) {
+    return rows.const_data_ptr<float>() + c * d;
+  };
+  const auto make_part = [&](int64_t begin, int64_t examples) {
+    float choice[kPart], noise[kPart] = {};
+    random.normal_rows(first + begin, examples, d, x_Nd + begin * d, d);
+    random.uniforms(first + begin, examples, d / 4 + 1, choice);
+    if (deviation > 0.0) noise_random.normals(first + begin, examples, 1, noise, kPart);
+    for (int64_t i = 0; i < examples; ++i) {
+      const int64_t c = std::min<int64_t>(
+          clusters - 1, static_cast<int64_t>(choice[i] * static_cast<float>(clusters)));
+      const Products at = move_and_project(x_Nd + (begin + i) * d, row(truth.mean_Cd, c),
+                                           row(truth.local_Cd, c), row(truth.global_1d, 0), d);
+      const auto task = static_cast<size_t>(c) % config.local.size();
+      const double y =
+          hermite_series(config.local[task], at.local) +
+          truth.sign[static_cast<size_t>(c)] * hermite_series(config.global, at.global) +
+          deviation * noise[i];
+      y_N[begin + i] = static_cast<float>(y);
+      cluster_N[begin + i] = c;
+    }
+  };
   at::parallel_for(0, (count + kPart - 1) / kPart, 4, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
-      const int64_t at = part * kPart;
-      maker.make(first + at, std::min<int64_t>(kPart, count - at), x + at * d, y + at,
-                 cluster + at);
+      make_part(part * kPart, std::min<int64_t>(kPart, count - part * kPart));
     }
   });
   return out;
 }
 
 DatasetFormat latent_format() {
-  const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
     info.targets = {"y"};
-    for (int64_t c = 1; c <= config.clusters; ++c)
-      info.groups.push_back(fmt::format("cluster {}", c));
+    info.groups = numbered("cluster ", config.clusters);
     const std::string departed = departures(config);
     if (info.split == "train" && !departed.empty()) {
       log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
                   info.name, departed);
     }
     const LatentTruth truth = latent_truth(config);
-    const auto inputs = [config, truth, split = info.split](int64_t first, int64_t count) {
-      const LatentExamples made = latent_examples(config, truth, split, first, count);
-      return DatasetInputs{.values_NCHW = made.x_Nd.unsqueeze(1).unsqueeze(1),
-                           .groups_N = made.cluster_N,
-                           .targets_NK = made.y_N.unsqueeze(1)};
+    info.directions = {
+        {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};
+    return [config, truth, split = info.split](int64_t first, int64_t count) {
+      return latent_examples(config, truth, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.width,
-            .directions = {
-                {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}}};
   };
   return generated_format<LatentClustersConfig>(
       "latent", "generated inputs and targets with latent clusters (latent paper)", make);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/latent/model.h"
+#include "moesaic/papers/latent.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -31,13 +30,10 @@ ConfigProblem config_problem(const LatentMoEConfig& config) {
         fmt::format("min_degree {} is above max_degree {}", config.min_degree, config.max_degree),
         {"min_degree", "max_degree"}};
   }
-  if (config.kept_experts.empty()) return {};
-  ConfigProblem problem = kept_problem(config.kept_experts, config.experts, "kept_experts");
-  problem.blamed = {"kept_experts"};
-  return problem;
+  return kept_setting_problem(config.kept_experts, config.experts, "kept_experts");
 }
 
-LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = nn::ShallowExperts(expert_options(config_), generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
@@ -53,18 +49,6 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const nn::MoEOutput routed = moe->forward(images_BCHW.flatten(1), random);
   return {routed.y_Td, routed.y_Td, {routed}};
-}
-
-nlohmann::ordered_json LatentMoE::config() const {
-  LatentMoEConfig config = config_;
-  config.kept_experts = nn::kept_experts(moe->options().rule);
-  config.routing = nn::latent_routing(moe->options());
-  return to_json(config);
-}
-
-void LatentMoE::reset_head(int64_t classes) {
-  fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
-             config_.name, classes);
 }
 
 std::optional<torch::jit::Module> LatentMoE::torchscript() const {

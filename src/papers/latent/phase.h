@@ -2,12 +2,14 @@
 // What the phases of Algorithm 1 of the latent paper share.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
+#include <ATen/core/Tensor.h>
 
-#include "moesaic/nn/latent_routing.h"
+#include <string>
+
+#include "moesaic/base/random.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/views.h"
+#include "moesaic/nn/init.h"
 #include "moesaic/nn/shallow_experts.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/ops/spherical_sgd.h"
@@ -38,19 +40,35 @@ class LatentPhase : public OnlinePhase {
  protected:
   /// Has the network route by `routing` from now on.
   LatentPhase(const PhasePlan& plan, PhaseContext context, const std::string& routing,
-              const std::string& end = "");
+              const std::string& end = "")
+      : OnlinePhase(plan, std::move(context), end),
+        layer_(*find_layer_of<nn::ShallowExperts>(*context_.model)),
+        routing_(routing),
+        ties_(context_.seed, stream_id("latent.ties")),
+        offset_(stream_begin(context_.seed)) {
+    const nn::RouterOptions& options = layer_->options();
+    layer_->router->set_options(nn::latent_router_options(options.width, options.experts, routing,
+                                                          nn::kept_experts(options.rule)));
+  }
 
   struct Samples {
     at::Tensor x_Sd, y_S;  ///< float32, on the CPU.
   };
   /// Returns samples of the stream, from number `first` of the phase on.
-  Samples samples(int64_t first, int64_t count) const;
+  Samples samples(int64_t first, int64_t count) const {
+    const DatasetInputs inputs = context_.data->generate(offset_ + first, count);
+    return {inputs.values_NCHW.flatten(1).contiguous(), inputs.targets_NK.flatten().contiguous()};
+  }
   /// Routes samples that begin with number `first` of the phase by these rows of a router.
-  RoutedBlock routed(const Samples& samples, int64_t first, const at::Tensor& router_Kd) const;
+  RoutedBlock routed(const Samples& samples, int64_t first, const at::Tensor& router_Kd) const {
+    return route_samples(samples.x_Sd, samples.y_S, router_Kd, routing_, ties_, offset_ + first);
+  }
 
   nn::ShallowExpertsImpl& experts() const { return *layer_->experts->as<nn::ShallowExperts>(); }
   /// Returns a generator of this phase's own for a purpose.
-  at::Generator generator(const char* purpose) const;
+  at::Generator generator(const char* purpose) const {
+    return nn::make_generator(mix64(context_.seed ^ stream_id(purpose)));
+  }
 
   nn::MoELayer layer_;
 

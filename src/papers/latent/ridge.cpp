@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "built_in.h"
 #include "moesaic/base/error.h"
 #include "phase.h"
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "built_in.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
-#include "moesaic/papers/pmoe/data.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/format.h"
+#include "moesaic/papers/pmoe.h"
 
 namespace moesaic {
 namespace {
@@ -34,6 +34,43 @@ std::vector<double> unit_vector(CounterRng& rng, int64_t first, int64_t width) {
   }
   for (double& number : v) number /= std::sqrt(norm);
   return v;
+}
+
+/// Writes a pattern of the set of this centre: a unit vector within its radius.
+void draw_pattern(CounterRng& rng, const float* centre, const PatternSets& sets, int64_t width,
+                  float* to) {
+  // A step within the other dimensions leaves the products with o1 and o2 within their bounds.
+  const std::vector<double> direction = unit_vector(rng, 2, width);
+  const double length = sets.radius * rng.uniform();
+  double norm = 0.0;
+  for (int64_t i = 0; i < width; ++i) {
+    const double number = centre[i] + length * direction[static_cast<size_t>(i)];
+    norm += i < 2 ? 0.0 : number * number;
+    to[i] = static_cast<float>(number);
+  }
+  const double rest = 1.0 - static_cast<double>(to[0]) * to[0] - static_cast<double>(to[1]) * to[1];
+  for (int64_t i = 2; i < width; ++i) to[i] *= static_cast<float>(std::sqrt(rest / norm));
+}
+
+/// Draws an example of n patches; returns the place of the one that tells the class.
+int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets, CounterRng rng,
+                     int64_t label, float* x_nd) {
+  const int64_t n = config.patches, width = config.width;
+  std::vector<int64_t> place(static_cast<size_t>(n));
+  std::iota(place.begin(), place.end(), 0);
+  for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.below(i)]);
+  const auto row = [&](int64_t i) { return x_nd + place[static_cast<size_t>(i)] * width; };
+  std::copy_n(sets.deciding_2d.const_data_ptr<float>() + label * width, width, row(0));
+  const auto side = static_cast<int64_t>(rng.below(2));
+  const auto* const centres = sets.centre_pd.const_data_ptr<float>();
+  const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.close / 2, 1));
+  const auto far = static_cast<uint64_t>(config.sets - sets.close);
+  for (int64_t i = 1; i < n; ++i) {
+    const int64_t set = i < config.threshold ? 2 * static_cast<int64_t>(rng.below(of_side)) + side
+                                             : sets.close + static_cast<int64_t>(rng.below(far));
+    draw_pattern(rng, centres + set * width, sets, width, row(i));
+  }
+  return place[0];
 }
 
 }  // namespace
@@ -89,79 +126,33 @@ PatternSets pattern_sets(const PatchPatternsConfig& config) {
   return made;
 }
 
-namespace {
-
-/// Writes a pattern of the set of this centre: a unit vector within its radius.
-void draw_pattern(CounterRng& rng, const float* centre, const PatternSets& sets, int64_t width,
-                  float* to) {
-  // A step within the other dimensions leaves the products with o1 and o2 within their bounds.
-  const std::vector<double> direction = unit_vector(rng, 2, width);
-  const double length = sets.radius * rng.uniform();
-  double norm = 0.0;
-  for (int64_t i = 0; i < width; ++i) {
-    const double number = centre[i] + length * direction[static_cast<size_t>(i)];
-    norm += i < 2 ? 0.0 : number * number;
-    to[i] = static_cast<float>(number);
-  }
-  const double rest = 1.0 - static_cast<double>(to[0]) * to[0] - static_cast<double>(to[1]) * to[1];
-  for (int64_t i = 2; i < width; ++i) to[i] *= static_cast<float>(std::sqrt(rest / norm));
-}
-
-/// Draws an example of n patches; returns the place of the one that tells the class.
-int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets, CounterRng rng,
-                     int64_t label, float* x_nd) {
-  const int64_t n = config.patches, width = config.width;
-  std::vector<int64_t> place(static_cast<size_t>(n));
-  std::iota(place.begin(), place.end(), 0);
-  for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.below(i)]);
-  const auto row = [&](int64_t i) { return x_nd + place[static_cast<size_t>(i)] * width; };
-  std::copy_n(sets.deciding_2d.const_data_ptr<float>() + label * width, width, row(0));
-  const auto side = static_cast<int64_t>(rng.below(2));
-  const auto* const centres = sets.centre_pd.const_data_ptr<float>();
-  const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.close / 2, 1));
-  const auto far = static_cast<uint64_t>(config.sets - sets.close);
-  for (int64_t i = 1; i < n; ++i) {
-    const int64_t set = i < config.threshold ? 2 * static_cast<int64_t>(rng.below(of_side)) + side
-                                             : sets.close + static_cast<int64_t>(rng.below(far));
-    draw_pattern(rng, centres + set * width, sets, width, row(i));
-  }
-  return place[0];
-}
-
-}  // namespace
-
-PatchPatterns patch_patterns(const PatchPatternsConfig& config, const std::string& split,
+DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
                              int64_t first, int64_t count) {
   const PatternSets sets = pattern_sets(config);
-  PatchPatterns made{at::empty({count, config.patches, config.width}, at::kFloat),
+  DatasetInputs made{at::empty({count, 1, config.patches, config.width}, at::kFloat),
                      at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
   const uint64_t stream = stream_id("patch_patterns." + split);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t label = (first + i) % 2;
-    made.label_N.mutable_data_ptr<int64_t>()[i] = label;
-    made.place_N.mutable_data_ptr<int64_t>()[i] = draw_example(
+    made.labels_N.mutable_data_ptr<int64_t>()[i] = label;
+    made.groups_N.mutable_data_ptr<int64_t>()[i] = draw_example(
         config, sets,
         CounterRng(static_cast<uint64_t>(config.seed), stream, static_cast<uint64_t>(first + i)),
-        label, made.x_Nnd.mutable_data_ptr<float>() + i * config.patches * config.width);
+        label, made.values_NCHW.mutable_data_ptr<float>() + i * config.patches * config.width);
   }
   return made;
 }
 
 DatasetFormat patch_patterns_format() {
-  const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"with o1", "with o2"};
-    for (int64_t j = 1; j <= config.patches; ++j) info.groups.push_back(fmt::format("place {}", j));
+    info.groups = numbered("place ", config.patches);
     const PatternSets sets = pattern_sets(config);
     // Inputs have one channel, whose rows are the patches.
-    const auto inputs = [config, split = info.split](int64_t first, int64_t count) {
-      const PatchPatterns made = patch_patterns(config, split, first, count);
-      return DatasetInputs{.values_NCHW = made.x_Nnd.unsqueeze(1),
-                           .labels_N = made.label_N,
-                           .groups_N = made.place_N};
+    info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
+    return [config, split = info.split](int64_t first, int64_t count) {
+      return patch_patterns(config, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.patches * config.width,
-            .directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}}};
   };
   return generated_format<PatchPatternsConfig>(
       "patch_patterns",

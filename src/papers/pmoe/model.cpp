@@ -3,18 +3,14 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/papers/pmoe.h"
 
 namespace moesaic {
 namespace {
-
-bool is_by_class(const PMoEConfig& config) {
-  return config.output == "by_class";
-}
 
 nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
   return {.experts = config.experts,
@@ -22,20 +18,19 @@ nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
           .hidden = config.hidden,
           .outputs = config.classes == 2 ? 1 : config.classes,
           .init_std = config.init_std,
-          .by_class = is_by_class(config)};
+          .by_class = config.by_class()};
 }
 
-nn::RouterOptions patch_router(const PMoEConfig& config) {
+/// Returns the options of a router whose experts choose among the patches of an image.
+nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, int64_t width,
+                               int64_t patches, PrunedSelection pruned) {
   ExpertChoiceOptions rule;
-  rule.gate = expert_gate_from_name(config.router->gate);
-  rule.rows = config.router->selected;
-  rule.group_size = config.patches();
-  rule.kept = config.router->kept_experts;
-  nn::RouterOptions options;
-  options.width = config.width();
-  options.experts = config.experts;
-  options.rule = rule;
-  return options;
+  rule.gate = expert_gate_from_name(config.gate);
+  rule.rows = config.selected;
+  rule.group_size = patches;
+  rule.kept = config.kept_experts;
+  rule.pruned = pruned;
+  return {.width = width, .experts = experts, .rule = rule};
 }
 
 nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
@@ -46,7 +41,8 @@ nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
       static_cast<double>(config.divisor == "patches" ? config.patches() : config.selected());
   options.experts = expert_options(config);
   if (!config.router) return options;
-  options.router = patch_router(config);
+  options.router = patch_router(*config.router, config.experts, config.width(), config.patches(),
+                                PrunedSelection::zero);
   options.router_std = config.router->init_std;
   return options;
 }
@@ -54,103 +50,6 @@ nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
 std::string size_text(const Sides& sides) {
   return fmt::format("{} x {}", sides.height, sides.width);
 }
-
-}  // namespace
-
-ConfigProblem config_problem(const PMoEConfig& config) {
-  const Sides &image = config.image_size, &patch = config.patch_size;
-  if (image.height % patch.height != 0 || image.width % patch.width != 0) {
-    return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
-                        size_text(image)),
-            {"patch_size", "image_size"}};
-  }
-  if (is_by_class(config) && config.experts % config.classes != 0) {
-    return {fmt::format("{} experts cannot be shared out among {} classes", config.experts,
-                        config.classes),
-            {"experts", "classes", "output"}};
-  }
-  if (!config.router) {
-    if (config.experts == 1) return {};
-    return {fmt::format("{} experts need a router", config.experts), {"router", "experts"}};
-  }
-  if (config.router->selected > config.patches()) {
-    return {fmt::format("an expert cannot select {} of {} patches", config.router->selected,
-                        config.patches()),
-            {"router.selected", "patch_size", "image_size"}};
-  }
-  if (config.router->kept_experts.empty()) return {};
-  ConfigProblem problem =
-      kept_problem(config.router->kept_experts, config.experts, "router.kept_experts");
-  problem.blamed = {"router.kept_experts"};
-  return problem;
-}
-
-PMoE::PMoE(PMoEConfig config, uint64_t seed) : config_(std::move(config)) {
-  mixture = register_module("mixture",
-                            nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
-}
-
-ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
-  check_input_shape(*this, config_.name, "images", images_BCHW);
-  nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
-  ModelOutput out;
-  out.pre_logits = made.f_Bo;
-  out.logits = made.logits_BC;
-  if (made.routed) out.routings.push_back(std::move(*made.routed));
-  return out;
-}
-
-nlohmann::ordered_json PMoE::config() const {
-  PMoEConfig config = config_;
-  if (config.router) {
-    config.router->kept_experts = nn::kept_experts(mixture->moe->options().rule);
-  }
-  return to_json(config);
-}
-
-void PMoE::reset_head(int64_t classes) {
-  fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
-             config_.name, classes);
-}
-
-std::vector<MoEBlock> PMoE::moe_blocks() const {
-  if (mixture->moe.is_empty()) return {};
-  return {
-      {.block = 0, .layer = mixture->moe, .groups = is_by_class(config_) ? config_.classes : 0}};
-}
-
-std::vector<int64_t> PMoE::input_shape() const {
-  return {config_.channels, config_.image_size.height, config_.image_size.width};
-}
-
-std::optional<PatchTokens> PMoE::patch_tokens() const {
-  return PatchTokens{{config_.image_size.height / config_.patch_size.height,
-                      config_.image_size.width / config_.patch_size.width}};
-}
-
-double PMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
-  if (config_.router) return layer_flops(moe_blocks()[0], config_.patches(), rows_per_token);
-  return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
-}
-
-SettingPaths PMoE::setting_paths() const {
-  return {.rows_per_expert = "router.selected",
-          .classes = "classes",
-          .image_size = "image_size",
-          .channels = "channels",
-          .kept_experts = "router.kept_experts"};
-}
-
-std::map<std::string, at::Tensor> PMoE::weight_directions() const {
-  std::map<std::string, at::Tensor> found = {
-      {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
-  const nn::MoELayer& moe = mixture->moe;
-  if (moe.is_empty()) return found;
-  found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
-  return found;
-}
-
-namespace {
 
 constexpr char kPatchMixture[] = R"(
 def forward(self, images: Tensor) -> Tensor:
@@ -176,7 +75,131 @@ script::Module make_mixture(const script::Unit& unit, const nn::PatchMixtureImpl
                                           : "self.moe.forward(x, x)")));
 }
 
+constexpr int64_t kLastGroup = 2;
+
+nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
+  return {.channels = config.channels,
+          .side = config.image_size,
+          .blocks = config.blocks,
+          .widening = config.widening,
+          .last_group = !config.moe};
+}
+
+nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
+  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  const std::vector<int64_t>& kept = config.moe->router.kept_experts;
+  return {.experts = kept.empty() ? config.moe->experts : static_cast<int64_t>(kept.size()),
+          .channels = channels,
+          .side = config.map_size(),
+          .patch = config.moe->patch_size,
+          .outputs = channels / config.moe->experts,
+          .kernel = config.moe->kernel};
+}
+
+int64_t outputs_of(int64_t classes) {
+  return classes == 2 ? 1 : classes;
+}
+
+/// No token is routed to a pruned expert: it was to make channels, not to add to those of others.
+nn::RouterOptions router_options(const WrnPMoEConfig& config) {
+  const nn::MapExpertsOptions experts = expert_options(config);
+  return patch_router(config.moe->router, config.moe->experts,
+                      experts.channels * experts.patch * experts.patch, experts.patches(),
+                      PrunedSelection::reroute);
+}
+
+ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
+  const WrnMixtureConfig& moe = *config.moe;
+  const int64_t side = config.map_size(), patch = moe.patch_size;
+  const int64_t channels = trunk_options(config).channels_of(kLastGroup);
+  if (side % patch != 0) {
+    return {fmt::format("patches of {0} x {0} do not divide the last feature map, {1} x {1}", patch,
+                        side),
+            {"moe.patch_size", "image_size"}};
+  }
+  const int64_t patches = side / patch * (side / patch);
+  if (moe.router.selected > patches) {
+    return {fmt::format("an expert cannot select {} of {} patches", moe.router.selected, patches),
+            {"moe.router.selected", "moe.patch_size", "image_size"}};
+  }
+  if (channels % moe.experts != 0) {
+    return {fmt::format("{} experts cannot share out the last group's {} channels", moe.experts,
+                        channels),
+            {"moe.experts", "widening"}};
+  }
+  if (moe.kernel % 2 == 0) {
+    return {
+        fmt::format("a kernel of side {0} has no middle; {1} has one", moe.kernel, moe.kernel + 1),
+        {"moe.kernel"}};
+  }
+  return kept_setting_problem(moe.router.kept_experts, moe.experts, "moe.router.kept_experts");
+}
+
+constexpr char kPatches[] = R"(
+    patches = y.unflatten(3, [-1, {patch}]).unflatten(2, [-1, {patch}])
+    x = patches.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
+    y = self.moe.forward(x, x).unflatten(1, [-1, {positions}])
+)";
+// Channels of pruned experts are zeros.
+constexpr char kPruned[] = R"(
+    kept = torch.tensor([{channels}], device=y.device)
+    y = y.new_zeros([y.size(0), {all}, y.size(2)]).index_copy_(1, kept, y)
+)";
+constexpr char kMap[] = "    y = y.flatten(2)\n";
+constexpr char kRest[] = R"(
+    y = torch.relu(self.norm.forward(y)).mean([2])
+    f = self.head.forward(y.view([images.size(0), {patches}, {all}]).mean([1]))
+)";
+
 }  // namespace
+
+ConfigProblem config_problem(const PMoEConfig& config) {
+  const Sides &image = config.image_size, &patch = config.patch_size;
+  if (image.height % patch.height != 0 || image.width % patch.width != 0) {
+    return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
+                        size_text(image)),
+            {"patch_size", "image_size"}};
+  }
+  if (config.by_class() && config.experts % config.classes != 0) {
+    return {fmt::format("{} experts cannot be shared out among {} classes", config.experts,
+                        config.classes),
+            {"experts", "classes", "output"}};
+  }
+  if (!config.router) {
+    if (config.experts == 1) return {};
+    return {fmt::format("{} experts need a router", config.experts), {"router", "experts"}};
+  }
+  if (config.router->selected > config.patches()) {
+    return {fmt::format("an expert cannot select {} of {} patches", config.router->selected,
+                        config.patches()),
+            {"router.selected", "patch_size", "image_size"}};
+  }
+  return kept_setting_problem(config.router->kept_experts, config.experts, "router.kept_experts");
+}
+
+PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
+  mixture = register_module("mixture",
+                            nn::PatchMixture(mixture_options(config_), nn::make_generator(seed)));
+  moe = mixture->moe;
+}
+
+ModelOutput PMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "images", images_BCHW);
+  nn::PatchMixtureImpl::Output made = mixture->forward(images_BCHW, random);
+  ModelOutput out;
+  out.pre_logits = made.f_Bo;
+  out.logits = made.logits_BC;
+  if (made.routed) out.routings.push_back(std::move(*made.routed));
+  return out;
+}
+
+std::map<std::string, at::Tensor> PMoE::weight_directions() const {
+  std::map<std::string, at::Tensor> found = {
+      {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
+  if (moe.is_empty()) return found;
+  found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
+  return found;
+}
 
 std::optional<torch::jit::Module> PMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
@@ -185,6 +208,102 @@ std::optional<torch::jit::Module> PMoE::torchscript() const {
   return script::make_module(
       unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
       script::entrance(input_shape()) + "    f = self.mixture.forward(images)\n" + logits);
+}
+
+ConfigProblem config_problem(const WrnPMoEConfig& config) {
+  if (trunk_options(config).channels_of(0) < 1) {
+    return {fmt::format("widening {} leaves no channel", config.widening), {"widening"}};
+  }
+  return config.moe ? mixture_problem(config) : ConfigProblem();
+}
+
+WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  trunk = register_module("trunk", nn::WideResNet(trunk_options(config_), generator));
+  if (config_.moe) {
+    experts = nn::MapExperts(expert_options(config_), generator);
+    moe = register_module("moe", nn::MoELayer(router_options(config_), experts.ptr(), generator));
+    const torch::NoGradGuard no_grad;
+    moe->router->weight.normal_(0.0, config_.moe->router.init_std, generator);
+  }
+  norm = register_module("norm", nn::BatchNorm1d(nn::wide_norm(trunk->maps().channels)));
+  make_head(config_.classes, generator);
+}
+
+void WrnPMoE::make_head(int64_t classes, const at::Generator& generator) {
+  const int64_t width = trunk->maps().channels, outputs = outputs_of(classes);
+  head = register_module("head", torch::nn::Linear(width, outputs));
+  nn::xavier_uniform(head->weight, generator);
+  const torch::NoGradGuard no_grad;
+  head->bias.zero_();
+}
+
+at::Tensor WrnPMoE::all_channels(const at::Tensor& y_Td) const {
+  const int64_t each = experts->options().outputs, patch = experts->options().patch;
+  const auto present = static_cast<int64_t>(moe->kept().size());
+  const at::Tensor y_TKop = y_Td.view({y_Td.size(0), present, each, patch * patch});
+  if (!moe->is_pruned()) return y_TKop.flatten(1, 2);
+  const at::Tensor zeros =
+      at::zeros({y_Td.size(0), config_.moe->experts, each, patch * patch}, y_Td.options());
+  return zeros.index_copy(1, index_on(y_Td.device(), moe->kept()), y_TKop).flatten(1, 2);
+}
+
+ModelOutput WrnPMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "images", images_BCHW);
+  const at::Tensor map_BCSS = trunk->forward(images_BCHW);
+  ModelOutput out;
+  at::Tensor y_TCp = map_BCSS.flatten(2);  // The whole map is one patch where nothing is routed.
+  if (!moe.is_empty()) {
+    nn::MoEOutput routed =
+        moe->forward(nn::patches_of(map_BCSS, experts->options().patch).flatten(0, 1), random);
+    y_TCp = all_channels(routed.y_Td);
+    out.routings.push_back(std::move(routed));
+  }
+  const at::Tensor active_TC = norm->forward(y_TCp).relu_().mean(2);
+  const int64_t patches = std::max<int64_t>(1, tokens_per_image());
+  out.pre_logits = active_TC.view({images_BCHW.size(0), patches, active_TC.size(1)}).mean(1);
+  const at::Tensor f = head->forward(out.pre_logits);
+  out.logits = config_.classes == 2 ? at::cat({f / 2, -f / 2}, 1) : f;
+  return out;
+}
+
+void WrnPMoE::reset_head(int64_t classes) {
+  const at::TensorOptions options = head->weight.options().requires_grad(false);
+  torch::nn::Linear fresh(trunk->maps().channels, outputs_of(classes));
+  fresh->weight.set_data(at::zeros({outputs_of(classes), trunk->maps().channels}, options));
+  fresh->bias.set_data(at::zeros({outputs_of(classes)}, options));
+  head = replace_module("head", fresh);
+  config_.classes = classes;
+}
+
+std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const int64_t all = trunk->maps().channels;
+  const std::shared_ptr<nn::WideResNetImpl> network = trunk.ptr();
+  const auto forward = [&](const at::Tensor& images) { return network->forward(images); };
+  script::Children children = {
+      {"trunk", script::make_traced(unit, *network, forward, input_shape())},
+      {"norm", script::make_batch_norm(unit, *norm)},
+      {"head", script::make_linear(unit, *head)}};
+  std::string source = script::entrance(input_shape()) + "    y = self.trunk.forward(images)\n";
+  if (moe.is_empty()) {
+    source += kMap;
+  } else {
+    const int64_t patch = experts->options().patch, each = experts->options().outputs;
+    children.emplace_back("moe", script::make_moe_layer(unit, *moe, {all * patch * patch}));
+    source += fmt::format(kPatches, fmt::arg("patch", patch), fmt::arg("positions", patch * patch));
+    if (moe->is_pruned()) {
+      std::string channels;
+      for (const int64_t e : moe->kept()) {
+        for (int64_t c = e * each; c < (e + 1) * each; ++c) channels += fmt::format("{}, ", c);
+      }
+      source += fmt::format(kPruned, fmt::arg("channels", channels), fmt::arg("all", all));
+    }
+  }
+  source += fmt::format(kRest, fmt::arg("all", all),
+                        fmt::arg("patches", std::max<int64_t>(1, tokens_per_image())));
+  source += config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
+  return script::make_module(unit, "WrnPMoE", *this, children, source);
 }
 
 }  // namespace moesaic

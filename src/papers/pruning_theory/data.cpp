@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "built_in.h"
 #include "moesaic/base/random.h"
-#include "moesaic/data/generated.h"
+#include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/papers/pruning_theory/data.h"
+#include "moesaic/papers/pruning_theory.h"
 
 namespace moesaic {
 
-PatternTokens pattern_tokens(const PatternTokensConfig& config, const std::string& split,
+DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::string& split,
                              int64_t first, int64_t count) {
   const SampleRandom random(static_cast<uint64_t>(config.seed),
                             stream_id("pattern_tokens." + split));
@@ -32,20 +31,16 @@ PatternTokens pattern_tokens(const PatternTokensConfig& config, const std::strin
   for (int64_t j = 0; j < n; ++j) tokens_nN[j].copy_(below(j, config.patterns - 2) + 2);
   const at::Tensor label = below(n, 2), place = below(n + 1, n).to(at::kLong);
   tokens_nN.scatter_(0, place.unsqueeze(0), label.unsqueeze(0));
-  return {tokens_nN.t().contiguous(), label.to(at::kLong)};
+  return {tokens_nN.t().contiguous().unsqueeze(1).unsqueeze(1), label.to(at::kLong)};
 }
 
 DatasetFormat patterns_format() {
-  const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> GeneratedSplit {
+  const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"with o1", "with o2"};
-    const auto inputs = [config, split = info.split](int64_t first, int64_t count) {
-      const PatternTokens made = pattern_tokens(config, split, first, count);
-      return DatasetInputs{.values_NCHW = made.tokens_Nn.unsqueeze(1).unsqueeze(1),
-                           .labels_N = made.label_N};
+    info.directions = {{"pattern", at::eye(config.patterns)}};
+    return [config, split = info.split](int64_t first, int64_t count) {
+      return pattern_tokens(config, split, first, count);
     };
-    return {.inputs = inputs,
-            .numbers = config.tokens,
-            .directions = {{"pattern", at::eye(config.patterns)}}};
   };
   return generated_format<PatternTokensConfig>(
       "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",

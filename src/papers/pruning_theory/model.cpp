@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/papers/pruning_theory.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "moesaic/base/error.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 
@@ -17,11 +16,7 @@ nn::RouterOptions pattern_router(const PatternMoEConfig& config) {
   rule.rows = config.selected;
   rule.group_size = config.tokens;
   rule.kept = config.kept_experts;
-  nn::RouterOptions options;
-  options.width = config.patterns;
-  options.experts = config.experts;
-  options.rule = rule;
-  return options;
+  return {.width = config.patterns, .experts = config.experts, .rule = rule};
 }
 
 }  // namespace
@@ -31,13 +26,10 @@ ConfigProblem config_problem(const PatternMoEConfig& config) {
     return {fmt::format("an expert cannot select {} of {} tokens", config.selected, config.tokens),
             {"selected", "tokens"}};
   }
-  if (config.kept_experts.empty()) return {};
-  ConfigProblem problem = kept_problem(config.kept_experts, config.experts, "kept_experts");
-  problem.blamed = {"kept_experts"};
-  return problem;
+  return kept_setting_problem(config.kept_experts, config.experts, "kept_experts");
 }
 
-PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : config_(std::move(config)) {
+PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   experts = nn::PatternExperts(config_.experts, config_.patterns, config_.hidden,
                                config_.neuron_std, generator);
@@ -60,17 +52,6 @@ ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   out.logits = at::cat({f_B1 / 2, -f_B1 / 2}, 1);
   out.routings.push_back(std::move(routed));
   return out;
-}
-
-nlohmann::ordered_json PatternMoE::config() const {
-  PatternMoEConfig config = config_;
-  config.kept_experts = nn::kept_experts(moe->options().rule);
-  return to_json(config);
-}
-
-void PatternMoE::reset_head(int64_t classes) {
-  fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
-             config_.name, classes);
 }
 
 std::map<std::string, at::Tensor> PatternMoE::weight_directions() const {

@@ -10,6 +10,7 @@
 
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/data/source.h"
 
 namespace {
 

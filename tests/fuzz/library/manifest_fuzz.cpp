@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "checkpoint/manifest.h"
-#include "checkpoint/tensor_files.h"
 #include "fuzz.h"
 #include "moesaic/base/error.h"
 

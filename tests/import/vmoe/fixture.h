@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/support.h"
-#include "import/vmoe/arrays.h"
+#include "import/vmoe/reference.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "support/reference_files.h"
 

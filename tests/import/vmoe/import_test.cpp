@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "import/vmoe/export.h"
 #include "import/vmoe/fixture.h"
+#include "import/vmoe/reference.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/export/info.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/models/vmoe/vmoe.h"
 #include "support/tensors.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "import/vmoe/arrays.h"
+#include "import/vmoe/reference.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

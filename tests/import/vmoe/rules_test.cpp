@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "import/vmoe/rules.h"
+#include "import/vmoe/reference.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -13,8 +13,7 @@
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/ops/losses.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/models/vmoe/fine_tuning.h"
+#include "moesaic/models/vmoe/vmoe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/losses.h"
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 

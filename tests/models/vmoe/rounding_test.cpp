@@ -6,8 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/train/aux_losses.h"
-#include "moesaic/train/classification_objective.h"
+#include "moesaic/train/objective.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"
 

@@ -9,9 +9,8 @@
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route_token_choice.h"
-#include "ops/bias_in_combine.h"
 #include "ops/cuda/grouped_mlp_on.h"
-#include "ops/kernels/move_rows.h"
+#include "ops/cuda/move_rows_on.h"
 #include "support/poison.h"
 #include "support/serial_device.h"
 #include "support/tensors.h"
@@ -26,33 +25,6 @@ using moesaic::testing::Poison;
 using moesaic::testing::randn;
 using moesaic::testing::SerialDevice;
 
-template <class T>
-struct TypeOf;
-template <>
-struct TypeOf<float> {
-  static constexpr auto value = torch::kFloat;
-  static constexpr double tolerance = 1e-5;
-};
-template <>
-struct TypeOf<double> {
-  static constexpr auto value = torch::kDouble;
-  static constexpr double tolerance = 1e-12;
-};
-template <>
-struct TypeOf<BFloat16> {
-  static constexpr auto value = torch::kBFloat16;
-  static constexpr double tolerance = 1e-2;
-};
-template <>
-struct TypeOf<Half> {
-  static constexpr auto value = torch::kHalf;
-  static constexpr double tolerance = 2e-3;
-};
-
-template <class T>
-T* data(const Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
 Tensor wide(const Tensor& tensor) {
   return tensor.to(torch::kDouble);
 }
@@ -63,9 +35,7 @@ Routing some_routing(at::ScalarType gates) {
   return route_token_choice(logits, {.k = 3, .kept = {0, 2, 5}});
 }
 
-template <class T, int Count>
-void expect_moves(int64_t width) {
-  const auto type = TypeOf<T>::value;
+void expect_moves(int64_t width, at::ScalarType type, double tolerance) {
   const Routing routing = some_routing(type == torch::kDouble ? torch::kDouble : torch::kFloat);
   const int64_t tokens = routing.tokens(), bound = routing.row_bound();
   const int64_t filled = routing.offsets[-1].item<int64_t>();
@@ -73,71 +43,52 @@ void expect_moves(int64_t width) {
   const Tensor x = randn({tokens, width}, 2, type), rows = randn({bound, width}, 3, type);
   const Tensor grad = randn({tokens, width}, 4, type);
   const Tensor b2 = randn({routing.offsets.size(0) - 1, width}, 5, type);
-  const RowBias<T> bias{data<T>(b2), data<int32_t>(routing.offsets),
-                        static_cast<int32_t>(b2.size(0))};
+  const CombineArguments plain{rows, routing.gate, routing.token_offsets, routing.token_row, {},
+                               {}};
+  CombineArguments biased = plain;
+  biased.offsets = routing.offsets;
+  biased.bias = b2;
   Routing exact = routing;
-  exact.gate = wide(routing.gate);
-  const int lanes = lanes_for(width / Count, kWarp);
-  const int64_t token_blocks = divide_up<int64_t>(tokens * lanes, kMoveThreads);
-  const auto* token_offsets = data<int32_t>(routing.token_offsets);
-  const auto* token_row = data<int32_t>(routing.token_row);
   for (const auto order : kOrders) {
-    const Tensor dispatched = torch::empty({bound, width}, type);
-    run_serially(DispatchRows<T, Count>{data<T>(x), token_offsets, token_row, data<T>(dispatched),
-                                        tokens, bound, width, lanes},
-                 token_blocks, kMoveThreads, 0, order);
+    const SerialDevice device{order};
+    exact.gate = wide(routing.gate);
+    const Tensor dispatched = on_device::dispatch_on(
+        device, {x, routing.offsets, routing.token, routing.token_offsets, routing.token_row});
     EXPECT_TRUE(torch::equal(wide(dispatched), dispatch(wide(x), exact)));
+    const Tensor wide_x = wide(x).clone().set_requires_grad(true);
+    dispatch(wide_x, exact).backward(wide(rows));
+    expect_close(wide(on_device::dispatch_backward_on(
+                     device, {rows, routing.token_offsets, routing.token_row})),
+                 wide_x.grad(), tolerance);
 
-    const Tensor y = torch::empty({tokens, width}, type);
-    run_serially(SumRows<T, Count>{data<T>(rows), data<Sum<T>>(routing.gate), token_offsets,
-                                   token_row, data<T>(y), tokens, width, lanes},
-                 token_blocks, kMoveThreads, 0, order);
-    expect_close(wide(y), combine(wide(rows), exact), TypeOf<T>::tolerance);
-    run_serially(SumRows<T, Count>{data<T>(rows), data<Sum<T>>(routing.gate), token_offsets,
-                                   token_row, data<T>(y), tokens, width, lanes, bias},
-                 token_blocks, kMoveThreads, 0, order);
-    expect_close(wide(y), combine_with_bias(wide(rows), wide(b2), exact), TypeOf<T>::tolerance);
+    expect_close(wide(on_device::combine_on(device, plain)), combine(wide(rows), exact), tolerance);
+    expect_close(wide(on_device::combine_on(device, biased)),
+                 combine_with_bias(wide(rows), wide(b2), exact), tolerance);
 
     Tensor leaf = wide(rows).detach().clone().set_requires_grad(true);
-    exact.gate = wide(routing.gate).detach().set_requires_grad(true);
+    exact.gate = wide(routing.gate).detach().clone().set_requires_grad(true);
     combine(leaf, exact).backward(wide(grad));
-    const Tensor grad_rows = torch::empty({bound, width}, type);
-    const Tensor grad_gate = torch::empty_like(routing.gate);
-    run_serially(CombineBackward<T, Count>{data<T>(grad), data<T>(rows), data<Sum<T>>(routing.gate),
-                                           token_offsets, token_row, data<T>(grad_rows),
-                                           data<Sum<T>>(grad_gate), tokens, bound, width, lanes},
-                 token_blocks, kMoveThreads,
-                 static_cast<size_t>(CombineBackward<T, Count>::shared_bytes(kMoveThreads)), order);
-    expect_close(wide(grad_rows), leaf.grad(), TypeOf<T>::tolerance);
+    const auto [grad_rows, grad_gate] = on_device::combine_backward_on(device, {grad, plain});
+    expect_close(wide(grad_rows), leaf.grad(), tolerance);
     expect_close(wide(grad_gate), exact.gate.grad(), 1e-4);
     EXPECT_EQ(wide(grad_rows.slice(0, filled)).abs().sum().item<double>(), 0.0);
 
     exact.gate.mutable_grad() = Tensor();
     combine_with_bias(leaf, wide(b2), exact).backward(wide(grad));
-    run_serially(
-        CombineBackward<T, Count>{data<T>(grad), data<T>(rows), data<Sum<T>>(routing.gate),
-                                  token_offsets, token_row, data<T>(grad_rows),
-                                  data<Sum<T>>(grad_gate), tokens, bound, width, lanes, bias},
-        token_blocks, kMoveThreads,
-        static_cast<size_t>(CombineBackward<T, Count>::shared_bytes(kMoveThreads)), order);
-    expect_close(wide(grad_gate), exact.gate.grad(), 1e-4);
-
-    const Tensor cleared = torch::ones({bound, width}, type);
-    run_serially(ClearRows<T, Count>{data<T>(cleared), token_offsets + tokens, bound, width}, 2,
-                 kMoveThreads, 0, order);
-    EXPECT_EQ(wide(cleared).sum().item<int64_t>(), filled * width);
+    expect_close(wide(std::get<1>(on_device::combine_backward_on(device, {grad, biased}))),
+                 exact.gate.grad(), 1e-4);
   }
 }
 
 TEST(MoveRowsKernels, EqualTheCpuInPiecesAndOneByOne) {
   const Poison poison;
-  expect_moves<float, 1>(7);
-  expect_moves<float, 4>(132);
-  expect_moves<double, 2>(10);
-  expect_moves<BFloat16, 1>(5);
-  expect_moves<BFloat16, 8>(264);
-  expect_moves<Half, 1>(5);
-  expect_moves<Half, 8>(264);
+  expect_moves(7, torch::kFloat, 1e-5);
+  expect_moves(132, torch::kFloat, 1e-5);
+  expect_moves(10, torch::kDouble, 1e-12);
+  expect_moves(5, torch::kBFloat16, 1e-2);
+  expect_moves(264, torch::kBFloat16, 1e-2);
+  expect_moves(5, torch::kHalf, 2e-3);
+  expect_moves(264, torch::kHalf, 2e-3);
 }
 
 /// Experts without rows, with one, with more than a tile, and rows past the last.

@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "ops/kernels/kept_experts.h"
+#include "ops/kernels/expert_rows.h"
 #include "ops/kernels/number.h"
-#include "ops/kernels/row_tiles.h"
+#include "ops/kernels/route_rows.h"
 #include "ops/kernels/scan.h"
 #include "ops/kernels/select.h"
 #include "support/serial_device.h"
@@ -91,7 +91,6 @@ struct VectorQueues {
     int32_t rank;
     PlaceDigits digits;
 
-    bool takes(int64_t i) const { return (first + i) % 3 != 1; }
     QueueEntry place(int64_t i) const {
       return QueueEntry::of((*values)[static_cast<size_t>(i)], first + i);
     }
@@ -138,8 +137,7 @@ void expect_selection(std::mt19937& random, size_t count, int distinct, int64_t 
   std::vector<QueueEntry> queue;
   VectorQueues<Scalar> queues{&values, first, 0};
   for (size_t i = 0; i < count; ++i) {
-    const auto at = static_cast<int64_t>(i);
-    if (queues.at(0).takes(at)) queue.push_back(QueueEntry::of(values[i], first + at));
+    queue.push_back(QueueEntry::of(values[i], first + static_cast<int64_t>(i)));
   }
   std::sort(queue.begin(), queue.end());
   const size_t step = std::max<size_t>(1, queue.size() / 7);

@@ -15,35 +15,22 @@ namespace moesaic {
 namespace {
 
 using testing::coarse;
-using testing::expect_close;
 using testing::expect_same_rows;
 using testing::kOrders;
 using testing::Poison;
 using testing::randn;
 using testing::SerialDevice;
 
-/// Compares rows, gates and gradients with the CPU's.
-void expect_expert_choice(at::Tensor logits, const ExpertChoiceOptions& options) {
-  logits.set_requires_grad(true);
-  const bool learns = options.gate != ExpertGate::one;
-  const auto type = logits.scalar_type();
+void expect_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options) {
   const Routing wanted = route_expert_choice(logits, options);
-  const at::Tensor grad = randn({wanted.row_bound()}, 18, type);
-  if (learns) wanted.gate.backward(grad);
-  const at::Tensor plain = logits.detach();
   for (const auto order : kOrders) {
-    const SerialDevice device{order};
     const auto [offsets, token, gate, token_offsets, token_row] =
-        ops::on_device::route_expert_choice_on(device, plain, options);
+        ops::on_device::route_expert_choice_on(SerialDevice{order}, logits, options);
     expect_same_rows(wanted, offsets, token, gate, token_offsets, token_row);
-    if (!learns) continue;
-    const at::Tensor found =
-        ops::on_device::route_expert_choice_backward_on(device, grad, plain, token, gate, options);
-    expect_close(found, logits.grad(), type == torch::kFloat ? 1e-5 : 1e-12);
   }
 }
 
-TEST(RouteExpertChoiceKernels, RoutingAndGradientEqualTheCpu) {
+TEST(RouteExpertChoiceKernels, EqualTheCpu) {
   const Poison poison;
   uint64_t seed = 500;
   for (const int64_t tokens : {64, 600}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/clusters/cluster_moe.h"
+#include "moesaic/papers/clusters.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/clusters/data.h"
+#include "moesaic/papers/clusters.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,10 +9,9 @@
 #include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
-#include "moesaic/data/catalog.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic {
 namespace {
@@ -27,7 +26,7 @@ ClusterMixtureConfig small(int64_t examples) {
   return config;
 }
 
-ClusterExamples all_examples(const ClusterMixtureConfig& config, const std::string& split) {
+DatasetInputs all_examples(const ClusterMixtureConfig& config, const std::string& split) {
   return cluster_examples(config, cluster_signals(config), split, 0,
                           split == "train" ? config.train : config.test);
 }
@@ -43,13 +42,13 @@ TEST(ClusterMixture, SignalsAndCentresAreOrthonormal) {
 TEST(ClusterMixture, EveryExampleIsAsDefinition31Says) {
   const ClusterMixtureConfig config = small(500);
   const ClusterSignals signals = cluster_signals(config);
-  const ClusterExamples examples = all_examples(config, "train");
-  const at::Tensor x = examples.x_NPd / config.scale;
+  const DatasetInputs examples = all_examples(config, "train");
+  const at::Tensor x = examples.values_NCHW.squeeze(1) / config.scale;
   const at::Tensor along_v = at::einsum("npd,kd->npk", {x, signals.v_Kd});
   const at::Tensor along_c = at::einsum("npd,kd->npk", {x, signals.c_Kd});
   const at::Tensor length = x.norm(2, 2);
   for (int64_t i = 0; i < 500; ++i) {
-    const auto k = examples.cluster_N[i].item<int64_t>();
+    const auto k = examples.groups_N[i].item<int64_t>();
     const double y = examples.labels_N[i].item<int64_t>() == 1 ? 1.0 : -1.0;
     int signal = 0, centre = 0, other = 0, noise = 0;
     for (int64_t p = 0; p < config.patches; ++p) {
@@ -80,55 +79,60 @@ TEST(ClusterMixture, EveryExampleIsAsDefinition31Says) {
 TEST(ClusterMixture, DrawsEverythingEvenly) {
   ClusterMixtureConfig config = small(6000);
   config.noise = 2.0;
-  const ClusterExamples examples = all_examples(config, "train");
+  const DatasetInputs examples = all_examples(config, "train");
   for (int64_t k = 0; k < 3; ++k) {
-    EXPECT_NEAR(examples.cluster_N.eq(k).sum().item<double>(), 2000, 5 * std::sqrt(6000 * 2 / 9.0));
+    EXPECT_NEAR(examples.groups_N.eq(k).sum().item<double>(), 2000, 5 * std::sqrt(6000 * 2 / 9.0));
   }
   EXPECT_NEAR(examples.labels_N.sum().item<double>(), 3000, 5 * std::sqrt(1500.0));
   // Where noise is: two patches of five, anywhere; its variance is 100 sigma^2 / d.
   const ClusterSignals signals = cluster_signals(config);
   const at::Tensor all = torch::cat({signals.v_Kd, signals.c_Kd});
-  const at::Tensor inside = at::einsum("npd,kd->npk", {examples.x_NPd, all}).norm(2, 2);
-  const at::Tensor is_noise = (examples.x_NPd.norm(2, 2) - inside) > 1e-2;
+  const at::Tensor inside =
+      at::einsum("npd,kd->npk", {examples.values_NCHW.squeeze(1), all}).norm(2, 2);
+  const at::Tensor is_noise = (examples.values_NCHW.squeeze(1).norm(2, 2) - inside) > 1e-2;
   EXPECT_EQ(is_noise.sum().item<int64_t>(), 12000);
   for (int64_t p = 0; p < 5; ++p) {
     EXPECT_NEAR(is_noise.select(1, p).sum().item<double>(), 2400, 5 * std::sqrt(6000 * 0.24));
   }
-  const at::Tensor noise = examples.x_NPd.index({is_noise});
+  const at::Tensor noise = examples.values_NCHW.squeeze(1).index({is_noise});
   EXPECT_NEAR(noise.var().item<double>(), 100 * 4.0 / 20, 0.5);
   EXPECT_NEAR(noise.mean().item<double>(), 0.0, 0.05);
 }
 
 TEST(ClusterMixture, SplitsAndSeedsDifferAndExamplesStay) {
   const ClusterMixtureConfig config = small(50);
-  const ClusterExamples train = all_examples(config, "train");
-  EXPECT_FALSE(torch::equal(train.x_NPd, all_examples(config, "test").x_NPd));
+  const DatasetInputs train = all_examples(config, "train");
+  EXPECT_FALSE(torch::equal(train.values_NCHW.squeeze(1),
+                            all_examples(config, "test").values_NCHW.squeeze(1)));
   ClusterMixtureConfig other = config;
   other.seed = 2;
-  EXPECT_FALSE(torch::equal(train.x_NPd, all_examples(other, "train").x_NPd));
+  EXPECT_FALSE(torch::equal(train.values_NCHW.squeeze(1),
+                            all_examples(other, "train").values_NCHW.squeeze(1)));
   EXPECT_FALSE(torch::equal(cluster_signals(config).v_Kd, cluster_signals(other).v_Kd));
   EXPECT_TRUE(
-      torch::equal(train.x_NPd, all_examples(small(80), "train").x_NPd.slice(0, 0, 50)));
+      torch::equal(train.values_NCHW.squeeze(1),
+                   all_examples(small(80), "train").values_NCHW.squeeze(1).slice(0, 0, 50)));
 }
 
 TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {
   ClusterMixtureConfig config = small(50);
-  const ClusterExamples shuffled = all_examples(config, "test");
+  const DatasetInputs shuffled = all_examples(config, "test");
   config.shuffle = false;
   config.noise *= 3.0;
-  const ClusterExamples drawn = all_examples(config, "test");
+  const DatasetInputs drawn = all_examples(config, "test");
   EXPECT_TRUE(torch::equal(shuffled.labels_N, drawn.labels_N));
-  EXPECT_TRUE(torch::equal(shuffled.cluster_N, drawn.cluster_N));
+  EXPECT_TRUE(torch::equal(shuffled.groups_N, drawn.groups_N));
   const ClusterSignals signals = cluster_signals(config);
   const at::Tensor sign = 2.0 * drawn.labels_N - 1.0;
-  const at::Tensor v = signals.v_Kd.index_select(0, drawn.cluster_N);
-  const at::Tensor c = signals.c_Kd.index_select(0, drawn.cluster_N);
-  EXPECT_TRUE(((drawn.x_NPd.select(1, 0) * v).sum(1) * sign > 0).all().item<bool>());
-  EXPECT_TRUE(((drawn.x_NPd.select(1, 1) * c).sum(1) > 0).all().item<bool>());
+  const at::Tensor v = signals.v_Kd.index_select(0, drawn.groups_N);
+  const at::Tensor c = signals.c_Kd.index_select(0, drawn.groups_N);
+  EXPECT_TRUE(
+      ((drawn.values_NCHW.squeeze(1).select(1, 0) * v).sum(1) * sign > 0).all().item<bool>());
+  EXPECT_TRUE(((drawn.values_NCHW.squeeze(1).select(1, 1) * c).sum(1) > 0).all().item<bool>());
   // Each patch of the one is somewhere in the other, those of noise three times as large.
   for (int64_t p = 0; p < config.patches; ++p) {
-    const at::Tensor patch = drawn.x_NPd.select(1, p) / (p < 3 ? 1.0 : 3.0);
-    const at::Tensor apart = (shuffled.x_NPd - patch.unsqueeze(1)).norm(2, 2);
+    const at::Tensor patch = drawn.values_NCHW.squeeze(1).select(1, p) / (p < 3 ? 1.0 : 3.0);
+    const at::Tensor apart = (shuffled.values_NCHW.squeeze(1) - patch.unsqueeze(1)).norm(2, 2);
     EXPECT_LT(std::get<0>(apart.min(1)).max().item<double>(), 1e-5) << p;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/gated/data.h"
+#include "moesaic/papers/gated.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/source.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -22,18 +22,21 @@ using testing::expect_close;
 TEST(GatedMixture, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
   const GatedMixtureConfig config{.width = 9, .experts = 3, .link = "tanh", .gates = kRandom};
   const GatedTruth truth = gated_truth(config);
-  const GatedExamples whole = gated_examples(config, truth, "train", 5, 20000);
+  const DatasetInputs whole = gated_examples(config, truth, "train", 5, 20000);
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   for (const auto& [first, count] :
        {std::pair<int64_t, int64_t>{5, 1}, {262, 300}, {19000, 1005}}) {
-    const GatedExamples part = gated_examples(config, truth, "train", first, count);
-    EXPECT_TRUE(torch::equal(part.x_Nd, whole.x_Nd.narrow(0, first - 5, count)));
-    EXPECT_TRUE(torch::equal(part.y_N, whole.y_N.narrow(0, first - 5, count)));
+    const DatasetInputs part = gated_examples(config, truth, "train", first, count);
+    EXPECT_TRUE(torch::equal(part.values_NCHW.flatten(1),
+                             whole.values_NCHW.flatten(1).narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.targets_NK.squeeze(1),
+                             whole.targets_NK.squeeze(1).narrow(0, first - 5, count)));
   }
   at::set_num_threads(threads);
-  const GatedExamples other = gated_examples(config, truth, "test", 5, 10);
-  EXPECT_FALSE(torch::equal(other.x_Nd, whole.x_Nd.narrow(0, 0, 10)));
+  const DatasetInputs other = gated_examples(config, truth, "test", 5, 10);
+  EXPECT_FALSE(
+      torch::equal(other.values_NCHW.flatten(1), whole.values_NCHW.flatten(1).narrow(0, 0, 10)));
 }
 
 TEST(GatedMixture, OutputsAreThoseOfTheExpertsThatTheGatesChoose) {
@@ -45,13 +48,14 @@ TEST(GatedMixture, OutputsAreThoseOfTheExpertsThatTheGatesChoose) {
                                   .gates = kRandom,
                                   .gate_norm = 2.0};
   const GatedTruth truth = gated_truth(config);
-  const GatedExamples found = gated_examples(config, truth, "train", 0, 50000);
-  const Tensor outputs = at::softplus(found.x_Nd.mm(truth.a_kd.t()));
-  const Tensor off = (outputs - found.y_N.unsqueeze(1)).abs();
+  const DatasetInputs found = gated_examples(config, truth, "train", 0, 50000);
+  const Tensor outputs = at::softplus(found.values_NCHW.flatten(1).mm(truth.a_kd.t()));
+  const Tensor off = (outputs - found.targets_NK.squeeze(1).unsqueeze(1)).abs();
   const Tensor chosen = off.argmin(1);
   EXPECT_LT(off.amin(1).max().item<double>(), 1e-5);
   // How often each expert is chosen where the gates give it a probability between two bounds.
-  const Tensor gates = at::constant_pad_nd(found.x_Nd.mm(truth.w_kd.t()), {0, 1}).softmax(1);
+  const Tensor gates =
+      at::constant_pad_nd(found.values_NCHW.flatten(1).mm(truth.w_kd.t()), {0, 1}).softmax(1);
   for (int64_t i = 0; i < 3; ++i) {
     for (const double least : {0.0, 0.2, 0.5, 0.8}) {
       const Tensor within = gates.select(1, i).ge(least) & gates.select(1, i).lt(least + 0.2);
@@ -68,10 +72,11 @@ TEST(GatedMixture, NoiseHasItsDeviation) {
   const GatedMixtureConfig config{.width = 4, .experts = 1, .noise = 0.3};
   const GatedTruth truth = gated_truth(config);
   EXPECT_EQ(truth.w_kd.size(0), 0);
-  const GatedExamples found = gated_examples(config, truth, "train", 0, 40000);
-  const Tensor noise = found.y_N - found.x_Nd.mv(truth.a_kd[0]);
+  const DatasetInputs found = gated_examples(config, truth, "train", 0, 40000);
+  const Tensor noise = found.targets_NK.squeeze(1) - found.values_NCHW.flatten(1).mv(truth.a_kd[0]);
   EXPECT_NEAR(noise.std().item<double>(), 0.3, 0.006);
-  EXPECT_NEAR((noise * found.x_Nd.select(1, 0)).mean().item<double>(), 0.0, 0.008);
+  EXPECT_NEAR((noise * found.values_NCHW.flatten(1).select(1, 0)).mean().item<double>(), 0.0,
+              0.008);
 }
 
 TEST(GatedMixture, DirectionsAreAsTheyAreNamed) {

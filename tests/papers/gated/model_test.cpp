@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/gated/model.h"
+#include "moesaic/papers/gated.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
-#include "moesaic/export/torchscript.h"
+#include "moesaic/export/formats.h"
 #include "moesaic/models/registry.h"
 #include "support/tensors.h"
 

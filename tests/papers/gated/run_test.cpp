@@ -5,9 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/gated/data.h"
-#include "moesaic/papers/gated/recovery.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/papers/gated.h"
 #include "support/toy_family.h"
 #include "train/train_fixture.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/latent/data.h"
+#include "moesaic/papers/latent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/source.h"
 #include "moesaic/ops/normals.h"
 #include "support/tensors.h"
 
@@ -39,18 +39,21 @@ double latent_product(const Tensor& a, const Tensor& b) {
 TEST(LatentClusters, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
   const LatentClustersConfig config{.width = 21, .clusters = 3, .noise = 0.1};
   const LatentTruth truth = latent_truth(config);
-  const LatentExamples whole = latent_examples(config, truth, "train", 5, 3000);
+  const DatasetInputs whole = latent_examples(config, truth, "train", 5, 3000);
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{5, 1}, {262, 300}, {2900, 105}}) {
-    const LatentExamples part = latent_examples(config, truth, "train", first, count);
-    EXPECT_TRUE(torch::equal(part.x_Nd, whole.x_Nd.narrow(0, first - 5, count)));
-    EXPECT_TRUE(torch::equal(part.y_N, whole.y_N.narrow(0, first - 5, count)));
-    EXPECT_TRUE(torch::equal(part.cluster_N, whole.cluster_N.narrow(0, first - 5, count)));
+    const DatasetInputs part = latent_examples(config, truth, "train", first, count);
+    EXPECT_TRUE(torch::equal(part.values_NCHW.flatten(1),
+                             whole.values_NCHW.flatten(1).narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.targets_NK.squeeze(1),
+                             whole.targets_NK.squeeze(1).narrow(0, first - 5, count)));
+    EXPECT_TRUE(torch::equal(part.groups_N, whole.groups_N.narrow(0, first - 5, count)));
   }
   at::set_num_threads(threads);
-  const LatentExamples other = latent_examples(config, truth, "test", 5, 10);
-  EXPECT_FALSE(torch::equal(other.x_Nd, whole.x_Nd.narrow(0, 0, 10)));
+  const DatasetInputs other = latent_examples(config, truth, "test", 5, 10);
+  EXPECT_FALSE(
+      torch::equal(other.values_NCHW.flatten(1), whole.values_NCHW.flatten(1).narrow(0, 0, 10)));
 }
 
 TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
@@ -58,13 +61,14 @@ TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
     const LatentClustersConfig config{
         .width = 19, .clusters = 4, .rho = 2.0, .directions = directions};
     const LatentTruth truth = latent_truth(config);
-    const LatentExamples found = latent_examples(config, truth, "train", 100, 200);
+    const DatasetInputs found = latent_examples(config, truth, "train", 100, 200);
     for (int64_t i = 0; i < 200; ++i) {
-      const auto c = found.cluster_N[i].item<int64_t>();
-      const double z = latent_product(found.x_Nd[i], truth.local_Cd[c]);
-      const double g = he3(latent_product(found.x_Nd[i], truth.global_1d[0]));
+      const auto c = found.groups_N[i].item<int64_t>();
+      const double z = latent_product(found.values_NCHW.flatten(1)[i], truth.local_Cd[c]);
+      const double g = he3(latent_product(found.values_NCHW.flatten(1)[i], truth.global_1d[0]));
       const double wanted = he3(z) + (c % 2 == 0 ? he5(z) + g : he4(z) - g);
-      EXPECT_NEAR(found.y_N[i].item<double>(), wanted, 1e-4 * (1.0 + std::abs(wanted)));
+      EXPECT_NEAR(found.targets_NK.squeeze(1)[i].item<double>(), wanted,
+                  1e-4 * (1.0 + std::abs(wanted)));
     }
   }
 }
@@ -72,10 +76,11 @@ TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
 TEST(LatentClusters, InputsAreNormalAroundTheMeans) {
   const LatentClustersConfig config{.width = 19, .clusters = 4, .rho = 3.0};
   const LatentTruth truth = latent_truth(config);
-  const LatentExamples found = latent_examples(config, truth, "test", 0, 40000);
-  const Tensor counts = found.cluster_N.bincount({}, 4).to(torch::kDouble);
+  const DatasetInputs found = latent_examples(config, truth, "test", 0, 40000);
+  const Tensor counts = found.groups_N.bincount({}, 4).to(torch::kDouble);
   EXPECT_LT((counts / 10000 - 1).abs().max().item<double>(), 0.05);
-  const Tensor rest = (found.x_Nd - truth.mean_Cd.index_select(0, found.cluster_N)).to(at::kDouble);
+  const Tensor rest = (found.values_NCHW.flatten(1) - truth.mean_Cd.index_select(0, found.groups_N))
+                          .to(at::kDouble);
   EXPECT_LT(rest.mean(0).abs().max().item<double>(), 0.02);
   expect_close(rest.t().mm(rest) / 40000, torch::eye(19, torch::kDouble), 0.04);
 }
@@ -84,11 +89,11 @@ TEST(LatentClusters, InputsAreTheNumbersOfTheStreamAndTheMean) {
   const LatentClustersConfig config{.width = 21, .seed = 6};
   LatentTruth truth = latent_truth(config);
   truth.mean_Cd = torch::zeros_like(truth.mean_Cd);
-  const LatentExamples found = latent_examples(config, truth, "test", 9, 70);
+  const DatasetInputs found = latent_examples(config, truth, "test", 9, 70);
   const Tensor wanted = torch::empty({21, 70});
   SampleRandom(6, stream_id("latent.test"))
       .normals(9, 70, 21, wanted.mutable_data_ptr<float>(), 70);
-  EXPECT_TRUE(torch::equal(found.x_Nd, wanted.t()));
+  EXPECT_TRUE(torch::equal(found.values_NCHW.flatten(1), wanted.t()));
 }
 
 TEST(LatentClusters, OnlyTrainingTargetsHaveNoise) {
@@ -96,12 +101,12 @@ TEST(LatentClusters, OnlyTrainingTargetsHaveNoise) {
   const LatentTruth truth = latent_truth(config);
   const auto targets = [&](double noise, const std::string& split) {
     config.noise = noise;
-    return latent_examples(config, truth, split, 0, 20000).y_N;
+    return latent_examples(config, truth, split, 0, 20000).targets_NK.squeeze(1);
   };
   EXPECT_TRUE(torch::equal(targets(0.5, "test"), targets(0.0, "test")));
   const auto inputs = [&](double deviation) {
     config.noise = deviation;
-    return latent_examples(config, truth, "train", 0, 100).x_Nd;
+    return latent_examples(config, truth, "train", 0, 100).values_NCHW.flatten(1);
   };
   EXPECT_TRUE(torch::equal(inputs(0.5), inputs(0.0)));
   const Tensor noise = targets(0.5, "train") - targets(0.0, "train");

@@ -7,9 +7,10 @@
 
 #include <cmath>
 
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/data/sample.h"
-#include "moesaic/papers/latent/model.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
+#include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"
 #include "papers/latent/phase.h"
 #include "support/tensors.h"
@@ -359,7 +360,7 @@ struct StartedPhase {
 StartedPhase start_phase(size_t index, const std::vector<std::string>& changes = {}) {
   const RunConfig config = latent_run(changes);
   Datasets datasets;
-  StartedPhase started{std::dynamic_pointer_cast<LatentMoE>(build_initial_model(config)), nullptr};
+  StartedPhase started{std::dynamic_pointer_cast<LatentMoE>(RunStart(config).model()), nullptr};
   const PhasePlan plan = plan_phases(config, *started.model, datasets).at(index);
   started.phase = phase_kinds()
                       .at(plan.config.kind.name())
@@ -392,7 +393,7 @@ TEST(LatentRun, AStepThatFailsLeavesTheNetworkAsItWas) {
     const torch::NoGradGuard no_grad;
     ridge.model->moe->router->weight.fill_(std::nan(""));
   }
-  EXPECT_THAT(failure_that_changes_nothing(ridge), HasSubstr("no sample to any expert"));
+  EXPECT_THAT(failure_that_changes_nothing(ridge), HasSubstr("the logits of token 0 are NaN"));
 }
 
 TEST(LatentRun, TheTurnOfAStepIsOfTheNeuronsThatTakeIt) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pmoe/data.h"
+#include "moesaic/papers/pmoe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,13 +17,13 @@ constexpr PatchPatternsConfig kCase{
 TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
   const PatternSets sets = pattern_sets(kCase);
   EXPECT_NEAR(sets.deciding_2d[0].dot(sets.deciding_2d[1]).item<double>(), 0.3, 1e-6);
-  const PatchPatterns made = patch_patterns(kCase, "train", 0, 500);
-  EXPECT_LT((made.x_Nnd.norm(2, {2}) - 1).abs().max().item<double>(), 1e-5);
-  const Tensor product = made.x_Nnd.matmul(sets.deciding_2d.t());  // [N, n, 2]
-  const Tensor is_own = torch::zeros({500, 10}).scatter_(1, made.place_N.unsqueeze(1), 1.0).gt(0);
+  const DatasetInputs made = patch_patterns(kCase, "train", 0, 500);
+  EXPECT_LT((made.values_NCHW.squeeze(1).norm(2, {2}) - 1).abs().max().item<double>(), 1e-5);
+  const Tensor product = made.values_NCHW.squeeze(1).matmul(sets.deciding_2d.t());  // [N, n, 2]
+  const Tensor is_own = torch::zeros({500, 10}).scatter_(1, made.groups_N.unsqueeze(1), 1.0).gt(0);
   const Tensor own = product.index({is_own});
   for (int64_t i = 0; i < 500; ++i) {
-    EXPECT_EQ(made.label_N[i].item<int64_t>(), i % 2);
+    EXPECT_EQ(made.labels_N[i].item<int64_t>(), i % 2);
     EXPECT_NEAR(own[i][i % 2].item<double>(), 1.0, 1e-5);
   }
   const Tensor others = product.index({is_own.logical_not()});
@@ -38,10 +38,11 @@ TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
 }
 
 TEST(PatchPatterns, AreAFunctionOfSplitAndIndex) {
-  const PatchPatterns all = patch_patterns(kCase, "train", 100, 50);
-  EXPECT_TRUE(
-      torch::equal(patch_patterns(kCase, "train", 120, 3).x_Nnd, all.x_Nnd.slice(0, 20, 23)));
-  EXPECT_FALSE(torch::equal(patch_patterns(kCase, "test", 100, 50).x_Nnd, all.x_Nnd));
+  const DatasetInputs all = patch_patterns(kCase, "train", 100, 50);
+  EXPECT_TRUE(torch::equal(patch_patterns(kCase, "train", 120, 3).values_NCHW.squeeze(1),
+                           all.values_NCHW.squeeze(1).slice(0, 20, 23)));
+  EXPECT_FALSE(torch::equal(patch_patterns(kCase, "test", 100, 50).values_NCHW.squeeze(1),
+                            all.values_NCHW.squeeze(1)));
 }
 
 TEST(PatchPatterns, RefuseWhatNoVectorsHave) {

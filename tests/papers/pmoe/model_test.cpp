@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/papers/pmoe.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

@@ -6,10 +6,10 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/papers/pmoe.h"
+#include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/probe.h"
-#include "moesaic/report/routing_images.h"
 
 namespace moesaic {
 namespace {

@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/pmoe/model.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/source.h"
+#include "moesaic/papers/pmoe.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 

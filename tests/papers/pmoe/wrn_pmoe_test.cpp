@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pmoe/wrn_pmoe.h"
+#include "moesaic/papers/pmoe.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/patches.h"
-#include "moesaic/prune/expert_use.h"
+#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/papers/pruning_theory.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
-#include "moesaic/data/dataset_inputs.h"
+#include "moesaic/data/dataset.h"
 #include "moesaic/ops/pattern_sgd.h"
-#include "moesaic/papers/pruning_theory/data.h"
 #include "moesaic/prune/plan.h"
 #include "support/tensors.h"
 
@@ -30,7 +29,8 @@ PatternMoEConfig small_patterns() {
 
 Tensor some_tokens(int64_t count) {
   return pattern_tokens({.patterns = 12, .tokens = 8}, "train", 0, count)
-      .tokens_Nn.unsqueeze(1)
+      .values_NCHW.flatten(1)
+      .unsqueeze(1)
       .unsqueeze(1);
 }
 
@@ -77,20 +77,23 @@ TEST(PatternMoE, RefusesMoreSelectedTokensThanThereAre) {
 
 TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
   const PatternTokensConfig config{.patterns = 20, .tokens = 10};
-  const PatternTokens found = pattern_tokens(config, "train", 1000, 4000);
-  const Tensor telling = found.tokens_Nn.lt(2);
+  const DatasetInputs found = pattern_tokens(config, "train", 1000, 4000);
+  const Tensor telling = found.values_NCHW.flatten(1).lt(2);
   EXPECT_TRUE(at::equal(telling.sum(1), torch::ones({4000}, torch::kLong)));
-  EXPECT_TRUE(at::equal(found.tokens_Nn.masked_select(telling).to(torch::kLong), found.label_N));
-  EXPECT_NEAR(found.label_N.to(torch::kDouble).mean().item<double>(), 0.5, 0.03);
-  const Tensor others = found.tokens_Nn.masked_select(telling.logical_not()).to(torch::kLong);
+  EXPECT_TRUE(at::equal(found.values_NCHW.flatten(1).masked_select(telling).to(torch::kLong),
+                        found.labels_N));
+  EXPECT_NEAR(found.labels_N.to(torch::kDouble).mean().item<double>(), 0.5, 0.03);
+  const Tensor others =
+      found.values_NCHW.flatten(1).masked_select(telling.logical_not()).to(torch::kLong);
   const Tensor counts = others.bincount({}, 20).slice(0, 2).to(torch::kDouble);
   EXPECT_LT((counts / 2000 - 1).abs().max().item<double>(), 0.1);
   const Tensor place = telling.to(torch::kFloat).argmax(1).bincount({}, 10).to(torch::kDouble);
   EXPECT_LT((place / 400 - 1).abs().max().item<double>(), 0.25);
   // Example i is the same however many are made.
-  EXPECT_TRUE(at::equal(pattern_tokens(config, "train", 1700, 3).tokens_Nn,
-                        found.tokens_Nn.slice(0, 700, 703)));
-  EXPECT_FALSE(at::equal(pattern_tokens(config, "test", 1000, 4000).tokens_Nn, found.tokens_Nn));
+  EXPECT_TRUE(at::equal(pattern_tokens(config, "train", 1700, 3).values_NCHW.flatten(1),
+                        found.values_NCHW.flatten(1).slice(0, 700, 703)));
+  EXPECT_FALSE(at::equal(pattern_tokens(config, "test", 1000, 4000).values_NCHW.flatten(1),
+                         found.values_NCHW.flatten(1)));
 }
 
 }  // namespace

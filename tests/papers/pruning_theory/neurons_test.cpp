@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "moesaic/config/document.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "papers/pruning_theory/pattern_fixture.h"
 
@@ -15,8 +16,8 @@ using report_test::pattern_data;
 using report_test::pattern_model;
 
 std::shared_ptr<const Dataset> some_data() {
-  const PatternTokens data = pattern_tokens({.patterns = 12, .tokens = 8}, "test", 0, 4);
-  return pattern_data(data.tokens_Nn, data.label_N);
+  const DatasetInputs data = pattern_tokens({.patterns = 12, .tokens = 8}, "test", 0, 4);
+  return pattern_data(data.values_NCHW.flatten(1), data.labels_N);
 }
 
 /// The table has every neuron of these experts in turn; `slots` are their places in the weights.

@@ -6,9 +6,8 @@
 
 #include <memory>
 
-#include "moesaic/data/dataset_inputs.h"
-#include "moesaic/papers/pruning_theory/data.h"
-#include "moesaic/papers/pruning_theory/model.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 
 namespace moesaic::report_test {
@@ -29,9 +28,9 @@ inline std::shared_ptr<const Dataset> pattern_data(const at::Tensor& tokens_Nn,
                                                    const at::Tensor& label_N) {
   DatasetInfo info{.name = "patterns", .split = "test"};
   info.classes = {"o1", "o2"};
+  info.directions = {{"pattern", at::eye(12)}};
   return make_input_dataset(
-      info, {.values_NCHW = tokens_Nn.unsqueeze(1).unsqueeze(1), .labels_N = label_N},
-      {{"pattern", at::eye(12)}});
+      info, {.values_NCHW = tokens_Nn.unsqueeze(1).unsqueeze(1), .labels_N = label_N});
 }
 
 inline Measurement measured(const char* probe, Model& model,

@@ -44,12 +44,13 @@ std::vector<double> row_of(const PatternMoE& model, int64_t expert) {
 
 /// Fractions of the examples of either class whose pattern the expert selects.
 std::vector<double> fractions_by_loops(const PatternMoE& model, int64_t expert,
-                                       const PatternTokens& data) {
+                                       const DatasetInputs& data) {
   std::vector<double> hits(2, 0.0), examples(2, 0.0);
-  for (int64_t i = 0; i < data.label_N.size(0); ++i) {
+  for (int64_t i = 0; i < data.labels_N.size(0); ++i) {
     std::vector<int64_t> tokens;
-    for (int64_t t = 0; t < 8; ++t) tokens.push_back(data.tokens_Nn[i][t].item<int64_t>());
-    const auto label = data.label_N[i].item<int64_t>();
+    for (int64_t t = 0; t < 8; ++t)
+      tokens.push_back(data.values_NCHW.flatten(1)[i][t].item<int64_t>());
+    const auto label = data.labels_N[i].item<int64_t>();
     examples[static_cast<size_t>(label)] += 1.0;
     hits[static_cast<size_t>(label)] += selects(row_of(model, expert), tokens, label) ? 1.0 : 0.0;
   }
@@ -63,14 +64,14 @@ double norm_by_loops(const PatternMoE& model, int64_t expert) {
 }
 
 /// More than one batch of the probe's 500 examples.
-PatternTokens some_examples() {
+DatasetInputs some_examples() {
   return pattern_tokens({.patterns = 12, .tokens = 8}, "test", 0, 700);
 }
 
 void expect_table(PatternMoE& model, const std::vector<int64_t>& experts) {
-  const PatternTokens data = some_examples();
+  const DatasetInputs data = some_examples();
   const MeasuredTable table =
-      measured("proficiency", model, pattern_data(data.tokens_Nn, data.label_N))
+      measured("proficiency", model, pattern_data(data.values_NCHW.flatten(1), data.labels_N))
           .tables.at("proficiency");
   EXPECT_THAT(table.columns, ElementsAre("p1", "p2", "router norm"));
   ASSERT_EQ(table.values.size(), experts.size());
@@ -112,8 +113,8 @@ std::shared_ptr<PatternMoE> made_routers() {
 }
 
 TEST(Proficiency, SeparationIsOfTheSmallestProficientNormOverTheLargestOther) {
-  const PatternTokens data = some_examples();
-  const auto examples = pattern_data(data.tokens_Nn, data.label_N);
+  const DatasetInputs data = some_examples();
+  const auto examples = pattern_data(data.values_NCHW.flatten(1), data.labels_N);
   const auto numbers = [&](const std::shared_ptr<PatternMoE>& model) {
     return measured("proficiency", *model, examples).numbers;
   };
@@ -134,8 +135,8 @@ TEST(Proficiency, SeparationIsOfTheSmallestProficientNormOverTheLargestOther) {
 }
 
 TEST(Proficiency, IsOfNetworksOfPatternsOnly) {
-  const PatternTokens data = some_examples();
-  const auto examples = pattern_data(data.tokens_Nn, data.label_N);
+  const DatasetInputs data = some_examples();
+  const auto examples = pattern_data(data.values_NCHW.flatten(1), data.labels_N);
   const DataSplits splits = {{"train", examples}, {"test", examples}};
   EXPECT_EQ(probes().at("proficiency").metrics(*pattern_model(), splits).size(), 3U);
   const auto other = build_model_shape(

@@ -27,7 +27,7 @@ std::string readable(const std::string& mangled) {
 }
 
 /// Returns the threads that the __launch_bounds__ of a kernel allow: ours are instantiations
-/// run<threads, ...> of ops/cuda/launch.h; of others only the chip's limit is known.
+/// run<threads, ...> of ops/cuda/start.cuh; of others only the chip's limit is known.
 int thread_bound(const char* mangled_name) {
   int threads = kThreads;
   const char* const at = std::strstr(mangled_name, "3runILi");

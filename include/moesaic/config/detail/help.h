@@ -34,7 +34,7 @@ std::string type_name() {
   } else if constexpr (std::is_same_v<T, Sides>) {
     return "integer or [height, width]";
   } else if constexpr (std::is_same_v<T, Interval>) {
-    return "integer, \"N steps\" or \"N epochs\"";
+    return "\"N steps\", \"N epochs\" or a number of steps";
   } else if constexpr (std::is_same_v<T, double>) {
     return "number";
   } else if constexpr (std::is_same_v<T, std::string>) {

@@ -81,7 +81,8 @@ void check_object(const Value& value, const std::string& path,
 /// Reads Sides from one integer or [height, width].
 Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
 
-/// Reads an Interval from an integer in the unit `plain` or from a text such as "20 steps".
+/// Reads an Interval from a text such as "20 steps" or from an integer in the unit `plain`, with a
+/// warning where that is epochs.
 Interval read_interval(const Value& value, const std::string& path, const Rules& rules,
                        Interval::Unit plain);
 

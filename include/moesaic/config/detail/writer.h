@@ -19,7 +19,7 @@ nlohmann::ordered_json write_number(double number);
 /// Returns one number if both sides are equal, else [height, width].
 nlohmann::ordered_json write_sides(const Sides& sides);
 
-/// Returns an integer, or a text where the unit is not that of an integer.
+/// Returns 0, an integer of steps, or a text where a bare number may be read as epochs.
 nlohmann::ordered_json write_interval(const Interval& interval);
 
 template <class T>

@@ -43,9 +43,10 @@ struct ImportVMoEResult {
 /// Writes a checkpoint of the network that the arrays and the configuration describe. Everything is
 /// checked before anything is written; a failure leaves no output. Tensors are converted and
 /// written one at a time, in float32; "array_dtypes" of the new config.json has the dtypes of
-/// copied arrays that were not float32, for the export. Peak memory is two tensors, plus the whole
-/// network if values other than those of a head are fresh. Throws Error: usage for a configuration
-/// that does not fit the arrays, failure for invalid files.
+/// copied arrays that were not float32, for the export. Peak memory is two tensors, and a third as it
+/// is stored if that is not float32, plus the whole network if values other than those of a head are
+/// fresh. Throws Error: usage for a configuration that does not fit the arrays, failure for invalid
+/// files.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
 nlohmann::ordered_json to_json(const ImportVMoEResult& result);

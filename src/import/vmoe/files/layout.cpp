@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout.h"
+#include "checkpoint.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -218,6 +218,21 @@ Runs::Run Runs::next(uint64_t limit) {
     axis.index = 0;
   }
   return run;
+}
+
+bool comes_before(std::string_view a, std::string_view b) {
+  // Names are compared part by part: '/' sorts before any byte of a part.
+  const auto weight = [](char c) { return c == '/' ? -1 : int{static_cast<unsigned char>(c)}; };
+  return std::ranges::lexicographical_compare(a, b, {}, weight, weight);
+}
+
+std::filesystem::path index_path(const std::filesystem::path& prefix) {
+  return prefix.string() + ".index";
+}
+
+std::filesystem::path shard_path(const std::filesystem::path& prefix, int64_t shard,
+                                 int64_t count) {
+  return fmt::format("{}.data-{:05}-of-{:05}", prefix.string(), shard, count);
 }
 
 }  // namespace moesaic::vmoe_checkpoint

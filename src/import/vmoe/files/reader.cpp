@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
-#include "index.h"
+#include "checkpoint.h"
+#include "message_pack.h"
 #include "moesaic/base/checked.h"
 #include "moesaic/base/file.h"
 
@@ -14,9 +16,160 @@ namespace moesaic::vmoe_checkpoint {
 namespace {
 
 using message_pack::Input;
+using message_pack::Kind;
 
 // Number of bytes copied before their pages are released.
 constexpr std::size_t kCopyBytes = std::size_t{16} << 20;
+
+// Reads a chunk's box, as stored in index and shards, into `box`, to the input's end.
+void read_box(Input input, const Shape& shape, std::vector<int64_t>& box) {
+  box.clear();
+  input.array_of(shape.size(), "a chunk's axes");
+  for (const int64_t size : shape) {
+    Input axis = input.packed("an axis");
+    axis.array_of(3, "an axis");
+    const uint64_t place = axis.position();
+    const int64_t start = axis.size("a start"), stop = axis.size("a stop");
+    if (start > stop || stop > size) {
+      axis.refuse(place, "a chunk takes {}:{} of an axis of size {}", start, stop, size);
+    }
+    axis.nil("the step");
+    axis.end("an axis");
+    box.insert(box.end(), {start, stop});
+  }
+  input.end("a chunk's place");
+}
+
+// Parses one tree of keys, each of whose leaves is an array.
+class IndexParser {
+ public:
+  explicit IndexParser(std::vector<Array>& arrays) : arrays_(arrays) {}
+
+  void tree(Input& input, const std::string& parent, std::size_t depth) {
+    const uint64_t start = input.position();
+    if (depth > kMaxDepth) input.refuse(start, "nested deeper than {} maps", kMaxDepth);
+    const uint64_t count = input.map("index");
+    std::vector<std::string_view> keys;
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t place = input.position();
+      const std::string_view key = keys.emplace_back(input.string("a key"));
+      if (find_invalid_utf8(key)) input.refuse(place, "key {} is not valid UTF-8", printable(key));
+      if (key.find('/') != key.npos) input.refuse(place, "key {} has a '/'", printable(key));
+      const std::string name = depth == 1 ? std::string(key) : fmt::format("{}/{}", parent, key);
+      if (name.size() > kMaxNameBytes) {
+        input.refuse(place, "name {} is longer than {} bytes", printable(name), kMaxNameBytes);
+      }
+      if (input.peek("an array or a map") == Kind::map) {
+        tree(input, name, depth + 1);
+      } else {
+        leaf(input, name);
+      }
+    }
+    std::ranges::sort(keys);
+    const auto twice = std::ranges::adjacent_find(keys);
+    if (twice != keys.end()) input.refuse(start, "key {} stands twice in a map", printable(*twice));
+  }
+
+ private:
+  void leaf(Input& input, const std::string& name) {
+    name_bytes_ += name.size();
+    if (name_bytes_ > kMaxIndexBytes) input.refuse(input.position(), "the names are too long");
+    input.set_array(name);
+    Input body = input.extension(kIndexType, "an index entry");
+    body.array_of(3, "an index entry");
+    Array array = header(body.packed("shape and dtype"));
+    chunks(body, array);
+    body.end("the index entry");
+    array.name = name;
+    arrays_.push_back(std::move(array));
+    input.set_array({});
+  }
+
+  static Array header(Input in) {
+    in.array_of(4, "shape and dtype");
+    Array array;
+    const uint64_t shape_start = in.position(), rank = in.array("the shape");
+    if (rank > kMaxRank)
+      in.refuse(shape_start, "rank {}, at most {} are supported", rank, kMaxRank);
+    for (uint64_t a = 0; a < rank; ++a) array.shape.push_back(in.size("a dimension"));
+    array.layout.rank = rank;
+    const uint64_t dtype_start = in.position();
+    array.dtype = in.string("the dtype");
+    const auto element = find_dtype_size(array.dtype);
+    if (!element) in.refuse(dtype_start, "unknown dtype {}", printable(array.dtype));
+    if (!find_byte_count(array.shape, *element)) {
+      in.refuse(shape_start, "shape [{}] is larger than any file", fmt::join(array.shape, ", "));
+    }
+    in.boolean("the weak flag");
+    if (in.map("the named shape") != 0) in.refuse(in.position(), "the named shape must be empty");
+    in.end("shape and dtype");
+    return array;
+  }
+
+  static void chunks(Input& body, Array& array) {
+    const uint64_t count = body.array("the chunks");
+    std::vector<int64_t> box;
+    for (uint64_t i = 0; i < count; ++i) {
+      read_box(body.packed("a chunk's place"), array.shape, box);
+      array.layout.add(box, 0);
+    }
+    body.array_of(count, "the shards of the chunks");
+    for (uint32_t& shard : array.layout.shards) {
+      const uint64_t start = body.position(), number = body.natural("a shard");
+      if (number >= static_cast<uint64_t>(kMaxShards))
+        body.refuse(start, "unknown shard {}", number);
+      shard = static_cast<uint32_t>(number);
+    }
+    array.layout.sort();
+  }
+
+  std::vector<Array>& arrays_;
+  uint64_t name_bytes_ = 0;
+};
+
+// Parses untrusted bytes. Shapes, and boxes within them, are checked; whether the chunks tile their
+// arrays, and whether the shards can hold that much data, is not.
+Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
+  if (bytes.size() > kMaxIndexBytes) {
+    fail("{}: {} bytes long, an index has at most {}", file, bytes.size(), kMaxIndexBytes);
+  }
+  Index index;
+  Input input(bytes, file);
+  bool has_tree = false, has_version = false;
+  const uint64_t count = input.map("the index file");
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t start = input.position();
+    const std::string_view key = input.string("a key");
+    if (key == "shard_count" && index.shard_count == 0) {
+      index.shard_count = input.size("shard_count");
+      if (index.shard_count < 1 || index.shard_count > kMaxShards) {
+        input.refuse(start, "shard_count must be 1 to {}, found {}", kMaxShards, index.shard_count);
+      }
+    } else if (key == "index" && !std::exchange(has_tree, true)) {
+      IndexParser(index.arrays).tree(input, "", 1);
+    } else if (key == "version" && !std::exchange(has_version, true)) {
+      index.version = input.string("version");
+      if (index.version != kVersion) {
+        input.refuse(start, "unknown version {}, expected {}", printable(index.version), kVersion);
+      }
+    } else {
+      input.refuse(start, "unknown or repeated key {}; expected shard_count, index and version",
+                   printable(key));
+    }
+  }
+  input.end("the index");
+  if (index.shard_count == 0) fail("{}: no key shard_count", file);
+  if (!has_tree) fail("{}: no key index", file);
+  for (const Array& array : index.arrays) {
+    for (const uint32_t shard : array.layout.shards) {
+      if (shard < index.shard_count) continue;
+      fail("{}: array {}: unknown shard {}, there are {}", file, printable(array.name), shard,
+           index.shard_count);
+    }
+  }
+  std::ranges::sort(index.arrays, comes_before, &Array::name);
+  return index;
+}
 
 // Visits the values of all pieces of a chunk; returns the number of elements.
 template <class F>
@@ -157,7 +310,7 @@ void check_found(const Index& index, const std::vector<MappedShard>& shards) {
 }
 
 void read_chunk(const MappedShard& shard, const Array& array, std::size_t chunk,
-                const Reader::Visitor& visitor) {
+                std::span<std::byte> out) {
   const uint64_t start = array.layout.offsets[chunk];
   Input input(shard.mapping.bytes().subspan(start), shard.file, start);
   input.set_array(array.name);
@@ -175,7 +328,7 @@ void read_chunk(const MappedShard& shard, const Array& array, std::size_t chunk,
       const auto part = piece.subspan(done, std::min(kCopyBytes, piece.size() - done));
       for (std::size_t copied = 0; copied < part.size();) {
         const Runs::Run run = runs.next(part.size() - copied);
-        visitor(run.first, part.subspan(copied, run.count));
+        std::memcpy(out.data() + run.first, part.data() + copied, run.count);
         copied += run.count;
       }
       shard.mapping.release(part);
@@ -207,24 +360,18 @@ const Array* Reader::find(std::string_view name) const {
   return place == entries().end() || place->name != name ? nullptr : &*place;
 }
 
-void Reader::visit(const Entry& entry, const Visitor& visitor) const {
-  const Array* const array = find(entry.name);
-  if (array == nullptr || static_cast<const Entry&>(*array) != entry) {
-    fail_usage("V-MoE checkpoint: array {} belongs to another one", printable(entry.name));
-  }
-  for (std::size_t chunk = 0; chunk < array->layout.size(); ++chunk) {
-    read_chunk(shards_[array->layout.shards[chunk]], *array, chunk, visitor);
-  }
-}
-
 void Reader::read(const Entry& entry, std::span<std::byte> out) const {
   if (out.size() != byte_count(entry)) {
     fail_usage("V-MoE checkpoint: array {} has {} bytes, not {}", printable(entry.name),
                byte_count(entry), out.size());
   }
-  visit(entry, [&](uint64_t first, std::span<const std::byte> run) {
-    std::memcpy(out.data() + first, run.data(), run.size());
-  });
+  const Array* const array = find(entry.name);
+  if (array == nullptr || static_cast<const Entry&>(*array) != entry) {
+    fail_usage("V-MoE checkpoint: array {} belongs to another one", printable(entry.name));
+  }
+  for (std::size_t chunk = 0; chunk < array->layout.size(); ++chunk) {
+    read_chunk(shards_[array->layout.shards[chunk]], *array, chunk, out);
+  }
 }
 
 }  // namespace moesaic::vmoe_checkpoint

@@ -6,15 +6,73 @@
 #include <deque>
 #include <map>
 #include <system_error>
+#include <utility>
 
-#include "index.h"
-#include "moesaic/base/file.h"
+#include "checkpoint.h"
+#include "message_pack.h"
 
 namespace moesaic::vmoe_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 using message_pack::Output;
+
+std::string box_body(Box box) {
+  Output out;
+  out.array(box.size() / 2);
+  for (std::size_t a = 0; a < box.size(); a += 2) {
+    Output axis;
+    axis.array(3).natural(static_cast<uint64_t>(box[a])).natural(static_cast<uint64_t>(box[a + 1]));
+    out.binary(axis.nil().text());
+  }
+  return out.text();
+}
+
+std::string entry_body(const Array& array) {
+  Output header, body;
+  header.array(4).array(array.shape.size());
+  for (const int64_t n : array.shape) header.natural(static_cast<uint64_t>(n));
+  header.string(array.dtype).boolean(false).map(0);
+  const Layout& layout = array.layout;
+  body.array(3).binary(header.text()).array(layout.size());
+  for (std::size_t i = 0; i < layout.size(); ++i) body.binary(box_body(layout.box(i)));
+  body.array(layout.size());
+  for (const uint32_t shard : layout.shards) body.natural(shard);
+  return body.text();
+}
+
+// Writes the map that holds these arrays, whose names agree in their first `prefix` bytes.
+void write_tree(Output& out, std::span<const Array> arrays, std::size_t prefix) {
+  std::vector<std::pair<std::string_view, std::size_t>> keys;  // With the first array of each.
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const std::string_view rest = std::string_view(arrays[i].name).substr(prefix);
+    const std::string_view key = rest.substr(0, rest.find('/'));
+    if (keys.empty() || keys.back().first != key) keys.emplace_back(key, i);
+  }
+  out.map(keys.size());
+  keys.emplace_back("", arrays.size());
+  for (std::size_t k = 0; k + 1 < keys.size(); ++k) {
+    const auto& [key, first] = keys[k];
+    const std::size_t end = prefix + key.size();
+    out.string(key);
+    if (end == arrays[first].name.size()) {
+      out.extension(kIndexType, entry_body(arrays[first]));
+    } else {
+      write_tree(out, arrays.subspan(first, keys[k + 1].second - first), end + 1);
+    }
+  }
+}
+
+// Returns the content of the index file; the arrays are sorted and their names form a tree.
+std::string index_text(const Index& index) {
+  Output out;
+  out.map(3)
+      .string("shard_count")
+      .natural(static_cast<uint64_t>(index.shard_count))
+      .string("index");
+  write_tree(out, index.arrays, 0);
+  return out.string("version").string(kVersion).text();
+}
 
 // Shard file that buffers small writes; large ones bypass the buffer.
 class ShardFile {

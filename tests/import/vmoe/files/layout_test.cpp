@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "import/vmoe/files/layout.h"
+#include "import/vmoe/files/checkpoint.h"
 
 #include <gmock/gmock.h>
 

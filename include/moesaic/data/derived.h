@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images that are made of those of another dataset: rotated, in grids, on backdrops.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/config/sides.h"
+#include "moesaic/data/dataset.h"
+
+namespace moesaic {
+
+/// CIFAR-10-Rotate of "Towards Understanding Mixture of Experts in Deep Learning", appendix A.
+struct RotateConfig {
+  double degrees = 30.0;
+  int64_t crop = 0;
+};
+
+template <class Fields>
+void describe(Fields& f, RotateConfig& c) {
+  f("degrees", c.degrees, "angle, counter-clockwise", above(0.0), below(360.0));
+  f("crop", c.crop,
+    "side of the square in the middle that is kept of each image, rotated or not, and resized to "
+    "the whole; 0: all of it, with the black corners that tell what was rotated",
+    at_least(0));
+}
+
+/// Makes a dataset with every image of `base` twice: example 2 i is image i, of class "original",
+/// and 2 i + 1 the same rotated, of class "rotated". Classes of `base` become groups. Rotation
+/// takes the nearest pixel, and 0 outside, as torchvision does by default; both are then cropped
+/// and resized bilinearly, see RotateConfig. Images are made on the fly and share the memory of
+/// `base`. Throws Error (usage) if images differ in size, are smaller than the crop or have no
+/// classes.
+std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
+                                                  const RotateConfig& config, std::string name,
+                                                  std::string description = "");
+
+/// A grid of images, one of which decides the class (pMoE paper, section 5.1: 16 digits of MNIST).
+struct MosaicConfig {
+  std::vector<std::string> deciding, others;
+  Sides grid = 4;
+  std::optional<Sides> tile;
+  int64_t train = 1000, test = 1000, seed = 1;
+  bool replacement = true;
+};
+template <class Fields>
+void describe(Fields& f, MosaicConfig& c) {
+  f("deciding", c.deciding, "classes of the base, one image of which decides: the new classes",
+    required, not_empty);
+  f("others", c.others, "classes of the images that do not decide; none named: all that are left");
+  f("grid", c.grid, "images in a column and a row", between(1, 256));
+  f("tile", c.tile,
+    "size that images are resized to for their place; by default they stay as they are",
+    between(1, 4096));
+  f("train", c.train, "images of an epoch; there is no end of them", at_least(1));
+  f("test", c.test, "images of every other split", at_least(1));
+  f("seed", c.seed, "which images are drawn");
+  f("replacement", c.replacement,
+    "draw the deciding images with replacement; false: every one of a class before any comes "
+    "again");
+}
+
+/// Whether the base has images, or is only an outline of them, for planning.
+enum class MosaicOf { images, outline };
+
+/// Makes a dataset of images drawn from those of `base`: image i is of class i modulo the number of
+/// classes, one image of which is at a random place of the grid; at every other place is a random
+/// image of one of the other classes. The split "train" is endless. Image i depends on seed, split
+/// and i only; without replacement the deciding images of a class are those of a permutation, over
+/// and over. Its group is the place of the deciding image, row by row. Pixels are not standardised,
+/// so that what is black is 0. Throws Error: usage for a class that `base` lacks or that both
+/// decides and does not, and for images of different sizes without `tile`; failure where `base` has
+/// no image of a class.
+std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
+                                           const MosaicConfig& config, MosaicOf of,
+                                           std::string name, std::string description = "");
+
+/// Small images on photographs (CIFAR-10 with ImageNet noise of the pMoE paper, appendix A).
+struct BackdropConfig {
+  std::string images;
+  Sides size = 16;
+  int64_t seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, BackdropConfig& c) {
+  f("images", c.images,
+    "the dataset whose training images are the backdrops, or a folder of images; a path may be "
+    "relative to this description",
+    required, not_empty);
+  f("size", c.size, "size that the base's images are resized to", between(1, 4096));
+  f("seed", c.seed, "which backdrops and places are drawn");
+}
+
+/// Makes a dataset with every image of `base` resized to `config.size` and put at a random place of
+/// a random image of `backdrops`, of which the largest square in the middle is resized to the size
+/// that the base's images have. Labels and groups are the base's. Image i depends on seed, split
+/// and i only. Pixels are not standardised. Without `backdrops` images cannot be read, for
+/// planning. Throws Error (usage) if images of `base` differ in size or are smaller than
+/// `config.size`, and for backdrops with another number of channels.
+std::shared_ptr<const Dataset> make_on_backdrops(std::shared_ptr<const Dataset> base,
+                                                 std::shared_ptr<const Dataset> backdrops,
+                                                 const BackdropConfig& config, std::string name,
+                                                 std::string description = "");
+
+}  // namespace moesaic

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Described datasets: what a description says, where the files are, and how they are opened,
+// fetched and verified. A format (data/format.h) knows the files, this all that formats have in
+// common.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/config/choice.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/derived.h"
+
+namespace moesaic {
+
+/// One file of a dataset. Size and hash are those of its uncompressed bytes; a file that comes in
+/// an archive may have no hash of its own.
+struct DatasetFile {
+  std::string name, sha256;
+  int64_t size = 0;
+};
+
+template <class Fields>
+void describe(Fields& f, DatasetFile& c) {
+  f("name", c.name, "file name without .gz", required);
+  f("sha256", c.sha256, "SHA-256 of the unpacked bytes");
+  f("size", c.size, "number of unpacked bytes", required, at_least(0));
+}
+
+/// Checks what the checks of single settings do not: the form of name and hash.
+std::string config_problem(const DatasetFile& file);
+
+/// An archive with a dataset's files.
+struct DatasetArchive {
+  std::string name, folder, md5, sha256;
+  int64_t max_size = 0;
+};
+
+template <class Fields>
+void describe(Fields& f, DatasetArchive& c) {
+  f("name", c.name, "file name below the URLs", required);
+  f("folder", c.folder, "folder in it that holds the files", required);
+  f("md5", c.md5, "MD5 of the archive, where that is all its makers published");
+  f("sha256", c.sha256, "SHA-256 of the archive");
+  f("max_size", c.max_size, "bytes that neither the archive nor what it holds exceeds", required,
+    at_least(1));
+}
+
+/// Checks the form of names and hashes; one hash is required.
+std::string config_problem(const DatasetArchive& archive);
+
+/// Description of a dataset, datasets/<name>.json: either of files (format with its settings,
+/// classes, mean, std, files) or of a dataset derived from another one (base): its images rotated,
+/// grids of them, on backdrops, the first of them, some classes, or with another validation split.
+struct DatasetSpec {
+  std::string name, description;
+  Choice format;  ///< One of dataset_formats(), with its settings.
+  std::vector<std::string> classes;
+  std::vector<double> mean, std;
+  std::map<std::string, int64_t> images;     ///< Number by stored split, where it is known.
+  std::map<std::string, DatasetFile> files;  ///< Files by role, as the format names them.
+  std::optional<DatasetArchive> archive;
+  std::vector<std::string> urls;  ///< Folders on the web with <file>.gz, tried in order.
+  std::string debian_package;
+  std::string folder;  ///< Below the searched ones; empty is the name.
+  std::vector<std::string> paths;
+  /// Whether photos are turned as EXIF says, in place of the base's setting; unset: they are.
+  std::optional<bool> exif_orientation;
+  std::optional<double> validation;  ///< Fraction of training files; unset is the base's or none.
+  std::string base;
+  std::vector<std::string> keep_classes;
+  std::map<std::string, int64_t> first;  ///< Number of first images, by split.
+  std::optional<RotateConfig> rotate;
+  std::optional<MosaicConfig> mosaic;
+  std::optional<BackdropConfig> backdrop;
+  std::string described_in;  ///< Folder of the description's file, absolute; no setting.
+
+  /// Returns whether the dataset is generated when it is opened and has no files.
+  bool generated() const;
+  /// Returns whether this is a folder of images without a description, named by its path.
+  bool is_path() const { return name.find('/') != std::string::npos; }
+};
+
+/// Returns every registered format with its default settings; the first, idx, is the default.
+std::vector<Choice> dataset_format_choices();
+
+template <class Fields>
+void describe(Fields& f, DatasetSpec& c) {
+  f("name", c.name, "name of the dataset, as in the file name", required);
+  f("description", c.description, "one line for lists");
+  f.choice("format", c.format, dataset_format_choices(), "file format, or how it is generated");
+  f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
+  f("images", c.images, "number of images by split, known before the files are there", at_least(1));
+  f("mean", c.mean, "mean of each channel, pixels scaled to [0, 1]");
+  f("std", c.std, "standard deviation of each channel, pixels scaled to [0, 1]", above(0));
+  f("files", c.files,
+    "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
+    "train_2, ..., test_1");
+  f("archive", c.archive, "the archive that they come in");
+  f("urls", c.urls,
+    "folders on the web that hold the archive, else the files with .gz appended; shards: the "
+    "files");
+  f("debian_package", c.debian_package, "package that installs the files");
+  f("folder", c.folder,
+    "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
+  f("paths", c.paths,
+    "further folders to look in, relative to this description, or else to the folder that holds "
+    "datasets/; one that begins with ./ is the first to look in");
+  f("exif_orientation", c.exif_orientation,
+    "turn photos as EXIF's orientation says, as viewers do; true unless given, "
+    "google-research/vmoe leaves them as stored; with base: in place of the base's and the "
+    "backdrop's");
+  f("validation", c.validation,
+    "fraction of the training files that are the validation split: the last ones, image_folder: "
+    "of every class, whose folders may lie there without a folder train; 0: none; with base: in "
+    "place of the base's",
+    between(0.0, 0.9));
+  f("base", c.base,
+    "the dataset that this one is made of, by one of the settings that follow; a path may be "
+    "relative to this description");
+  f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
+  f("first", c.first, "of a subset: how many images of a split it has, the first ones",
+    at_least(1));
+  f("rotate", c.rotate,
+    "the task to tell its images from the same ones rotated; its classes become groups");
+  f("mosaic", c.mosaic, "grids of its images, one of which decides the class");
+  f("backdrop", c.backdrop, "its images, made smaller, each at a random place of another image");
+}
+
+/// Checks which settings go together: a dataset with a base has no files, any other one has what
+/// its format requires.
+ConfigProblem config_problem(const DatasetSpec& spec);
+
+/// Returns the names of the described datasets, sorted.
+std::vector<std::string> dataset_names();
+
+/// Returns whether there is a description, or a folder, of that name; a name without a slash that
+/// does not end in .json is never a path.
+bool is_described(const std::string& name);
+
+/// Returns the name by which a dataset is found from any working directory: a path that exists
+/// becomes absolute.
+std::string lasting_name(const std::string& name);
+
+/// Returns the name of a dataset, or of its last folder or description where it is a path, which
+/// would tell strangers where a user keeps files.
+std::string name_without_folders(const std::string& name);
+
+/// Reads datasets/<name>.json. A name that ends in .json is the path of another description, and a
+/// name with a slash is a folder: the dataset that it holds the one description of, such as packed
+/// shards, or else of images (image_folder) without a description. Throws Error (usage) for an
+/// unknown name or an invalid description.
+DatasetSpec load_dataset_spec(std::string_view name);
+
+/// Returns the splits that are stored separately: train, test and, where the format or the
+/// description has one, validation.
+std::vector<std::string> stored_splits(const DatasetSpec& spec);
+
+/// Returns the folders that are searched for the files, in order: the description's paths that
+/// begin with ./, $MOESAIC_DATA/<folder>, datasets/cache/<folder>, its other paths, beside it and
+/// then below resource_root(); with an archive also the archive's folder within each of them and
+/// within $MOESAIC_DATA itself.
+std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
+
+/// Returns the folder for fetched files: the first of search_folders() that is not relative to the
+/// description, for an archive its folder there.
+std::filesystem::path fetch_folder(const DatasetSpec& spec);
+
+/// Returns the first search folder with the files of the stored `split`, or with every file where
+/// `split` is empty; empty if there is none.
+std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
+
+struct FetchOptions {
+  bool progress = true;  ///< Draws a progress bar on standard error.
+};
+
+struct FetchResult {
+  std::filesystem::path folder;  ///< Folder with every file (the base's); empty without.
+  std::vector<std::string>
+      fetched;  ///< Names of the downloaded files; empty if all were there already.
+  /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
+  /// are not verified, only compared by what is described.
+  std::vector<std::string> unhashed = {};
+};
+
+/// Result of comparing one file of a dataset with its description.
+struct FileVerification {
+  std::string name;            ///< Name in the description, without .gz.
+  std::filesystem::path path;  ///< Empty where the file is missing.
+  std::string problem;         ///< One line; empty where the file is right.
+  std::string doubt = {};      ///< What could not be compared of a file that seems right.
+  bool ok() const { return problem.empty(); }
+};
+
+/// A described dataset, together with those that it is made of. Splits are those of splits(), or
+/// "train+validation", the training split without held-out images; for any other one the functions
+/// throw Error (usage).
+class DatasetSource {
+ public:
+  /// Reads descriptions as load_dataset_spec() does. Throws Error (usage) also if bases lead round
+  /// in a circle.
+  explicit DatasetSource(std::string_view name) : DatasetSource(name, name, 0) {}
+
+  const DatasetSpec& spec() const { return spec_; }
+  /// Returns the description with the files: for a derived dataset that of its innermost base.
+  const DatasetSpec& base() const { return base_ ? base_->base() : spec_; }
+  /// Returns the descriptions of all files that the dataset is made of: base(), then those of its
+  /// backdrops, of which the train split is used.
+  std::vector<DatasetSpec> files() const;
+  /// Returns the fraction of the training files that is held out for validation: its own setting,
+  /// or else that of the nearest base that has one; 0 for none.
+  double validation() const;
+  /// Returns the splits: train, validation (where one is stored or held out) and test.
+  std::vector<std::string> splits() const;
+  /// Returns the number of classes that the descriptions tell; 0 means unknown or none.
+  int64_t class_count() const;
+  /// Returns the first of files() that is to be fetched: one that is not here, else base().
+  DatasetSpec fetched() const;
+  /// Returns the folder of its files, or "not here; " and how to get them.
+  std::string where() const;
+
+  /// Opens a split. Small images are loaded into memory; of folders of images only the list of
+  /// files is. Throws Error (failure) for files that are missing (the message says how to get
+  /// them), damaged, or inconsistent.
+  std::shared_ptr<const Dataset> open(std::string_view split) const;
+  /// Returns what of a split's files is not here, as "folder 'val' is", or "".
+  std::string missing(std::string_view split) const;
+  /// Returns whether the description gives the size of a split, that of some classes by their
+  /// number.
+  bool has_outline(std::string_view split) const;
+  /// Opens a split for planning by the description only, without files: classes, shape and size (of
+  /// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
+  std::shared_ptr<const Dataset> outline(std::string_view split) const;
+
+  /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
+  /// downloaded to .<file>.gz.moesaic.part, resumed after an earlier try, compared with the
+  /// description by the SHA-256 of its uncompressed bytes, and only then renamed. An archive is
+  /// downloaded the same way, compared by its own SHA-256 or MD5, unpacked to a temporary folder
+  /// and moved as a whole, with a list of the files' SHA-256. A file or a folder that is there and
+  /// is not what is described is set aside under a name that is printed, never removed. URLs are
+  /// tried in order. Throws Error (failure) with the URL and the reason of every try.
+  FetchResult fetch(const FetchOptions& options = {}) const;
+  /// Compares size and SHA-256 of the uncompressed bytes of every one of files() with the
+  /// description. Where no files are described, the format checks them: in folders of images every
+  /// image is decoded, damaged ones are listed, and one line says how many are valid. Where all is
+  /// well, every split is opened as for training, and what is refused there is a problem here.
+  /// Throws Error: usage for a dataset without files, failure if no file of it is found.
+  std::vector<FileVerification> verify() const;
+
+ private:
+  struct Request;
+
+  /// `asked`: the name whose bases are followed, `depth` of them so far.
+  DatasetSource(std::string_view asked, std::string_view name, int depth);
+  Request request(std::string_view split) const;
+  /// Opens or outlines what is requested, with `upright` in place of spec().exif_orientation.
+  std::shared_ptr<const Dataset> make(const Request& request, MosaicOf of,
+                                      std::optional<bool> upright) const;
+  std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
+                                        MosaicOf of, std::optional<bool> upright) const;
+  /// Returns a source that this one is made of, after checking that its photos can be turned.
+  const DatasetSource& turned(const DatasetSource& part, std::optional<bool> upright) const;
+
+  std::string name_;  ///< As it was asked for.
+  DatasetSpec spec_;
+  std::shared_ptr<const DatasetSource> base_, backdrops_;  ///< Null where it has none.
+};
+
+/// Opens a split of a described dataset: DatasetSource(name).open(split).
+std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split);
+
+/// Returns DatasetSource(name).splits().
+std::vector<std::string> dataset_splits(std::string_view name);
+
+/// Opens datasets for planning: the dataset where its files are found, else its outline, with one
+/// warning per name.
+class PlannedDatasets {
+ public:
+  std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
+
+ private:
+  std::set<std::string, std::less<>> absent_;
+};
+
+/// Throws Error (usage) that names both where `out`, a new file or folder, lies among the images
+/// that a data set is read from: it would be a class or an image the next time.
+void check_outside_images(const std::filesystem::path& out, const std::string& data);
+
+/// Throws likewise for the data that a checkpoint's configuration says it was trained on.
+void check_outside_trained_images(const std::filesystem::path& out,
+                                  const nlohmann::ordered_json& config);
+
+}  // namespace moesaic

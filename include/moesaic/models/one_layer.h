@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/models/model.h"
+
+namespace moesaic {
+
+/// A network of at most one MoE layer with the settings of a Config, which list the experts that
+/// pruning left under setting_paths().kept_experts. By default it has one output, and no head.
+template <class Config>
+class OneLayerModel : public Model {
+ public:
+  void set_first_sample_index(int64_t image) override {
+    if (!moe.is_empty()) moe->router->set_first_sample_index(image);
+  }
+  nlohmann::ordered_json config() const override {
+    return with_kept_experts(to_json(config_), *this);
+  }
+  void reset_head(int64_t classes) override {
+    fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
+               config_.name, classes);
+  }
+  std::vector<MoEBlock> moe_blocks() const override {
+    if (moe.is_empty()) return {};
+    return {{.block = 0, .layer = moe}};
+  }
+  int64_t classes() const override {
+    if constexpr (requires(Config c) { c.classes; }) return config_.classes;
+    return 1;
+  }
+  int64_t tokens_per_image() const override { return moe.is_empty() ? 0 : 1; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return layer_flops(moe_blocks().at(0), tokens_per_image(), rows_per_token);
+  }
+
+  const Config& settings() const { return config_; }
+
+  nn::MoELayer moe{nullptr};  ///< Null where nothing is routed.
+
+ protected:
+  explicit OneLayerModel(Config config) : config_(std::move(config)) {}
+
+  Config config_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Towards Understanding Mixture of Experts in Deep Learning": the data of definition 3.1, the
+// networks of section 3.2 and those that route whole images, section 6.2.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/models/one_layer.h"
+#include "moesaic/models/router_config.h"
+#include "moesaic/nn/filter_experts.h"
+#include "moesaic/nn/image_experts.h"
+#include "moesaic/nn/image_network.h"
+#include "moesaic/ops/activation.h"
+
+namespace moesaic {
+
+inline constexpr double kMaxClusters = 1024;
+/// Bounds within which cubes of products stay in the range of float32.
+inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
+
+struct ClusterMixtureConfig {
+  static constexpr const char* kKey = "clusters";  ///< Of a description.
+  int64_t clusters = 4, patches = 4, width = 50;
+  std::vector<double> alpha = {0.5, 2.0}, beta = {1.0, 2.0}, gamma = {0.5, 3.0};
+  double noise = 1.0;
+  double scale = 10.0;
+  bool shuffle = true;
+  int64_t train = 16000, test = 16000;
+  bool endless = false;
+  int64_t seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, ClusterMixtureConfig& c) {
+  f("clusters", c.clusters, "K, each with a signal v_k and a centre c_k", between(2, kMaxClusters));
+  f("patches", c.patches, "P of an input: a signal, a centre, another cluster's signal, noise",
+    between(3, 4096));
+  f("width", c.width, "d of a patch; the 2 K signals and centres are orthogonal in it",
+    between(4, 65536));
+  f("alpha", c.alpha, "range of the signal's strength", between(kMinNumber, kMaxNumber));
+  f("beta", c.beta, "range of the centre's strength", between(kMinNumber, kMaxNumber));
+  f("gamma", c.gamma, "range of the other cluster's signal's strength",
+    between(kMinNumber, kMaxNumber));
+  f("noise", c.noise, "sigma_p; the variance of a number of a patch of noise is sigma_p^2 / d",
+    between(0.0, kMaxNumber));
+  f("scale", c.scale, "what every number is multiplied by in the end",
+    between(kMinNumber, kMaxNumber));
+  f("shuffle", c.shuffle,
+    "an example's patches stand in random order; else as they are listed at 'patches'");
+  f("train", c.train, "examples to train on; of an endless stream those that count as an epoch",
+    between(1, 1e8));
+  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("endless", c.endless,
+    "examples to train on never come again: epoch e has those from e * train on; the test split "
+    "stays as it is");
+  f("seed", c.seed, "seed of signals, centres and examples", at_least(0));
+}
+/// Checks that ranges are two numbers in order and that 2 K vectors fit into d dimensions.
+ConfigProblem config_problem(const ClusterMixtureConfig& config);
+
+/// The signals v_k and centres c_k of the clusters, all orthonormal, float32.
+struct ClusterSignals {
+  at::Tensor v_Kd, c_Kd;
+};
+ClusterSignals cluster_signals(const ClusterMixtureConfig& config);
+
+/// Generates examples of definition 3.1, inputs [N, 1, P, d] with labels (y + 1) / 2 and clusters k
+/// as groups: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in their ranges; the patches
+/// y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in random order, times
+/// `scale`; without `shuffle` in the order of this list. `split` is "train" or "test"; both share
+/// signals and centres. Example i depends on seed, split and i only. Returns `count` of them from
+/// index `first` on.
+DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
+                               const std::string& split, int64_t first, int64_t count);
+
+/// Router of a network that routes each image as one token; top-1 by default (clusters paper,
+/// section 3).
+struct ImageTokenRouterConfig : RoutingConfig {
+  ImageTokenRouterConfig() { num_selected_experts = 1; }
+
+  DispatcherConfig dispatcher;
+  int64_t group_size = 0;
+  std::string noise = "uniform";
+  double noise_scale = 1.0;
+  bool noise_in_evaluation = false, gate_noise = true;
+  std::vector<int64_t> kept_experts;
+  bool stand_ins = false;
+};
+template <class Fields>
+void describe(Fields& f, ImageTokenRouterConfig& c) {
+  describe(f, static_cast<RoutingConfig&>(c));
+  f("dispatcher", c.dispatcher, "how many images an expert takes");
+  f("group_size", c.group_size,
+    "images that share a capacity, or that experts choose among; the last group of a batch has "
+    "those that are left; 0: all of a batch",
+    between(0, kMaxTokens));
+  f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
+  f("noise_scale", c.noise_scale,
+    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
+  f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
+  f("gate_noise", c.gate_noise, "the gate has it as well; false: it decides on the expert alone");
+  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+  f("stand_ins", c.stand_ins, kStandInsMeaning);
+}
+
+inline constexpr char kClusterMoE[] = "cluster-moe";
+
+struct ClusterRouterConfig : ImageTokenRouterConfig {
+  ClusterRouterConfig() {
+    gate = "logit";
+    noise_in_evaluation = true;
+  }
+
+  int64_t width = 0;
+};
+template <class Fields>
+void describe(Fields& f, ClusterRouterConfig& c) {
+  describe(f, static_cast<ImageTokenRouterConfig&>(c));
+  f("width", c.width,
+    "numbers that a filter sees: an input's pieces of this width are summed; 0: whole patches",
+    between(0, 65536));
+}
+
+struct ClusterMoEConfig {
+  std::string name = kClusterMoE;
+  int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
+  std::string activation = "cubic";
+  std::string init = "uniform";
+  double init_scale = 0.001;
+  bool bias = true, scalar = false;
+  std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
+};
+template <class Fields>
+void describe(Fields& f, ClusterMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kClusterMoE}));
+  f("patches", c.patches, "P of an input", between(1, 4096));
+  f("width", c.width, "d of a patch", between(1, 65536));
+  f("classes", c.classes, "outputs of an expert, unless it is scalar", between(1, 65536));
+  f("experts", c.experts, "M, two-layer convolutional networks", between(1, 4096));
+  f("filters", c.filters, "J of an expert, shared out among its outputs", between(1, 1048576));
+  f("activation", c.activation, "what is applied to each filter",
+    one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
+  f("init", c.init, "distribution of the initial filters; the router starts at 0",
+    one_of({"uniform", "normal"}));
+  f("init_scale", c.init_scale, "uniform: on +- this / sqrt(d); normal: the deviation",
+    between(1e-12, 1e6));
+  f("bias", c.bias, "whether filters have a bias");
+  f("scalar", c.scalar,
+    "one output f of an expert for two classes, whose logits are 0 and f: the cross entropy is the "
+    "logistic loss");
+  f("router", c.router,
+    "switch over the sum of the patches, or of their pieces; null: a single expert without one");
+}
+/// Checks that outputs divide filters, that scalar experts have two classes, and that pieces divide
+/// a patch; one expert without a router.
+ConfigProblem config_problem(const ClusterMoEConfig& config);
+
+/// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p), r noise
+/// and f_m eq. 3.1 for each class, or as printed a scalar whose sign is the class. Without a router
+/// F = f_1. An input is an image of one channel whose P rows are its patches.
+class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
+ public:
+  ClusterMoE(ClusterMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void reset_head(int64_t classes) override {
+    fail_usage(
+        "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
+        config_.name, classes);
+  }
+  std::vector<int64_t> input_shape() const override { return {1, config_.patches, config_.width}; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return moe.is_empty() ? experts->flops_per_row()
+                          : OneLayerModel::flops_per_image(rows_per_token);
+  }
+  SettingPaths setting_paths() const override;
+  std::optional<torch::jit::Module> torchscript() const override;
+  /// Returns "expert", the filters [K, J, d], and "router", the router's rows [E, 1, d].
+  std::map<std::string, at::Tensor> weight_directions() const override;
+
+  nn::FilterExperts experts{nullptr};  ///< The experts of `moe` where there is one.
+
+ private:
+  /// Inputs with what is derived from them once.
+  struct Seen {
+    at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
+    uint64_t version = 0;
+  };
+  at::Tensor logits_of(const at::Tensor& y_Bo) const;
+  at::Tensor router_input(const at::Tensor& images_BCHW);
+  at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
+
+  Seen last_;  ///< Cache, since a full batch is the same tensor at every step.
+};
+
+inline constexpr char kImageMoE[] = "image-moe";
+
+struct ImageRouterConfig : ImageTokenRouterConfig {
+  int64_t patch_size = 4;
+};
+template <class Fields>
+void describe(Fields& f, ImageRouterConfig& c) {
+  f("patch_size", c.patch_size, "side of the squares whose sum it looks at", between(1, 1024));
+  describe(f, static_cast<ImageTokenRouterConfig&>(c));
+}
+
+struct ImageMoEConfig {
+  std::string name = kImageMoE;
+  std::string expert = "cnn";
+  int64_t experts = 4;
+  int64_t image_size = 32, channels = 3, classes = 10;
+  double width = 1.0;
+  std::optional<ImageRouterConfig> router = ImageRouterConfig{};
+};
+template <class Fields>
+void describe(Fields& f, ImageMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kImageMoE}));
+  f("expert", c.expert, "what an expert is", one_of(nn::image_network_names()));
+  f("experts", c.experts, "M, networks of which one sees an image", between(1, 1024));
+  f("image_size", c.image_size, "height and width of the images", between(4, 1024));
+  f("channels", c.channels, "of the images", between(1, 16));
+  f("classes", c.classes, "outputs of an expert", between(1, 65536));
+  f("width", c.width, "fraction of an expert's usual channels, rounded", between(0.01, 16.0));
+  f("router", c.router,
+    "linear switch over the sum of the image's squares; null: a single expert without one");
+}
+/// Checks that squares fill the image and that there is one expert without a router.
+ConfigProblem config_problem(const ImageMoEConfig& config);
+
+/// F(x) = gate_m f_m(x) with m = argmax h + r and h(x) = sum over the image's squares s of
+/// Theta^T x^(s) + b, where the f_m are separate networks and only f_m is computed. Without a
+/// router F = f_1. The router's `weight` is [M, C s s + 1], the bias in the last column. Batch
+/// normalisation of an expert sees only the images of that expert. The embedding (pre_logits) is
+/// the input of the head of the expert that computed the image.
+class ImageMoE : public OneLayerModel<ImageMoEConfig> {
+ public:
+  ImageMoE(ImageMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void reset_head(int64_t classes) override;
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size, config_.image_size};
+  }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return moe.is_empty() ? experts->flops_per_row()
+                          : OneLayerModel::flops_per_image(rows_per_token);
+  }
+  SettingPaths setting_paths() const override;
+  /// A router sends each expert another number of images at every step.
+  bool repeats_convolutions() const override { return moe.is_empty(); }
+  std::optional<torch::jit::Module> torchscript() const override;
+
+  nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.
+
+ private:
+  at::Tensor square_sums(const at::Tensor& images_BCHW) const;
+};
+
+}  // namespace moesaic

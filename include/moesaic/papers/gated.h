@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Learning in Gated Neural Networks": the data of eq. 1, the mixture as a network of one output,
+// E[y | x], the errors of section 4, and a classifier of sequences by a GRU that is a mixture of
+// experts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <string>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/models/one_layer.h"
+#include "moesaic/nn/gated_mixture.h"
+#include "moesaic/ops/link.h"
+
+namespace moesaic {
+
+inline constexpr const char *kAxes = "axes", *kOrthogonal = "orthogonal", *kRandom = "random";
+
+struct GatedMixtureConfig {
+  static constexpr const char* kKey = "mixture";  ///< Of a description.
+  int64_t width = 10, experts = 2;
+  std::string link = kLinkNames.front();
+  double noise = 0.05;
+  std::string regressors = kAxes, gates = kAxes;
+  double gate_norm = 1.0;
+  int64_t train = 1024000, test = 4096;
+  int64_t seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, GatedMixtureConfig& c) {
+  f("width", c.width, "d of an input", between(1, 65536));
+  f("experts", c.experts, "k, each with a regressor a_i; all but the last have gates w_i",
+    between(1, 1024));
+  f("link", c.link, "g: an output is g(<a_i, x>) and noise",
+    one_of({kLinkNames.begin(), kLinkNames.end()}));
+  f("noise", c.noise, "sigma, the noise's standard deviation", between(0.0, 1e3));
+  f("regressors", c.regressors,
+    "unit vectors: e_1 to e_k, random orthogonal ones, or random ones, which are not orthogonal",
+    one_of({kAxes, kOrthogonal, kRandom}));
+  f("gates", c.gates,
+    "vectors of norm gate_norm: along e_k+1 to e_2k-1, random ones orthogonal to each other and to "
+    "the regressors, or random ones",
+    one_of({kAxes, kOrthogonal, kRandom}));
+  f("gate_norm", c.gate_norm, "norm of every gate", between(0.0, 1e3));
+  f("train", c.train, "examples that count as an epoch of the endless training split",
+    between(1, 1e12));
+  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("seed", c.seed, "seed of directions and examples", at_least(0));
+}
+/// Refuses 2 k - 1 > d (assumption 3).
+ConfigProblem config_problem(const GatedMixtureConfig& config);
+
+/// The regressors a_i [k, d], of norm 1, and gates w_i [k - 1, d], float32; w_k = 0.
+struct GatedTruth {
+  at::Tensor a_kd, w_kd;
+};
+GatedTruth gated_truth(const GatedMixtureConfig& config);
+
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] whose values
+/// of a number lie side by side, with a target each: x ~ N(0, I), z ~ softmax of
+/// <w_i, x>, y = g(<a_z, x>) + noise. Example i depends on seed, split and i only.
+DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
+                             const std::string& split, int64_t first, int64_t count);
+
+inline constexpr char kGatedMoE[] = "gated-moe";
+
+struct GatedMoEConfig {
+  std::string name = kGatedMoE;
+  int64_t width = 10, experts = 2;
+  std::string link = kLinkNames.front();
+  double noise = 0.05;
+  std::string regressors = "random", gates = "zero";
+};
+template <class Fields>
+void describe(Fields& f, GatedMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kGatedMoE}));
+  f("width", c.width, "d of an input", between(1, 65536));
+  f("experts", c.experts, "k", between(1, 1024));
+  f("link", c.link, "g: expert i outputs g(<a_i, x>)",
+    one_of({kLinkNames.begin(), kLinkNames.end()}));
+  f("noise", c.noise, "sigma of the data's outputs, as losses assume it", between(1e-6, 1e3));
+  f("regressors", c.regressors, "initial a_i: random unit vectors, or e_i",
+    one_of({"random", "axes"}));
+  f("gates", c.gates, "initial w_i: 0, or random unit vectors", one_of({"zero", "random"}));
+}
+ConfigProblem config_problem(const GatedMoEConfig& config);
+
+/// y = sum_i softmax_i(<w, x>) g(<a_i, x>), see nn::GatedMixture. An input is an image of one
+/// channel and one row, of d numbers; all experts compute all of them.
+class GatedMoE : public OneLayerModel<GatedMoEConfig> {
+ public:
+  GatedMoE(GatedMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void reset_head(int64_t classes) override {
+    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
+               config_.name, classes);
+  }
+  std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    return 2.0 * static_cast<double>(parameter_count());
+  }
+  SettingPaths setting_paths() const override { return {.image_size = "width"}; }
+  std::optional<torch::jit::Module> torchscript() const override;
+  /// Returns "regressor" [k, 1, d] and "gate" [k - 1, 1, d].
+  std::map<std::string, at::Tensor> weight_directions() const override;
+
+  nn::GatedMixture mixture{nullptr};
+};
+
+inline constexpr char kGru[] = "gru";
+
+struct GruConfig {
+  std::string name = kGru;
+  int64_t steps = 28, width = 28, hidden = 64, classes = 10;
+  std::string view = nn::kGruViewNames.front();
+};
+template <class Fields>
+void describe(Fields& f, GruConfig& c) {
+  f("name", c.name, "which model", required, one_of({kGru}));
+  f("steps", c.steps, "T, rows of an image, which are read one after the other", between(1, 4096));
+  f("width", c.width, "d, numbers of a row", between(1, 65536));
+  f("hidden", c.hidden, "m, numbers of the state", between(1, 65536));
+  f("classes", c.classes, "outputs of the head", between(1, 65536));
+  f("view", c.view, "the candidate state as a mixture of experts, or as torch.nn.GRU has it",
+    one_of({nn::kGruViewNames.begin(), nn::kGruViewNames.end()}));
+}
+
+/// Reads an image of one channel row by row by an nn::GruMixture; a linear head classifies its last
+/// state.
+class Gru : public OneLayerModel<GruConfig> {
+ public:
+  Gru(GruConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void reset_head(int64_t classes) override;
+  std::vector<int64_t> input_shape() const override { return {1, config_.steps, config_.width}; }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    const auto steps = static_cast<double>(config_.steps), m = static_cast<double>(config_.hidden);
+    return 2.0 * m *
+           (3.0 * steps * (static_cast<double>(config_.width) + m) +
+            static_cast<double>(config_.classes));
+  }
+  SettingPaths setting_paths() const override {
+    return {.classes = "classes", .image_size = "steps"};
+  }
+  std::optional<torch::jit::Module> torchscript() const override;
+  /// Returns "update" (z) and "reset" (r).
+  std::map<std::string, at::Tensor> gates_over_time(const at::Tensor& images_BCHW) const override;
+
+  nn::GruMixture gru{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+/// Errors of section 4 of "Learning in Gated Neural Networks".
+struct RecoveryError {
+  /// 1 - max over permutations p of min over i of |<a_i, a*_p(i)>|, all of norm 1.
+  double regressors = 0.0;
+  /// 1 - the min cosine of w_i - w_m with w*_p(i), by the same permutation, where p(m) = k is the
+  /// expert whose true gate is 0; 1 for gates of 0. Of more than two experts several permutations
+  /// may share the min; then this is of one of them, and tells little.
+  double gates = 0.0;
+};
+
+/// a: [k, d], w: [k - 1, d] or undefined, float64 on the CPU.
+RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
+                             const at::Tensor& w_kd, const at::Tensor& true_w_kd);
+
+}  // namespace moesaic

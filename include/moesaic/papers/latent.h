@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Mixture of Experts Provably Detect and Learn the Latent Cluster Structure in Gradient-Based
+// Learning": the data of assumption 3.2 and the network of section 3.2, a router over two-layer
+// experts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/models/one_layer.h"
+#include "moesaic/nn/shallow_experts.h"
+
+namespace moesaic {
+
+struct LatentClustersConfig {
+  static constexpr const char* kKey = "mixture";  ///< Of a description.
+  int64_t width = 200, clusters = 2;
+  double rho = 1.0, noise = 0.0;
+  std::vector<std::vector<double>> local = {{0, 0, 0, 1, 0, 1}, {0, 0, 0, 1, 1}};
+  std::vector<double> global = {0, 0, 0, 1};
+  std::string directions = "orthogonal";
+  int64_t train = 65536, test = 8192;
+  int64_t seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, LatentClustersConfig& c) {
+  f("width", c.width, "d of an input", between(1, 65536));
+  f("clusters", c.clusters, "C; a cluster c has a mean rho v_c, its own task and a sign s_c",
+    between(2, 1024));
+  f("rho", c.rho, "norm of the means", between(1e-6, 1e3));
+  f("noise", c.noise,
+    "zeta, deviation of the training targets' noise; test targets have none, so that the error is "
+    "that of the function",
+    between(0.0, 1e3));
+  f("local", c.local,
+    "coefficients of He_i / sqrt(i!) of the clusters' own tasks f_c, i = 0, 1, ...; where there "
+    "are fewer lists than clusters they repeat",
+    not_empty);
+  f("global", c.global,
+    "those of the task g that all clusters share, with signs s_c whose sum is 0", not_empty);
+  f("directions", c.directions,
+    "w_1 to w_C, w_g and v_1 to v_C: random unit vectors after Gram-Schmidt, or as they are",
+    one_of({"orthogonal", "random"}));
+  f("train", c.train, "examples that count as an epoch of the endless training split",
+    between(1, 1e12));
+  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("seed", c.seed, "seed of directions and examples", at_least(0));
+}
+/// Refuses more directions than dimensions, and tasks whose information exponent is at most 2.
+ConfigProblem config_problem(const LatentClustersConfig& config);
+
+/// Returns in what tasks and directions differ from assumptions 3.2 and 3.3, of which the theorems
+/// make use: a line, "" where nothing does.
+std::string departures(const LatentClustersConfig& config);
+
+/// What the data are made of, float32 rows: w_c [C, d], w_g [1, d] and the means rho v_c [C, d].
+struct LatentTruth {
+  at::Tensor local_Cd, global_1d, mean_Cd;
+  std::vector<double> sign;  ///< s_c: +1, -1 in turn; of an odd number the last three are +1, -1/2,
+                             ///< -1/2.
+};
+LatentTruth latent_truth(const LatentClustersConfig& config);
+
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] with a target
+/// each and clusters as groups: c is uniform, x ~ N(rho v_c, I),
+/// y = f_c(<w_c, x>) + s_c g(<w_g, x>), with noise of N(0, zeta^2) in the training split. Example i
+/// depends on seed, split and i only, with the same bits on every processor.
+DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
+                              const std::string& split, int64_t first, int64_t count);
+
+inline constexpr char kLatentMoE[] = "latent-moe";
+
+struct LatentMoEConfig {
+  std::string name = kLatentMoE;
+  int64_t width = 200, experts = 8, hidden = 500;
+  std::string activation = "relu";
+  int64_t min_degree = 3, max_degree = 5;
+  double bias = 1.0;
+  std::string routing = nn::kEveryAboveZero;
+  std::vector<int64_t> kept_experts;
+};
+template <class Fields>
+void describe(Fields& f, LatentMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kLatentMoE}));
+  f("width", c.width, "d of an input", between(1, 65536));
+  f("experts", c.experts, "M; 1 is the single, 'vanilla' network", between(1, 4096));
+  f("hidden", c.hidden, "J, neurons of an expert", between(1, 1048576));
+  f("activation", c.activation,
+    "of the neurons: relu, or hermite: a polynomial of Hermite polynomials with random signs for "
+    "each neuron (appendix A.3)",
+    one_of({"relu", "hermite"}));
+  f("min_degree", c.min_degree, "k* of that polynomial", between(1, 16));
+  f("max_degree", c.max_degree, "p* of it", between(1, 16));
+  f("bias", c.bias, "C_b: biases start in U[-C_b, C_b]", between(0.0, 1e3));
+  f("routing", c.routing,
+    "top1: the expert of the largest logit, weighted with its softmax, ties at random; adaptive: "
+    "every expert whose logit is at least 0; phases of the algorithm choose their own",
+    one_of({nn::kTopOne, nn::kEveryAboveZero}));
+  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+}
+ConfigProblem config_problem(const LatentMoEConfig& config);
+
+/// y = sum_m 1[h_m >= 0] f_m(x) with h = Theta^T x, or pi_m f_m(x) of the expert m of the largest
+/// h_m, see nn::latent_router_options() and nn::ShallowExperts. The router starts at 0. An input is
+/// an image of one channel and one row, of d numbers. With one expert it is the vanilla network.
+class LatentMoE : public OneLayerModel<LatentMoEConfig> {
+ public:
+  LatentMoE(LatentMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  nlohmann::ordered_json config() const override {
+    nlohmann::ordered_json config = OneLayerModel::config();
+    config["routing"] = nn::latent_routing(moe->options());
+    return config;
+  }
+  void reset_head(int64_t classes) override {
+    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
+               config_.name, classes);
+  }
+  std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
+  SettingPaths setting_paths() const override {
+    return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};
+  }
+  std::optional<torch::jit::Module> torchscript() const override;
+  /// Returns "neuron" [K, J, d] and "router" [K, 1, d] of the experts that exist.
+  std::map<std::string, at::Tensor> weight_directions() const override;
+
+  nn::ShallowExperts experts{nullptr};
+};
+
+}  // namespace moesaic

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Patch-level Routing in Mixture-of-Experts is Provably Sample-efficient for Convolutional Neural
+// Networks": the data of section 4.2, patches that are unit vectors, one of which tells the class;
+// the networks of section 3.1; and wide residual networks whose last convolution is a patch-level
+// mixture (section 5.2 and appendix L).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/problem.h"
+#include "moesaic/config/schema.h"
+#include "moesaic/config/sides.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/models/one_layer.h"
+#include "moesaic/nn/image_network.h"
+#include "moesaic/nn/map_experts.h"
+#include "moesaic/nn/patch_mixture.h"
+#include "moesaic/ops/route_expert_choice.h"
+
+namespace moesaic {
+
+/// Data of the pMoE paper's theory, section 4.2.
+struct PatchPatternsConfig {
+  static constexpr const char* kKey = "patterns";  ///< Of a description.
+  int64_t width = 50, patches = 16, sets = 8, threshold = 4;
+  double delta_d = 0.0, delta_r = 0.6;
+  int64_t train = 1000, test = 1000, seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, PatchPatternsConfig& c) {
+  f("width", c.width, "d of a patch", between(4, 65536));
+  f("patches", c.patches, "n of an example", between(2, 65536));
+  f("sets", c.sets, "p, sets of patterns that do not tell the class", between(3, 65536));
+  f("threshold", c.threshold,
+    "l*: of an example's patches that do not tell the class, l* - 1 are closer to one of o1 and o2",
+    between(1, 65536));
+  f("delta_d", c.delta_d, "<o1, o2>", above(-1.0), below(1.0));
+  f("delta_r", c.delta_r, "most of |<o, q>| of a pattern q that does not tell the class",
+    between(0.0, 1.0));
+  f("train", c.train, "examples of an epoch; there is no end of them", at_least(1));
+  f("test", c.test, "examples of the test split", between(1, 10000000));
+  f("seed", c.seed, "seed of all examples", at_least(0));
+}
+/// Checks that so many patches are left to be close, and that patterns can be close: 2 delta_r >
+/// (1 - delta_d) / 2, with |q| = 1.
+ConfigProblem config_problem(const PatchPatternsConfig& config);
+
+/// What the data are made of: o1 and o2, and the centres of the sets S_1, ..., S_p. The first half
+/// of these, where there are close patterns, are close in turn to o1 and to o2: <o1 - o2, q> = +-2
+/// delta_r. The others have the same product with both.
+struct PatternSets {
+  at::Tensor deciding_2d;  ///< float32
+  at::Tensor centre_pd;    ///< float32
+  int64_t close = 0;       ///< Number of sets that are close.
+  double radius = 0.0;     ///< Of each set: sqrt((1 - delta_r^2) / (d p^2)) / 2.
+};
+PatternSets pattern_sets(const PatchPatternsConfig& config);
+
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, n, d] of unit
+/// vectors, with labels 0 with o1 (y = +1) and 1 with o2 (y = -1), in turn, and as groups the
+/// places of the patches that are o1 or o2. Places are random; l* - 1 patches are of sets that are
+/// close to one of o1 and o2, the same one for all of them, chosen at random; the others are of
+/// sets that are not. Example i depends on seed, split and i only.
+DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
+                             int64_t first, int64_t count);
+
+inline constexpr char kPMoE[] = "pmoe";
+
+struct PMoERouterConfig {
+  int64_t selected = 6;
+  std::string gate = "softmax_selected";
+  double init_std = 1e-4;
+  std::vector<int64_t> kept_experts;
+};
+template <class Fields>
+void describe(Fields& f, PMoERouterConfig& c) {
+  f("selected", c.selected, "l, patches of an image that an expert selects", between(1, 65536),
+    common);
+  f("gate", c.gate,
+    "softmax over the patches that an expert selected (joint training), or over all; one (separate "
+    "training)",
+    one_of({"softmax_selected", "softmax_tokens", "one"}), common);
+  f("init_std", c.init_std, "deviation of the initial values", at_least(0.0));
+  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+}
+
+struct PMoEConfig {
+  std::string name = kPMoE;
+  int64_t channels = 1;
+  Sides image_size = 112, patch_size = 28;
+  int64_t classes = 2, experts = 8, hidden = 5;
+  std::string divisor = "patches", output = "normal";
+  double init_std = 0.01;
+  std::optional<PMoERouterConfig> router = PMoERouterConfig{};
+
+  int64_t patches() const {
+    return image_size.height / patch_size.height * (image_size.width / patch_size.width);
+  }
+  bool by_class() const { return output == "by_class"; }
+  int64_t width() const { return channels * patch_size.height * patch_size.width; }
+  /// Patches that an expert gets: all of them without a router.
+  int64_t selected() const { return router ? router->selected : patches(); }
+};
+template <class Fields>
+void describe(Fields& f, PMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kPMoE}));
+  f("channels", c.channels, "of an image", between(1, 4096));
+  f("image_size", c.image_size, "side of the images, or [height, width]", between(1, 65536));
+  f("patch_size", c.patch_size, "side of a patch, or [height, width]", between(1, 65536));
+  f("classes", c.classes, "two: one output f, whose sign is the class; more: an output each",
+    between(2, 4096));
+  f("experts", c.experts, "k", between(1, 4096), common);
+  f("hidden", c.hidden, "m / k, neurons of an expert", between(1, 65536), common);
+  f("divisor", c.divisor, "what an expert's sum is divided by: l (eq. 1) or all n patches",
+    one_of({"selected", "patches"}));
+  f("output", c.output,
+    "fixed output weights: normal, or by_class: each expert adds to its class, with two classes "
+    "+1 and -1",
+    one_of({"normal", "by_class"}));
+  f("init_std", c.init_std, "deviation of the neurons' initial values", at_least(0.0));
+  f("router", c.router, "of each expert; null: a single expert with all patches, the CNN", common);
+}
+/// Checks that patches divide an image and that an expert selects no more than there are; classes
+/// share out experts whose outputs are by class; one expert without a router.
+ConfigProblem config_problem(const PMoEConfig& config);
+
+/// f_i(x) = sum_s sum_r a_{r,s,i} / D sum_{j in J_s} ReLU(<w_{r,s}, x_j>) G_{j,s} (model (1), eq.
+/// 23) with D = l or n: each expert selects l of an image's n patches. Without a router it is the
+/// CNN of eq. 5. For two classes there is one f, and the logits are f / 2 and -f / 2, so that the
+/// cross-entropy is the logistic loss of eq. 2 with y = +1 for class 0.
+class PMoE : public OneLayerModel<PMoEConfig> {
+ public:
+  PMoE(PMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  std::vector<MoEBlock> moe_blocks() const override {
+    if (moe.is_empty()) return {};
+    return {{.block = 0, .layer = moe, .groups = config_.by_class() ? config_.classes : 0}};
+  }
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size.height, config_.image_size.width};
+  }
+  int64_t tokens_per_image() const override { return config_.patches(); }
+  std::optional<PatchTokens> patch_tokens() const override {
+    return PatchTokens{{config_.image_size.height / config_.patch_size.height,
+                        config_.image_size.width / config_.patch_size.width}};
+  }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    if (config_.router) return OneLayerModel::flops_per_image(rows_per_token);
+    return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
+  }
+  SettingPaths setting_paths() const override {
+    return {.rows_per_expert = "router.selected",
+            .classes = "classes",
+            .image_size = "image_size",
+            .channels = "channels",
+            .kept_experts = "router.kept_experts"};
+  }
+  std::optional<torch::jit::Module> torchscript() const override;
+  /// Returns "neuron" [K, h, d] and "router" [K, 1, d] of the experts that exist.
+  std::map<std::string, at::Tensor> weight_directions() const override;
+
+  nn::PatchMixture mixture{nullptr};
+};
+
+inline constexpr char kWrnPMoE[] = "wrn-pmoe";
+
+struct WrnMixtureConfig {
+  int64_t experts = 4, patch_size = 1, kernel = 1;
+  PMoERouterConfig router = {.selected = 16, .gate = "softmax_tokens"};
+};
+template <class Fields>
+void describe(Fields& f, WrnMixtureConfig& c) {
+  f("experts", c.experts, "k, which share out the last group's channels", between(1, 4096), common);
+  f("patch_size", c.patch_size, "side of a patch of the feature map", between(1, 1024), common);
+  f("kernel", c.kernel, "side of the kernel of an expert's convolution, odd", between(1, 15));
+  f("router", c.router, "of each expert");
+}
+
+struct WrnPMoEConfig {
+  std::string name = kWrnPMoE;
+  int64_t channels = 3, image_size = 32, classes = 10, blocks = 1;
+  double widening = 10.0;
+  std::optional<WrnMixtureConfig> moe = WrnMixtureConfig{};
+
+  /// Side of the last feature map: two groups halve it.
+  int64_t map_size() const { return (image_size + 3) / 4; }
+};
+template <class Fields>
+void describe(Fields& f, WrnPMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kWrnPMoE}));
+  f("channels", c.channels, "of an image", between(1, 4096));
+  f("image_size", c.image_size, "side of the images", between(4, 4096));
+  f("classes", c.classes, "two: one output, whose sign is the class; more: an output each",
+    between(2, 65536));
+  f("blocks", c.blocks, "residual blocks of a group: the network has 6 blocks + 4 layers",
+    between(1, 64));
+  f("widening", c.widening, "factor on the groups' 16, 32 and 64 channels, rounded down",
+    between(0.0625, 64.0), common);
+  f("moe", c.moe, "mixture in place of the last group's second convolution; null: the plain WRN",
+    common);
+}
+/// Checks that patches divide the feature map, that there are as many as an expert selects, that
+/// experts share out the channels, and that the kernel is odd.
+ConfigProblem config_problem(const WrnPMoEConfig& config);
+
+/// A wide residual network of 6 blocks + 4 layers. With `moe`, its last group has no residual:
+/// behind a convolution of stride 2 each expert selects l patches of the map and makes an equal
+/// share of the channels (nn/map_experts.h). Batch normalisation, ReLU, the mean over the map and a
+/// linear layer follow. For two classes there is one output f, and the logits are f / 2 and -f / 2,
+/// so that the cross-entropy is the logistic loss with y = +1 for class 0. Before the last
+/// normalisation the channels of pruned experts are 0.
+class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
+ public:
+  WrnPMoE(WrnPMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  void reset_head(int64_t classes) override;
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size, config_.image_size};
+  }
+  int64_t tokens_per_image() const override {
+    return moe.is_empty() ? 0 : experts->options().patches();
+  }
+  std::optional<PatchTokens> patch_tokens() const override {
+    if (moe.is_empty()) return std::nullopt;
+    return PatchTokens{{config_.map_size() / config_.moe->patch_size}};
+  }
+  double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
+    double flops = trunk->maps().flops + 2.0 * static_cast<double>(head->weight.numel());
+    if (!moe.is_empty()) flops += layer_flops(moe_blocks()[0], tokens_per_image(), rows_per_token);
+    return flops;
+  }
+  SettingPaths setting_paths() const override {
+    return {.rows_per_expert = "moe.router.selected",
+            .classes = "classes",
+            .image_size = "image_size",
+            .channels = "channels",
+            .kept_experts = "moe.router.kept_experts"};
+  }
+  bool repeats_convolutions() const override { return true; }
+  std::optional<torch::jit::Module> torchscript() const override;
+
+  nn::WideResNet trunk{nullptr};
+  nn::MapExperts experts{nullptr};  ///< Those of `moe`; null without it.
+  nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear head{nullptr};
+
+ private:
+  /// Returns the channels of all experts at every position, [T, C, p p], 0 for pruned ones.
+  at::Tensor all_channels(const at::Tensor& y_Td) const;
+  void make_head(int64_t classes, const at::Generator& generator);
+};
+
+}  // namespace moesaic

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pruning paper's theory, section 4.2: tokens that are patterns of an orthonormal set, and a
+// network of one layer of expert choice.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moesaic/config/schema.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/models/one_layer.h"
+#include "moesaic/nn/pattern_experts.h"
+
+namespace moesaic {
+
+/// Data of the pruning paper's theory, section 4.2.
+struct PatternTokensConfig {
+  static constexpr const char* kKey = "tokens";  ///< Of a description.
+  int64_t patterns = 200, tokens = 100, train = 12800, test = 4000, seed = 1;
+};
+template <class Fields>
+void describe(Fields& f, PatternTokensConfig& c) {
+  f("patterns", c.patterns, "d: two that decide the class, the others occur in both",
+    between(3, 65536));
+  f("tokens", c.tokens, "n of an example", between(1, 65536));
+  f("train", c.train, "examples that count as an epoch; there is no end of them",
+    between(1, 1000000000));
+  f("test", c.test, "examples of the test split", between(1, 10000000));
+  f("seed", c.seed, "seed of all examples", at_least(0));
+}
+
+/// Generates examples `first` to `first + count - 1` of a split. Inputs [N, 1, 1, n] are the
+/// numbers of the tokens' patterns: 0 is o_1, 1 is o_2, the others do not tell the class. Labels
+/// are 0 with o_1 (y = +1) and 1 with o_2 (y = -1). The class and the place of its pattern are
+/// uniform, and so is each other token among the d - 2 other patterns. Example i depends on seed,
+/// split and i only.
+DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::string& split,
+                             int64_t first, int64_t count);
+
+inline constexpr char kPatternMoE[] = "pattern-moe";
+
+struct PatternMoEConfig {
+  std::string name = kPatternMoE;
+  int64_t patterns = 200, tokens = 100, experts = 20, hidden = 20, selected = 5;
+  double router_std = 1e-4, neuron_std = 1e-2;
+  std::vector<int64_t> kept_experts;
+};
+template <class Fields>
+void describe(Fields& f, PatternMoEConfig& c) {
+  f("name", c.name, "which model", required, one_of({kPatternMoE}));
+  f("patterns", c.patterns, "d", between(3, 65536));
+  f("tokens", c.tokens, "n of an example", between(1, 65536));
+  f("experts", c.experts, "k; the first half adds to the output, the others subtract",
+    between(2, 4096));
+  f("hidden", c.hidden, "m, neurons of an expert", between(1, 65536));
+  f("selected", c.selected, "l, tokens that an expert selects", between(1, 65536));
+  f("router_std", c.router_std, "of the routers' initial values", above(0.0));
+  f("neuron_std", c.neuron_std, "of the neurons' initial values", above(0.0));
+  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+}
+ConfigProblem config_problem(const PatternMoEConfig& config);
+
+/// f(x) = sum over tokens j and experts s of G_j^(s) a(s) sum_r ReLU(<w_r^(s), x_j>) (eqs. 4 and
+/// 7), in the basis of the patterns: an input is an image of one channel and one row, the numbers
+/// of an example's n patterns. Its two logits are f / 2 and -f / 2, so that their difference is f.
+/// Pruning ranks the experts of either sign apart (section 4.2).
+class PatternMoE : public OneLayerModel<PatternMoEConfig> {
+ public:
+  PatternMoE(PatternMoEConfig config, uint64_t seed);
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
+  std::vector<MoEBlock> moe_blocks() const override {
+    return {{.block = 0, .layer = moe, .groups = 2}};
+  }
+  std::vector<int64_t> input_shape() const override { return {1, 1, config_.tokens}; }
+  int64_t classes() const override { return 2; }
+  int64_t tokens_per_image() const override { return config_.tokens; }
+  SettingPaths setting_paths() const override {
+    return {.rows_per_expert = "selected", .image_size = "tokens", .kept_experts = "kept_experts"};
+  }
+  /// Returns "router" [K, 1, d] and "neuron" [K, m, d] of the experts that exist.
+  std::map<std::string, at::Tensor> weight_directions() const override;
+
+  nn::PatternExperts experts{nullptr};
+};
+
+}  // namespace moesaic

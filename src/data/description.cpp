@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptions of datasets: what goes together in them, where they are found by name.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "files.h"
+#include "formats/checks.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/resources.h"
+#include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
+#include "moesaic/data/format.h"
+#include "moesaic/data/preprocess.h"
+
+namespace fs = std::filesystem;
+
+namespace moesaic {
+namespace {
+
+fs::path description_folder() {
+  return resource("datasets");
+}
+
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".json");
+}
+
+/// Checks a name that becomes one of a folder that is written to.
+ConfigProblem name_problem(const std::string& setting, const std::string& name) {
+  if (is_plain_name(name)) return {};
+  return {fmt::format("{} must be a name of letters, digits, '-', '_' and '.', not {}", setting,
+                      printable(name)),
+          {setting}};
+}
+
+ConfigProblem own_problem(const DatasetSpec& spec) {
+  if (spec.exif_orientation && !format_of(spec).photos) {
+    return {fmt::format("exif_orientation is for photos, which format {} has none of",
+                        spec.format.name()),
+            {"exif_orientation"}};
+  }
+  const ConfigProblem problem = format_of(spec).check(spec);
+  if (!problem.empty()) return problem;
+  const std::vector<std::string> stored = stored_splits(spec);
+  const bool has_validation = std::find(stored.begin(), stored.end(), "validation") != stored.end();
+  if (has_validation && spec.validation.value_or(0.0) > 0.0) {
+    return {"there is a validation split already: leave 'validation' out", {"validation"}};
+  }
+  if (!spec.keep_classes.empty()) return {"keep_classes needs base", {"keep_classes"}};
+  if (!spec.first.empty()) return {"first needs base", {"first"}};
+  if (spec.mosaic) return {"mosaic needs base", {"mosaic"}};
+  if (spec.backdrop) return {"backdrop needs base", {"backdrop"}};
+  return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
+}
+
+ConfigProblem derived_problem(const DatasetSpec& spec) {
+  const int ways = (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) +
+                   (spec.rotate ? 1 : 0) + (spec.mosaic ? 1 : 0) + (spec.backdrop ? 1 : 0);
+  if (ways > 1 || (ways == 0 && !spec.validation && !spec.exif_orientation)) {
+    return {
+        "a dataset with base needs one of keep_classes, first, rotate, mosaic and backdrop, or "
+        "another validation or exif_orientation",
+        {"base"}};
+  }
+  const ConfigProblem problem = unknown_split(spec.first, "first");
+  if (!problem.empty()) return problem;
+  if (!spec.classes.empty() || !spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
+    return {"a dataset with base takes classes, mean, std and files from it",
+            {"classes:", "files:", "mean:", "std:"}};
+  }
+  return {};
+}
+
+}  // namespace
+
+bool DatasetSpec::generated() const {
+  return base.empty() && format_of(*this).generated;
+}
+
+std::vector<std::string> stored_splits(const DatasetSpec& spec) {
+  return format_of(spec).splits(spec);
+}
+
+std::string config_problem(const DatasetFile& file) {
+  if (!is_file_name(file.name)) return file_name_problem("name", file.name);
+  return hash_problem("sha256", file.sha256, 64);
+}
+
+std::string config_problem(const DatasetArchive& archive) {
+  if (!is_file_name(archive.name)) return file_name_problem("name", archive.name);
+  if (!is_plain_name(archive.folder)) return file_name_problem("folder", archive.folder);
+  if (archive.md5.empty() && archive.sha256.empty()) return "md5 or sha256 is missing";
+  const std::string problem = hash_problem("md5", archive.md5, 32);
+  return problem.empty() ? hash_problem("sha256", archive.sha256, 64) : problem;
+}
+
+ConfigProblem config_problem(const DatasetSpec& spec) {
+  const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
+  const ConfigProblem named =
+      first_problem(name_problem("name", spec.name), name_problem("folder", folder));
+  if (!named.empty()) return named;
+  if (std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
+    const char* const setting = unit.starts_with("mean") ? "mean" : "std";
+    return {std::move(unit), {setting}};
+  }
+  return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
+}
+
+bool is_described(const std::string& name) {
+  if (is_path(name)) return path_exists(name);
+  const std::vector<std::string> names = dataset_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string lasting_name(const std::string& name) {
+  return is_path(name) ? lasting_path(name) : name;
+}
+
+std::string name_without_folders(const std::string& name) {
+  // The name of "./" is that of the folder where it is.
+  const fs::path path = (is_path(name) ? fs::absolute(name) : fs::path(name)).lexically_normal();
+  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
+std::vector<std::string> dataset_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(description_folder(), error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().extension() == ".json") names.push_back(it->path().stem().string());
+  }
+  if (error) {
+    fail("{}: {} (MOESAIC_HOME must name the folder that holds datasets/)",
+         description_folder().string(), error.message());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+namespace {
+
+DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
+  DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source, kMaxListBytes).root());
+  if (spec.name != name) {
+    fail_usage("{}: its name is {}, so the file must be called {}.json; or set name to '{}'",
+               source.string(), printable(spec.name), one_line(spec.name), name);
+  }
+  spec.described_in = fs::absolute(source).parent_path().lexically_normal().string();
+  const auto make_lasting = [&](std::string& other) {
+    const fs::path beside = source.parent_path() / other;
+    if (is_path(other) && path_exists(beside)) other = lasting_name(beside.string());
+  };
+  make_lasting(spec.base);
+  if (spec.backdrop) make_lasting(spec.backdrop->images);
+  if (spec.base.empty()) format_of(spec).complete(spec);
+  return spec;
+}
+
+bool is_description(const fs::path& file) {
+  try {
+    const Document document = Document::from_file(file, kMaxListBytes);
+    return document.root().find("name") != nullptr &&
+           (document.root().find("format") != nullptr || document.root().find("base") != nullptr);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Returns the description in a folder, such as one of packed shards, that has no split train and
+/// no other description; else nothing.
+fs::path description_in(const fs::path& folder) {
+  fs::path found;
+  std::error_code error;
+  if (fs::is_directory(folder / "train", error)) return found;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".json" || !is_description(it->path())) continue;
+    if (!found.empty()) return {};
+    found = it->path();
+  }
+  return found;
+}
+
+/// Returns the description of a folder without one.
+DatasetSpec spec_of_folder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
+    fail_usage("unknown dataset '{}': a file; a description ends in .json, images lie in a folder",
+               folder.string());
+  }
+  if (!fs::is_directory(folder, error)) {
+    // A name without a slash would be that of a described set.
+    fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
+               nearest_sibling(folder));
+  }
+  DatasetSpec spec;
+  spec.name = folder.string();
+  spec.format = dataset_formats().at("image_folder").settings;
+  spec.description = "a folder of images";
+  spec.paths = {fs::absolute(folder).string()};
+  format_of(spec).complete(spec);
+  return spec;
+}
+
+}  // namespace
+
+DatasetSpec load_dataset_spec(std::string_view name) {
+  const fs::path path(name);
+  if (path.extension() == ".json") {
+    std::error_code error;
+    if (!fs::exists(path, error)) {
+      fail_usage("unknown dataset '{}': there is no such file{}", name, nearest_sibling(path));
+    }
+    return spec_from_file(path, path.stem().string());
+  }
+  if (name.find('/') != std::string_view::npos) {
+    const fs::path inside = description_in(path);
+    return inside.empty() ? spec_of_folder(path) : spec_from_file(inside, inside.stem().string());
+  }
+  const std::vector<std::string> names = dataset_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    for (const char* ending : {"/", ".json"}) {
+      const std::string meant = std::string(name) + ending;
+      std::error_code unknown;
+      if (name.empty() || !fs::exists(meant, unknown)) continue;
+      fail_usage("unknown dataset '{}'; did you mean '{}'?", name, meant);
+    }
+    fail_usage("unknown dataset '{}' (a folder of images needs a slash in its name); {}", name,
+               did_you_mean(name, names));
+  }
+  return spec_from_file(description_folder() / (std::string(name) + ".json"), name);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/torch.h>
+
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/script.h"
+#include "moesaic/papers/clusters.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns how many of `experts` experts pruning kept.
+template <class Router>
+int64_t present_experts(const std::optional<Router>& router, int64_t experts) {
+  const bool pruned = router && !router->kept_experts.empty();
+  return pruned ? static_cast<int64_t>(router->kept_experts.size()) : experts;
+}
+
+/// Returns what is wrong with a router of images, or with several experts without one.
+template <class Router>
+ConfigProblem router_problem(const std::optional<Router>& config, int64_t experts) {
+  if (!config) {
+    if (experts == 1) return {};
+    return {fmt::format("{} experts need a router; without one 'experts' is 1", experts),
+            {"experts", "router"}};
+  }
+  const bool pruned = !config->kept_experts.empty();
+  const RouterPlace place{
+      .experts = experts, .group_size = config->group_size, .is_pruned = pruned};
+  for (const auto check : {routing_problem, capacity_problem}) {
+    ConfigProblem problem = check(*config, config->dispatcher, place);
+    if (!problem.empty()) return problem;
+  }
+  const bool whole = config->gate == "softmax_all" || config->gate == "logit";
+  if (!config->gate_noise && !(config->tokens_choose() && whole)) {
+    return {fmt::format("router.gate_noise false is for the router {} with the gate 'softmax_all' "
+                        "or 'logit'",
+                        kTokensChoose),
+            {"router.gate_noise", "router.gate", "router.name"}};
+  }
+  if (!config->gate_noise && config->noise_in_evaluation) {
+    return {"router.gate_noise false is about training; set router.noise_in_evaluation to false",
+            {"router.noise_in_evaluation", "router.gate_noise"}};
+  }
+  if (!pruned) return {};
+  ConfigProblem stand_ins =
+      stand_ins_problem(config->stand_ins, *config, place.router, place.router + "stand_ins");
+  if (!stand_ins.empty()) return stand_ins;
+  return kept_setting_problem(config->kept_experts, experts, place.router + "kept_experts");
+}
+
+/// Returns the options of such a router for inputs of `width` values per image.
+nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t width,
+                                 int64_t experts) {
+  nn::RouterOptions options;
+  options.width = width;
+  options.experts = experts;
+  options.rule = routing_rule(config, config.dispatcher, config.group_size);
+  const bool pruned =
+      !config.kept_experts.empty() && static_cast<int64_t>(config.kept_experts.size()) < experts;
+  if (pruned) nn::set_kept_experts(options.rule, config.kept_experts);
+  options.noise = {noise_kind_from_name(config.noise), config.noise_scale};
+  if (config.noise_in_evaluation) options.evaluation_seed = 0;
+  options.evaluation_capacity_factor = config.dispatcher.evaluation_capacity_factor;
+  options.gate_noise = config.gate_noise;
+  return options;
+}
+
+/// Returns a layer whose tokens are whole images and whose router of `width` values per image
+/// starts at 0.
+nn::MoELayer image_token_layer(const ImageTokenRouterConfig& router, int64_t width, int64_t count,
+                               std::shared_ptr<nn::Experts> experts,
+                               const at::Generator& generator) {
+  nn::MoELayer layer(router_options(router, width, count), std::move(experts), generator);
+  if (router.stand_ins && layer->is_pruned()) layer->add_stand_ins();
+  const torch::NoGradGuard no_grad;
+  layer->router->weight.zero_();
+  return layer;
+}
+
+/// Returns the paths of the settings of a router of images and of the network's classes.
+SettingPaths image_token_paths() {
+  return {.router_name = "router.name",
+          .router_noise = "router.noise_scale",
+          .router_noise_kind = "router.noise",
+          .rows_per_expert = "router.num_selected_tokens",
+          .capacity_factor = "router.dispatcher.capacity_factor",
+          .evaluation_capacity_factor = "router.dispatcher.evaluation_capacity_factor",
+          .group_size = "router.group_size",
+          .classes = "classes",
+          .kept_experts = "router.kept_experts"};
+}
+
+/// Returns the width of the router's input: that of a patch, or of a piece of a patch.
+int64_t router_width(const ClusterMoEConfig& config) {
+  return config.router && config.router->width > 0 ? config.router->width : config.width;
+}
+
+nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
+  return {.experts = present_experts(config.router, config.experts),
+          .patches = config.patches,
+          .width = config.width,
+          .filters = config.filters,
+          .outputs = config.scalar ? 1 : config.classes,
+          .activation = activation_from_name(config.activation),
+          .init_scale = config.init_scale,
+          .normal = config.init == "normal",
+          .bias = config.bias};
+}
+
+/// Returns a routing of all tokens to one expert.
+Routing to_one_expert(const at::Tensor& x_TPd) {
+  const int64_t tokens = x_TPd.size(0);
+  Routing routing;
+  routing.offsets = offsets_of_one_expert(tokens, x_TPd.device());
+  routing.token = at::arange(tokens, x_TPd.options().dtype(at::kInt));
+  return routing;
+}
+
+constexpr char kAlone[] = R"(
+    inputs = images.squeeze(1)
+    y = self.experts.one_by_one(inputs, [inputs.size(0)])
+)";
+// The router sees the sum of the patches, or of their pieces.
+constexpr char kRouted[] = R"(
+    inputs = images.squeeze(1)
+    y = self.moe.forward(inputs.reshape([inputs.size(0), {pieces}, {width}]).sum([1]), inputs)
+)";
+
+nn::ImageNetworkOptions image_expert_options(const ImageMoEConfig& config) {
+  return {config.channels, config.image_size, config.classes, config.width};
+}
+
+/// Returns the width of the router's input: the values of a square, and 1 for the bias.
+int64_t image_router_width(const ImageMoEConfig& config) {
+  const int64_t side = config.router->patch_size;
+  return config.channels * side * side + 1;
+}
+
+constexpr char kNetworkAlone[] = R"(
+    return self.experts.one_by_one(images, [images.size(0)])
+)";
+// The router sees the sum of squares of the image, and their number for the bias.
+constexpr char kSquares[] = R"(
+    squares = images.reshape([-1, {channels}, {count}, {side}, {count}, {side}])
+    sums = squares.sum([2, 4]).flatten(1)
+    sums = torch.cat([sums, {count} * {count} * torch.ones_like(sums[:, :1])], 1)
+    return self.moe.forward(sums, images)
+)";
+
+}  // namespace
+
+ConfigProblem config_problem(const ClusterMoEConfig& config) {
+  if (config.scalar && config.classes != 2) {
+    return {fmt::format("a scalar output tells 2 classes apart, found {}", config.classes),
+            {"scalar", "classes"}};
+  }
+  if (!config.scalar && config.filters % config.classes != 0) {
+    return {
+        fmt::format("{} filters cannot be shared out among {} classes; the next that can are {}",
+                    config.filters, config.classes,
+                    (config.filters / config.classes + 1) * config.classes),
+        {"filters", "classes"}};
+  }
+  if (config.width % router_width(config) != 0) {
+    return {fmt::format("a patch of {} cannot be cut into pieces of {}", config.width,
+                        router_width(config)),
+            {"router", "width"}};
+  }
+  return router_problem(config.router, config.experts);
+}
+
+ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  experts = nn::FilterExperts(expert_options(config_), generator);
+  if (!config_.router) {
+    register_module("experts", experts);
+    return;
+  }
+  moe = register_module("moe", image_token_layer(*config_.router, router_width(config_),
+                                                 config_.experts, experts.ptr(), generator));
+}
+
+ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "inputs", images_BCHW);
+  const at::Tensor x_TPd = images_BCHW.squeeze(1);
+  if (moe.is_empty()) {
+    const at::Tensor y = experts->compute(x_TPd, to_one_expert(x_TPd), random).outputs;
+    return {logits_of(y), y, {}};
+  }
+  const nn::MoEOutput out = moe->forward(router_input(images_BCHW), x_TPd, random);
+  return {logits_of(out.y_Td), out.y_Td, {out}};
+}
+
+SettingPaths ClusterMoE::setting_paths() const {
+  SettingPaths paths = image_token_paths();
+  paths.image_size = "patches";
+  return paths;
+}
+
+at::Tensor ClusterMoE::logits_of(const at::Tensor& y_Bo) const {
+  return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
+}
+
+at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
+  const int64_t width = router_width(config_);
+  return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
+      .sum(1);
+}
+
+at::Tensor ClusterMoE::router_input(const at::Tensor& images_BCHW) {
+  const bool wants_gradient = at::GradMode::is_enabled() && images_BCHW.requires_grad();
+  if (wants_gradient || c10::InferenceMode::is_enabled() || images_BCHW.is_inference()) {
+    return patch_sums(images_BCHW);
+  }
+  const uint64_t version = images_BCHW._version();
+  if (!last_.inputs.defined() || !last_.inputs.is_same(images_BCHW) || last_.version != version) {
+    last_ = {images_BCHW, patch_sums(images_BCHW), version};
+  }
+  return last_.sums;
+}
+
+std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
+  std::map<std::string, at::Tensor> directions = {{"expert", experts->w.detach().transpose(1, 2)}};
+  if (!moe.is_empty()) directions["router"] = moe->router->weight.detach().unsqueeze(1);
+  return directions;
+}
+
+std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::vector<int64_t> shape = {config_.patches, config_.width};
+  const std::string entrance = script::entrance(input_shape());
+  const std::string logits =
+      config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n" : "    return y\n";
+  if (moe.is_empty()) {
+    return script::make_module(unit, "ClusterMoE", *this,
+                               {{"experts", script::make_experts(unit, *experts, shape)}},
+                               entrance + kAlone + logits);
+  }
+  const int64_t width = moe->options().width;
+  return script::make_module(
+      unit, "ClusterMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, shape)}},
+      entrance +
+          fmt::format(kRouted, fmt::arg("width", width),
+                      fmt::arg("pieces", config_.patches * config_.width / width)) +
+          logits);
+}
+
+ConfigProblem config_problem(const ImageMoEConfig& config) {
+  if (config.router && config.image_size % config.router->patch_size != 0) {
+    return {fmt::format("images of {0} x {0} cannot be cut into squares of {1} x {1}",
+                        config.image_size, config.router->patch_size),
+            {"router.patch_size", "image_size"}};
+  }
+  return router_problem(config.router, config.experts);
+}
+
+ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
+  const at::Generator generator = nn::make_generator(seed);
+  experts = nn::ImageExperts(config_.expert, present_experts(config_.router, config_.experts),
+                             image_expert_options(config_), generator);
+  if (!config_.router) {
+    register_module("experts", experts);
+    return;
+  }
+  moe = register_module("moe", image_token_layer(*config_.router, image_router_width(config_),
+                                                 config_.experts, experts.ptr(), generator));
+}
+
+ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
+  check_input_shape(*this, config_.name, "images", images_BCHW);
+  if (moe.is_empty()) {
+    const at::Tensor x = experts->network(0)->features(images_BCHW);
+    return {experts->network(0)->head->forward(x), x, {}};
+  }
+  const nn::MoEOutput out = moe->forward(square_sums(images_BCHW), images_BCHW, random);
+  return {out.y_Td, out.embedding_Td, {out}};
+}
+
+SettingPaths ImageMoE::setting_paths() const {
+  SettingPaths paths = image_token_paths();
+  paths.image_size = "image_size";
+  paths.channels = "channels";
+  return paths;
+}
+
+at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
+  const int64_t side = config_.router->patch_size, count = config_.image_size / side;
+  const at::Tensor sums =
+      images_BCHW.reshape({-1, config_.channels, count, side, count, side}).sum({2, 4}).flatten(1);
+  // The bias counts once for each square.
+  const at::Tensor squares = at::full({sums.size(0), 1}, count * count, sums.options());
+  return at::cat({sums, squares}, 1);
+}
+
+void ImageMoE::reset_head(int64_t classes) {
+  experts->reset_heads(classes);
+  if (!moe.is_empty() && moe->stand_in.defined()) {
+    moe->stand_in.set_data(at::zeros({moe->stand_in.size(0), classes}, moe->stand_in.options()));
+  }
+  config_.classes = classes;
+}
+
+std::optional<torch::jit::Module> ImageMoE::torchscript() const {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::string entrance = script::entrance(input_shape());
+  if (moe.is_empty()) {
+    return script::make_module(unit, "ImageMoE", *this,
+                               {{"experts", script::make_experts(unit, *experts, input_shape())}},
+                               entrance + kNetworkAlone);
+  }
+  const int64_t side = config_.router->patch_size;
+  return script::make_module(
+      unit, "ImageMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, input_shape())}},
+      entrance + fmt::format(kSquares, fmt::arg("channels", config_.channels),
+                             fmt::arg("count", config_.image_size / side), fmt::arg("side", side)));
+}
+
+}  // namespace moesaic

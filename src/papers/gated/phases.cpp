@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase kinds of gated mixtures ("Learning in Gated Neural Networks", sections 3 and 4):
+// "gated_sgd", blocks of steps of stochastic gradient descent on fresh batches; "gated_em",
+// expectation-maximisation on a fixed set of samples; "gated_signs", one step that makes regressors
+// of what minimises L4.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/random.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/views.h"
+#include "moesaic/nn/gated_mixture.h"
+#include "moesaic/ops/gated_em.h"
+#include "moesaic/ops/gated_losses.h"
+#include "moesaic/train/gradient_config.h"
+#include "moesaic/train/online_phase.h"
+#include "moesaic/train/optimizer.h"
+
+namespace moesaic {
+namespace {
+
+struct Samples {
+  at::Tensor x_Nd, y_N;  ///< float32, on the CPU.
+};
+
+Samples read_samples(const Dataset& data, int64_t first, int64_t count) {
+  const DatasetInputs inputs = data.generate(first, count);
+  return {inputs.values_NCHW.flatten(1), inputs.targets_NK.flatten()};
+}
+
+/// Which of a mixture's parameters a phase moves.
+struct Moves {
+  bool regressors = false, gates = false;
+
+  /// Returns the network's names of them.
+  std::vector<std::string> names(const Model& model) const {
+    const auto mixture = nn::find_gated_mixture(model);
+    std::vector<std::string> names;
+    for (const auto& [moves, tensor] :
+         {std::pair{regressors, mixture->regressors}, {gates, mixture->gates}}) {
+      for (const auto& item : model.named_parameters()) {
+        if (moves && item.value().is_same(tensor)) names.push_back(item.key());
+      }
+    }
+    return names;
+  }
+
+  /// Returns those that the phase's settings `trains` and `frozen` leave.
+  Moves within(const PhaseConfig& phase, const Model& model) const {
+    const std::vector<std::string> trained = trained_parameters(model, phase);
+    const auto any_trained = [&](const Moves& one) {
+      const std::vector<std::string> names = one.names(model);
+      return std::find_first_of(names.begin(), names.end(), trained.begin(), trained.end()) !=
+             names.end();
+    };
+    return {any_trained({regressors, false}), any_trained({false, gates})};
+  }
+};
+
+/// Warns of fewer samples than a regressor has numbers, which no loss determines.
+void check_samples(const PhasePlaces& places, int64_t samples, int64_t width) {
+  if (samples >= width) return;
+  log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
+              places.of({"batch_size", "samples"}), places.phase().name, samples, width);
+}
+
+/// Checks the network's mixture against what can be recovered, and against the data's.
+void check_mixture(const PhasePlaces& places, const nn::GatedMixtureOptions& mixture,
+                   const Dataset& data) {
+  const std::string& name = places.phase().name;
+  if (2 * mixture.experts - 1 > mixture.width) {
+    fail_usage(
+        "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
+        "dimensions (assumption 3), at most {} experts do",
+        places.of_model("experts", "kind"), name, mixture.experts, 2 * mixture.experts - 1,
+        mixture.width, (mixture.width + 1) / 2);
+  }
+  const Directions known = data.directions();
+  const auto regressors = known.find("regressor");
+  if (regressors == known.end() || regressors->second.size(0) == mixture.experts) return;
+  log_warning("{}: phase '{}': the model has {} experts, the mixture of '{}' has {}",
+              places.of_model("experts", "data"), name, mixture.experts, places.phase().data,
+              regressors->second.size(0));
+}
+
+/// Completes the plan of a phase of `batch` samples a step that moves these parameters. Throws
+/// Error (usage) unless the network has a gated mixture with 2 k - 1 <= d, the data are inputs of
+/// its width with one real-valued target, and `trains` and `frozen` leave something to move. Warns
+/// where the data's mixture has another number of experts.
+void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
+                int64_t batch, const Moves& moves) {
+  const PhaseConfig& phase = plan.config;
+  const auto mixture = nn::find_gated_mixture(model);
+  if (!mixture) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a model with a gated mixture (moesaic list "
+        "models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  const DatasetInfo& info = data.info();
+  if (data.has_images() || info.targets.size() != 1 ||
+      data.image_size() != mixture->options().width) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs inputs of {} numbers with one real-valued "
+        "target, which '{}' has not",
+        places.of({"data"}), phase.name, phase.kind.name(), mixture->options().width, phase.data);
+  }
+  check_mixture(places, mixture->options(), data);
+  check_samples(places, batch, mixture->options().width);
+  if (moves.within(phase, model).names(model).empty()) {
+    fail_usage("{}: phase '{}': it moves {}, of which 'trains' and 'frozen' leave nothing",
+               places.of({"frozen", "trains", "kind"}), phase.name,
+               fmt::join(moves.names(model), " and "));
+  }
+  if (!data.endless() && batch > data.size()) {
+    fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
+               places.of({"batch_size", "samples"}), phase.name, batch, data.size(), phase.data);
+  }
+  plan_steps(plan, data.size(), batch);
+}
+
+/// A mixture's parameters, copied to the CPU to work on.
+struct Parameters {
+  at::Tensor a_kd, w_kd;
+};
+
+/// A phase of a gated mixture: which parameters it moves, and its samples.
+class GatedPhase : public OnlinePhase {
+ protected:
+  GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves)
+      : OnlinePhase(plan, std::move(context)),
+        mixture_(nn::find_gated_mixture(*context_.model)),
+        moves_(moves.within(plan_.config, *context_.model)) {
+    const Dataset& data = *context_.data;
+    if (data.endless()) {
+      offset_ = stream_begin(context_.seed);
+      return;
+    }
+    all_ = read_samples(data, 0, data.size());
+    const auto in_epoch = static_cast<uint64_t>(data.size() / plan_.batch);
+    offset_ = static_cast<int64_t>(mix64(context_.seed) % in_epoch);
+  }
+
+  const nn::GatedMixtureOptions& options() const { return mixture_->options(); }
+
+  Parameters parameters() const {
+    return {mixture_->regressors.detach().to(at::kCPU).clone(),
+            mixture_->gates.detach().to(at::kCPU).clone()};
+  }
+  /// Copies both to the network. Throws Diverged before that if a number is not finite.
+  void write(const Parameters& parameters) const {
+    for (const at::Tensor& tensor : {parameters.a_kd, parameters.w_kd}) {
+      if (!all_finite(tensor)) throw Diverged("a parameter is not finite");
+    }
+    const torch::NoGradGuard no_grad;
+    mixture_->regressors.copy_(parameters.a_kd);
+    mixture_->gates.copy_(parameters.w_kd);
+  }
+
+  /// Returns the samples of `count` batches from number `first` on, without an incomplete last one
+  /// of an epoch. They begin where the seed says, so that runs of different seeds see different
+  /// samples.
+  Samples batches(int64_t first, int64_t count) const {
+    const int64_t batch = plan_.batch;
+    if (!all_.x_Nd.defined()) {
+      return read_samples(*context_.data, offset_ + first * batch, count * batch);
+    }
+    const int64_t in_epoch = context_.data->size() / batch;
+    std::vector<at::Tensor> x, y;
+    for (int64_t i = offset_ + first; i < offset_ + first + count; ++i) {
+      x.push_back(all_.x_Nd.narrow(0, i % in_epoch * batch, batch));
+      y.push_back(all_.y_N.narrow(0, i % in_epoch * batch, batch));
+    }
+    return {at::cat(x), at::cat(y)};
+  }
+
+  std::shared_ptr<nn::GatedMixtureImpl> mixture_;
+  Moves moves_;  ///< Those that the settings leave.
+
+ private:
+  Samples all_;  ///< Of data that are not endless.
+  int64_t offset_ = 0;
+};
+
+/// Shortens rows to the norm `radius`; 0 leaves all.
+void project_rows(const at::Tensor& rows, double radius) {
+  if (radius == 0.0) return;
+  const at::Tensor norms = rows.norm(2, {1}, true);
+  rows.mul_(at::where(norms > radius, radius / norms, at::ones_like(norms)));
+}
+
+struct L4Config {
+  L4Weights weights;
+};
+template <class Fields>
+void describe(Fields& f, L4Config& c) {
+  f("lambda", c.weights.lambda, "weight of the regressors' norms", at_least(0.0));
+  f("mu", c.weights.mu, "weight of the fourth moments", at_least(0.0));
+  f("delta", c.weights.delta, "weight decay", at_least(0.0));
+}
+
+struct LogConfig {
+  double radius = 1.0;
+};
+template <class Fields>
+void describe(Fields& f, LogConfig& c) {
+  f("radius", c.radius, "R: longer gates are shortened to it after every step; 0: none",
+    at_least(0.0));
+}
+
+struct SquaredConfig {};
+template <class Fields>
+void describe(Fields&, SquaredConfig&) {}
+
+constexpr const char *kL4 = "l4", *kLog = "l_log", *kSquared = "squared";
+
+std::vector<Choice> loss_choices() {
+  return {Choice(kL4, L4Config{}), Choice(kLog, LogConfig{}), Choice(kSquared, SquaredConfig{})};
+}
+
+struct StepConfig {
+  double lr = 0.005;
+};
+template <class Fields>
+void describe(Fields& f, StepConfig& c) {
+  f("lr", c.lr, "peak learning rate", above(0.0));
+}
+
+struct GatedSgdConfig {
+  int64_t batch_size = 1024, block = 16;
+  StepConfig optimizer;
+  ScheduleConfig schedule = {.name = "constant"};
+  Choice loss = loss_choices().front();
+};
+template <class Fields>
+void describe(Fields& f, GatedSgdConfig& c) {
+  f("batch_size", c.batch_size, "samples a step", between(1, 1048576));
+  f("optimizer", c.optimizer, "plain gradient descent");
+  f("schedule", c.schedule, "learning rate over the phase");
+  f("block", c.block, "steps that are made at once", between(1, 4096));
+  f.choice("loss", c.loss, loss_choices(),
+           "what is minimised: l4 for the regressors, l_log for the gates, squared for both");
+}
+
+Moves moves_of(const GatedSgdConfig& config) {
+  return {config.loss.name() != kLog, config.loss.name() != kL4};
+}
+
+class GatedSgd final : public GatedPhase {
+ public:
+  GatedSgd(const PhasePlan& plan, PhaseContext context)
+      : GatedPhase(plan, std::move(context), moves_of(settings_of<GatedSgdConfig>(plan.config))),
+        config_(settings_of<GatedSgdConfig>(plan_.config)) {
+    if (config_.loss.name() == kL4) {
+      transforms_ = output_transforms(options().link, options().noise);
+    }
+  }
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    const Samples samples = batches(made_, steps);
+    Parameters at = parameters();
+    at.a_kd.requires_grad_(moves_.regressors);
+    at.w_kd.requires_grad_(moves_.gates);
+    StepReport report;
+    double sum = 0.0;
+    for (int64_t i = 0; i < steps; ++i) {
+      report.lr = learning_rate(config_.schedule, config_.optimizer.lr, made_ + i, plan_.steps,
+                                plan_.steps_per_epoch);
+      const Samples batch = {samples.x_Nd.narrow(0, i * plan_.batch, plan_.batch),
+                             samples.y_N.narrow(0, i * plan_.batch, plan_.batch)};
+      const double loss = descend(at, batch, *report.lr);
+      if (!std::isfinite(loss)) throw Diverged("loss is not finite");
+      sum += loss;
+    }
+    write(at);
+    made_ += steps;
+    report.metrics["loss"] = sum / static_cast<double>(steps);
+    report.images = steps * plan_.batch;
+    report.steps = steps;
+    return report;
+  }
+
+  std::string remedy() const override { return lower("optimizer.lr", config_.optimizer.lr); }
+
+ private:
+  at::Tensor loss_of(const Parameters& at, const Samples& batch) const {
+    const at::AutoGradMode differentiable(true);
+    const auto& [x, y] = batch;
+    if (const L4Config* l4 = config_.loss.find<L4Config>()) {
+      return l4_loss(x, y, at.a_kd, *transforms_, l4->weights);
+    }
+    if (config_.loss.find<LogConfig>() != nullptr) {
+      return log_loss(x, y, at.a_kd, at.w_kd, options().link, options().noise);
+    }
+    return squared_loss(x, y, at.a_kd, at.w_kd, options().link);
+  }
+
+  double descend(Parameters& at, const Samples& batch, double lr) const {
+    const at::Tensor loss = loss_of(at, batch);
+    std::vector<at::Tensor> moved;
+    if (moves_.regressors) moved.push_back(at.a_kd);
+    if (moves_.gates) moved.push_back(at.w_kd);
+    const std::vector<at::Tensor> slopes = torch::autograd::grad({loss}, moved);
+    for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], lr);
+    const LogConfig* const log = config_.loss.find<LogConfig>();
+    if (log != nullptr && moves_.gates) project_rows(at.w_kd, log->radius);
+    return loss.item<double>();
+  }
+
+  const GatedSgdConfig& config_;  ///< Part of plan_.
+  std::optional<OutputTransforms> transforms_;
+};
+
+/// Warns of a batch with fewer samples than the symmetric tensor of fourth moments has numbers.
+void check_moments(const GatedSgdConfig& config, const PhasePlaces& places, int64_t width) {
+  const auto d = static_cast<double>(width);
+  const double numbers = d * (d + 1) * (d + 2) * (d + 3) / 24.0;
+  if (static_cast<double>(config.batch_size) >= numbers) return;
+  log_warning(
+      "{}: phase '{}': a batch of {} is small for L4: fourth moments of {} dimensions are {:.0f} "
+      "numbers; the gradient is mostly noise",
+      places.of({"batch_size"}), places.phase().name, config.batch_size, width, numbers);
+}
+
+void plan_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+  const auto& config = settings_of<GatedSgdConfig>(plan.config);
+  plan_gated(plan, places, model, data, config.batch_size, moves_of(config));
+  const nn::GatedMixtureOptions& options = nn::find_gated_mixture(model)->options();
+  if (config.loss.name() != kL4) return;
+  at_place(places.of_model("link", "loss"),
+           [&] { return output_transforms(options.link, options.noise); });
+  check_moments(config, places, options.width);
+}
+
+struct GatedEmConfig {
+  int64_t samples = 10240;
+  GatedEmOptions options;
+};
+template <class Fields>
+void describe(Fields& f, GatedEmConfig& c) {
+  f("samples", c.samples, "on which all steps are made", between(1, 1048576));
+  f("gate_steps", c.options.gate_steps, "gradient steps on the gates after each on the regressors",
+    between(0, 1000));
+  f("gate_lr", c.options.lr, "learning rate of those", above(0.0));
+}
+
+constexpr Moves kBoth{.regressors = true, .gates = true};
+
+class GatedEm final : public GatedPhase {
+ public:
+  GatedEm(const PhasePlan& plan, PhaseContext context)
+      : GatedPhase(plan, std::move(context), kBoth),
+        config_(settings_of<GatedEmConfig>(plan_.config)) {
+    const Samples samples = batches(0, 1);
+    x_ = samples.x_Nd.to(at::kDouble);
+    y_ = samples.y_N.to(at::kDouble);
+  }
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    Parameters at = parameters();
+    const GatedEmStep next = gated_em_step(x_, y_, at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
+                                           options().link, options().noise, config_.options);
+    if (moves_.regressors) at.a_kd.copy_(next.a_kd);
+    if (moves_.gates) at.w_kd.copy_(next.w_kd);
+    write(at);
+    ++made_;
+    return {.metrics = {{"loss", next.loss}}, .images = plan_.batch};
+  }
+
+ private:
+  const GatedEmConfig& config_;  ///< Part of plan_.
+  at::Tensor x_, y_;
+};
+
+struct GatedSignsConfig {
+  int64_t samples = 10240;
+};
+template <class Fields>
+void describe(Fields& f, GatedSignsConfig& c) {
+  f("samples", c.samples, "whose likelihood chooses", between(1, 1048576));
+}
+
+constexpr Moves kMoves{.regressors = true, .gates = false};
+
+class GatedSigns final : public GatedPhase {
+ public:
+  GatedSigns(const PhasePlan& plan, PhaseContext context)
+      : GatedPhase(plan, std::move(context), kMoves) {}
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    Parameters at = parameters();
+    const Samples samples = batches(made_, 1);
+    at.a_kd.copy_(resolve_regressors(samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble),
+                                     at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
+                                     options().link, options().noise));
+    write(at);
+    ++made_;
+    return {.metrics = {}, .images = plan_.batch};
+  }
+};
+
+}  // namespace
+
+PhaseKind gated_sgd_kind() {
+  return kind_of_phase<GatedSgd>(
+      "gated_sgd", GatedSgdConfig{},
+      "stochastic gradient descent of a gated mixture on fresh batches by L4, L_log or the squared "
+      "loss",
+      plan_sgd);
+}
+
+PhaseKind gated_em_kind() {
+  return kind_of_phase<GatedEm>(
+      "gated_em", GatedEmConfig{},
+      "expectation-maximisation of a gated mixture on a fixed set of samples",
+      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+        plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
+                   kBoth);
+      });
+}
+
+PhaseKind gated_signs_kind() {
+  return kind_of_phase<GatedSigns>(
+      "gated_signs", GatedSignsConfig{},
+      "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
+      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+        plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
+                   kMoves);
+        if (plan.steps > 1) {
+          fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
+                     places.of({"steps", "epochs"}), plan.config.name, plan.steps);
+        }
+      });
+}
+
+}  // namespace moesaic

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// How near a gated mixture's regressors and gates are to those that made the data (section 4 of
+// "Learning in Gated Neural Networks"), and what a recurrent network's gates do.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "moesaic/base/text.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/papers/gated.h"
+#include "moesaic/report/probe.h"
+
+namespace moesaic {
+namespace {
+
+constexpr const char *kRegressor = "regressor", *kGate = "gate";
+constexpr double kRecovered = 0.05;
+
+at::Tensor unit_rows(const at::Tensor& rows) {
+  return rows / rows.norm(2, {1}, true).clamp_min(1e-30);
+}
+
+/// Matches every row to a column of its own whose value is at least `least`, by augmenting paths.
+class Matching {
+ public:
+  Matching(const at::Tensor& values_kk, double least)
+      : values_(values_kk.accessor<double, 2>()), least_(least) {}
+
+  /// Returns the column of each row, or nothing where some rows get none.
+  std::optional<std::vector<int64_t>> find() {
+    const int64_t k = values_.size(0);
+    row_of_.assign(static_cast<size_t>(k), -1);
+    for (int64_t row = 0; row < k; ++row) {
+      std::set<int64_t> tried;
+      if (!place(row, tried)) return std::nullopt;
+    }
+    std::vector<int64_t> columns(static_cast<size_t>(k));
+    for (int64_t column = 0; column < k; ++column) {
+      columns[static_cast<size_t>(row_of_[static_cast<size_t>(column)])] = column;
+    }
+    return columns;
+  }
+
+ private:
+  bool place(int64_t row, std::set<int64_t>& tried) {
+    for (int64_t column = 0; column < values_.size(1); ++column) {
+      if (values_[row][column] < least_ || !tried.insert(column).second) continue;
+      int64_t& holder = row_of_[static_cast<size_t>(column)];
+      if (holder >= 0 && !place(holder, tried)) continue;
+      holder = row;
+      return true;
+    }
+    return false;
+  }
+
+  at::TensorAccessor<double, 2> values_;
+  double least_;
+  std::vector<int64_t> row_of_;
+};
+
+/// Returns the permutation whose min value is the max, by the values in falling order.
+std::vector<int64_t> best_permutation(const at::Tensor& values_kk) {
+  const at::Tensor flat = values_kk.flatten();
+  std::vector<double> levels(flat.const_data_ptr<double>(),
+                             flat.const_data_ptr<double>() + flat.numel());
+  std::sort(levels.begin(), levels.end());
+  // The lowest level always matches; search for the highest that does.
+  size_t low = 0, high = levels.size();
+  while (high - low > 1) {
+    const size_t middle = (low + high) / 2;
+    (Matching(values_kk, levels[middle]).find() ? low : high) = middle;
+  }
+  return *Matching(values_kk, levels[low]).find();
+}
+
+/// Returns 1 - the min over gates of the cosine with the true one. Gates of both are completed by
+/// the last one, 0; a learned gate is referred to the one of the expert that is the true last.
+double gate_error(const at::Tensor& w, const at::Tensor& true_w,
+                  const std::vector<int64_t>& true_of) {
+  const int64_t k = w.size(0) + 1;
+  const at::Tensor all = at::constant_pad_nd(w, {0, 0, 0, 1});
+  std::vector<int64_t> learned_of(static_cast<size_t>(k));
+  for (int64_t i = 0; i < k; ++i) {
+    learned_of[static_cast<size_t>(true_of[static_cast<size_t>(i)])] = i;
+  }
+  const at::Tensor last = all[learned_of.back()];
+  double least = 1.0;
+  for (int64_t j = 0; j + 1 < k; ++j) {
+    const at::Tensor own = all[learned_of[static_cast<size_t>(j)]] - last;
+    const double norms = (own.norm() * true_w[j].norm()).item<double>();
+    least = std::min(least, norms > 0.0 ? own.dot(true_w[j]).item<double>() / norms : 0.0);
+  }
+  return 1.0 - least;
+}
+
+at::Tensor in_double(const at::Tensor& tensor) {
+  return tensor.to(at::kCPU, at::kDouble).contiguous();
+}
+
+std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data) {
+  const auto learned = model.weight_directions();
+  const auto truth = data.at("train")->directions();
+  if (!learned.contains(kRegressor) || !truth.contains(kRegressor) ||
+      learned.at(kRegressor).size(0) != truth.at(kRegressor).size(0)) {
+    return {};
+  }
+  return {{"error_A", "regressor error", 4},
+          {"error_W", "gating error", 4},
+          {"recovered", "recovered, fraction of runs", 2}};
+}
+
+void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
+  const auto learned = subject.model().weight_directions();
+  const auto truth = subject.data("train").directions();
+  const auto of = [](const auto& directions, const char* name) {
+    const auto found = directions.find(name);
+    return found == directions.end() ? at::Tensor() : in_double(found->second);
+  };
+  const at::Tensor gate = of(learned, kGate), true_gate = of(truth, kGate);
+  const RecoveryError error =
+      recovery_error(of(learned, kRegressor).select(1, 0), of(truth, kRegressor),
+                     gate.defined() ? gate.select(1, 0) : at::Tensor(), true_gate);
+  const bool gates_count = gate.defined() && gate.abs().max().item<double>() > 0.0;
+  const bool good = error.regressors <= kRecovered && (!gates_count || error.gates <= kRecovered);
+  measurement.numbers["error_A"] = error.regressors;
+  measurement.numbers["error_W"] = error.gates;
+  measurement.numbers["recovered"] = good ? 1.0 : 0.0;
+}
+
+std::string table_name(const std::string& gate) {
+  return gate + "_gate";
+}
+
+std::vector<Metric> gates_metrics(const Model& model, const DataSplits& data) {
+  if (data.at("test")->info().classes.empty()) return {};
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), 1);
+  const at::Tensor blank = at::zeros(shape, at::TensorOptions(model.device()));
+  std::vector<Metric> metrics;
+  for (const auto& [gate, values] : model.gates_over_time(blank)) {
+    metrics.push_back({table_name(gate), "mean " + gate + " gate by class and step", 3, true});
+  }
+  return metrics;
+}
+
+struct Sums {
+  at::Tensor gates_CT, count_C;
+};
+
+void measure_gates(ProbeSubject& subject, Measurement& measurement) {
+  const Dataset& data = subject.data("test");
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  std::map<std::string, Sums> sums;
+  LoaderOptions options;
+  options.batch_size = 500;
+  Loader loader(subject.shared_data("test"), options);
+  while (!loader.done()) {
+    const Batch batch = loader.next().to(subject.model().device());
+    for (const auto& [gate, values_BT] : subject.model().gates_over_time(batch.images)) {
+      Sums& sum = sums[gate];
+      const at::Tensor values = values_BT.to(at::kDouble);
+      if (!sum.gates_CT.defined()) {
+        sum = {at::zeros({classes, values.size(1)}, values.options()),
+               at::zeros({classes}, values.options())};
+      }
+      sum.gates_CT.index_add_(0, batch.labels, values);
+      sum.count_C.index_add_(0, batch.labels, at::ones_like(batch.labels, values.options()));
+    }
+  }
+  for (const auto& [gate, sum] : sums) {
+    measurement.tables[table_name(gate)] =
+        measured_table(data.info().classes, numbered("", sum.gates_CT.size(1)),
+                       sum.gates_CT / sum.count_C.clamp_min(1.0).unsqueeze(1));
+  }
+}
+
+}  // namespace
+
+RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
+                             const at::Tensor& w_kd, const at::Tensor& true_w_kd) {
+  const at::Tensor cosines = unit_rows(a_kd).mm(unit_rows(true_a_kd).t()).abs().contiguous();
+  const std::vector<int64_t> true_of = best_permutation(cosines);
+  RecoveryError error;
+  for (size_t i = 0; i < true_of.size(); ++i) {
+    const auto cosine = cosines[static_cast<int64_t>(i)][true_of[i]].item<double>();
+    error.regressors = std::max(error.regressors, 1.0 - cosine);
+  }
+  if (w_kd.defined() && w_kd.size(0) > 0) error.gates = gate_error(w_kd, true_w_kd, true_of);
+  return error;
+}
+
+Probe recovery_probe() {
+  return {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
+          .metrics = recovery_metrics,
+          .measure = measure_recovery};
+}
+
+Probe gates_probe() {
+  return {.meaning = "a recurrent network's gates at each step, by class",
+          .metrics = gates_metrics,
+          .measure = measure_gates};
+}
+
+}  // namespace moesaic

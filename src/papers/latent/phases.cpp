@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phases I to III of Algorithm 1 of the latent paper. The kind "spherical_sgd": blocks of
+// online steps of the first layers on the correlation loss (I and III). The kind "router_ascent":
+// gradient ascent of the router on the correlation of F_1 with the targets (II).
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/ops/route_adaptive.h"
+#include "moesaic/ops/route_token_choice.h"
+#include "phase.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the rows of samples whose experts have the largest logit, one of several by the sample's
+/// random number; gates are softmaxes over all experts.
+Routing route_to_largest(const at::Tensor& logits_SK, const std::vector<float>& random) {
+  const int64_t samples = logits_SK.size(0), experts = logits_SK.size(1);
+  const at::Tensor chosen_SK = at::zeros_like(logits_SK), gate_S = at::empty({samples});
+  const auto* logits = logits_SK.const_data_ptr<float>();
+  auto *chosen = chosen_SK.mutable_data_ptr<float>(), *gate = gate_S.mutable_data_ptr<float>();
+  for (int64_t s = 0; s < samples; ++s, logits += experts, chosen += experts) {
+    const float largest = *std::max_element(logits, logits + experts);
+    const auto ties = std::count(logits, logits + experts, largest);
+    const float number = random[static_cast<size_t>(s)] * static_cast<float>(ties);
+    int64_t left = std::min<int64_t>(static_cast<int64_t>(number), ties - 1);
+    float sum = 0.0f;
+    for (int64_t k = 0; k < experts; ++k) {
+      if (logits[k] == largest && left-- == 0) chosen[k] = 1.0f;
+      sum += std::exp(logits[k] - largest);
+    }
+    gate[s] = 1.0f / sum;
+  }
+  Routing routing = route_token_choice(chosen_SK, {.k = 1, .gate = Gate::one});
+  routing.gate = gate_S.index_select(0, routing.token);
+  return routing;
+}
+
+constexpr const char *kAsItIs = "as_it_is", *kIdeal = "ideal";
+
+struct SphericalSgdConfig {
+  double lr = 1.0, until_local = 0.0;
+  std::string routing = nn::kTopOne, router = kAsItIs;
+  bool restart = false;
+  int64_t block = 4096;
+};
+template <class Fields>
+void describe(Fields& f, SphericalSgdConfig& c) {
+  f("lr", c.lr, "eta; a neuron moves by eta / J", above(0.0));
+  f("routing", c.routing,
+    "top1: F_1, as in phase I; adaptive: F^_M, as in phase III (see the model's)",
+    one_of({nn::kTopOne, nn::kEveryAboveZero}));
+  f("restart", c.restart, "draw first layers and a = +-1 anew before the first step (phase III)");
+  f("router", c.router,
+    "before the first step: as_it_is, or ideal: expert m gets the direction of the mean of cluster "
+    "m mod C less that of the others' means",
+    one_of({kAsItIs, kIdeal}));
+  f("until_local", c.until_local,
+    "end where the largest alignment with each cluster's task, in the mean over clusters and "
+    "experts, reaches this; 0: never",
+    between(0.0, 1.0));
+  f("block", c.block, "steps, of one sample each, that are made at once", between(1, 1048576));
+}
+
+/// Returns the mean over experts and directions of the largest magnitude of a neuron's product.
+double largest_alignment(const at::Tensor& w_KJd, const at::Tensor& directions) {
+  const at::Tensor products = w_KJd.flatten(0, 1).mm(directions.to(w_KJd.options()).t()).abs();
+  return products.view({w_KJd.size(0), w_KJd.size(1), -1}).amax(1).mean().item<double>();
+}
+
+class SphericalSgd final : public LatentPhase {
+ public:
+  SphericalSgd(const PhasePlan& plan, PhaseContext context)
+      : LatentPhase(plan, std::move(context), settings_of<SphericalSgdConfig>(plan.config).routing,
+                    "reached"),
+        config_(settings_of<SphericalSgdConfig>(plan_.config)) {}
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    const at::Tensor router_Kd = starts_ideal() ? ideal_router() : router_rows(layer_);
+    SphericalNeurons neurons = starting_neurons();
+    const RoutedBlock block = routed(samples(made_, steps), made_, router_Kd);
+    StepReport report{.images = steps, .steps = steps};
+    report.lr = config_.lr;
+    report.metrics["turn"] = check_turn(block.rows, neurons);
+    spherical_sgd(neurons, block.rows, step_size());
+    if (!all_finite(neurons.w_Nd)) throw Diverged("a weight is not finite");
+    // Only now does the network change: what failed before has left it as it was.
+    nn::ShallowExpertsImpl& own = experts();
+    own.w.copy_(neurons.w_Nd.view_as(own.w));
+    own.a.copy_(neurons.a_N.view_as(own.a));
+    if (starts_ideal()) set_router_rows(layer_, router_Kd);
+    made_ += steps;
+    add_alignments(neurons.w_Nd.view(own.w.sizes()), report);
+    return report;
+  }
+
+  std::string remedy() const override { return lower("lr", config_.lr); }
+
+ private:
+  double step_size() const { return config_.lr / static_cast<double>(experts().w.size(1)); }
+
+  bool starts_ideal() const { return made_ == 0 && config_.router == kIdeal; }
+
+  /// Returns a copy of the neurons that the next step starts from.
+  SphericalNeurons starting_neurons() const {
+    const nn::ShallowExpertsImpl& own = experts();
+    at::Tensor w = own.w, a = own.a;
+    if (made_ == 0 && config_.restart) {
+      const auto drawn = own.draw_neurons(generator("latent.restart"));
+      w = drawn.w;
+      a = drawn.a;
+    }
+    SphericalNeurons neurons{host_copy(w).flatten(0, 1), host_copy(a).flatten(),
+                             host_copy(own.b).flatten(), at::Tensor()};
+    if (own.hermite.defined()) neurons.hermite_NK = host_copy(own.hermite).flatten(0, 1);
+    return neurons;
+  }
+
+  at::Tensor ideal_router() const {
+    const at::Tensor mean = context_.data->directions().at("mean");
+    const at::Tensor v_Cd = mean / mean.norm(2, {1}, true);
+    const auto clusters = static_cast<double>(v_Cd.size(0));
+    const at::Tensor others = (v_Cd.sum(0, true) - v_Cd) / (clusters - 1.0);
+    const at::Tensor ids = torch::tensor(layer_->kept(), torch::kLong).remainder(v_Cd.size(0));
+    return (v_Cd - others).index_select(0, ids);
+  }
+
+  /// Returns the root mean square tangent of the angle by which a sample turns a neuron whose
+  /// derivative is 1, its mean square for polynomials. Throws Diverged above 1: weights of norm 1
+  /// stay finite with any step, but then each sample takes the place of all before it.
+  double check_turn(const RoutedSamples& rows, const SphericalNeurons& neurons) const {
+    const at::Tensor norm_S = rows.x_Sd.norm(2, {1}) * rows.y_S;
+    const at::Tensor tangent_A = norm_S.index_select(0, rows.sample.to(at::kLong)) * rows.gate;
+    at::Tensor slope_N = neurons.a_N.to(at::kDouble).square();
+    if (neurons.hermite_NK.defined()) {
+      // The mean square of sum_i c_i He_i' / sqrt(i!) is sum_i i c_i^2.
+      const at::Tensor degree = at::arange(neurons.hermite_NK.size(1), at::kDouble);
+      slope_N *= (neurons.hermite_NK.to(at::kDouble).square() * degree).sum(1);
+    }
+    const at::Tensor slope_M = slope_N.view({rows.offset.size(0) - 1, -1}).mean(1);
+    const at::Tensor slope_A = slope_M.repeat_interleave(rows.offset.diff());
+    const at::Tensor square_A = tangent_A.to(at::kDouble).square() * slope_A;
+    const double square = square_A.numel() == 0 ? 0.0 : square_A.mean().item<double>();
+    const double turn = step_size() * std::sqrt(square);
+    if (!(turn <= 1.0)) {
+      throw Diverged(
+          fmt::format("a step turns a neuron by more than 45 degrees (the tangent is "
+                      "{:.3g} in the root mean square)",
+                      turn));
+    }
+    return turn;
+  }
+
+  /// Adds how far the neurons have come, where the data say what they should find.
+  void add_alignments(const at::Tensor& w_KJd, StepReport& report) {
+    for (const auto& [name, direction] : context_.data->directions()) {
+      if (name == "local" || name == "global") {
+        report.metrics[name] = largest_alignment(w_KJd, direction);
+      }
+    }
+    const auto local = report.metrics.find("local");
+    met_ = config_.until_local > 0.0 && local != report.metrics.end() &&
+           local->second >= config_.until_local;
+  }
+
+  const SphericalSgdConfig& config_;  ///< Part of plan_.
+};
+
+void plan_spherical(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                    const Dataset& data) {
+  plan_latent(plan, places, model, data, 1);
+  const auto& config = settings_of<SphericalSgdConfig>(plan.config);
+  const auto known = data.directions();
+  if (config.router == kIdeal && !known.contains("mean")) {
+    fail_usage(
+        "{}: phase '{}': the data '{}' do not say what means their clusters have, which "
+        "router 'ideal' takes",
+        places.of({"router"}), plan.config.name, plan.config.data);
+  }
+  if (config.until_local > 0.0 && !known.contains("local")) {
+    fail_usage("{}: phase '{}': the data '{}' do not say what their clusters' tasks look at",
+               places.of({"until_local"}), plan.config.name, plan.config.data);
+  }
+}
+
+struct RouterAscentConfig {
+  double lr = 1.0;
+  int64_t batch_size = 4000;
+};
+template <class Fields>
+void describe(Fields& f, RouterAscentConfig& c) {
+  f("lr", c.lr, "eta", above(0.0));
+  f("batch_size", c.batch_size, "n, fresh samples a step; 10 d to 20 d are needed for a signal",
+    between(1, 1048576));
+}
+
+class RouterAscent final : public LatentPhase {
+ public:
+  RouterAscent(const PhasePlan& plan, PhaseContext context)
+      : LatentPhase(plan, std::move(context), nn::kTopOne),
+        config_(settings_of<RouterAscentConfig>(plan_.config)) {}
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    const int64_t first = made_ * plan_.batch;
+    const at::Tensor router_Kd = router_rows(layer_);
+    const RoutedBlock block = routed(samples(first, plan_.batch), first, router_Kd);
+    const at::Tensor& x_Sd = block.rows.x_Sd;
+    // d/dtheta_m of pi_sel f_sel is pi_sel f_sel (1[sel = m] - pi_m) x.
+    const at::Tensor pull_SK = -block.logits_SK.softmax(1);
+    const at::Tensor weight_S = at::zeros_like(block.rows.y_S);
+    const auto* const offset = block.rows.offset.const_data_ptr<int64_t>();
+    for (int64_t k = 0; k < pull_SK.size(1); ++k) {
+      if (offset[k] == offset[k + 1]) continue;
+      const at::Tensor rows = block.rows.sample.slice(0, offset[k], offset[k + 1]).to(at::kLong);
+      const at::Tensor f =
+          experts().outputs_of(x_Sd.index_select(0, rows).to(context_.model->device()), k);
+      const at::Tensor gate = block.rows.gate.slice(0, offset[k], offset[k + 1]);
+      weight_S.index_copy_(0, rows, f.cpu() * gate * block.rows.y_S.index_select(0, rows));
+      pull_SK.select(1, k).index_add_(0, rows, at::ones_like(gate));
+    }
+    const double correlation = weight_S.mean(at::kDouble).item<double>();
+    const at::Tensor gradient_Kd = (pull_SK * weight_S.unsqueeze(1)).t().mm(x_Sd);
+    const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
+    const double shift = check_shift(x_Sd, change_Kd);
+    set_router_rows(layer_, router_Kd + change_Kd);
+    ++made_;
+    StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
+                      .images = plan_.batch};
+    report.lr = config_.lr;
+    return report;
+  }
+
+  std::string remedy() const override { return lower("lr", config_.lr); }
+
+ private:
+  /// Returns the root mean square by which a step moves the samples' logits. The softmax keeps the
+  /// ascent bounded whatever the rate, so that nothing grows that one could watch; but it is 0 or 1
+  /// to float32 where logits are 24 ln 2 apart, and has no gradient there. A step as long as that
+  /// ends the ascent where the noise of one batch points. Throws Diverged for it, and where a
+  /// number is not finite.
+  static double check_shift(const at::Tensor& x_Sd, const at::Tensor& change_Kd) {
+    constexpr double kLongest = 24 * 0.6931471805599453;
+    const double square = x_Sd.mm(change_Kd.t()).square().mean(at::kDouble).item<double>();
+    const double shift = std::sqrt(square);
+    if (!std::isfinite(shift)) throw Diverged("a step of the router is not finite");
+    if (shift > kLongest) {
+      throw Diverged(fmt::format(
+          "a step moves logits by {:.3g} in the root mean square; beyond {:.1f} the softmax of "
+          "float32 has no gradient",
+          shift, kLongest));
+    }
+    return shift;
+  }
+
+  const RouterAscentConfig& config_;  ///< Part of plan_.
+};
+
+}  // namespace
+
+RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
+                          const at::Tensor& router_Kd, const std::string& routing,
+                          const SampleRandom& ties, int64_t first) {
+  const int64_t samples = x_Sd.size(0), experts = router_Kd.size(0);
+  RoutedBlock block;
+  block.rows.x_Sd = x_Sd;
+  block.rows.y_S = y_S;
+  const bool zero = router_Kd.eq(0).all().item<bool>();
+  block.logits_SK = zero ? at::zeros({samples, experts}) : x_Sd.mm(router_Kd.t());
+  Routing routed;
+  if (routing == nn::kTopOne) {
+    std::vector<float> random(static_cast<size_t>(samples));
+    ties.uniforms(first, samples, 0, random.data());
+    routed = route_to_largest(block.logits_SK, random);
+  } else {
+    routed = route_adaptive(block.logits_SK, {.threshold = 0.0});
+  }
+  const auto rows = routed.offsets[experts].item<int64_t>();
+  block.rows.offset = routed.offsets.to(at::kLong);
+  block.rows.sample = routed.token.narrow(0, 0, rows);
+  block.rows.gate = routed.gate.narrow(0, 0, rows);
+  return block;
+}
+
+void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                 const Dataset& data, int64_t samples) {
+  const PhaseConfig& phase = plan.config;
+  if (!find_layer_of<nn::ShallowExperts>(model)) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a model of one layer of two-layer experts "
+        "(moesaic list models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs an endless stream of inputs with one "
+        "real-valued target, which '{}' is not",
+        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+  }
+  check_moves_all(
+      plan, places, model,
+      fmt::format("what it moves is given by its kind '{}'; leave 'trains' and 'frozen' "
+                  "out",
+                  phase.kind.name()));
+  plan_steps(plan, data.size(), samples);
+}
+
+PhaseKind spherical_sgd_kind() {
+  return kind_of_phase<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
+                                     "online steps of the first layers of two-layer experts, on "
+                                     "unit spheres (latent paper, phases "
+                                     "I and III)",
+                                     plan_spherical);
+}
+
+PhaseKind router_ascent_kind() {
+  return kind_of_phase<RouterAscent>(
+      "router_ascent", RouterAscentConfig{},
+      "gradient ascent of the router of two-layer experts (latent paper, phase II)",
+      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+        plan_latent(plan, places, model, data,
+                    settings_of<RouterAscentConfig>(plan.config).batch_size);
+      });
+}
+
+}  // namespace moesaic

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase kind "patch_sgd": blocks of steps of Algorithms 1 and 2 of the pMoE paper.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
+#include "moesaic/base/text.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/transforms.h"
+#include "moesaic/data/views.h"
+#include "moesaic/nn/patch_mixture.h"
+#include "moesaic/nn/patches.h"
+#include "moesaic/train/online_phase.h"
+
+namespace moesaic {
+namespace {
+
+constexpr const char *kLogistic = "logistic", *kLinear = "linear";
+
+struct PatchSgdConfig {
+  int64_t samples = 0, batch_size = 20, block = 64;
+  std::string loss = kLogistic;
+  double lr = 0.2;
+};
+template <class Fields>
+void describe(Fields& f, PatchSgdConfig& c) {
+  f("loss", c.loss,
+    "logistic (eqs. 2, 10), with more than two classes their cross-entropy (eq. 24); or linear, of "
+    "routers that are trained apart (eq. 6), in pairs of classes that follow each other",
+    one_of({kLogistic, kLinear}), common);
+  f("samples", c.samples,
+    "N, training samples: the first of the data, of endless data from where the run's seed says; "
+    "0: an epoch of it",
+    between(0, 1e7));
+  f("batch_size", c.batch_size, "samples a step", between(1, 65536));
+  f("lr", c.lr, "eta, of all that moves", above(0.0));
+  f("block", c.block, "steps that are made at once", between(1, 4096));
+}
+
+int64_t samples_of(const PatchSgdConfig& config, const Dataset& data) {
+  return config.samples > 0 ? config.samples : data.size();
+}
+
+bool gates(const nn::PatchMixtureImpl& mixture) {
+  if (mixture.moe.is_empty()) return false;
+  const auto& rule = std::get<ExpertChoiceOptions>(mixture.moe->options().rule);
+  return rule.gate != ExpertGate::one;
+}
+
+/// Returns the names of the parameters that a phase moves: the linear loss moves the router alone.
+std::vector<std::string> moved_by(const Model& model, const PhaseConfig& phase) {
+  const auto mixture = nn::find_patch_mixture(model);
+  const bool linear = settings_of<PatchSgdConfig>(phase).loss == kLinear;
+  std::vector<std::string> moved = trained_parameters(model, phase);
+  std::erase_if(moved, [&](const std::string& name) {
+    const bool neurons = model.named_parameters()[name].is_same(mixture->experts->w);
+    return neurons ? linear : !linear && !gates(*mixture);
+  });
+  return moved;
+}
+
+/// Returns images as a network sees them, and their classes.
+DatasetInputs read_images(const Dataset& data, int64_t first, int64_t count) {
+  const DatasetInfo& info = data.info();
+  DatasetInputs inputs{at::empty({count, info.channels, info.height, info.width}, at::kFloat),
+                       at::empty({count}, at::kLong)};
+  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
+  const ImageTransform transform(info, {});
+  for (int64_t i = 0; i < count; ++i) {
+    data.image(first + i, bytes.data());
+    CounterRng unused(0, 0, 0);  // Nothing is augmented.
+    transform(bytes.data(), unused,
+              inputs.values_NCHW.mutable_data_ptr<float>() + i * data.image_size());
+    inputs.labels_N.mutable_data_ptr<int64_t>()[i] = data.label(first + i);
+  }
+  return inputs;
+}
+
+/// Samples in memory, on the network's device.
+struct PatchSamples {
+  at::Tensor x_Nnd;    ///< float32, normalised, cut into patches.
+  at::Tensor label_N;  ///< int64
+};
+
+/// Returns a run's `count` training samples, the first of which are the same for any count: of an
+/// endless dataset they begin where the run's seed says.
+PatchSamples read_samples(const Dataset& data, uint64_t run_seed, int64_t count,
+                          const Sides& patch) {
+  const int64_t first = data.endless() ? stream_begin(run_seed) : 0;
+  const DatasetInputs inputs =
+      data.has_images() ? read_images(data, first, count) : data.generate(first, count);
+  return {nn::patches_of(inputs.values_NCHW, patch).contiguous(), inputs.labels_N.contiguous()};
+}
+
+/// Returns the numbers of the samples of each of `count` steps from number `first` on: every epoch
+/// has an order of its own, and a last batch that may be smaller.
+std::vector<at::Tensor> batches_of(int64_t samples, int64_t batch, int64_t first, int64_t count,
+                                   uint64_t seed) {
+  const int64_t in_epoch = (samples + batch - 1) / batch;
+  std::vector<at::Tensor> batches;
+  at::Tensor order;
+  for (int64_t step = first; step < first + count; ++step) {
+    if (!order.defined() || step % in_epoch == 0) {
+      const auto epoch = static_cast<uint64_t>(step / in_epoch);
+      order = torch::tensor(permutation(samples, seed, mix64(stream_id("patch_sgd.order") + epoch)),
+                            torch::kLong);
+    }
+    const int64_t begin = step % in_epoch * batch;
+    batches.push_back(order.slice(0, begin, begin + batch));
+  }
+  return batches;
+}
+
+/// Throws Error (failure) for a class without a sample among these.
+void check_classes(const std::string& phase, const Dataset& data, const at::Tensor& label_N) {
+  const DatasetInfo& info = data.info();
+  for (size_t c = 0; c < info.classes.size(); ++c) {
+    if (label_N.eq(static_cast<int64_t>(c)).any().item<bool>()) continue;
+    fail("phase '{}': the first {} of '{}' have none of class '{}'; take more samples", phase,
+         count_text(label_N.size(0), "sample"), info.name, info.classes[c]);
+  }
+}
+
+class PatchSgd final : public OnlinePhase {
+ public:
+  PatchSgd(const PhasePlan& plan, PhaseContext context)
+      : OnlinePhase(plan, std::move(context)),
+        config_(settings_of<PatchSgdConfig>(plan_.config)),
+        mixture_(nn::find_patch_mixture(*context_.model)),
+        moved_(moved_by(*context_.model, plan_.config)),
+        count_(samples_of(config_, *context_.data)) {}
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    const Batches batches = batches_of(count_, plan_.batch, made_, steps, context_.seed);
+    if (!samples_.x_Nnd.defined()) read();
+    StepReport report;
+    report.metrics = config_.loss == kLinear ? train_routers(batches) : train(batches);
+    report.steps = steps;
+    report.lr = config_.lr;
+    for (const at::Tensor& batch_B : batches) report.images += batch_B.size(0);
+    made_ += steps;
+    return report;
+  }
+
+  std::string remedy() const override { return lower("lr", config_.lr); }
+
+ private:
+  using Metrics = std::map<std::string, double>;
+  using Batches = std::vector<at::Tensor>;
+
+  void read() {
+    samples_ = read_samples(*context_.data, context_.run_seed, count_, mixture_->options().patch);
+    check_classes(plan_.config.name, *context_.data, samples_.label_N);
+    const at::Device device = context_.model->device();
+    samples_ = {samples_.x_Nnd.to(device), samples_.label_N.to(device)};
+  }
+
+  /// Makes steps of Algorithm 1, step 3, or of Algorithm 2: the network routes and computes, and
+  /// autograd differentiates its loss (eqs. 2, 10, 24).
+  Metrics train(const Batches& batches) {
+    context_.model->train();
+    std::vector<at::Tensor> moved, before;
+    for (const auto& item : context_.model->named_parameters()) {
+      const bool moves = std::find(moved_.begin(), moved_.end(), item.key()) != moved_.end();
+      at::Tensor parameter = item.value();
+      parameter.requires_grad_(moves);
+      if (!moves) continue;
+      moved.push_back(parameter);
+      before.push_back(parameter.detach().clone());
+    }
+    double loss = 0.0, accuracy = 0.0;
+    try {
+      for (const at::Tensor& batch_B : batches) {
+        const at::Tensor ids_B = batch_B.to(samples_.x_Nnd.device());
+        const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
+        const at::Tensor x_Bnd = samples_.x_Nnd.index_select(0, ids_B);
+        const at::AutoGradMode differentiable(true);
+        const at::Tensor logits_BC = mixture_->of_patches(x_Bnd, {}).logits_BC;
+        const at::Tensor mean = at::cross_entropy_loss(logits_BC, label_B);
+        const std::vector<at::Tensor> slopes = torch::autograd::grad({mean}, moved);
+        const torch::NoGradGuard no_grad;
+        for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], config_.lr);
+        check_finite(mean.item<double>(), moved);
+        loss += mean.item<double>();
+        accuracy += logits_BC.argmax(1).eq(label_B).to(at::kFloat).mean().item<double>();
+      }
+    } catch (...) {  // Steps of which one diverges change nothing.
+      for (size_t i = 0; i < moved.size(); ++i) moved[i].copy_(before[i]);
+      throw;
+    }
+    const auto steps = static_cast<double>(batches.size());
+    return {{"loss", loss / steps}, {"accuracy", 100.0 * accuracy / steps}};
+  }
+
+  /// Makes steps on the linear loss (eq. 6), of each pair of classes with its own samples of a
+  /// batch (section M.1).
+  Metrics train_routers(const Batches& batches) {
+    if (!sums_Nd_.defined()) sums_Nd_ = samples_.x_Nnd.sum(1);
+    const at::Tensor router_Kd = router_rows(mixture_->moe).to(sums_Nd_.device());
+    double loss = 0.0;
+    for (const at::Tensor& batch_B : batches) {
+      const at::Tensor ids_B = batch_B.to(sums_Nd_.device());
+      const at::Tensor sums_Bd = sums_Nd_.index_select(0, ids_B);
+      const at::Tensor label_B = samples_.label_N.index_select(0, ids_B);
+      for (int64_t c = 0; c + 1 < router_Kd.size(0); c += 2) {
+        const at::Tensor y_B = label_B.eq(c).to(at::kFloat) - label_B.eq(c + 1).to(at::kFloat);
+        const at::Tensor step_d =
+            y_B.unsqueeze(0).mm(sums_Bd).squeeze(0) / y_B.abs().sum().clamp_min(1.0);
+        loss -= (router_Kd[c] - router_Kd[c + 1]).dot(step_d).item<double>();
+        router_Kd[c].add_(step_d, config_.lr);
+        router_Kd[c + 1].sub_(step_d, config_.lr);
+      }
+    }
+    check_finite(loss, {router_Kd});
+    set_router_rows(mixture_->moe, router_Kd);
+    return {{"loss", loss / static_cast<double>(batches.size() * (router_Kd.size(0) / 2))}};
+  }
+
+  const PatchSgdConfig& config_;  ///< Part of plan_.
+  std::shared_ptr<nn::PatchMixtureImpl> mixture_;
+  std::vector<std::string> moved_;  ///< Names of parameters.
+  int64_t count_;
+  PatchSamples samples_;  ///< Undefined before the first step.
+  at::Tensor sums_Nd_;    ///< Of the patches, for the linear loss.
+};
+
+/// Checks what the linear loss needs: a router for each class, in pairs.
+void check_linear(const PhasePlaces& places, const nn::PatchMixtureImpl& mixture, int64_t classes) {
+  const std::string& name = places.phase().name;
+  if (mixture.moe.is_empty()) {
+    fail_usage("{}: phase '{}': there is no router to train", places.of_model("router", "loss"),
+               name);
+  }
+  const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
+  if (experts != classes || classes % 2 != 0) {
+    fail_usage(
+        "{}: phase '{}': the linear loss trains routers of pairs of classes, an expert each; there "
+        "are {} experts and {} classes",
+        places.of_model("experts", "loss"), name, experts, classes);
+  }
+}
+
+void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                    const Dataset& data) {
+  const PhaseConfig& phase = plan.config;
+  const auto& config = settings_of<PatchSgdConfig>(phase);
+  const auto mixture = nn::find_patch_mixture(model);
+  if (!mixture) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a patch-level mixture (moesaic list models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  if (config.loss == kLinear) check_linear(places, *mixture, classes);
+  const int64_t samples = samples_of(config, data);
+  if (samples < classes) {
+    fail_usage("{}: phase '{}': {} cannot have all {} classes of '{}'", places.of({"samples"}),
+               phase.name, count_text(samples, "sample"), classes, phase.data);
+  }
+  if (!data.endless() && samples > data.size()) {
+    fail_usage("{}: phase '{}': '{}' has {}, not {}", places.of({"samples"}), phase.name,
+               phase.data, count_text(data.size(), "sample"), samples);
+  }
+  if (moved_by(model, phase).empty()) {
+    fail_usage("{}: phase '{}': it would move nothing", places.of({"trains", "frozen", "kind"}),
+               phase.name);
+  }
+  plan.batch = std::min(config.batch_size, samples);
+  plan.steps_per_epoch = (samples + plan.batch - 1) / plan.batch;
+  plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
+}
+
+}  // namespace
+
+PhaseKind patch_sgd_kind() {
+  return kind_of_phase<PatchSgd>(
+      "patch_sgd", PatchSgdConfig{},
+      "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
+      plan_patch_sgd);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where routers send the patch that decides the class (pMoE paper, figures 8 and 9).
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/loader.h"
+#include "moesaic/report/probe.h"
+
+namespace moesaic {
+namespace {
+
+std::string name_of(const std::string& what, size_t label) {
+  return fmt::format("{}_class_{}", what, label + 1);
+}
+
+constexpr const char *kRouted = "routed", *kLargest = "largest_gate", *kAny = "routed_by_any";
+
+/// Groups of the data are the places of the patches that decide, of as many as the network routes.
+bool knows_places(const Model& model, const Dataset& data) {
+  return model.patch_tokens() && model.members() == 1 && !model.moe_blocks().empty() &&
+         !data.info().classes.empty() &&
+         static_cast<int64_t>(data.info().groups.size()) ==
+             model.patch_tokens()->grid.height * model.patch_tokens()->grid.width;
+}
+
+/// Returns whether gates differ, so that one of them is the largest.
+bool gates_differ(const Model& model) {
+  const nn::RoutingRule& rule = model.moe_blocks().back().layer->options().rule;
+  const auto* chosen = std::get_if<ExpertChoiceOptions>(&rule);
+  return chosen == nullptr || chosen->gate != ExpertGate::one;
+}
+
+std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
+  const Dataset& test = *data.at("test");
+  if (!knows_places(model, test)) return {};
+  std::vector<Metric> metrics;
+  for (size_t c = 0; c < test.info().classes.size(); ++c) {
+    const std::string& name = test.info().classes[c];
+    metrics.push_back(
+        {name_of(kRouted, c), fmt::format("{}: deciding patch to one expert, %", name), 1});
+    if (gates_differ(model)) {
+      metrics.push_back(
+          {name_of(kLargest, c), fmt::format("{}: deciding patch has largest gate, %", name), 1});
+    }
+    metrics.push_back(
+        {name_of(kAny, c), fmt::format("{}: deciding patch to any expert, %", name), 1});
+  }
+  return metrics;
+}
+
+/// Counts of examples by class and expert.
+struct Counts {
+  at::Tensor routed_CK, largest_CK, any_C, all_C;
+};
+
+void count_batch(const RoutingRecord& record, const PatchTokens& patches, const at::Tensor& label_B,
+                 const at::Tensor& place_B, Counts& counts) {
+  const at::Tensor weight_TK = combine_weights(record.routing).cpu().to(at::kDouble);
+  const int64_t examples = label_B.size(0), tokens = weight_TK.size(0) / examples;
+  const at::Tensor weight_BTK = weight_TK.view({examples, tokens, weight_TK.size(1)});
+  const at::Tensor token_B11 = (place_B + patches.leading).view({-1, 1, 1});
+  const at::Tensor own_BK =
+      weight_BTK.gather(1, token_B11.expand({-1, 1, weight_TK.size(1)})).squeeze(1);
+  const at::Tensor routed_BK = own_BK.gt(0);
+  const at::Tensor largest_BK = routed_BK.logical_and(own_BK.ge(weight_BTK.amax(1)));
+  counts.routed_CK.index_add_(0, label_B, routed_BK.to(at::kDouble));
+  counts.largest_CK.index_add_(0, label_B, largest_BK.to(at::kDouble));
+  counts.any_C.index_add_(0, label_B, routed_BK.any(1).to(at::kDouble));
+  counts.all_C.index_add_(0, label_B, at::ones({examples}, at::kDouble));
+}
+
+void measure_routed(ProbeSubject& subject, Measurement& measurement) {
+  Model& model = subject.model();
+  const Dataset& data = subject.data("test");
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  const auto kept = static_cast<int64_t>(model.moe_blocks().back().layer->kept().size());
+  Counts counts{at::zeros({classes, kept}, at::kDouble), at::zeros({classes, kept}, at::kDouble),
+                at::zeros({classes}, at::kDouble), at::zeros({classes}, at::kDouble)};
+  constexpr int64_t kBatch = 250;
+  LoaderOptions options;
+  options.batch_size = kBatch;
+  Loader loader(subject.shared_data("test"), options);
+  for (int64_t first = 0; !loader.done(); first += kBatch) {
+    const Batch batch = loader.next();
+    const at::Tensor place_B = group_numbers(data, first, batch.labels.size(0));
+    const ModelOutput output = model.forward(batch.images.to(model.device()));
+    count_batch(output.routings.back(), *model.patch_tokens(), batch.labels, place_B, counts);
+  }
+  for (int64_t c = 0; c < classes; ++c) {
+    const double each = 100.0 / std::max(1.0, counts.all_C[c].item<double>());
+    const auto label = static_cast<size_t>(c);
+    measurement.numbers[name_of(kRouted, label)] = each * counts.routed_CK[c].max().item<double>();
+    if (gates_differ(model)) {
+      measurement.numbers[name_of(kLargest, label)] =
+          each * counts.largest_CK[c].max().item<double>();
+    }
+    measurement.numbers[name_of(kAny, label)] = each * counts.any_C[c].item<double>();
+  }
+}
+
+}  // namespace
+
+Probe routed_probe() {
+  return {.meaning =
+              "how often the patch that decides the class is routed, to the expert that gets "
+              "it most often or to any, by class",
+          .metrics = routed_metrics,
+          .measure = measure_routed};
+}
+
+}  // namespace moesaic

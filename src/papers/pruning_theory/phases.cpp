@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The phase kind "pattern_sgd": blocks of steps of Algorithm 1 of the pruning paper, by its
+// formulas.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "moesaic/base/error.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/data/views.h"
+#include "moesaic/nn/pattern_experts.h"
+#include "moesaic/ops/pattern_sgd.h"
+#include "moesaic/train/online_phase.h"
+
+namespace moesaic {
+namespace {
+
+struct PatternSgdConfig {
+  int64_t batch_size = 128, block = 16;
+  double expert_lr = 0.02, router_lr = 0.01;
+  bool until_zero = true;
+};
+template <class Fields>
+void describe(Fields& f, PatternSgdConfig& c) {
+  f("batch_size", c.batch_size, "fresh examples a step", between(1, 65536));
+  f("expert_lr", c.expert_lr, "eta_e, of the neurons", between(0.0, 1e6));
+  f("router_lr", c.router_lr, "eta_r, of the routers", between(0.0, 1e6));
+  f("until_zero", c.until_zero, "end with the first batch whose hinge loss is 0");
+  f("block", c.block, "steps that are made at once", between(1, 4096));
+}
+
+class PatternSgd final : public OnlinePhase {
+ public:
+  PatternSgd(const PhasePlan& plan, PhaseContext context)
+      : OnlinePhase(plan, std::move(context), "is_zero"),
+        config_(settings_of<PatternSgdConfig>(plan_.config)),
+        layer_(*find_layer_of<nn::PatternExperts>(*context_.model)),
+        offset_(stream_begin(context_.seed)) {}
+
+  bool done() const override { return made_ >= plan_.steps || is_at_end(); }
+
+  StepReport step() override {
+    const torch::NoGradGuard no_grad;
+    nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
+    PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
+    const int64_t block = std::min(config_.block, plan_.steps - made_);
+    const DatasetInputs inputs =
+        context_.data->generate(offset_ + made_ * plan_.batch, block * plan_.batch);
+    const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
+    const at::Tensor y = (1 - 2 * inputs.labels_N).to(at::kFloat);
+    const PatternSgdOptions options{std::get<ExpertChoiceOptions>(layer_->options().rule).rows,
+                                    config_.expert_lr, config_.router_lr};
+    StepReport report{.steps = 0};
+    double hinge = 0.0, accuracy = 0.0;
+    while (report.steps < block && !is_at_end()) {
+      const int64_t first = report.steps * plan_.batch;
+      const PatternStep made = pattern_sgd_step(
+          weights, {tokens.narrow(0, first, plan_.batch), y.narrow(0, first, plan_.batch)},
+          options);
+      met_ = made.hinge == 0.0;
+      hinge += made.hinge;
+      accuracy += made.accuracy;
+      ++report.steps;
+    }
+    check_finite(hinge, {weights.router_Kd, weights.neurons_Kdm});
+    set_router_rows(layer_, weights.router_Kd);
+    experts.w.copy_(weights.neurons_Kdm);
+    made_ += report.steps;
+    const auto steps = static_cast<double>(report.steps);
+    report.metrics = {{"loss", hinge / steps}, {"accuracy", 100.0 * accuracy / steps}};
+    report.images = report.steps * plan_.batch;
+    return report;
+  }
+
+  std::string remedy() const override {
+    return fmt::format("lower phases.{0}.expert_lr ({1} now) or phases.{0}.router_lr ({2} now)",
+                       plan_.config.name, config_.expert_lr, config_.router_lr);
+  }
+
+ private:
+  /// Whether the hinge loss of the last batch was 0, and that ends the phase.
+  bool is_at_end() const { return config_.until_zero && met_; }
+
+  const PatternSgdConfig& config_;  ///< Part of plan_.
+  nn::MoELayer layer_;
+  int64_t offset_;
+};
+
+void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                   const Dataset& data) {
+  const PhaseConfig& phase = plan.config;
+  const auto layer = find_layer_of<nn::PatternExperts>(model);
+  if (!layer) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs a model whose experts are of patterns (moesaic "
+        "list models)",
+        places.of_model("name", "kind"), phase.name, phase.kind.name());
+  }
+  if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
+    fail_usage(
+        "{}: phase '{}': a phase of kind '{}' needs an endless stream of patterns of two "
+        "classes, which '{}' is not",
+        places.of({"data"}), phase.name, phase.kind.name(), phase.data);
+  }
+  const Directions known = data.directions();
+  const auto patterns = known.find("pattern");
+  const int64_t width = (*layer)->options().width;
+  if (patterns == known.end() || patterns->second.size(0) != width) {
+    fail_usage("{}: phase '{}': the model has {} patterns, '{}' has {}",
+               places.of_model("patterns", "data"), phase.name, width, phase.data,
+               patterns == known.end() ? 0 : patterns->second.size(0));
+  }
+  check_moves_all(plan, places, model,
+                  "it moves routers and neurons; set a learning rate to 0 in place of 'trains' and "
+                  "'frozen'");
+  plan_steps(plan, data.size(), settings_of<PatternSgdConfig>(phase).batch_size);
+}
+
+}  // namespace
+
+PhaseKind pattern_sgd_kind() {
+  return kind_of_phase<PatternSgd>(
+      "pattern_sgd", PatternSgdConfig{},
+      "stochastic gradient descent in the pruning paper's theory, by its formulas (algorithm 1)",
+      plan_patterns);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Probes of the pruning paper: projections of single neurons on the data's known directions, of the
+// experts that fine-tuning made most and least of (figures 3 and 7), and the proficiency of a
+// router in selecting the patterns that tell the class (section 4.2), beside the norm of its
+// weights.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "moesaic/base/text.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/nn/pattern_experts.h"
+#include "moesaic/report/probe.h"
+
+namespace moesaic {
+namespace {
+
+/// Calls `add` with weights, direction and their names for each pair that can be multiplied, of
+/// experts of several neurons.
+template <class Add>
+void for_each_pair(const Model& model, const Dataset& data, Add add) {
+  if (model.moe_blocks().size() != 1) return;
+  for (const auto& [weights, w_EJd] : model.weight_directions()) {
+    const auto present = static_cast<int64_t>(model.moe_blocks()[0].layer->kept().size());
+    if (w_EJd.size(1) == 1 || w_EJd.size(0) != present) continue;
+    for (const auto& [direction, v_Kd] : data.directions()) {
+      if (w_EJd.size(2) == v_Kd.size(1)) add(weights, w_EJd, direction, v_Kd);
+    }
+  }
+}
+
+std::string table_name(const std::string& weights, const std::string& direction, int64_t group) {
+  return fmt::format("single_{}_{}_{}", weights, direction, group + 1);
+}
+
+std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) {
+  std::vector<Metric> metrics;
+  for_each_pair(
+      model, *data.at("train"),
+      [&](const std::string& weights, const at::Tensor&, const std::string& direction,
+          const at::Tensor&) {
+        const int64_t groups = model.moe_blocks()[0].ranked_groups();
+        for (int64_t g = 0; g < groups; ++g) {
+          metrics.push_back({table_name(weights, direction, g),
+                             fmt::format("single {} and {}{}: <w, v>", weights, direction,
+                                         groups > 1 ? fmt::format(", group {}", g + 1) : ""),
+                             4, true});
+        }
+      });
+  return metrics;
+}
+
+/// Returns the slots of a group's experts with the largest and the smallest router norm; one where
+/// it has no other, none where it is empty.
+std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
+  const std::vector<int64_t> kept = block.layer->kept();
+  std::optional<int64_t> most, least;
+  std::vector<double> norms;
+  for (size_t slot = 0; slot < kept.size(); ++slot) {
+    const at::Tensor& weight = block.layer->router->weight;
+    norms.push_back(weight[kept[slot]].norm(2, at::kDouble).item<double>());
+    if (kept[slot] * block.ranked_groups() / block.layer->options().experts != group) continue;
+    const auto at = static_cast<int64_t>(slot);
+    if (!most || norms[slot] > norms[static_cast<size_t>(*most)]) most = at;
+    if (!least || norms[slot] < norms[static_cast<size_t>(*least)]) least = at;
+  }
+  if (!most) return {};
+  return *most == *least ? std::vector<int64_t>{*most} : std::vector<int64_t>{*most, *least};
+}
+
+/// Rounds to what a figure shows, since the table of every run is kept.
+double rounded(double value) {
+  return std::round(1e5 * value) / 1e5;
+}
+
+MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w_EJd,
+                       const std::string& direction, const at::Tensor& v_Kd) {
+  MeasuredTable table{{}, numbered(direction + " ", v_Kd.size(0)), {}};
+  for (const int64_t slot : extremes(block, group)) {
+    const at::Tensor products_JK =
+        w_EJd[slot].to(at::kCPU, at::kDouble).mm(v_Kd.to(at::kCPU, at::kDouble).t());
+    const auto at = products_JK.accessor<double, 2>();
+    const int64_t id = block.layer->kept()[static_cast<size_t>(slot)];
+    for (int64_t j = 0; j < at.size(0); ++j) {
+      table.rows.push_back(fmt::format("expert {}, neuron {}", id + 1, j + 1));
+      table.values.emplace_back();
+      for (int64_t k = 0; k < at.size(1); ++k) table.values.back().push_back(rounded(at[j][k]));
+    }
+  }
+  return table;
+}
+
+void measure_neurons(ProbeSubject& subject, Measurement& measurement) {
+  for_each_pair(subject.model(), subject.data("train"),
+                [&](const std::string& weights, const at::Tensor& w_EJd,
+                    const std::string& direction, const at::Tensor& v_Kd) {
+                  const MoEBlock block = subject.model().moe_blocks()[0];
+                  for (int64_t g = 0; g < block.ranked_groups(); ++g) {
+                    measurement.tables[table_name(weights, direction, g)] =
+                        table_of(block, g, w_EJd, direction, v_Kd);
+                  }
+                });
+}
+
+constexpr const char *kProficiency = "proficiency", *kSeparation = "separation",
+                     *kFromIdle = "separation_from_idle";
+constexpr double kProficient = 0.5;
+
+bool is_of_patterns(const Model& model) {
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  return blocks.size() == 1 && blocks[0].layer->experts->as<nn::PatternExperts>() != nullptr;
+}
+
+std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
+  if (!is_of_patterns(model)) return {};
+  return {{kSeparation, "norm of proficient routers over others", 1},
+          {kFromIdle, "norm of proficient routers over those of neither class", 1},
+          {kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4, true}};
+}
+
+/// Returns [2, K]: the fraction of the examples of each class in which an expert selects the
+/// pattern of that class with a gate of at least 1 / l.
+at::Tensor proficiency(Model& model, const Dataset& data) {
+  const MoEBlock block = model.moe_blocks()[0];
+  const auto kept = static_cast<int64_t>(block.layer->kept().size());
+  const auto selected =
+      static_cast<double>(std::get<ExpertChoiceOptions>(block.layer->options().rule).rows);
+  const DatasetInputs inputs = data.generate(0, data.size());
+  at::Tensor found = at::zeros({2, kept}, at::kDouble);
+  constexpr int64_t kBatch = 500;
+  for (int64_t first = 0; first < data.size(); first += kBatch) {
+    const int64_t count = std::min(kBatch, data.size() - first);
+    const at::Tensor tokens = inputs.values_NCHW.narrow(0, first, count);
+    const at::Tensor label = inputs.labels_N.narrow(0, first, count);
+    const Routing routing = model.forward(tokens.to(model.device())).routings.at(0).routing;
+    const auto rows = routing.offsets[-1].item<int64_t>();
+    const at::Tensor token = routing.token.narrow(0, 0, rows).to(at::kCPU, at::kLong);
+    const at::Tensor own = label.index_select(0, token.div(tokens.size(3), "floor"));
+    // Logits of a softmax that are equal give gates that are 1 / l but for rounding.
+    const at::Tensor sure = routing.gate.narrow(0, 0, rows).cpu().ge((1.0 - 1e-5) / selected);
+    const at::Tensor hit = tokens.flatten().index_select(0, token).eq(own).logical_and(sure);
+    const at::Tensor expert = row_experts(routing).narrow(0, 0, rows).cpu().masked_select(hit);
+    found.view({-1}).index_add_(0, own.masked_select(hit) * kept + expert,
+                                at::ones({expert.size(0)}, at::kDouble));
+  }
+  const at::Tensor examples = inputs.labels_N.bincount({}, 2).to(at::kDouble);
+  return found / examples.clamp_min(1.0).unsqueeze(1);
+}
+
+void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
+  const nn::MoELayer layer = subject.model().moe_blocks()[0].layer;
+  const at::Tensor p_2K = proficiency(subject.model(), subject.data("test"));
+  const std::vector<int64_t> kept = layer->kept();
+  const at::Tensor sign = layer->experts->as<nn::PatternExperts>()->sign.cpu();
+  MeasuredTable table{{}, {"p1", "p2", "router norm"}, {}};
+  double least = 0.0, largest = 0.0, largest_idle = 0.0;
+  bool any = false;
+  for (size_t k = 0; k < kept.size(); ++k) {
+    const auto slot = static_cast<int64_t>(k);
+    const double norm = layer->router->weight[kept[k]].norm(2, at::kDouble).item<double>();
+    const double p1 = p_2K[0][slot].item<double>(), p2 = p_2K[1][slot].item<double>();
+    table.rows.push_back("expert " + std::to_string(kept[k] + 1));
+    table.values.push_back({p1, p2, norm});
+    const bool proficient = (sign[slot].item<float>() > 0 ? p1 : p2) >= kProficient;
+    if (proficient) least = any ? std::min(least, norm) : norm;
+    if (!proficient) largest = std::max(largest, norm);
+    // An expert may also learn the other class's pattern, to select it and give nothing.
+    if (std::max(p1, p2) < kProficient) largest_idle = std::max(largest_idle, norm);
+    any = any || proficient;
+  }
+  measurement.tables[kProficiency] = std::move(table);
+  // Without experts of either kind nothing is separated.
+  const auto over = [&](double norm) { return any && norm > 0.0 ? least / norm : 0.0; };
+  measurement.numbers[kSeparation] = over(largest);
+  measurement.numbers[kFromIdle] = over(largest_idle);
+}
+
+}  // namespace
+
+Probe neurons_probe() {
+  return {.meaning =
+              "products of single neurons with the data's known directions, of the experts "
+              "with the largest and the smallest router",
+          .metrics = neurons_metrics,
+          .measure = measure_neurons};
+}
+
+Probe proficiency_probe() {
+  return {.meaning = "how well routers select the patterns that tell the class, and their norms",
+          .metrics = proficiency_metrics,
+          .measure = measure_proficiency};
+}
+
+}  // namespace moesaic

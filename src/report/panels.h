@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared parts of gnuplot scripts: a style, and panels in a grid.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moesaic/report/figure.h"
+#include "moesaic/report/results.h"
+
+namespace moesaic {
+
+/// A panel: its gnuplot commands, what is plotted after them, and the data blocks that the plots
+/// read: block i is `index first + i`, where `first` is a gnuplot variable that is set before.
+struct Panel {
+  std::string commands;
+  std::vector<std::string> plots = {}, blocks = {};
+
+  /// Adds a block and a plot of it, such as "using 1:2 with lines".
+  void plot(std::string data, const std::string& how);
+  /// Adds another plot of the last block.
+  void plot_again(const std::string& how);
+};
+
+/// A table of numbers as coloured boxes beside a scale, on which 0 is white. Nothing is drawn for
+/// numbers that are not finite.
+struct HeatMap {
+  std::string title, x_label, y_label;  ///< Labels may be empty.
+  const MeasuredTable& table;
+  int digits = 0;
+  int width = 0;             ///< Pixels of the panel, in which the title is wrapped; 0: one line.
+  bool numbers = true;       ///< Shown in the boxes; many do not fit.
+  bool every_row = true;     ///< Is named, for which each needs the height of a line.
+  bool root_colors = false;  ///< Colours follow square roots, so that few are seen, too.
+};
+Panel heatmap_panel(const HeatMap& map);
+/// Room in pixels for the scale at the right of a heat map.
+inline constexpr int kScaleRoom = 75;
+
+/// Sizes in pixels of the SVG.
+struct PanelGrid {
+  int columns = 1;
+  int width = 420, height = 300;  ///< Size of a panel including its gap.
+  int left = 95, right = 25, top = 50, bottom = 75;
+  int gap_x = 95, gap_y = 100;
+  bool fitted = false;  ///< One panel, whose margins are as wide as its key and labels.
+};
+
+/// Returns a figure of STEM.svg and STEM.png, whose script and data are STEM.gp and STEM.tsv.
+/// Scripts have one style; the colours of Okabe and Ito are distinguishable for colour-blind
+/// readers. Series i, from 1, has colour_of(i) and dash_of(i), text is `ink`.
+Figure panel_figure(const std::string& stem, const std::vector<Panel>& panels,
+                    const PanelGrid& grid);
+
+/// Returns a panel that says that no run has what it would show.
+Panel panel_of_nothing();
+
+/// Returns the commands that define within(y), which keeps the end of an error bar in the range of
+/// the metric.
+std::string range_commands(const Metric& metric);
+
+/// Returns a name in single quotes; '_', which starts a subscript, becomes a space.
+std::string plot_name(std::string name);
+
+/// Returns "[min:max]" with a margin around the values, even if all are equal; "[*:*]" for none.
+std::string padded_range(const std::vector<double>& values);
+
+/// Returns the commands that label an axis, "x" or "y"; none for an empty label.
+std::string axis_label(const char* axis, const std::string& label);
+
+/// Returns tics at 0, 1, ... with these names, "('a' 0, 'b' 1)", or of every `step`-th alone.
+std::string named_tics(const std::vector<std::string>& names, size_t step = 1);
+
+}  // namespace moesaic

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/probe.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/text.h"
+#include "moesaic/data/dataset.h"
+#include "moesaic/train/task.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the products [E, K] of w_EJd and v_Kd.
+at::Tensor products(const at::Tensor& w_EJd, const at::Tensor& v_Kd) {
+  const at::Tensor v = v_Kd.to(w_EJd.options());
+  return w_EJd.size(1) == 1 ? w_EJd.select(1, 0).mm(v.t())
+                            : at::einsum("ejd,kd->ekj", {w_EJd, v}).abs().amax(2);
+}
+
+double largest(const MeasuredTable& table) {
+  double largest = 0.0;
+  for (const auto& row : table.values) {
+    for (const double value : row) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
+std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data) {
+  std::vector<Metric> metrics;
+  for (const auto& [weights, w_EJd] : model.weight_directions()) {
+    const char* what = w_EJd.size(1) == 1 ? "<w, v>" : "max |<w, v>|";
+    for (const auto& [direction, v_Kd] : data.at("train")->directions()) {
+      if (w_EJd.size(2) != v_Kd.size(1)) continue;
+      const std::string name = weights + "_" + direction;
+      const std::string label = fmt::format("{} and {}: {}", weights, direction, what);
+      metrics.push_back({name, label, 3, true});
+      metrics.push_back({"largest_" + name, "largest of " + label, 3});
+    }
+  }
+  return metrics;
+}
+
+void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
+  const auto directions = subject.data("train").directions();
+  for (const auto& [weights, w_EJd] : subject.model().weight_directions()) {
+    for (const auto& [direction, v_Kd] : directions) {
+      if (w_EJd.size(2) != v_Kd.size(1)) continue;
+      const std::string name = weights + "_" + direction;
+      MeasuredTable table =
+          measured_table(numbered("expert ", w_EJd.size(0)),
+                         numbered(direction + " ", v_Kd.size(0)), products(w_EJd, v_Kd));
+      measurement.numbers["largest_" + name] = largest(table);
+      measurement.tables[name] = std::move(table);
+    }
+  }
+}
+
+/// Returns the probe of products of the model's weights with the known directions of its data: for
+/// weights "a" and directions "b" a table "a_b" of [experts, directions], in which an expert of one
+/// vector w has <w, v> and one of several the max of |<w, v>|, and the number "largest_a_b", the
+/// max magnitude in that table.
+Probe alignment_probe() {
+  return {.meaning = "products of experts' and router's weights with the data's known directions",
+          .metrics = alignment_metrics,
+          .measure = measure_alignment};
+}
+
+/// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
+/// metric for a network without such a layer nor, `by_kind`, for data without groups and classes.
+Probe routing_probe(Metric metric, bool by_kind, std::string meaning,
+                    std::function<void(ProbeSubject&, Measurement&)> measure) {
+  return {.meaning = std::move(meaning),
+          .metrics =
+              [=](const Model& model, const DataSplits& data) {
+                const DatasetInfo& info = data.at("train")->info();
+                const bool kinds = !info.classes.empty() || !info.groups.empty();
+                const bool measured = !model.moe_blocks().empty() && (kinds || !by_kind);
+                return measured ? std::vector{metric} : std::vector<Metric>{};
+              },
+          .measure =
+              [=](ProbeSubject& subject, Measurement& measurement) {
+                if (!subject.on("train").routing.empty()) measure(subject, measurement);
+              }};
+}
+
+const LayerRouting& last_layer(ProbeSubject& subject) {
+  return subject.on("train").routing.back();
+}
+
+const Dispatch& dispatch_of(const LayerRouting& layer) {
+  return layer.by_group ? *layer.by_group : layer.by_class;
+}
+
+std::vector<std::string> expert_names(const LayerRouting& layer) {
+  std::vector<std::string> names;
+  for (const int64_t expert : layer.kept) names.push_back(fmt::format("expert {}", expert + 1));
+  return names;
+}
+
+/// Returns the probe of dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training
+/// data in the last MoE layer, by groups if the data has any, else by classes.
+Probe entropy_probe() {
+  return routing_probe({"entropy", "dispatch entropy, nats", 3, false, false, 0.0}, true,
+                       "dispatch entropy of the training data by its groups, else by its classes",
+                       [](ProbeSubject& subject, Measurement& measurement) {
+                         measurement.numbers["entropy"] = dispatch_of(last_layer(subject)).entropy;
+                       });
+}
+
+/// Returns the probe of that entropy's counts: training examples by group or class, and expert.
+Probe dispatch_probe() {
+  return routing_probe(
+      {"dispatch", "training examples", 0, true}, true,
+      "training examples by group, else by class, and expert",
+      [](ProbeSubject& subject, Measurement& measurement) {
+        const LayerRouting& layer = last_layer(subject);
+        const DatasetInfo& info = subject.data("train").info();
+        MeasuredTable table{layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
+        for (const auto& row : dispatch_of(layer).rows)
+          table.values.emplace_back(row.begin(), row.end());
+        measurement.tables["dispatch"] = std::move(table);
+      });
+}
+
+/// Returns the probe of the fraction of training rows per kept expert of the last MoE layer.
+Probe load_probe() {
+  return routing_probe({"load", "fraction of the rows", 3, true}, false,
+                       "fraction of the training data's rows that each expert computes",
+                       [](ProbeSubject& subject, Measurement& measurement) {
+                         const LayerRouting& layer = last_layer(subject);
+                         measurement.tables["load"] = {{"load"}, expert_names(layer), {layer.load}};
+                       });
+}
+
+bool is_measured(const Dataset& data, const std::string& metric) {
+  const std::vector<MetricInfo> metrics = task_of(data.info()).metrics(data.info());
+  return std::any_of(metrics.begin(), metrics.end(),
+                     [&](const MetricInfo& known) { return known.name == metric; });
+}
+
+/// Returns the accuracy in % that guesses among the classes exceed once in 700 times.
+double guessed_accuracy(const Dataset& data) {
+  const auto classes = static_cast<double>(data.info().classes.size());
+  if (classes == 0.0) return Metric().guessed;
+  const double right = 1.0 / classes;
+  return 100.0 *
+         (right + 3.0 * std::sqrt(right * (1.0 - right) / static_cast<double>(data.size())));
+}
+
+/// Returns a probe of one number, whose metric is among `metrics` where it applies.
+Probe number_probe(std::string name, std::string meaning,
+                   std::function<std::vector<Metric>(const Model&, const DataSplits&)> metrics,
+                   std::function<double(ProbeSubject&)> measure) {
+  return {.meaning = std::move(meaning),
+          .metrics = std::move(metrics),
+          .measure = [name = std::move(name), measure = std::move(measure)](
+                         ProbeSubject& subject, Measurement& measurement) {
+            measurement.numbers[name] = measure(subject);
+          }};
+}
+
+/// Returns a probe of a count that every network has.
+Probe count_probe(const std::string& name, const std::string& label, std::string meaning,
+                  std::function<double(ProbeSubject&)> measure) {
+  return number_probe(
+      name, std::move(meaning),
+      [=](const Model&, const DataSplits&) {
+        return std::vector<Metric>{{name, label, 0}};
+      },
+      std::move(measure));
+}
+
+/// Returns the probe of a metric of an evaluation (Evaluation::metrics) on a split, called
+/// "<split>_<metric>".
+Probe evaluation_probe(const std::string& split, const std::string& metric) {
+  const std::string name = split + "_" + metric;
+  return number_probe(
+      name, metric + " on the " + split + " split",
+      [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
+        if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
+        if (metric != "accuracy") return {{name, split + " " + metric, 4}};
+        return {{name, split + " accuracy, %", 2, false, false, 0.0, 100.0,
+                 guessed_accuracy(*data.at(split))}};
+      },
+      [=](ProbeSubject& subject) { return subject.on(split).metric(metric); });
+}
+
+/// Returns the probe "error": the test error over the variance of the targets.
+Probe relative_error_probe() {
+  return number_probe(
+      "error", "mean squared error on the test split over the variance of its targets",
+      [](const Model&, const DataSplits& data) -> std::vector<Metric> {
+        if (data.at("test")->info().targets.empty()) return {};
+        return {{"error", "test error over the targets' variance", 4, false, false, 0.0}};
+      },
+      [](ProbeSubject& subject) {
+        const Dataset& data = subject.data("test");
+        const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
+        const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
+        return subject.on("test").metric("mse") / variance_K.mean().item<double>();
+      });
+}
+
+/// Returns the probe "success", 1 where the test accuracy is at least 90 % (pMoE paper, figure 5).
+Probe success_probe() {
+  constexpr double kLeast = 90.0;
+  return number_probe(
+      "success", "whether the test accuracy is at least 90 %",
+      [](const Model&, const DataSplits& data) -> std::vector<Metric> {
+        if (!is_measured(*data.at("test"), "accuracy")) return {};
+        return {{"success", "fraction of runs with 90 % or more", 2, false, false, 0.0, 1.0}};
+      },
+      [](ProbeSubject& subject) {
+        return subject.on("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
+      });
+}
+
+}  // namespace
+
+MeasuredTable measured_table(std::vector<std::string> rows, std::vector<std::string> columns,
+                             const at::Tensor& numbers_RC) {
+  const at::Tensor numbers = numbers_RC.to(at::kCPU, at::kDouble).contiguous();
+  MeasuredTable table{std::move(rows), std::move(columns), {}};
+  const auto* at = numbers.const_data_ptr<double>();
+  for (int64_t r = 0; r < numbers.size(0); ++r, at += numbers.size(1)) {
+    table.values.emplace_back(at, at + numbers.size(1));
+  }
+  return table;
+}
+
+Registry<Probe>& probes() {
+  static Registry<Probe> registry = [] {
+    Registry<Probe> made(
+        "probe",
+        {{"alignment", alignment_probe()},
+         {"dispatch", dispatch_probe()},
+         {"entropy", entropy_probe()},
+         {"flops",
+          count_probe("flops", "FLOPs an image", "FLOPs of one image, by the test data's routing",
+                      [](ProbeSubject& subject) {
+                        return subject.model().flops_per_image(subject.on("test").rows_per_token());
+                      })},
+         {"load", load_probe()},
+         {"parameters",
+          count_probe("parameters", "parameters", "number of parameters that the network has",
+                      [](ProbeSubject& subject) {
+                        return static_cast<double>(subject.model().parameter_count());
+                      })},
+         {"relative_error", relative_error_probe()},
+         {"steps",
+          count_probe("steps", "updates", "number of updates that were made",
+                      [](ProbeSubject& subject) { return static_cast<double>(subject.step()); })},
+         {"success", success_probe()}});
+    for (const std::string split : {"train", "validation", "test"}) {
+      for (const std::string metric : {"accuracy", "loss"}) {
+        made.add(split + "_" + metric, evaluation_probe(split, metric));
+      }
+    }
+    return made;
+  }();
+  return registry;
+}
+
+}  // namespace moesaic

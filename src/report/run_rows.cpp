@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiment_run.h"
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/progress.h"
+#include "moesaic/base/text.h"
+#include "moesaic/config/difference.h"
+#include "moesaic/config/document.h"
+#include "moesaic/parallel/processes.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// Adds to the "runs" of each those that only the other has: rows may join a folder.
+void join_runs(Json& before, Json& now) {
+  if (!before.is_object() || !before.contains("runs") || !before["runs"].is_object()) return;
+  const auto add = [](const Json& from, Json& to) {
+    for (const auto& [row, run] : from.items()) {
+      if (!to.contains(row)) to[row] = run;
+    }
+  };
+  add(before["runs"], now["runs"]);
+  add(now["runs"], before["runs"]);
+}
+
+/// Returns the folder, made if missing. Throws Error (usage) for an empty name, for a file, and for
+/// a folder with files but without the config.json of an experiment. The lock and time files of a
+/// call that failed early are ignored.
+fs::path made_folder(const fs::path& out) {
+  if (out.empty()) fail_usage("an experiment needs a folder; give --out");
+  check_folder_path(out, "--out");
+  if (path_exists(out) && !fs::exists(out / "config.json")) {  // That names the experiment.
+    for (const auto& entry : fs::directory_iterator(out)) {
+      const std::string name = entry.path().filename().string();
+      if (name == ".lock" || name == "elapsed.json") continue;
+      fail_usage("{}: there is something already that is not this experiment; give another --out",
+                 out.string());
+    }
+  }
+  std::error_code error;
+  create_folders(out, error);
+  if (error) fail("{}: cannot make the folder: {}", out.string(), error.message());
+  return fs::canonical(out);
+}
+
+/// Writes `settings` to the folder's config.json, or compares them with those in it, whose "runs"
+/// they join. Throws Error (usage) if they differ in what both have.
+void claim(const fs::path& folder, Json settings) {
+  const fs::path file = folder / "config.json";
+  if (fs::exists(file)) {
+    auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
+    if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+    if (*found == settings) return;
+    if (found->is_object() && found->contains("runs")) {
+      for (Json& run : found->at("runs")) name_units(run);
+    }
+    join_runs(*found, settings);
+    const std::vector<Difference> changed = differences(*found, settings);
+    if (!changed.empty()) {
+      fail_usage(
+          "{}: was made with other settings: {}; set back what changed or give another --out",
+          folder.string(), describe(changed));
+    }
+  }
+  write_atomic(file, settings.dump(2) + "\n");
+}
+
+/// The finished runs of an experiment in a file, from which it resumes: {"<row>#<index>": result}.
+/// Each is added as a line of its own to <file>l, until fold() puts all of them into the file.
+class RunLog {
+ public:
+  /// Returns what is wrong with a row's entry, "" if nothing is.
+  using Check = std::function<std::string(const std::string& row, const Json& entry)>;
+
+  /// Reads the files that exist. Invalid entries are dropped; then the file is kept as
+  /// <file>.damaged, and a warning says so.
+  RunLog(fs::path file, const Check& check) : file_(std::move(file)), lines_(file_.string() + "l") {
+    std::string problem;
+    if (fs::exists(file_)) {
+      const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
+      problem = take(find_json(text, kMaxListBytes).value_or(nullptr), check);
+    }
+    const bool has_lines = fs::exists(lines_);
+    const std::string problem_of_lines = has_lines ? take_lines(check) : "";
+    if (!problem.empty()) keep_damaged(file_, problem);
+    if (!problem_of_lines.empty()) keep_damaged(lines_, problem_of_lines);
+    if (has_lines || !problem.empty()) fold();
+  }
+
+  /// Adds the entries of the lines. Returns what is wrong with the first one that is not valid; a
+  /// kill may have cut the last.
+  std::string take_lines(const Check& check) {
+    std::string problem;
+    std::istringstream lines(read_text(lines_, kMaxListBytes, "lines of runs"));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.empty()) continue;
+      const std::string wrong = take(find_json(line, kMaxListBytes).value_or(nullptr), check);
+      if (problem.empty() && !lines.eof()) problem = wrong;
+    }
+    return problem;
+  }
+
+  static void keep_damaged(const fs::path& file, const std::string& problem) {
+    const fs::path kept = set_aside(file, "damaged");
+    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file.string(),
+                problem, kept.filename().string());
+  }
+
+  /// Adds valid entries. Returns what is wrong with the first of the others, "" without one.
+  std::string take(const Json& entries, const Check& check) {
+    std::string problem;
+    if (!entries.is_object()) return "it is no JSON object";
+    for (const auto& [key, entry] : entries.items()) {
+      const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
+      if (wrong.empty()) runs_[key] = entry;
+      if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
+    }
+    return problem;
+  }
+
+  /// Adds the entries of another file, if it is there, and deletes it.
+  void merge(const fs::path& file, const Check& check) {
+    if (!fs::exists(file) && !fs::exists(file.string() + "l")) return;
+    const RunLog other(file, check);
+    for (const auto& [key, entry] : other.runs_) runs_[key] = entry;
+    fold();
+    other.remove();
+  }
+
+  /// Returns the entry of a run, or nullptr if it is not finished.
+  const Json* find(const std::string& row, int64_t index) const {
+    const auto found = runs_.find(key_of(row, index));
+    return found == runs_.end() ? nullptr : &found->second;
+  }
+  /// Adds an entry. Thread-safe.
+  void add(const std::string& row, int64_t index, const Json& entry) {
+    const std::lock_guard lock(mutex_);
+    const std::string key = key_of(row, index);
+    runs_[key] = entry;
+    if (!fd_) {
+      fd_ = open_file(lines_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
+      sync_path(lines_.parent_path());
+    }
+    // Led by a line break, so that one that a full disk has cut harms no other.
+    const std::string line = "\n" + Json::object({{key, entry}}).dump();
+    write_all(fd_.get(), std::as_bytes(std::span(line)), lines_);
+    sync_fd(fd_.get(), lines_);
+  }
+
+  /// Writes all entries to the file.
+  void fold() {
+    write_atomic(file_, text());
+    fd_.reset();
+    fs::remove(lines_);
+  }
+  void remove() const {
+    for (const fs::path& path : {file_, lines_}) fs::remove(path);
+  }
+  std::string text() const { return Json(runs_).dump(1) + "\n"; }
+
+ private:
+  static std::string key_of(const std::string& row, int64_t index) {
+    return fmt::format("{}#{}", row, index);
+  }
+
+  fs::path file_, lines_;
+  UniqueFd fd_;  ///< Of the lines.
+  std::mutex mutex_;
+  std::map<std::string, Json> runs_;
+};
+
+/// Makes run number `task` while `going()`; returns text for a progress bar, or nothing where it
+/// was ended.
+using MakeRun = std::function<std::optional<std::string>(size_t task, const Going& going)>;
+
+/// Makes runs of so many images: in parallel, one per thread, or `in_turn` those that take all
+/// threads and tell of their progress themselves. An exception of a run ends all runs.
+class RunPool {
+ public:
+  RunPool(const std::vector<int64_t>& images, const ReproduceOptions& options, bool in_turn,
+          const MakeRun& make)
+      : images_(images), options_(options), in_turn_(in_turn), make_(make), made_(images.size()) {
+    if (options.progress && !in_turn && !images.empty()) {
+      progress_.emplace(
+          ProgressOptions{.label = "runs",
+                          .total = std::accumulate(images.begin(), images.end(), int64_t{0}),
+                          .unit = "images"});
+    }
+  }
+
+  /// Returns false if a signal stopped it.
+  bool run() {
+    std::vector<std::thread> threads;
+    const int wanted = options_.device == "cpu" ? at::get_num_threads() : 1;  // A GPU takes one.
+    const auto side_by_side = std::min(static_cast<size_t>(wanted), images_.size());
+    if (in_turn_) work();
+    for (size_t i = 0; !in_turn_ && i < side_by_side; ++i) {
+      threads.emplace_back([this] {
+        omp_set_num_threads(1);  // Other threads already use the remaining cores.
+        work();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    if (progress_) progress_->finish();
+    return !ended_ && !stopped();
+  }
+
+ private:
+  bool stopped() const { return options_.stop != nullptr && options_.stop->requested(); }
+
+  void work() {
+    try {
+      while (const std::optional<size_t> task = next()) {
+        const auto said = make_(*task, [&](int64_t images) { return going(*task, images); });
+        if (!said) throw Stopped{};
+        const std::lock_guard lock(mutex_);
+        advance(*task, images_[*task], *said);  // It may have ended early.
+      }
+    } catch (const Stopped&) {
+      ended_ = true;
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  bool going(size_t task, int64_t images) {
+    const std::lock_guard lock(mutex_);
+    advance(task, images);
+    return !error_ && !stopped();
+  }
+
+  void advance(size_t task, int64_t images, std::string_view note = {}) {
+    const int64_t more = images - std::exchange(made_[task], images);
+    if (progress_) progress_->advance(more, note);
+  }
+
+  std::optional<size_t> next() {
+    const std::lock_guard lock(mutex_);
+    if (taken_ == images_.size() || error_ || stopped()) return std::nullopt;
+    return taken_++;
+  }
+
+  const std::vector<int64_t>& images_;
+  const ReproduceOptions& options_;
+  const bool in_turn_;
+  const MakeRun& make_;
+  std::mutex mutex_;
+  std::vector<int64_t> made_;  ///< Images that each run has taken.
+  size_t taken_ = 0;
+  std::atomic<bool> ended_ = false;
+  std::exception_ptr error_;
+  std::optional<Progress> progress_;
+};
+
+constexpr int64_t kMostProcesses = 4096;
+
+RunRecord record_in(const Json& entry) {
+  return parse<RunRecord>(Value::from_json(entry, "run"));
+}
+
+/// Returns what is missing in a measurement that was read from a file.
+std::string measurement_problem(const std::vector<Metric>& metrics, const Measurement& found) {
+  for (const Metric& metric : metrics) {
+    const bool known =
+        metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
+    if (!known && !metric.optional)
+      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "update"));
+  }
+  return "";
+}
+
+/// Returns what is wrong with snapshots that were read from a file. All tables of a metric are of
+/// one size.
+std::string snapshots_problem(const std::vector<Metric>& metrics,
+                              const std::vector<Measurement>& snapshots, int64_t last_step) {
+  if (metrics.empty()) return "";
+  if (snapshots.empty()) return "it has no snapshots";
+  for (const Measurement& at : snapshots) {
+    if (std::string problem = measurement_problem(metrics, at); !problem.empty()) return problem;
+    for (const auto& [metric, table] : at.tables) {
+      const auto first = snapshots.front().tables.find(metric);
+      if (first != snapshots.front().tables.end() && first->second.rows == table.rows &&
+          first->second.columns == table.columns)
+        continue;
+      return fmt::format("its tables of {} differ in rows or columns", metric);
+    }
+  }
+  const bool ascending =
+      std::is_sorted(snapshots.begin(), snapshots.end(),
+                     [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
+  if (!ascending || snapshots.back().step != last_step) {
+    return fmt::format("its snapshots do not ascend to its last update, {}", last_step);
+  }
+  return "";
+}
+
+/// Returns what is wrong with a run of a row that was read from a file.
+std::string record_problem(const MeasuredRow& row, const Json& entry) {
+  try {
+    const RunRecord record = record_in(entry);
+    std::string problem = measurement_problem(row.metrics, record.final);
+    if (!problem.empty()) return problem;
+    return snapshots_problem(row.snapshot_metrics, record.snapshots, record.final.step);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Returns "<row>: <metric> <value>" for the progress bar.
+std::string headline(const MeasuredRow& row, const RunRecord& record) {
+  for (const Metric& metric : row.metrics) {
+    const auto found = record.final.numbers.find(metric.name);
+    if (found == record.final.numbers.end()) continue;
+    return fmt::format("{}: {} {:.{}f}", row.name, metric.name, found->second, metric.digits);
+  }
+  return row.name;
+}
+
+/// The folder of an experiment, whose runs processes share: process 0 holds it. Each keeps what it
+/// made in a file of its own until process 0 has it, which merges those that a killed call left.
+class SharedRuns {
+ public:
+  SharedRuns(const ReadyRuns& runs, const ReproduceOptions& options)
+      : runs_(runs), options_(options), check_([this](const std::string& row, const Json& entry) {
+          const auto found = filled_.find(row);
+          return found == filled_.end() ? "" : record_problem(*found->second, entry);
+        }) {
+    runs.for_each_filled(
+        [&](const ReadyRow&, const MeasuredRow& filled) { filled_[filled.name] = &filled; });
+    if (leads()) {
+      const fs::path folder = made_folder(options.out);
+      lock_.emplace(folder);
+      remove_leftovers(options.out);
+      claim(folder, runs.settings);
+      // What others made before a call was killed.
+      RunLog log(file_of(0), check_);
+      for (int64_t rank = 1; rank < kMostProcesses; ++rank) log.merge(file_of(rank), check_);
+    }
+    wait();
+    log_.emplace(file_of(0), check_);
+    if (!leads()) own_.emplace(file_of(rank()), check_);
+    wait();  // All of them know the same runs.
+  }
+
+  /// Makes all runs. Returns false where a signal stopped one of the processes.
+  bool make() {
+    bool complete = true;
+    for (size_t stage = 0; complete && stage < runs_.stages.size(); ++stage) {
+      complete = make_missing(runs_.stages[stage]);
+      wait();
+      if (processes() != nullptr) complete = processes()->max(complete ? 0 : 1) == 0;
+    }
+    share();
+    return complete;
+  }
+
+  bool leads() const { return rank() == 0; }
+
+  std::vector<MeasuredRow> rows() const {
+    std::vector<MeasuredRow> rows;
+    runs_.for_each_filled([&](const ReadyRow& row, const MeasuredRow& filled) {
+      rows.push_back(filled);
+      for (int64_t i = 0; i < row.runs; ++i) {
+        rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
+      }
+    });
+    return rows;
+  }
+
+ private:
+  /// Puts the runs of all processes into the file of process 0. They are sent: a folder of another
+  /// machine may show late what the others wrote.
+  void share() {
+    if (processes() != nullptr) {
+      const std::string own = own_ ? own_->text() : "{}";
+      for (const std::string& text : processes()->control().all_gather_text(own)) {
+        log_->take(parse_stored(text, "a process", kMaxListBytes).to_json(), check_);
+      }
+    }
+    if (leads()) log_->fold();
+    wait();
+    if (own_) own_->remove();
+  }
+
+  const Processes* processes() const { return options_.processes.get(); }
+  int64_t rank() const { return processes() == nullptr ? 0 : processes()->rank(); }
+  int64_t size() const { return processes() == nullptr ? 1 : processes()->size(); }
+  void wait() const {
+    if (processes() != nullptr) processes()->wait_for_all();
+  }
+  std::filesystem::path file_of(int64_t rank) const {
+    return options_.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
+  }
+
+  /// Returns whether a run is in the log, with all rows that it fills.
+  bool is_made(const ReadyRow& row, int64_t index) const {
+    return std::all_of(row.fills.begin(), row.fills.end(), [&](const MeasuredRow& filled) {
+      return log_->find(filled.name, index) != nullptr;
+    });
+  }
+
+  /// Makes the missing runs of a stage, of those that processes share every W-th.
+  bool make_missing(const std::vector<ReadyRow>& rows) {
+    std::vector<std::pair<const ReadyRow*, int64_t>> missing;
+    std::vector<int64_t> images;
+    int64_t number = 0;
+    for (const ReadyRow& row : rows) {
+      for (int64_t i = 0; i < row.runs; ++i) {
+        if (is_made(row, i) || number++ % size() != rank()) continue;
+        missing.emplace_back(&row, i);
+        images.push_back(row.images);
+      }
+    }
+    const MakeRun make = [&](size_t task, const Going& going) {
+      return make_run(*missing[task].first, missing[task].second, going);
+    };
+    return RunPool(images, options_, runs_.on_disk, make).run();
+  }
+
+  std::optional<std::string> make_run(const ReadyRow& row, int64_t index, const Going& going) {
+    if (processes() != nullptr) {
+      processes()->set_activity(fmt::format("run {} of '{}'", index + 1, row.name));
+    }
+    const std::optional<MadeRun> made = row.make(index, going);
+    if (!made) return std::nullopt;
+    for (const MeasuredRow& filled : row.fills) {
+      (own_ ? *own_ : *log_).add(filled.name, index, to_json(made->at(filled.name)));
+    }
+    return headline(row.fills.back(), made->at(row.fills.back().name));
+  }
+
+  const ReadyRuns& runs_;
+  const ReproduceOptions& options_;
+  RunLog::Check check_;
+  std::map<std::string, const MeasuredRow*> filled_;
+  std::optional<LockFile> lock_;
+  std::optional<RunLog> log_, own_;  ///< What is made, and what another process than 0 adds.
+};
+
+}  // namespace
+
+bool make_rows(const ReadyRuns& runs, const ReproduceOptions& options,
+               std::vector<MeasuredRow>& rows) {
+  SharedRuns shared(runs, options);
+  if (!shared.make()) return false;
+  if (!shared.leads()) return true;
+  rows = shared.rows();
+  try {
+    if (runs.finish) runs.finish(rows);
+    return true;
+  } catch (const Stopped&) {
+    return false;
+  }
+}
+
+}  // namespace moesaic

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiment_run.h"
+
+#include <fmt/format.h>
+#include <torch/script.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/data/views.h"
+#include "moesaic/export/formats.h"
+#include "moesaic/prune/criteria.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/evaluate.h"
+#include "moesaic/train/phase_config.h"
+#include "moesaic/train/trainer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A network that is recovered, of each seed.
+struct Network {
+  SweepSize size;
+  std::string criterion = {};          ///< Empty where nothing is pruned.
+  std::vector<std::string> rows = {};  ///< It is the same for all criteria where nothing is pruned.
+
+  std::string folder() const {
+    // A '-' may be part of the choice's name and of the criterion's: a '.' parts them.
+    const char* between = size.count > 0 ? "-" : ".";
+    return criterion.empty() ? size.name : size.name + between + criterion;
+  }
+};
+
+std::vector<Network> networks_of(const SweepPlan& plan) {
+  std::vector<Network> networks;
+  for (const SweepSize& size : plan.sizes) {
+    for (const std::string& criterion : plan.criteria) {
+      const bool whole = size.count == plan.experts;
+      if (!whole || criterion == plan.criteria.front()) {
+        networks.push_back({size, whole ? "" : criterion});
+      }
+      networks.back().rows.push_back(sweep_row(size.name, criterion));
+    }
+  }
+  return networks;
+}
+
+/// Returns the settings of the folder: numbers to keep and criteria may join what is there, and
+/// choices by layer of other names.
+nlohmann::ordered_json folder_settings(const RunsConfig& config) {
+  const SweepConfig& sweep = config.sweep;
+  nlohmann::ordered_json train = to_json(sweep_train(config));
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
+                           "data_changed", "parallel"}) {
+    train.erase(free);
+  }
+  nlohmann::ordered_json runs = {
+      {"finetuned", sweep.finetuned},
+      {"train", std::move(train)},
+      {"prune", {{"whole", sweep.whole}, {"replace", sweep.replace}, {"images", sweep.images}}},
+      {"recover", to_json(*sweep.recover)}};
+  for (const LayerChoice& choice : sweep.by_layer) {
+    runs["by_layer." + choice.name] = choice.keep.to_json();
+  }
+  return {{"experiment", config.name}, {"runs", std::move(runs)}};
+}
+
+MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
+  return *std::ranges::find(rows, name, &MeasuredRow::name);
+}
+
+/// Trains a network with each seed, prunes it, recovers what is left and measures all of them.
+class Sweep {
+ public:
+  Sweep(const RunsConfig& config, const ReproduceOptions& options, Datasets& datasets)
+      : config_(config.sweep),
+        train_(sweep_train(config)),
+        plan_(sweep_plan(config)),
+        networks_(networks_of(plan_)),
+        options_(options),
+        datasets_(datasets),
+        device_(options.device) {}
+
+  const RunConfig& train() const { return train_; }
+  const std::vector<Network>& networks() const { return networks_; }
+
+  /// Trains the network unless it is given, and measures what its phases came to.
+  MadeRun train(int64_t index) const {
+    if (!is_given()) complete(seeded(index), folder(index) / "train", options_.progress);
+    MadeRun made;
+    for (const PhaseConfig& phase : train_.phases) {
+      const fs::path checkpoint = phase_checkpoint(phase, index);
+      auto numbers = measure(*load(checkpoint), checkpoint, phase, {"test_accuracy"});
+      log_info("{}: test accuracy {:.2f} % on {}", phase.name, numbers.at("test_accuracy"),
+               phase.data);
+      numbers[kTestImages] = static_cast<double>(datasets_.get(phase.data, "test")->size());
+      made[phase.name].final.numbers = std::move(numbers);
+    }
+    return made;
+  }
+
+  /// Prunes the trained network, trains what is left, and measures it before and after.
+  MadeRun recover(const Network& network, int64_t index) {
+    log_info("run {}: {}", index + 1, network.folder());
+    const fs::path start = start_of(network, index), recovered = recovered_of(network, index);
+    prune(network, index);
+    complete(recovery_of(network, index), folder(index) / network.folder(), false);
+    const auto before = measure(*load(start), start, *config_.recover, {"test_accuracy"});
+    RunRecord record;
+    std::map<std::string, double>& numbers = record.final.numbers;
+    numbers = measure(*load(recovered), recovered, *config_.recover,
+                      {"test_accuracy", "flops", "parameters"});
+    numbers["accuracy"] = before.at("test_accuracy");
+    numbers["accuracy_recovered"] = numbers.extract("test_accuracy").mapped();
+    if (index == 0) {
+      numbers["bytes"] = static_cast<double>(weights_bytes(recovered));
+    } else {
+      numbers.erase("parameters");  // As many, but where scores say how many experts a layer keeps.
+    }
+    log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.folder(),
+             numbers.at("accuracy"), numbers.at("accuracy_recovered"));
+    MadeRun made;
+    for (const std::string& row : network.rows) made[row] = record;
+    return made;
+  }
+
+  /// Times the first run's networks, and the exported one, in turn.
+  void finish(std::vector<MeasuredRow>& rows) const {
+    std::vector<ForwardPass> passes;
+    std::vector<int64_t> input_shape;
+    for (const Network& network : networks_) {
+      auto model = load(recovered_of(network, 0));
+      input_shape = model->input_shape();
+      passes.push_back(forward_pass(std::move(model)));
+    }
+    if (config_.exported) passes.push_back(exported_pass());
+    log_info("timing {} networks in turn", passes.size());
+    const PhaseConfig& phase = *config_.recover;
+    const std::vector<double> rates = measure_passes(
+        passes, datasets_.get(phase.data, "test", phase.preprocess, input_shape),
+        config_.throughput, [this] { return go_on(); }, device_);
+    for (size_t i = 0; i < networks_.size(); ++i) {
+      for (const std::string& name : networks_[i].rows) {
+        row_of(rows, name).runs[0].final.numbers["images_per_second"] = rates[i];
+        if (!config_.exported || name != exported_row()) continue;
+        RunRecord exported;
+        exported.final.numbers["forward_time_ratio"] = rates[i] / rates.back();
+        const Metric metric{"forward_time_ratio", "TorchScript's forward time over ours"};
+        rows.push_back({"export", {metric}, {exported}});
+      }
+    }
+    add_savings(plan_, rows);
+  }
+
+ private:
+  /// Returns true. Throws Stopped where a signal stops the sweep.
+  bool go_on() const {
+    if (options_.stop != nullptr && options_.stop->requested()) throw Stopped{};
+    return true;
+  }
+
+  bool is_given() const { return !config_.finetuned.empty(); }
+
+  RunConfig seeded(int64_t index) const {
+    RunConfig run = train_;
+    run.seed += index;
+    return run;
+  }
+
+  fs::path folder(int64_t index) const {
+    return fs::canonical(options_.out) / fmt::format("seed{}", train_.seed + index);
+  }
+
+  fs::path phase_checkpoint(const PhaseConfig& phase, int64_t index) const {
+    return is_given() ? fs::path(config_.finetuned)
+                      : folder(index) / "train" / "checkpoints" / phase.name;
+  }
+
+  fs::path start_of(const Network& network, int64_t index) const {
+    return network.criterion.empty() ? phase_checkpoint(train_.phases.back(), index)
+                                     : folder(index) / "pruned" / network.folder();
+  }
+
+  fs::path recovered_of(const Network& network, int64_t index) const {
+    return folder(index) / network.folder() / "checkpoints" / config_.recover->name;
+  }
+
+  std::string exported_row() const {
+    return sweep_row(sweep_size(config_.exported->keep), config_.exported->criterion);
+  }
+
+  /// Trains, resumes training, or returns if the run is complete.
+  void complete(const RunConfig& run, const fs::path& folder, bool progress) const {
+    go_on();
+    if (fs::exists(folder / "checkpoints" / run.phases.back().name)) return;
+    TrainerOptions options;
+    options.out = folder;
+    options.resume = fs::exists(folder) && !fs::is_empty(folder);
+    options.stop = options_.stop;
+    options.progress = progress;
+    options.device = options_.device;
+    options.open = opener_of(datasets_);
+    if (Trainer(run, options).run().signal != 0) throw Stopped{};
+  }
+
+  std::shared_ptr<Model> load(const fs::path& checkpoint) const {
+    std::shared_ptr<Model> model = load_model(checkpoint);
+    model->to(device_);
+    return model;
+  }
+
+  /// Measures the network of a checkpoint, whose outputs tell by their names what labels mean.
+  std::map<std::string, double> measure(Model& model, const fs::path& checkpoint,
+                                        const PhaseConfig& phase,
+                                        const std::vector<std::string>& names) const {
+    auto data = datasets_.get(phase.data, "test", phase.preprocess, model.input_shape());
+    const std::vector<std::string> outputs = class_names_of(checkpoint);
+    data = at_place(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
+    std::vector<const Probe*> list;
+    for (const std::string& name : names) list.push_back(&probes().at(name));
+    return measured(train_, {{{"test", data}}, objective_name(phase), list}, model, 0,
+                    [this](int64_t, int64_t) { return go_on(); })
+        .numbers;
+  }
+
+  /// The same network and images rank the experts of all sizes and criteria: one look is enough.
+  const ExpertUse& use_of_experts(Model& model, int64_t index) {
+    const auto [found, is_new] = uses_.try_emplace(index);
+    if (!is_new) return found->second;
+    const PhaseConfig& phase = train_.phases.back();
+    const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
+    found->second =
+        calibrate(model, datasets_.get(phase.data, split, phase.preprocess, model.input_shape()),
+                  {.images = config_.images,
+                   .batch_size = train_.evaluate_batch_size,
+                   .loader_threads = train_.loader_threads,
+                   .seed = static_cast<uint64_t>(train_.seed + index),
+                   .progress = [this](int64_t, int64_t) { go_on(); }});
+    return found->second;
+  }
+
+  void prune(const Network& network, int64_t index) {
+    go_on();
+    const fs::path out = start_of(network, index);
+    if (network.criterion.empty() || fs::exists(out)) return;
+    PruneCheckpointOptions options;
+    options.finetuned = phase_checkpoint(train_.phases.back(), index);
+    if (criterion_needs_pretrained(network.criterion)) {
+      options.pretrained = train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front(), index)
+                                                    : fs::path(train_.init);
+    }
+    options.out = out;
+    options.prune.criterion = network.criterion;
+    options.prune.keep = network.size.keep;
+    options.prune.replace = config_.replace;
+    options.prune.seed = static_cast<uint64_t>(train_.seed + index);
+    options.calibrate = [&](const Checkpoint&, Model& model) {
+      return use_of_experts(model, index);
+    };
+    options.device = options_.device;
+    prune_checkpoint(options);
+  }
+
+  RunConfig recovery_of(const Network& network, int64_t index) const {
+    RunConfig run = seeded(index);
+    run.name = network.folder();
+    run.init = start_of(network, index).string();
+    run.model = Value();
+    run.checkpoint_every.count = 0;  // The run is too short for checkpoints.
+    run.phases = {*config_.recover};
+    run.phases.front().evaluate = false;  // The network is measured afterwards, with its routing.
+    return run;
+  }
+
+  /// Exports the chosen network and returns the forward pass of the file.
+  ForwardPass exported_pass() const {
+    const auto chosen =
+        std::find_if(networks_.begin(), networks_.end(), [&](const Network& network) {
+          return std::count(network.rows.begin(), network.rows.end(), exported_row()) > 0;
+        });
+    const Checkpoint checkpoint = load_checkpoint(recovered_of(*chosen, 0), {.optimizer = false});
+    const auto network = model_of(checkpoint);
+    const fs::path file = options_.out / kSweepModel;
+    export_torchscript(*network, file, export_info(checkpoint, *network));
+    auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file.string(), device_));
+    return [script](const at::Tensor& images) { script->forward({images}); };
+  }
+
+  const SweepConfig& config_;
+  RunConfig train_;
+  SweepPlan plan_;
+  std::vector<Network> networks_;
+  const ReproduceOptions& options_;
+  Datasets& datasets_;
+  at::Device device_;
+  std::map<int64_t, ExpertUse> uses_;
+};
+
+}  // namespace
+
+void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
+  const auto mean_flops = [](const MeasuredRow& row) {
+    double sum = 0.0;
+    for (const RunRecord& run : row.runs) sum += run.final.numbers.at("flops");
+    return sum / static_cast<double>(row.runs.size());
+  };
+  const auto first = [](const MeasuredRow& row) { return row.runs[0].final.numbers; };
+  const MeasuredRow& finetuned = row_of(rows, plan.phases.back().name);
+  for (const std::string& criterion : plan.criteria) {
+    std::vector<MeasuredRow*> networks;
+    for (const SweepSize& size : plan.sizes) {
+      networks.push_back(&row_of(rows, sweep_row(size.name, criterion)));
+    }
+    const MeasuredRow& whole = **std::max_element(
+        networks.begin(), networks.end(),
+        [&](auto* a, auto* b) { return first(*a).at("parameters") < first(*b).at("parameters"); });
+    const auto saved = [](double own, double of_whole) { return 100.0 - 100.0 * own / of_whole; };
+    for (MeasuredRow* row : networks) {
+      for (size_t i = 0; i < row->runs.size(); ++i) {
+        auto& own = row->runs[i].final.numbers;
+        const double before = finetuned.runs[i].final.numbers.at("test_accuracy");
+        own["accuracy_lost"] = before - own.at("accuracy");
+        own["accuracy_lost_recovered"] = before - own.at("accuracy_recovered");
+      }
+      const auto own = first(*row), most = first(whole);
+      auto& numbers = row->runs[0].final.numbers;
+      numbers["parameters_pruned"] = saved(own.at("parameters"), most.at("parameters"));
+      numbers["flops_saved"] = saved(mean_flops(*row), mean_flops(whole));
+      // Time is the inverse of speed.
+      numbers["time_saved"] = saved(most.at("images_per_second"), own.at("images_per_second"));
+    }
+  }
+}
+
+ReadyRuns ready_sweep(const RunsConfig& config, const ReproduceOptions& options,
+                      Datasets& datasets) {
+  const std::string& finetuned = config.sweep.finetuned;
+  if (!finetuned.empty() && !path_exists(finetuned)) {
+    fail_usage(
+        "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to "
+        "train it here",
+        place_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
+  }
+  const auto sweep = std::make_shared<Sweep>(config, options, datasets);
+  ReadyRow train{.name = "train", .runs = config.runs};
+  for (const PhaseConfig& phase : sweep->train().phases) {
+    train.fills.push_back({phase.name, sweep_metrics(/*of_network=*/false)});
+  }
+  train.make = [sweep](int64_t index, const Going&) { return sweep->train(index); };
+  std::vector<ReadyRow> recovered;
+  for (const Network& network : sweep->networks()) {
+    ReadyRow row{.name = network.folder(), .runs = config.runs};
+    for (const std::string& name : network.rows) {
+      row.fills.push_back({name, sweep_metrics(/*of_network=*/true)});
+    }
+    row.make = [sweep, &network](int64_t index, const Going&) {
+      return sweep->recover(network, index);
+    };
+    recovered.push_back(std::move(row));
+  }
+  return {.settings = folder_settings(config),
+          .stages = {{std::move(train)}, std::move(recovered)},
+          .on_disk = true,
+          .finish = [sweep](std::vector<MeasuredRow>& rows) { sweep->finish(rows); }};
+}
+
+}  // namespace moesaic

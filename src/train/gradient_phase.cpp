@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/gradient_phase.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/random.h"
+#include "moesaic/config/value.h"
+#include "moesaic/data/views.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/ops/late_copy.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/train/expert_shares.h"
+#include "moesaic/train/run_data.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the parameters that require gradients and are, or are not, of shared experts.
+std::vector<at::Tensor> trained(const Model& model, bool shared) {
+  const ExpertShares shares(model);
+  std::vector<at::Tensor> chosen;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad() && shares.has(item.key()) == shared) {
+      chosen.push_back(item.value());
+    }
+  }
+  return chosen;
+}
+
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+}  // namespace
+
+SharedGradients::SharedGradients(const Model& model, std::shared_ptr<const Processes> processes)
+    : processes_(std::move(processes)),
+      dense_(trained(model, false)),
+      experts_(trained(model, true)),
+      of_dense_(dense_, processes_->gradients(), Traffic::gradients),
+      of_experts_(experts_, processes_->replicas(), Traffic::expert_gradients) {}
+
+void SharedGradients::backward(const at::Tensor& loss) try {
+  of_dense_.prepare(loss);
+  of_experts_.prepare(loss);
+  loss.backward();
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = gradients_of(experts_);  // Of shared experts.
+  if (gradients.empty()) return;
+  at::_foreach_mul_(gradients, 1.0 / static_cast<double>(processes_->experts().size()));
+} catch (const Error&) {
+  throw;
+} catch (const c10::DistError& error) {
+  throw LostProcess(error.what_without_backtrace());
+} catch (const c10::Error&) {
+  throw;
+} catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
+  throw LostProcess(error.what());
+}
+
+at::Tensor SharedGradients::norm() const {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor dense = gradient_norm(gradients_of(dense_));
+  if (experts_.empty()) return dense;
+  at::Tensor squared = gradient_norm(gradients_of(experts_)).square().reshape({1});
+  processes_->experts().all_reduce(squared, Traffic::metrics);
+  return (dense.square() + squared[0]).sqrt();
+}
+
+Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
+  Optimizer::NamedParameters chosen;
+  const Patterns trains(phase.trains);
+  for (const auto& item : model.named_parameters()) {
+    at::Tensor parameter = item.value();
+    const bool trained = trains.any_found_in(item.key());
+    parameter.requires_grad_(trained);
+    parameter.mutable_grad().reset();
+    if (trained) chosen.emplace_back(item.key(), parameter);
+  }
+  return chosen;
+}
+
+namespace {
+
+LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseContext& context) {
+  const auto& config = settings_of<GradientConfig>(plan.config);
+  LoaderOptions options;
+  if (const Processes* const processes = context.processes.get()) {
+    options.places =
+        places_of_process(plan.batch, config.accumulate, config.accumulate_order == kStrided,
+                          processes->rank(), processes->size());
+    options.shared = true;
+  }
+  options.batch_size = plan.batch;
+  options.seed = seed;
+  options.shuffle = true;
+  options.drop_last = true;
+  options.threads = context.loader_threads;
+  options.augment = config.augment;
+  return options;
+}
+
+std::shared_ptr<const Dataset> training_data(const GradientConfig& config, PhaseContext& context) {
+  if (config.samples == 0) return std::move(context.data);
+  return make_sample(std::move(context.data), config.samples, context.run_seed);
+}
+
+/// Returns part `index` of the parts of the batch, as accumulate_order divides it.
+Batch part_of(const Batch& batch, int64_t index, const GradientConfig& config) {
+  const int64_t count = config.accumulate, images = batch.images.size(0);
+  if (count == 1) return batch;
+  Batch part = batch;
+  for (at::Tensor* tensor : {&part.images, &part.labels, &part.soft_labels, &part.targets}) {
+    if (!tensor->defined()) continue;
+    *tensor = config.accumulate_order == kStrided
+                  ? tensor->slice(0, index, images, count).contiguous()
+                  : tensor->narrow(0, index * (images / count), images / count);
+  }
+  return part;
+}
+
+/// Returns the metrics of these names. Throws Diverged where the loss or the norm is not finite.
+std::map<std::string, double> finite_metrics(const std::vector<std::string>& names,
+                                             const at::Tensor& values) {
+  std::map<std::string, double> metrics;
+  for (size_t i = 0; i < names.size(); ++i) {
+    metrics[names[i]] = values.const_data_ptr<double>()[i];
+  }
+  for (const char* name : {"loss", "grad_norm"}) {
+    const double value = metrics.at(name);
+    if (std::isnan(value))
+      throw Diverged(fmt::format("{} is nan", name));  // The sign of nan says nothing.
+    if (std::isinf(value)) throw Diverged(fmt::format("{} is {}", name, value));
+  }
+  return metrics;
+}
+
+}  // namespace
+
+GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
+    : plan_(plan),
+      config_(settings_of<GradientConfig>(plan_.config)),
+      seed_(context.seed),
+      model_(std::move(context.model)),
+      processes_(context.processes),
+      before_update_(std::move(context.before_update)),
+      objective_(objectives().at(config_.loss.name()).make(config_.loss, *model_, plan.precision)),
+      optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
+                 config_.optimizers),
+      gradient_scale_(config_.gradient_scale),
+      read_late_(context.read_late.value_or(!model_->device().is_cpu()) && !config_.stop),
+      loader_(training_data(config_, context), loader_options(plan, seed_, context),
+              model_->device()) {
+  model_->set_recompute(plan.recompute);
+  model_->train();
+  if (!processes_) return;
+  shared_.emplace(*model_, processes_);
+  if (!processes_->config().shard_optimizer) return;
+  const ExpertShares shares(*model_);
+  optimizer_.share_state(processes_, [&](const std::string& name) { return shares.has(name); });
+}
+
+PhaseState GradientPhase::state() const {
+  GradientPhaseState values = state_;
+  values.updates = optimizer_.updates();
+  return {to_json(values), optimizer_.state()};
+}
+
+void GradientPhase::load(const PhaseState& state) {
+  state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
+  optimizer_.load_state(state.tensors, state_.updates);
+  // A file may say anything.
+  const int64_t size = loader_.loader().dataset().size();
+  std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
+  for (const int64_t index : state_.replaced) {
+    loader_.loader().count_damaged(index, "", /*warn=*/false);
+  }
+  // An epoch of data that have changed, which a run may accept, can be shorter.
+  loader_.seek(state_.epoch, std::min(state_.batch, loader_.batches_per_epoch()));
+}
+
+std::string GradientPhase::remedy() const {
+  const std::string phase = "phases." + plan_.config.name;
+  const bool by_value = config_.clip_value > 0.0;
+  const double clip = by_value ? config_.clip_value : config_.clip_norm;
+  const std::string clipping =
+      clip > 0.0 ? fmt::format("{}.{} ({} now)", phase, by_value ? "clip_value" : "clip_norm", clip)
+                 : fmt::format("set {}.clip_norm, e.g. to 1", phase);
+  return fmt::format("lower {}.optimizer.lr ({} now){} or {}", phase, config_.optimizer.lr,
+                     config_.optimizers.empty() ? "" : " and those of its optimizers", clipping);
+}
+
+at::Generator GradientPhase::generator() const {
+  return nn::make_generator(
+      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.updates())),
+      model_->device());
+}
+
+StepReport GradientPhase::step() {
+  const Batch batch = loader_.next();
+  replaced_ = batch.replaced;
+  nn::share_batches(*model_, {processes_});
+  Scalars scalars = accumulate(batch);
+  optimizer_.scale_gradients(gradient_scale_);
+  std::vector<at::Tensor> gradients = optimizer_.gradients();
+  const at::Tensor norm = shared_ ? shared_->norm() : gradient_norm(gradients);
+  scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
+  StepReport report = report_of(scalars);
+  report.images = plan_.batch;
+  if (!read_late_) {
+    report.metrics = std::exchange(report.late, {})();
+    state_.stopped = ends_with(report.metrics.at("loss"));
+  }
+  advance(batch);
+  if (before_update_) before_update_();
+  if (state_.stopped) {
+    report.steps = 0;
+    optimizer_.zero_grad();
+    return report;
+  }
+  clip_gradients(gradients, norm, config_.clip_norm);
+  clip_gradient_values(gradients, config_.clip_value);
+  report.lr = rate(config_.schedule, config_.optimizer);
+  std::vector<std::optional<double>> part_rates;
+  for (const PartOptimizerConfig& part : config_.optimizers) {
+    part_rates.push_back(part.schedule ? std::optional(rate(*part.schedule, part.optimizer))
+                                       : std::nullopt);
+  }
+  optimizer_.step(*report.lr, part_rates, skip_);
+  optimizer_.zero_grad();
+  return report;
+}
+
+int GradientPhase::agree(int signal, const Processes* processes) {
+  return note_replaced(std::exchange(replaced_, {}), loader_.loader(), processes, state_.replaced,
+                       signal);
+}
+
+double GradientPhase::rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const {
+  return learning_rate(schedule, optimizer.lr, optimizer_.updates(), plan_.steps,
+                       plan_.steps_per_epoch);
+}
+
+bool GradientPhase::ends_with(double loss) {
+  const auto& stop = config_.stop;
+  if (!stop) return false;
+  if (!state_.min_loss || loss <= *state_.min_loss) {
+    state_.min_loss = loss;
+    return false;
+  }
+  if (optimizer_.updates() < stop->after_steps) return false;
+  return loss <= stop->loss_threshold ||
+         (stop->loss_rise && loss > *state_.min_loss + *stop->loss_rise);
+}
+
+void GradientPhase::advance(const Batch& batch) {
+  state_.epoch = batch.epoch;
+  state_.batch = batch.position + 1;
+  if (state_.batch == loader_.batches_per_epoch()) {
+    ++state_.epoch;
+    state_.batch = 0;
+  }
+}
+
+GradientPhase::Scalars GradientPhase::accumulate(const Batch& part, const at::Generator& random,
+                                                 double fraction, bool last) {
+  const LossTerms sum = (*objective_)(*model_, part, random);
+  const at::Tensor loss = fraction == 1.0 ? sum.loss : sum.loss * fraction;
+  shared_&& last ? shared_->backward(loss) : loss.backward();
+  Scalars scalars = {{"loss", sum.loss}};
+  scalars.insert(scalars.end(), sum.terms.begin(), sum.terms.end());
+  for (auto& [name, scalar] : scalars) scalar = scalar.detach().to(at::kDouble);
+  return scalars;
+}
+
+GradientPhase::Scalars GradientPhase::accumulate(const Batch& batch) {
+  const int64_t count = config_.accumulate;
+  const double fraction = 1.0 / static_cast<double>(count);
+  const at::Generator random = generator();
+  Scalars means = accumulate(part_of(batch, 0, config_), random, fraction, count == 1);
+  for (int64_t index = 1; index < count; ++index) {
+    const Scalars part =
+        accumulate(part_of(batch, index, config_), random, fraction, index + 1 == count);
+    for (size_t i = 0; i < means.size(); ++i) means[i].second += part[i].second;
+  }
+  for (auto& [name, scalar] : means) scalar = scalar * fraction;
+  return means;
+}
+
+// All values are copied in one read, the only synchronisation of a step with the device.
+StepReport GradientPhase::report_of(const Scalars& scalars) {
+  const torch::NoGradGuard no_grad;
+  std::vector<std::string> names;
+  std::vector<at::Tensor> list;
+  for (const auto& [name, scalar] : scalars) {
+    names.push_back(name);
+    list.push_back(scalar.to(at::kDouble));
+  }
+  at::Tensor values = at::stack(list);
+  if (processes_) {  // Each has the mean over its part of the batch, and the same gradient norm.
+    processes_->world().all_reduce(values, Traffic::metrics);
+    values.div_(processes_->size());
+  }
+  if (read_late_) {
+    const at::Tensor skip =
+        values.narrow(0, 0, 2).isfinite().all().logical_not().to(at::kFloat);  // Loss and norm.
+    skip_ = skip_.defined() ? at::maximum(skip_, skip) : skip;
+  }
+  StepReport report;
+  report.late = [names = std::move(names), copy = std::make_shared<LateCopy>(values)] {
+    return finite_metrics(names, copy->take());
+  };
+  return report;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// Patterns of parameters first, then checks of a gradient phase before anything is trained.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check_phase.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
+#include "moesaic/models/meta_device.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/nn/image_network.h"
+#include "moesaic/parallel/group.h"
+#include "moesaic/train/gradient_config.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/objective.h"
+#include "moesaic/train/optimizer.h"
+#include "moesaic/train/run_plan.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the edit distance of a pattern's likely text to the nearest part of a parameter's name.
+size_t distance_to(const std::string& pattern, const std::string& name) {
+  std::string letters = pattern;
+  std::erase_if(letters, [](char c) { return c == '^' || c == '$' || c == '\\'; });
+  size_t min = edit_distance(letters, name);
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    min = std::min(min, edit_distance(letters, name.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return min;
+}
+
+/// Returns the three parameters whose names are nearest to a pattern without a match.
+std::string nearest_parameters(const Model& model, const std::string& pattern) {
+  std::vector<std::pair<size_t, std::string>> names;
+  for (const auto& item : model.named_parameters()) {
+    names.emplace_back(distance_to(pattern, item.key()), item.key());
+  }
+  std::stable_sort(names.begin(), names.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  names.resize(std::min<size_t>(names.size(), 3));
+  std::string text;
+  for (const auto& [unused, name] : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+ConfigProblem problem_in(const std::string& key, const std::vector<std::string>& patterns,
+                         const std::string& below) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string problem = Pattern::problem(patterns[i]);
+    if (!problem.empty()) {
+      return {fmt::format("{}: {}", key, problem), {fmt::format("{}.{}{}", key, i, below)}};
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
+  std::vector<std::string> texts;
+  for (const PatternValue& item : values) texts.push_back(item.pattern);
+  return texts;
+}
+
+}  // namespace
+
+PatternValues::PatternValues(const std::vector<PatternValue>& values)
+    : patterns_(texts_of(values)) {
+  for (const PatternValue& item : values) values_.push_back(item.value);
+}
+
+double PatternValues::value_for(const std::string& name, double otherwise) const {
+  const std::optional<size_t> first = patterns_.first_found_in(name);
+  return first ? values_[*first] : otherwise;
+}
+
+ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns) {
+  return problem_in(key, patterns, "");
+}
+
+ConfigProblem patterns_problem(const std::string& key, const std::vector<PatternValue>& values) {
+  return problem_in(key, texts_of(values), ".pattern");
+}
+
+void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
+                    const std::vector<std::string>& patterns) {
+  const auto parameters = model.named_parameters();
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const Pattern pattern(patterns[i]);
+    const bool found = std::any_of(parameters.begin(), parameters.end(),
+                                   [&](const auto& item) { return pattern.found_in(item.key()); });
+    if (found) continue;
+    fail_usage("{}: phase '{}': {} has '{}', but no parameter is called so; the nearest are {}",
+               places.of({fmt::format("{}.{}", setting, i)}), places.phase().name, setting,
+               patterns[i], nearest_parameters(model, patterns[i]));
+  }
+}
+
+void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
+                    const std::vector<PatternValue>& values) {
+  check_patterns(model, places, setting, texts_of(values));
+}
+
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
+  for (const ConfigProblem& problem : problems) {
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+namespace {
+
+ConfigProblem update_problem(const GradientConfig& config) {
+  if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
+    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
+  }
+  if (config.batch_size % config.accumulate != 0) {
+    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
+                        config.batch_size),
+            {"accumulate", "batch_size"}};
+  }
+  return {};
+}
+
+}  // namespace
+
+ConfigProblem config_problem(const OptimizerConfig& config) {
+  if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
+    return {fmt::format("'{}' normalises no expert; choose normalized_sgd", config.name),
+            {"expert_norm", "name"}};
+  }
+  if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
+  if (config.weight_decay > 0.0 && !config.weight_decays.empty()) {
+    return excluding({"weight_decay", "0"}, {"weight_decays", "[]"});
+  }
+  if (config.name == "adam" && (config.weight_decay > 0.0 || !config.weight_decays.empty())) {
+    return {"'adam' has no weight decay; choose 'adamw'",
+            {"name", "weight_decay", "weight_decays"}};
+  }
+  return first_problem({patterns_problem("no_decay", config.no_decay),
+                        patterns_problem("weight_decays", config.weight_decays)});
+}
+
+ConfigProblem config_problem(const PartOptimizerConfig& config) {
+  return patterns_problem("parameters", config.parameters);
+}
+
+ConfigProblem config_problem(const ScheduleConfig& config) {
+  const bool falls = config.name == "cosine" || config.name == "linear";
+  if (config.end > 0.0 && config.end_lr) {
+    return excluding({"end", "0"}, {"end_lr", "null"});
+  }
+  if (!falls && (config.end > 0.0 || config.end_lr)) {
+    return {fmt::format("'{}' has no end to fall to; choose cosine or linear", config.name),
+            {"end_lr", "end", "name"}};
+  }
+  if (config.name != "rsqrt" && config.cooldown_steps > 0) {
+    return {fmt::format("'{}' has no cooldown_steps; choose rsqrt", config.name),
+            {"cooldown_steps", "name"}};
+  }
+  if (config.name != "cosine" && config.period) {
+    return {fmt::format("'{}' has no period; choose cosine", config.name), {"period", "name"}};
+  }
+  return {};
+}
+
+ConfigProblem config_problem(const GradientConfig& config) {
+  return first_problem(
+      {patterns_problem("gradient_scale", config.gradient_scale), update_problem(config)});
+}
+
+namespace {
+
+/// Rejects augmentation of inputs that are not images.
+void check_augment(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
+  if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
+    fail_usage(
+        "{}: phase '{}': '{}' has inputs that are no images: nothing of 'augment' can be done to "
+        "them",
+        places.of({"augment", "data"}), places.phase().name, places.phase().data);
+  }
+  at_place(places.of({"augment.shift", "augment"}),
+           [&] { return ImageTransform(data.info(), config.augment); });
+}
+
+void check_samples(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
+  if (config.samples == 0) return;
+  const auto refuse = [&](const std::string& problem) {
+    fail_usage("{}: phase '{}': {}", places.of({"samples", "data"}), places.phase().name, problem);
+  };
+  const std::string& name = places.phase().data;
+  const auto classes = static_cast<int64_t>(data.info().classes.size());
+  if (!data.endless() && classes == 0) {
+    refuse(fmt::format("samples of '{}', which has no classes, cannot be drawn", name));
+  }
+  if (config.samples < classes) {
+    refuse(fmt::format("{} cannot have all {} classes of '{}'",
+                       count_text(config.samples, "sample"), classes, name));
+  }
+  if (!data.endless() && config.samples > data.size()) {
+    refuse(
+        fmt::format("{} samples are more than the {} of '{}'", config.samples, data.size(), name));
+  }
+}
+
+/// Checks a schedule, the phase's or that of a part, whose settings begin with `setting`.
+void check_schedule(const ScheduleConfig& schedule, double lr, const std::string& setting,
+                    const PhasePlaces& places, int64_t steps) {
+  if (steps == 0) return;
+  if (schedule.cooldown_steps == 0) {
+    if (schedule.warmup_steps <= steps) return;
+    log_warning(
+        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} it "
+        "reaches {:.3g}",
+        places.of({setting + "warmup_steps", "steps", "epochs"}), places.phase().name,
+        schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
+    return;
+  }
+  if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
+  fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
+             places.of({setting + "cooldown_steps", setting + "warmup_steps"}), places.phase().name,
+             schedule.warmup_steps, schedule.cooldown_steps, steps);
+}
+
+void check_schedules(const GradientConfig& config, const PhasePlaces& places, int64_t steps) {
+  check_schedule(config.schedule, config.optimizer.lr, "schedule.", places, steps);
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    const PartOptimizerConfig& part = config.optimizers[i];
+    if (!part.schedule) continue;
+    const std::string setting = fmt::format("optimizers.{}.schedule.", i);
+    check_schedule(*part.schedule, part.optimizer.lr, setting, places, steps);
+  }
+}
+
+void check_all_patterns(const GradientConfig& config, const PhasePlaces& places,
+                        const Model& model) {
+  check_patterns(model, places, "gradient_scale", config.gradient_scale);
+  check_patterns(model, places, "optimizer.weight_decays", config.optimizer.weight_decays);
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    const PartOptimizerConfig& part = config.optimizers[i];
+    const std::string setting = fmt::format("optimizers.{}.", i);
+    check_patterns(model, places, setting + "parameters", part.parameters);
+    check_patterns(model, places, setting + "optimizer.weight_decays",
+                   part.optimizer.weight_decays);
+  }
+}
+
+/// Everything about tokens that a step would find out; `batch` images go through the network at
+/// once.
+void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t batch,
+                         bool has_aux_losses) {
+  const int64_t tokens = batch * model.tokens_per_image();
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RoutingRule& rule = block.layer->options().rule;
+    const int64_t choices = std::max<int64_t>(1, nn::choices_of_token(rule));
+    if (tokens > std::numeric_limits<int32_t>::max() / choices) {
+      fail_usage(
+          "{}: phase '{}': {} images of {} tokens that select {} experts are more rows than the "
+          "2^31 of a routing",
+          places.of({"batch_size"}), places.phase().name, batch, model.tokens_per_image(), choices);
+    }
+    check_tokens(places, model, block, rule, tokens);
+    const int64_t group_size = nn::group_size(rule);
+    if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
+    fail_usage(
+        "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
+        "auxiliary losses; a batch_size that is a multiple of {} does",
+        places.of_model(model.setting_paths().group_size, "batch_size"), places.phase().name,
+        group_size, count_text(tokens, "token"), count_text(batch, "image"),
+        model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
+  }
+}
+
+/// Refuses parts of a batch of one image in which a batch normalisation would see one value of a
+/// channel. Larger ones have more.
+void check_batch_norm(const PhasePlaces& places, const Model& model, int64_t batch,
+                      int64_t accumulate) {
+  if (batch / accumulate > 1) return;
+  const std::shared_ptr<Model> shape = build_model_shape(Value::from_json(model.config(), "model"));
+  shape->train();
+  const MetaKernels kernels;
+  try {
+    shape->forward(meta_inputs(*shape, 1));
+  } catch (const nn::SingleValueError& error) {
+    fail_usage("{}: phase '{}': {}: {} of one image are too few for this network",
+               places.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
+               places.phase().name, error.what(),
+               accumulate > 1 ? "the parts of a batch" : "batches");
+  } catch (const c10::Error&) {  // An operator has no shape function.
+  } catch (const Error&) {       // What else is wrong with one image, others say.
+  }
+}
+
+void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                   const Dataset& data) {
+  const PhaseConfig& phase = plan.config;
+  const auto& config = settings_of<GradientConfig>(phase);
+  check_augment(config, places, data);
+  const ObjectiveKind& objective = objectives().at(config.loss.name());
+  objective.check(config.loss, places, model, data.info());
+  check_all_patterns(config, places, model);
+  if (config.samples > 0) plan.images = config.samples;
+  check_samples(config, places, data);
+  plan.steps_per_epoch = std::max<int64_t>(1, plan.images / config.batch_size);
+  plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
+  check_schedules(config, places, plan.steps);
+  plan.batch = std::min(config.batch_size, plan.images);
+  if (plan.batch % config.accumulate != 0) {
+    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
+               places.of({"accumulate"}), phase.name, config.accumulate,
+               count_text(plan.batch, "image"));
+  }
+  if (plan.steps == 0) return;
+  if (plan.batch < config.batch_size) {
+    log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
+                places.of({"batch_size"}), phase.name, config.batch_size, phase.data,
+                count_text(plan.batch, "example"));
+  }
+  const nlohmann::ordered_json settings = to_json(config);
+  const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
+  check_batch_routing(places, model, plan.batch / config.accumulate,
+                      !aux_loss_weights(weights, model).empty());
+  check_batch_norm(places, model, plan.batch, config.accumulate);
+}
+
+StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
+  const auto& config = settings_of<GradientConfig>(phase);
+  StepMemory memory{.parts = config.accumulate};
+  const Patterns trains(phase.trains);
+  Optimizer::NamedParameters trained;
+  for (const auto& item : model.named_parameters()) {
+    if (!trains.any_found_in(item.key())) continue;
+    trained.emplace_back(item.key(), item.value());
+    memory.gradients += static_cast<double>(item.value().nbytes());
+  }
+  const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
+  memory.optimizer = 4.0 * static_cast<double>(optimizer.largest_share().state);
+  memory.by = config.optimizer.name;
+  for (const PartOptimizerConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
+  return memory;
+}
+
+void check_share(const PhasePlan& plan, const PhasePlaces& places, int64_t processes) {
+  check_equal_parts(
+      fmt::format("{}: phase '{}': ", places.of({"batch_size", "accumulate"}), plan.config.name),
+      plan.batch, settings_of<GradientConfig>(plan.config).accumulate, processes);
+}
+
+}  // namespace
+
+PhaseKind gradient_phase_kind() {
+  PhaseKind kind;
+  kind.settings = Choice("gradient", GradientConfig{});
+  kind.meaning =
+      "minimises a loss on batches by the gradients of any network, with optimizer and schedule";
+  kind.plan = plan_gradient;
+  kind.share = check_share;
+  kind.tells_before_update = true;
+  kind.memory = gradient_memory;
+  kind.objective = [](const PhaseConfig& phase) {
+    return settings_of<GradientConfig>(phase).loss.name();
+  };
+  kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
+    return std::make_unique<GradientPhase>(plan, std::move(context));
+  };
+  return kind;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/phase.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "moesaic/base/pattern.h"
+#include "moesaic/base/random.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/online_phase.h"
+
+namespace moesaic {
+
+Registry<PhaseKind>& phase_kinds() {
+  static Registry<PhaseKind> registry("kind of phase", {{"gradient", gradient_phase_kind()}});
+  return registry;
+}
+
+std::vector<Choice> phase_kind_choices() {
+  return choices_of(phase_kinds(), "gradient");
+}
+
+std::string objective_name(const PhaseConfig& phase) {
+  const PhaseKind& kind = phase_kinds().at(phase.kind.name());
+  return kind.objective ? kind.objective(phase) : "";
+}
+
+std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase) {
+  const Patterns trains(phase.trains), frozen(phase.frozen);
+  std::vector<std::string> names = model.named_parameters().keys();
+  std::erase_if(names, [&](const std::string& name) {
+    return !trains.any_found_in(name) || frozen.any_found_in(name);
+  });
+  return names;
+}
+
+int Phase::agree(int signal, const Processes* processes) {
+  return processes == nullptr ? signal : static_cast<int>(processes->max(signal));
+}
+
+uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {
+  return mix64(mix64(static_cast<uint64_t>(run_seed)) + static_cast<uint64_t>(phase_index));
+}
+
+std::string PhasePlaces::of_model(const std::string& setting, const std::string& otherwise) const {
+  const std::string in_phase = of({otherwise});
+  if (!model_.is_object() || setting.empty()) return in_phase;
+  return blame({place_of(model_, {setting}), in_phase});
+}
+
+bool PhasePlaces::leaves(const std::string& setting) const {
+  return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
+}
+
+std::string PhasePlaces::blame(const std::vector<std::string>& places) {
+  for (const std::string& place : places) {
+    if (place.starts_with("argument '")) return place;
+  }
+  return places.front();
+}
+
+PhaseState OnlinePhase::state() const {
+  PhaseState state{{{"made", made_}}, {}};
+  if (!end_.empty()) state.values[end_] = met_;
+  return state;
+}
+
+void OnlinePhase::load(const PhaseState& state) {
+  const auto made = state.values.find("made"), met = state.values.find(end_);
+  const bool valid = made != state.values.end() && made->is_number_integer() && *made >= 0 &&
+                     *made <= plan_.steps &&
+                     (end_.empty() || (met != state.values.end() && met->is_boolean()));
+  if (!valid) fail("phase '{}': its state is damaged", plan_.config.name);
+  made_ = made->get<int64_t>();
+  met_ = !end_.empty() && met->get<bool>();
+}
+
+std::string OnlinePhase::lower(const std::string& setting, double now) const {
+  return fmt::format("lower phases.{}.{} ({} now)", plan_.config.name, setting, now);
+}
+
+void OnlinePhase::check_finite(double loss, const std::vector<at::Tensor>& weights) {
+  if (!std::isfinite(loss) || !std::all_of(weights.begin(), weights.end(), all_finite)) {
+    throw Diverged("the loss or a weight is not finite");
+  }
+}
+
+void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch) {
+  plan.batch = batch;
+  plan.steps_per_epoch = std::max<int64_t>(1, samples / batch);
+  plan.steps = plan.config.steps ? *plan.config.steps : *plan.config.epochs * plan.steps_per_epoch;
+}
+
+void check_moves_all(const PhasePlan& plan, const PhasePlaces& places, const Model& model,
+                     const std::string& reason) {
+  if (trained_parameters(model, plan.config) == model.named_parameters().keys()) return;
+  fail_usage("{}: phase '{}': {}", places.of({"frozen", "trains"}), plan.config.name, reason);
+}
+
+at::Tensor host_copy(const at::Tensor& tensor) {
+  return tensor.detach()
+      .to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true)
+      .contiguous();
+}
+
+at::Tensor router_rows(const nn::MoELayer& layer) {
+  return host_copy(layer->router->weight)
+      .index_select(0, torch::tensor(layer->kept(), torch::kLong))
+      .contiguous();
+}
+
+void set_router_rows(const nn::MoELayer& layer, const at::Tensor& router_Kd) {
+  at::Tensor weight = layer->router->weight;
+  weight.index_copy_(0, torch::tensor(layer->kept(), torch::kLong).to(weight.device()),
+                     router_Kd.to(weight.options()));
+}
+
+}  // namespace moesaic

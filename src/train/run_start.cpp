@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start of a run: the network that it starts with, then what the Trainer does before the first
+// step.
+#include "moesaic/train/run_plan.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/memory.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/data/source.h"
+#include "moesaic/data/views.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/ops/backend_scope.h"
+#include "moesaic/ops/device.h"
+#include "moesaic/parallel/processes.h"
+#include "moesaic/train/expert_shares.h"
+#include "moesaic/train/run_data.h"
+#include "moesaic/train/trainer.h"
+
+namespace moesaic {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+namespace {
+
+constexpr LoadOptions kConfigOnly = {.verify = false, .model = false, .optimizer = false};
+
+bool gives_new_head(const RunConfig& config) {
+  return config.phases.front().on_entry.new_head;
+}
+
+Checkpoint load_init(const RunConfig& config, LoadOptions options) {
+  options.trust = config.trust;
+  const std::string place = place_of(config.source, {"init"});
+  if (!path_exists(config.init)) {
+    fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
+               config.init, nearest_network(config.init));
+  }
+  return at_place(place, [&] { return load_newest_checkpoint(config.init, options); });
+}
+
+double bytes_of(const TensorMap& tensors) {
+  double sum = 0.0;
+  for (const auto& [unused, tensor] : tensors) sum += static_cast<double>(tensor.nbytes());
+  return sum;
+}
+
+}  // namespace
+
+RunStart::RunStart(const RunConfig& config) : config_(config) {
+  if (!config.init.empty()) init_ = load_init(config, {.optimizer = false});
+  if (config.model.is_null()) config_.model = model_config(*init_);
+  shape_ = build_model_shape(config_.model);
+}
+
+std::shared_ptr<Model> RunStart::model() const {
+  check_training_memory(config_, *shape_);
+  const auto numbers = static_cast<double>(shape_->parameter_count());
+  const auto seed = static_cast<uint64_t>(config_.seed);
+  if (!init_) return build_model(config_.model, seed, numbers);
+  check_memory(numbers * sizeof(float) + bytes_of(init_->model),
+               fmt::format("a model of {:.4g} parameters beside the weights of init", numbers),
+               config_.model.where());
+  const std::shared_ptr<Model> source = shape_of(*init_);
+  const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
+  model->initialise_from(*source, init_->model, gives_new_head(config_), config_.init);
+  return model;
+}
+
+std::string RunStart::mark() const {
+  if (!init_) return "";
+  return fmt::format("{} of {}", hash_of(init_->model).substr(0, 16), fmt::join(classes(), ", "));
+}
+
+std::vector<std::string> RunStart::classes() const {
+  return init_ ? class_names_of(*init_) : std::vector<std::string>();
+}
+
+std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
+  // A network that is described needs no checkpoint, which in a plan may not even be there.
+  if (!config.model.is_null()) return build_model_shape(config.model);
+  return build_model_shape(model_config(load_init(config, kConfigOnly)));
+}
+
+void check_init(const RunConfig& config) {
+  if (!config.init.empty() && path_exists(config.init)) load_init(config, kConfigOnly);
+}
+
+void check_initial_weights(const RunConfig& config, Model& shape) {
+  if (config.init.empty()) return;
+  const std::shared_ptr<Model> source =
+      build_model_shape(model_config(load_init(config, {.model = false, .optimizer = false})));
+  shape.initialise_from(*source, state_of(*source), gives_new_head(config), config.init);
+}
+
+namespace {
+
+TrainState read_state(const Json& json, const fs::path& checkpoint) {
+  try {
+    return parse<TrainState>(Value::from_json(json, (checkpoint / "state.json").string()));
+  } catch (const Error& error) {
+    fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
+  }
+}
+
+/// Throws Error where this process writes parts of checkpoints and process 0 made another folder.
+void check_shared_folder(const Processes& processes, const fs::path& out) {
+  if (processes.experts().size() == 1 && !processes.config().shard_optimizer) return;
+  constexpr int kTries = 20;  // Folders of other machines show new files late.
+  for (int i = 0; i < kTries; ++i) {
+    if (fs::exists(out / ".lock")) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  }
+  fail("{}: process 0 has made this folder elsewhere; give --out on a file system that all share",
+       out.string());
+}
+
+/// Where the recipe leaves the orientation to the data, a run goes on as it began: by its record,
+/// or if a version without the setting began it, as stored unless the data's description tells.
+void keep_orientation(const Json& started, Datasets& datasets, RunConfig& config) {
+  for (size_t i = 0; i < config.phases.size(); ++i) {
+    PhaseConfig& phase = config.phases[i];
+    const Json::json_pointer place(fmt::format("/phases/{}/preprocess", i));
+    if (phase.data.empty() || phase.preprocess.orientation != "data") continue;
+    if (!started.contains(place) || !started.at(place).is_object()) continue;
+    const auto then = started.at(place).find("orientation");
+    if (then != started.at(place).end()) {
+      if (*then == "upright" || *then == "stored") phase.preprocess.orientation = *then;
+      continue;
+    }
+    const std::shared_ptr<const Dataset> data = datasets.get(phase.data, "train");
+    if (data->has_images() && !data->info().upright) phase.preprocess.orientation = "stored";
+  }
+}
+
+/// Returns whether a checkpoint says, unverified, that it ends a phase.
+bool ends_phase(const fs::path& checkpoint) {
+  try {
+    return parse<TrainState>(read_stored(checkpoint / "state.json")).phase_complete;
+  } catch (const Error&) {
+    return false;  // Whoever loads the checkpoint says what is wrong with it.
+  }
+}
+
+/// Returns what a resumed run has to share with the one that was stopped to have its bits.
+std::string arithmetic_of(const std::string& device) {
+  if (device != "cpu") return device;
+  return fmt::format("{}, {}", count_text(at::get_num_threads(), "thread"),
+                     at::get_cpu_capability());
+}
+
+/// Reads the newest whole checkpoint of a run. Where it ends a phase, the optimizer's tensors are
+/// left out, since no later phase takes them.
+Checkpoint load_newest(const RunFolder& folder) {
+  return load_newest_step(folder.root() / "checkpoints", [](const fs::path& step) {
+    return LoadOptions{.optimizer = !ends_phase(step)};
+  });
+}
+
+}  // namespace
+
+// Nothing is written before all of it is known to fit together, and nothing but shapes is built.
+Trainer::Trainer(RunConfig config, TrainerOptions options)
+    : config_(std::move(config)), options_(std::move(options)), datasets_(options_.open) {
+  check_device(options_.device);
+  check_backend(at::Device(options_.device), config_.deterministic);
+  if (!in_memory()) RunFolder::check(options_.out, options_.resume);
+  const Json started = options_.resume ? RunFolder::started_config(options_.out) : Json();
+  const bool resuming = !started.is_null() && RunFolder::has_checkpoint(options_.out);
+  if (started.contains("model") && config_.model.is_null()) {
+    config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
+  }
+  keep_lasting_names(config_);
+  std::optional<RunStart> start;
+  if (!resuming) start.emplace(config_);
+  const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
+  RunConfig given = config_;
+  config_.model = Value::from_json(shape->config(), "model");
+  if (!started.is_null()) {
+    for (const PhaseConfig& phase : config_.phases) {
+      if (!phase.data.empty()) options_.open.splits(phase.data);  // Throws where there are none.
+    }
+    keep_orientation(started, datasets_, given);
+    keep_orientation(started, datasets_, config_);
+    const std::string& out = options_.out.string();
+    Json then = with_lasting_names(started);
+    std::optional<RunData> recorded = RunFolder::started_data(options_.out);
+    if (resuming && recorded) moved_ = follow_moved_data(config_, then, *recorded);
+    check_same_run(then, to_json(config_), out,
+                   fmt::format("; init={} with another --out trains its network on", out));
+    if (resuming) check_data(recorded);
+  }
+  plan_ = plan_phases(given, *shape, datasets_);
+  for (const PhaseConfig& phase : config_.phases) {
+    if (!in_memory()) check_outside_images(options_.out, phase.data);
+  }
+  release_freed_memory();  // Data that is read has buffers, which training cannot use as they lie.
+  if (start) {
+    model_ = start->model();
+    classes_ = start->classes();
+  } else {
+    check_training_memory(config_, *shape);
+  }
+
+  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_);
+  check_processes(*shape);
+  if (start && options_.processes) {
+    options_.processes->wait_for_all();
+    options_.processes->check_same("init", start->mark());
+  }
+  if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
+  if (options_.processes) options_.processes->wait_for_all();
+  if (!in_memory() && !leads()) {
+    check_shared_folder(*options_.processes, options_.out);
+    folder_.emplace(RunFolder::of_leader(options_.out));
+  }
+  if (resuming) {
+    restore();
+  } else if (options_.resume) {
+    log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
+  }
+  state_.computed_with = arithmetic_of(options_.device);
+  if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
+  // By now no process reads a damaged one any more.
+  if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
+  model_->to(at::Device(options_.device));
+  if (in_memory() || !leads()) return;
+  write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
+  write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
+}
+
+namespace {
+
+/// Returns whether there are names that the others lack.
+bool has_other_names(const std::vector<std::string>& names, std::vector<std::string> others) {
+  std::sort(others.begin(), others.end());
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !std::binary_search(others.begin(), others.end(), name);
+  });
+}
+
+}  // namespace
+
+void Trainer::check_data(const std::optional<RunData>& started) {
+  if (!started) {
+    log_info("{}: has no data.json, so that nothing tells whether its data have changed",
+             options_.out.string());
+  }
+  const auto changed = [&](const std::string& name, const std::string& split,
+                           const std::string& change) {
+    const std::string what =
+        fmt::format("{}: since the run began, the {} split of '{}'{} has changed: it {}",
+                    options_.out.string(), split, name,
+                    moved_.contains(name) ? fmt::format(" (then '{}')", moved_[name]) : "", change);
+    const DataRecord* const before = started ? started->find(name, split) : nullptr;
+    const auto used = used_splits(config_, datasets_);
+    const bool new_classes =
+        before != nullptr && std::ranges::count(used, std::pair(name, split)) > 0 &&
+        has_other_names(datasets_.get(name, split)->info().classes, before->classes);
+    if (config_.data_changed != "accept") {
+      fail_usage("{}; put the data back, give another --out, or {}", what,
+                 new_classes ? fmt::format("begin another run with init={} and on_entry.new_head",
+                                           options_.out.string())
+                             : "go on with data_changed=accept");
+    }
+    if (split == "train") changed_.insert(name);
+    if (leads()) {
+      log_warning("{}; accepted{}", what,
+                  split == "train" ? ", and no image counts as damaged before it is read" : "");
+    }
+  };
+  data_ = record_data(config_, datasets_, started.value_or(RunData()), changed);
+}
+
+void Trainer::check_processes(const Model& shape) {
+  const auto& processes = options_.processes;
+  if (!processes) return;
+  std::string data;
+  for (const auto& [name, split] : used_splits(config_, datasets_)) {
+    const std::shared_ptr<const Dataset> read = datasets_.get(name, split);
+    const DataRecord* const record = data_.find(name, split);
+    const std::string mark = record == nullptr ? data_mark(*read) : data_mark(*read, *record);
+    data += fmt::format("{} {} {}, ", name, split, mark);
+  }
+  bool evaluates = false;
+  for (const PhasePlan& plan : plan_) {
+    evaluates = evaluates || plan.config.evaluate;
+    const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
+    if (!kind.share) continue;
+    const PhasePlaces places(config_.model, plan.config);
+    kind.share(plan, places, processes->size());
+    const bool shared = processes->experts().size() > 1;
+    if (shared && !trains_experts_alike(shape, Patterns(plan.config.trains))) {
+      fail_usage(
+          "{}: phase '{}' trains some experts and not others, which processes that share them "
+          "cannot; choose parallel.experts=1, or patterns of all experts",
+          places.of({"trains"}), plan.config.name);
+    }
+  }
+  if (evaluates) warn_unless_shared(config_.evaluate_batch_size, *processes);
+  check_same_build(*processes);
+  processes->check_same("start", options_.resume ? "--resume" : "no --resume");
+  check_same_settings(*processes, "recipe", to_json(config_));
+  processes->check_same("folder", options_.out.string());
+  processes->check_same("data", data);
+}
+
+void Trainer::restore() {
+  Checkpoint loaded = load_newest(*folder_);
+  const std::string from = loaded.folder.string();
+  state_ = read_state(loaded.state, loaded.folder);
+  const auto index = static_cast<size_t>(state_.phase_index);
+  if (index >= plan_.size() || plan_[index].config.name != state_.phase) {
+    fail("{}: is in phase {} '{}', which this run does not have", from, state_.phase_index,
+         state_.phase);
+  }
+  const std::string then = state_.computed_with, now = arithmetic_of(options_.device);
+  int64_t most = 0;
+  for (size_t i = 0; i <= index; ++i) most += plan_[i].steps;
+  // Data that have changed may have shorter epochs.
+  const bool too_many = state_.phase_step > plan_[index].steps || state_.step > most;
+  if (changed_.empty() && too_many) {
+    fail("{}/state.json: says that step {} was made, and {} of phase '{}', which has {}", from,
+         state_.step, state_.phase_step, state_.phase, plan_[index].steps);
+  }
+  model_ = model_of(Value::from_json(loaded.config.at("model"), from + "/config.json"),
+                    loaded.model, from);
+  result_.checkpoint = loaded.folder;
+  classes_ = class_names_of(loaded);
+  if (!state_.phase_complete && loaded.config.contains(kInputKey)) {
+    input_ = input_spec_of(loaded, *model_);
+    const auto data = datasets_.get(plan().config.data, "train");
+    // Throws where the phase has other classes.
+    with_classes_of(data, input_->classes, "begin another run with init and on_entry.new_head");
+    warn_of_overruled(*input_, data->info(), from);
+  }
+  if (state_.phase_complete) {
+    state_ = state_.next_phase();
+  } else {
+    resumed_tensors_ = std::move(loaded.optimizer);
+  }
+  if (complete()) {
+    log_info("{}: the run is finished after {}; there is nothing to go on with", from,
+             count_text(state_.phase_index, "phase"));
+  } else {
+    log_info("going on from {}", from);
+    if (!then.empty() && then != now) {
+      log_warning(
+          "{}: was computed with {}, and the run goes on with {}, which rounds sums otherwise: it "
+          "will not have the bits of a run that was never stopped",
+          from, then, now);
+    }
+  }
+}
+
+void Trainer::restore(Phase& phase) {
+  Json values = state_.phase_state.to_json();
+  if (changed_.contains(plan().config.data)) values.erase("replaced");  // They are other images.
+  try {
+    phase.load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
+  } catch (const Error& error) {
+    fail("{}: {}", result_.checkpoint.string(), error.what());
+  }
+  resumed_tensors_.clear();
+}
+
+void Trainer::open_recorder() {
+  if (recorder_ || complete() || in_memory() || !leads()) return;
+  recorder_.emplace(folder_->root(), state_.metrics_lines);
+}
+
+}  // namespace moesaic

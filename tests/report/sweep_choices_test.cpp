@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which layers keep how many experts in a sweep.
+#include <gtest/gtest.h>
+
+#include "moesaic/base/file.h"
+#include "moesaic/checkpoint/store.h"
+#include "report/sweep_fixture.h"
+
+namespace moesaic::sweep_test {
+namespace {
+
+using SweepChoices = SweepRuns;
+
+std::vector<std::string> texts_of(const std::vector<std::string>& changes) {
+  std::vector<std::string> texts;
+  for (const SweepSize& size : sweep_plan(config_of(changes)).sizes) texts.push_back(size.text);
+  return texts;
+}
+
+TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
+  const std::vector<std::string> changes = {"keep=[2]",
+                                            "export=null",
+                                            "criteria=[\"random\"]",
+                                            "train.model.name=e3",
+                                            "train.model.encoder.moe.ensemble_size=2",
+                                            kTwoLayers,
+                                            "train.model.encoder.moe.router.num_selected_experts=1",
+                                            "train.phases.pretrain.loss=ensemble_softmax",
+                                            "train.phases.finetune.loss=ensemble_softmax",
+                                            "recover.loss=ensemble_softmax",
+                                            R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"};
+  EXPECT_EQ(run(out, changes).networks(), 2u);
+  EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
+}
+
+TEST_F(SweepChoices, BlocksThatAreWholeKeepTheirExperts) {
+  run(out, {"keep=[2]", "whole=[1]", kTwoLayers});
+  const auto blocks = load_model(first / "keep2-random")->moe_blocks();
+  EXPECT_EQ(blocks[0].layer->kept().size(), 2u);
+  EXPECT_EQ(blocks[1].layer->kept().size(), 4u);
+}
+
+TEST_F(SweepChoices, ChoicesByLayerStandBesideNumbers) {
+  const std::string choices = R"(by_layer=[{"name": "half_of-1", "keep": {"1": 2}},
+    {"name": "ids", "keep": {"0": [0, 3], "1": 3}},
+    {"name": "but-0", "keep": {"count": 2, "whole": [0]}}])";
+  const std::vector<std::string> changes = {"keep=[4, 2]", "export=null", kTwoLayers, choices};
+  const Outcome outcome = run(out, changes);
+  EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"4 of 4", "2 of 4", "half_of-1 (4, 2)",
+                                                         "ids (2, 3)", "but-0 (4, 2)"}));
+  ASSERT_EQ(outcome.networks(), 5u * 2u);
+  const auto kept = [&](const char* name) {
+    std::vector<size_t> counts;
+    for (const MoEBlock& block : load_model(first / name)->moe_blocks()) {
+      counts.push_back(block.layer->kept().size());
+    }
+    return counts;
+  };
+  EXPECT_EQ(kept("half_of-1.random"), (std::vector<size_t>{4, 2}));
+  EXPECT_EQ(kept("pruned/half_of-1.router-norm-change"), (std::vector<size_t>{4, 2}));
+  EXPECT_EQ(load_model(first / "ids.random")->moe_blocks()[0].layer->kept(),
+            (std::vector<int64_t>{0, 3}));
+  const double whole = outcome.at("keep4/random", "parameters");
+  EXPECT_EQ(whole - outcome.at("half_of-1/random", "parameters"), 2 * 144);
+  EXPECT_EQ(whole - outcome.at("ids/random", "parameters"), 3 * 144);
+  // A choice that is another one's under a second name is the same network.
+  EXPECT_EQ(outcome.at("half_of-1/random", "accuracy_recovered"),
+            outcome.at("but-0/random", "accuracy_recovered"));
+}
+
+TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
+  const auto choice = [](const char* name, const char* keep) {
+    return std::string(R"(by_layer=[{"name": ")") + name + R"(", "keep": )" + keep + "}]";
+  };
+  const std::vector<std::string> plain = {"keep=[4]", "export=null", kTwoLayers};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> changes = plain;
+    changes.push_back(more);
+    return changes;
+  };
+  run(out, plain);
+  EXPECT_EQ(read_text(out / "config.json").find("by_layer"), std::string::npos);
+  const Outcome one = run(out, with(choice("first", R"({"0": 2})")));
+  const Outcome other = run(out, with(choice("second", R"({"0": 2, "1": 2})")));
+  EXPECT_EQ(other.networks(), 4u);
+  const std::string folder = fs::canonical(out).string();
+  EXPECT_EQ(
+      error_of([&] { run(out, with(choice("first", R"({"0": 3})"))); }),
+      "usage: " + folder +
+          ": was made with other settings: 'runs.by_layer.first.0' was 2 and is 3 now; set back "
+          "what changed or give another --out");
+  const Outcome again = run(out, with(choice("first", R"({"0": 2})")));
+  EXPECT_EQ(again.numbers(), one.numbers());
+}
+
+TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
+  const auto expect = [&](const std::string& choices, const std::string& part) {
+    const std::string text = error_of([&] {
+      run(out, {"keep=[4]", "export=null", "by_layer=" + choices});
+    });
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_EQ(text.find("usage: "), 0u) << text;
+    EXPECT_FALSE(fs::exists(out)) << choices;
+  };
+  expect(R"([{"name": "a", "keep": {"0": 2}}])", "block 0 has no experts; blocks that have: 1");
+  expect(R"([{"name": "a", "keep": {"1": 5}}])", "cannot keep 5 experts");
+  expect(R"([{"name": "a", "keep": {"1": 1}}])", "that a token selects");
+  expect(R"([{"name": "a", "keep": {"1": 2}}, {"name": "a", "keep": 3}])",
+         "two rows are called 'a/router-norm-change'");
+  expect(R"([{"name": "keep3", "keep": {"1": 2}}])", "not begin like that of a number");
+  expect(R"([{"name": "a/b", "keep": {"1": 2}}])", "may hold letters");
+  expect(R"([{"name": "a", "keep": "file.json"}])", "names no file");
+  expect(R"([{"name": "a"}])", "missing key 'keep'");
+}
+
+TEST_F(SweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
+  const auto with = [](const char* keep) {
+    return std::vector<std::string>{
+        "keep=[4]", "export=null",
+        std::string(R"(by_layer=[{"name": "a", "keep": )") + keep + "}]"};
+  };
+  run(out, {"keep=[4]", "export=null"});
+  const std::string before = read_text(out / "config.json");
+  EXPECT_NE(error_of([&] { run(out, with(R"({"1": 5})")); }).find("cannot keep 5"),
+            std::string::npos);
+  EXPECT_EQ(read_text(out / "config.json"), before);
+  EXPECT_EQ(run(out, with(R"({"1": 3})")).networks(), 4u) << "the name is free";
+}
+
+TEST_F(SweepChoices, APapersValuesMayBeOfChoicesByLayer) {
+  const auto paper = [&](const std::string& row, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> changes = {"paper={\"" + row + "\": {\"flops_saved\": 1}}"};
+    changes.insert(changes.end(), more.begin(), more.end());
+    return config_of(changes).paper.size();
+  };
+  const std::string half = R"(by_layer=[{"name": "half", "keep": {"1": 2}}])";
+  EXPECT_EQ(paper("half/random", {half}), 1u);
+  EXPECT_EQ(paper("half/reap", {half}), 1u) << "a criterion that was left out";
+  EXPECT_EQ(paper("other/random", {half}), 1u) << "a choice that the command line left out";
+  EXPECT_NE(error_of([&] { paper("half/random"); }).find("names the row 'half/random'"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { paper("half/radom", {half}); }).find("did you mean 'half/random'"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace moesaic::sweep_test

@@ -98,6 +98,14 @@ TEST(LinesPlot, HasALineForEachCurve) {
   draw(drawn);
 }
 
+/// As where no accuracy has left that of guessing.
+TEST(LinesPlot, OfNothingIsAnEmptyPanel) {
+  const PlotConfig plot{"lines", {"test_accuracy"}, {}, {"c/n"}, {1, 20}, "samples"};
+  const Figure drawn = figure(plot, kSized, sized_rows());
+  EXPECT_EQ(drawn.data, "# x\tmean\tstd\n");
+  draw(drawn);
+}
+
 TEST(MapPlot, HasCurvesAsRowsAndSizesAsColumns) {
   const PlotConfig plot{"map", {"test_accuracy"}, {}, {"a/n", "b, n"}, {1, 20}, "samples"};
   const Figure drawn = figure(plot, kSized, sized_rows());

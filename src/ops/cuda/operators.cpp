@@ -128,6 +128,7 @@ TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
   add<TokenChoiceOperator, token_choice_cuda>(m);
   add<TokenChoiceBackward, token_choice_backward_cuda>(m);
   add<ExpertChoiceOperator, expert_choice_cuda>(m);
+  add<ExpertChoiceBackward, expert_choice_backward>(m);  // The composite, off with its operator.
   add<DispatchOperator, dispatch_cuda>(m);
   add<DispatchBackward, dispatch_backward_cuda>(m);
   add<CombineOperator, combine_cuda>(m);

@@ -118,9 +118,8 @@ CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
 }
 
 CLI::Option* add_trust(CLI::App& verb, bool& trust) {
-  return verb.add_flag(
-      "--trust", trust,
-      "also read old TorchScript files, by an unpickler that hostile ones exploit");
+  return verb.add_flag("--trust", trust,
+                       "also unpickle old TorchScript files; a hostile one can take over");
 }
 
 namespace {

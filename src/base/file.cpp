@@ -389,7 +389,6 @@ void StagedDirectory::commit() {
 
 LockFile::LockFile(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / ".lock";
-  const bool fresh = !std::filesystem::exists(path);
   fd_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
   int result = 0;
   do {
@@ -403,16 +402,10 @@ LockFile::LockFile(const std::filesystem::path& folder) {
   }
   if (result != 0)
     log_warning("{}: this file system has no locks, going on without", path.string());
-  // The file outlives the lock where that was held: if it were deleted, two holders could lock
-  // different files.
+  // The file outlives the lock: if it were deleted, two holders could lock different files.
   const std::string text = fmt::format("{}\n", ::getpid());
-  try {
-    if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
-    write_all(fd_.get(), std::as_bytes(std::span(text)), path);
-  } catch (const Error&) {
-    if (fresh) ::unlink(path.c_str());
-    throw;
-  }
+  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
+  write_all(fd_.get(), std::as_bytes(std::span(text)), path);
 }
 
 void BulkFile::Free::operator()(std::byte* memory) const {

@@ -372,10 +372,9 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
     const bool digits = !number.empty() && number.size() <= 15 &&
                         number.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || (!steps && unit != "epoch" && unit != "epochs")) {
-      fail_usage(
-          "{}: '{}' must be a text such as \"20 steps\" or \"1 epoch\", or a number of steps, "
-          "found {}",
-          value.where(), path, value.described());
+      fail_usage("{}: '{}' must be a text such as \"20 steps\" or \"1 epoch\"{}, found {}",
+                 value.where(), path,
+                 plain == Interval::Unit::steps ? ", or a number of steps" : "", value.described());
     }
     interval.count = std::stoll(number);
     interval.unit = steps ? Interval::Unit::steps : Interval::Unit::epochs;

@@ -129,13 +129,11 @@ void set_up(const Handle& handle, const std::string& url, Sink& sink, char* mess
   set(handle, CURLOPT_XFERINFODATA, static_cast<void*>(&sink));
 }
 
-/// Returns the number of bytes from an earlier try; removes an empty file.
-uint64_t bytes_left(const fs::path& part) {
+/// Returns whether there are bytes from an earlier try.
+bool has_bytes(const fs::path& part) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(part, error);
-  if (error) return 0;
-  if (bytes == 0) fs::remove(part);
-  return bytes;
+  return !error && bytes > 0;
 }
 
 /// Opens or makes a part to append to it. Fails for a link, or another name of a file: whoever made
@@ -174,19 +172,18 @@ DownloadResult download_rest(const std::string& url, const WantedFile& file, con
   return result;
 }
 
-/// Downloads a file from one URL and compares it; returns the problem, or "".
+/// Downloads a file from one URL and compares it; returns the problem, or "". The part is never
+/// removed, since it may be locked: another process would lock the next one.
 std::string download_from(const std::string& url, const WantedFile& file) {
   const fs::path part = part_of(file.place);
   while (true) {
-    const bool resumes = bytes_left(part) > 0;
+    const bool resumes = has_bytes(part);
     const DownloadResult result = download_rest(url, file, part);
-    if (!result.problem.empty() && !result.cannot_resume) {
-      bytes_left(part);
-      return result.problem;  // The next try resumes from the received bytes.
-    }
+    // The next try resumes from the received bytes.
+    if (!result.problem.empty() && !result.cannot_resume) return result.problem;
     const std::string problem = result.problem.empty() ? file.problem_of(part) : result.problem;
     if (problem.empty()) return "";
-    fs::remove(part);
+    fs::resize_file(part, 0);
     // The first bytes may be from another server or damaged: a second try starts without them.
     if (!resumes) return problem;
   }
@@ -230,6 +227,7 @@ std::string download(const DatasetSpec& spec, const WantedFile& file) {
     if (problem.empty()) return "";
     problems.push_back(fmt::format("{}: {}", url, problem));
   }
+  if (!has_bytes(part_of(file.place))) fs::remove(part_of(file.place));
   return fmt::format("{}", fmt::join(problems, "; "));
 }
 
@@ -396,7 +394,6 @@ void fetch_shared(const DatasetSpec& spec, const WantedFile& file) {
   }
   const std::string problems = download(spec, file);
   if (problems.empty()) return install(file.place);
-  if (fs::file_size(part, error) == 0) fs::remove(part, error);
   fail("dataset '{}': cannot fetch {}: {}; or put it by hand into {}", spec.name, file.name,
        problems, folder.string());
 }

@@ -221,7 +221,6 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
     const double sigma = augment_.blur->min_sigma + range * rng.uniform();
     blur(*augment_.blur, sigma, {channels_, height_, width_, in});
   }
-  if (mirrored) flip(in);
   int64_t dy = 0, dx = 0;
   if (augment_.shift > 0) {
     const auto choices = static_cast<uint64_t>(2 * augment_.shift + 1);
@@ -230,6 +229,8 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
   }
   // Columns [first, last) of the output show the image, the others the fill value.
   const int64_t first = std::max<int64_t>(0, dx), last = std::min(width_, width_ + dx);
+  const int64_t step = mirrored ? -1 : 1;
+  const int64_t start = mirrored ? width_ - 1 - (first - dx) : first - dx;
   for (const auto& value : values) {
     for (int64_t y = 0; y < height_; ++y, out += width_) {
       const int64_t from = y - dy;
@@ -239,7 +240,7 @@ void ImageTransform::transform(uint8_t* in, CounterRng& rng, const Tables<Value>
       }
       std::fill(out, out + first, value[0]);
       const uint8_t* row = in + from * width_;
-      for (int64_t x = first; x < last; ++x) out[x] = value[row[x - dx]];
+      for (int64_t x = first; x < last; ++x) out[x] = value[row[start + step * (x - first)]];
       std::fill(out + last, out + width_, value[0]);
     }
     in += height_ * width_;

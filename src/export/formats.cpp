@@ -33,11 +33,14 @@ void check_new_weights(const fs::path& out, const char* who) {
   is_one_file(out) ? check_new_file(out, who) : check_new_folder(out, who);
 }
 
+constexpr const char* kSharedCapacity = "images share the capacity of experts";
+
 /// Says what a reader of the exported network has to know of batches.
 void warn_of_batches(const Model& model) {
   const std::string why = batch_dependence(model);
   if (why.empty()) return;
-  const bool capacity = !model.setting_paths().evaluation_capacity_factor.empty();
+  const bool capacity =
+      why == kSharedCapacity && !model.setting_paths().evaluation_capacity_factor.empty();
   log_warning("export: an image's result depends on the others of its batch, since {}{}", why,
               capacity ? "; --without-capacity exports a network that drops no token" : "");
 }
@@ -99,7 +102,7 @@ std::string batch_dependence(const Model& model) {
     const nn::RoutingRule rule = router->evaluation_rule();
     const int64_t group = nn::group_size(rule);
     const bool of_one_image = group > 0 && model.tokens_per_image() % group == 0;
-    if (nn::couples_tokens(rule) && !of_one_image) return "images share the capacity of experts";
+    if (nn::couples_tokens(rule) && !of_one_image) return kSharedCapacity;
     if (router->options().evaluation_seed) return "routers draw noise by the place in a batch";
   }
   return "";

@@ -45,8 +45,7 @@ at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const
 }
 
 ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
-                                       const at::Generator& generator)
-    : options_(options) {
+                                       const at::Generator& generator) {
   const int64_t experts = options.experts, hidden = options.hidden;
   w = register_parameter("w", torch::empty({experts, hidden, options.width}));
   a = register_parameter("a", torch::empty({experts, hidden}));

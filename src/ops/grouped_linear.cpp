@@ -19,9 +19,13 @@ Tensor ops::linear_by_expert(const Tensor& rows, const Tensor& offsets, const Te
   const Tensor host = offsets.to(at::kCPU, at::kLong);
   const auto* const begins = host.const_data_ptr<int64_t>();
   const int64_t experts = w.size(0);
+  // The gradient of w[e] would be a tensor as large as w, for each expert.
+  const std::vector<Tensor> w_e = w.unbind(0), b_e = b.unbind(0);
   std::vector<Tensor> parts;
   for (int64_t e = 0; e < experts; ++e) {
-    parts.push_back(at::addmm(b[e], rows.narrow(0, begins[e], begins[e + 1] - begins[e]), w[e]));
+    const auto i = static_cast<size_t>(e);
+    parts.push_back(
+        at::addmm(b_e[i], rows.narrow(0, begins[e], begins[e + 1] - begins[e]), w_e[i]));
   }
   parts.push_back(rows.new_zeros({rows.size(0) - begins[experts], w.size(2)}));
   return at::cat(parts);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <map>
 #include <system_error>
 
@@ -231,8 +230,9 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   const auto begin = std::chrono::steady_clock::now();
   std::vector<MeasuredRow> rows;
   const bool complete = !runs || measure_rows(*runs, options, rows);
-  // Without a signal of its own, another process had one.
-  const int signal = complete ? 0 : std::max(options.stop->number(), SIGINT);
+  int64_t signal_of_all = complete ? 0 : options.stop->number();
+  if (!complete && options.processes) signal_of_all = options.processes->max(signal_of_all);
+  const int signal = static_cast<int>(signal_of_all);
   if (follows) return {.signal = signal};
   Report report = runs ? Report{} : report_of_samples(experiment, options);
   const double seconds =

@@ -149,7 +149,7 @@ std::string plot_name(std::string name) {
 }
 
 std::string padded_range(const std::vector<double>& values) {
-  if (values.empty()) return "[*:*]";
+  if (values.empty()) return "[0:1]";  // gnuplot draws an empty panel in a range that is given.
   const auto [min, max] = std::minmax_element(values.begin(), values.end());
   const double room =
       std::max(0.05 * (*max - *min), *max > *min ? 0.0 : 0.05 * std::abs(*max) + 1e-3);

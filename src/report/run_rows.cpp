@@ -95,25 +95,39 @@ class RunLog {
   using Check = std::function<std::string(const std::string& row, const Json& entry)>;
 
   /// Reads the files that exist. Invalid entries are dropped; then the file is kept as
-  /// <file>.damaged, and a warning says so.
-  RunLog(fs::path file, const Check& check) : file_(std::move(file)), lines_(file_.string() + "l") {
+  /// <file>.damaged, and a warning says so. A log that is another process's is only read.
+  RunLog(fs::path file, const Check& check, bool is_own = true)
+      : file_(std::move(file)), lines_(file_.string() + "l") {
     std::string problem;
     if (fs::exists(file_)) {
       const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
       problem = take(find_json(text, kMaxListBytes).value_or(nullptr), check);
     }
     const bool has_lines = fs::exists(lines_);
-    std::istringstream lines(has_lines ? read_text(lines_, kMaxListBytes, "lines of runs") : "");
-    for (std::string line; std::getline(lines, line);) {  // A kill may have cut the last one.
-      take(find_json(line, kMaxListBytes).value_or(nullptr), check);
+    const std::string problem_of_lines = has_lines ? take_lines(check) : "";
+    if (!is_own) return;
+    if (!problem.empty()) keep_damaged(file_, problem);
+    if (!problem_of_lines.empty()) keep_damaged(lines_, problem_of_lines);
+    if (has_lines || !problem.empty()) fold();
+  }
+
+  /// Adds the entries of the lines. Returns what is wrong with the first one that is not valid; a
+  /// kill may have cut the last.
+  std::string take_lines(const Check& check) {
+    std::string problem;
+    std::istringstream lines(read_text(lines_, kMaxListBytes, "lines of runs"));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.empty()) continue;
+      const auto json = find_json(line, kMaxListBytes);
+      const std::string wrong = take(json.value_or(nullptr), check);
+      if (problem.empty() && (json || !lines.eof())) problem = wrong;
     }
-    if (problem.empty()) {
-      if (has_lines) fold();
-      return;
-    }
-    const fs::path kept = set_aside(file_, "damaged");
-    fold();
-    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file_.string(),
+    return problem;
+  }
+
+  static void keep_damaged(const fs::path& file, const std::string& problem) {
+    const fs::path kept = set_aside(file, "damaged");
+    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file.string(),
                 problem, kept.filename().string());
   }
 
@@ -332,7 +346,7 @@ class SharedRuns {
       for (int64_t rank = 1; rank < kMostProcesses; ++rank) log.merge(file_of(rank), check_);
     }
     wait();
-    log_.emplace(file_of(0), check_);
+    log_.emplace(file_of(0), check_, leads());
     if (!leads()) own_.emplace(file_of(rank()), check_);
     wait();  // All of them know the same runs.
   }

@@ -225,7 +225,9 @@ class Sweep {
     data = at_place(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
     std::vector<const Probe*> list;
     for (const std::string& name : names) list.push_back(&probes().at(name));
-    return measured(train_, {{{"test", data}}, objective_name(phase), list}, model, 0,
+    RunConfig config = train_;
+    config.precision = EvaluateOptions().precision;  // As `moesaic eval` measures the checkpoints.
+    return measured(config, {{{"test", data}}, objective_name(phase), list}, model, 0,
                     [this](int64_t, int64_t) { return go_on(); })
         .numbers;
   }

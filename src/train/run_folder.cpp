@@ -177,20 +177,9 @@ std::optional<RunData> RunFolder::started_data(const fs::path& root) {
       "without this file the run goes on, its data unchecked");
 }
 
-RunFolder::Fresh::~Fresh() {
-  std::error_code ignored;
-  for (auto path = paths.rbegin(); path != paths.rend(); ++path) fs::remove(*path, ignored);
-}
-
 RunFolder::RunFolder(fs::path root, bool resume) : root_(std::move(root)) {
-  for (fs::path part = root_; !part.empty() && !fs::exists(part); part = part.parent_path()) {
-    fresh_.paths.insert(fresh_.paths.begin(), part);
-  }
   make_folder(root_);
-  std::vector<fs::path> inside = {root_ / ".lock", root_ / "checkpoints", data(), config()};
-  std::erase_if(inside, [](const fs::path& path) { return fs::exists(path); });
   lock_.emplace(root_);  // What lies in a folder that another one holds is not ours to remove.
-  fresh_.paths.insert(fresh_.paths.end(), inside.begin(), inside.end());
   check(root_, resume);  // again: another process may have used it before the lock was ours
   if (!has_checkpoint(root_)) keep_results(root_);
   if (!resume) remove_start(root_);

@@ -192,8 +192,8 @@ void check_evaluation(const RunConfig& config, const PhasePlaces& places, const 
 /// Returns which classes have no images, where the others are as many as the network's outputs, as
 /// a part of a line: their folders may be there by mistake.
 std::string classes_without_images(const Dataset& data, int64_t outputs) {
-  if (data.endless() || !data.blocks().empty()) return "";
   std::vector<std::string> names = data.info().classes;
+  if (std::ssize(names) <= outputs || data.endless() || !data.blocks().empty()) return "";
   std::vector<bool> used(names.size());
   for (int64_t i = 0; i < data.size(); ++i) {
     used[static_cast<size_t>(data.label(i))] = true;

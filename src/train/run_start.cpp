@@ -232,7 +232,6 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (in_memory() || !leads()) return;
   write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
   write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
-  folder_->keep();
 }
 
 namespace {
@@ -259,8 +258,9 @@ void Trainer::check_data(const std::optional<RunData>& started) {
                     options_.out.string(), split, name,
                     moved_.contains(name) ? fmt::format(" (then '{}')", moved_[name]) : "", change);
     const DataRecord* const before = started ? started->find(name, split) : nullptr;
+    const auto used = used_splits(config_, datasets_);
     const bool new_classes =
-        before != nullptr &&
+        before != nullptr && std::ranges::count(used, std::pair(name, split)) > 0 &&
         has_other_names(datasets_.get(name, split)->info().classes, before->classes);
     if (config_.data_changed != "accept") {
       fail_usage("{}; put the data back, give another --out, or {}", what,

@@ -299,7 +299,7 @@ TEST(Resolve, SaysWhatAPathIsNot) {
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "nowhere/at/all"); }),
               HasSubstr("no such folder"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("neither a folder"));
-  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quickstart"); }),
+  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstarts"); }),
               HasSubstr("neither a checkpoint"));
 }
 

@@ -338,8 +338,10 @@ TEST(Schema, IntervalsAreNumbersOrNameTheirUnit) {
   for (const char* wrong : {R"("20 seconds")", R"("steps")", R"("-1 steps")", R"("2")", R"("")"}) {
     EXPECT_THAT(usage_of([&] { habits(fmt::format(R"({{"look": {}}})", wrong)); }),
                 HasSubstr("a.json:1:10: 'look' must be a text such as \"20 steps\" or \"1 epoch\", "
-                          "or a number of steps, found "));
+                          "found "));
   }
+  EXPECT_THAT(usage_of([&] { habits(R"({"save": "7"})"); }),
+              HasSubstr("\"1 epoch\", or a number of steps, found "));
   EXPECT_THAT(usage_of([&] { habits(R"({"save": "0 steps"})"); }), HasSubstr("between 1 and 100"));
 }
 

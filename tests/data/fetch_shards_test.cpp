@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <functional>
 
+#include "data/http_server.h"
 #include "data/shard_fixture.h"
+#include "moesaic/base/posix.h"
 #include "moesaic/data/source.h"
 
 namespace moesaic {
@@ -65,6 +68,22 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
                 HasSubstr("no SHA-256 is described; its number of images is right"));
     EXPECT_EQ(DatasetSource(home.name()).verify()[1].doubt, "");
   });
+}
+
+/// Processes that want the same shard wait for one of them by a lock on what it fills.
+TEST(FetchShards, ThePartThatIsFilledIsTheOneThatIsLocked) {
+  const ShardHome home;
+  test::HttpServer server({{"train-0.tar", test::tar_bytes(samples(0, 4))}});
+  std::vector<bool> locked;
+  server.before_answers([&] {
+    const UniqueFd part = open_file(home.data() / "pets/.train-0.tar.moesaic.part", O_WRONLY);
+    locked.push_back(::flock(part.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
+  });
+  home.describe(R"({"train": [{"name": "train-0.tar", "images": 4}]})",
+                "\"urls\": [\"" + server.url() + "missing/\", \"" + server.url() + "\"]");
+  silently([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+  EXPECT_THAT(locked, ElementsAre(true, true));
+  EXPECT_TRUE(test::fs::exists(home.data() / "pets/train-0.tar"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -50,6 +51,8 @@ class HttpServer {
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/"; }
   /// From now on an answer's body ends after so many bytes, although its header promises all.
   void cut_after(size_t bytes) { cut_after_ = bytes; }
+  /// Calls `action` before each answer, in the server's thread.
+  void before_answers(std::function<void()> action) { before_ = std::move(action); }
   /// "NAME RANGE" of each request so far.
   std::vector<std::string> requests() {
     const std::lock_guard lock(mutex_);
@@ -74,6 +77,7 @@ class HttpServer {
       if (count <= 0) return;
       request.append(piece, static_cast<size_t>(count));
     }
+    if (before_) before_();
     const size_t begin = request.find('/') + 1;
     const std::string name = request.substr(begin, request.find(' ', begin) - begin);
     const size_t range = request.find("Range: bytes=");
@@ -115,6 +119,7 @@ class HttpServer {
   std::map<std::string, std::vector<uint8_t>> files_;
   Ranges ranges_;
   std::atomic<size_t> cut_after_ = SIZE_MAX;
+  std::function<void()> before_;
   int listener_ = -1;
   uint16_t port_ = 0;
   std::mutex mutex_;

@@ -124,6 +124,7 @@ using CompositesOnAGpu = testing::FakeGpuTest;
 
 TEST_F(CompositesOnAGpu, NeverWaitForTheHost) {
   const Tensor logits = on_fake({Layer::kTokens, Layer::kExperts}, at::kFloat, true);
+  const Tensor many = on_fake({Layer::kTokens, 16}, at::kFloat, true);  // More than kernels choose.
   const auto backward = [](const Routing& routing) {
     routing.gate.backward(at::ones_like(routing.gate));
   };
@@ -135,8 +136,23 @@ TEST_F(CompositesOnAGpu, NeverWaitForTheHost) {
       [&] {
         backward(route_expert_choice(logits, {.capacity_factor = 1.0, .kept = {0, 3}}));
       },
+      [&] {
+        backward(route_token_choice(many, {.k = 9,
+                                           .capacity_factor = 1.05,
+                                           .kept = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+                                           .pruned = PrunedSelection::reroute}));
+      },
+      [&] {
+        const Tensor most = on_fake({Layer::kTokens, 5000}, at::kFloat, true);
+        backward(route_token_choice(most, {.k = 9}));
+        backward(route_token_choice(most, {.k = 1}));
+      },
       [&] { route_adaptive(logits, {.threshold = 0.5}); }};
-  for (const auto& route : routings) testing::expect_no_wait(counts_of(route));
+  for (const auto& route : routings) {
+    const auto found = counts_of(route);
+    testing::expect_no_wait(found);
+    EXPECT_EQ(found.allocations, 0u);
+  }
 }
 
 using GraphOnAGpu = testing::FakeGpuTest;

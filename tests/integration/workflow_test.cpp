@@ -274,6 +274,7 @@ TEST_F(Workflow, TestingHasABarOfItsOwn) {
 
 TEST_F(Workflow, AHangUpSavesAsOtherSignalsDo) {
   NEEDS_FASHION_MNIST();
+  std::signal(SIGHUP, SIG_DFL);  // What nohup ignores stays ignored by what is started.
   ProgramOptions options;
   options.interrupt_after_ms = 0;
   options.interrupt_when = path("run") / "metrics.jsonl";

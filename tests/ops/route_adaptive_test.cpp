@@ -44,6 +44,16 @@ TEST(RouteAdaptive, TakesLogitsOfExactlyTheThreshold) {
   EXPECT_TRUE(torch::equal(routing.token_offsets, torch::tensor({0, 2, 2}, torch::kInt)));
 }
 
+TEST(RouteAdaptive, ResultsDoNotDependOnTheNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  const at::Tensor logits = randn({5000, 6}, 4, torch::kFloat);
+  at::set_num_threads(1);
+  const Routing one = route_adaptive(logits);
+  at::set_num_threads(5);
+  testing::expect_same_routing(one, route_adaptive(logits));
+  at::set_num_threads(threads);
+}
+
 TEST(RouteAdaptive, ItsGatesAreConstants) {
   const at::Tensor logits = randn({5, 3}, 4).set_requires_grad(true);
   EXPECT_FALSE(route_adaptive(logits).gate.requires_grad());

@@ -13,6 +13,7 @@
 namespace moesaic {
 namespace {
 
+using testing::expect_close;
 using testing::expect_gradients;
 using testing::expect_routing;
 using testing::expect_same_routing;
@@ -52,6 +53,27 @@ TEST(RouteExpertChoice, EqualsPlainLoopsOnLongGroups) {
     const at::Tensor logits = randn({3000, 4}, 7, torch::kFloat);
     expect_choice(logits, {.rows = 600, .group_size = 1500, .gate = gate});
     expect_choice(logits, {.capacity_factor = 1.0, .gate = gate});
+  }
+}
+
+TEST(RouteExpertChoice, GradientsInFloatAreThoseInDouble) {
+  uint64_t seed = 40;
+  for (const ExpertGate gate : kExpertGates) {
+    if (gate == ExpertGate::one) continue;
+    for (const int64_t group : {0, 300}) {
+      for (const auto& kept : {std::vector<int64_t>{}, std::vector<int64_t>{1, 3}}) {
+        const ExpertChoiceOptions options{
+            .capacity_factor = 0.7, .group_size = group, .gate = gate, .kept = kept};
+        const at::Tensor plain = randn({600, 5}, ++seed, torch::kFloat);
+        const auto gradient_in = [&](at::ScalarType type) {
+          const at::Tensor logits = plain.to(type).clone().set_requires_grad(true);
+          const Routing routing = route_expert_choice(logits, options);
+          routing.gate.backward(randn({routing.row_bound()}, 7, torch::kFloat).to(type));
+          return logits.grad().to(torch::kDouble);
+        };
+        expect_close(gradient_in(torch::kFloat), gradient_in(torch::kDouble), 1e-5);
+      }
+    }
   }
 }
 

@@ -42,7 +42,7 @@ void expect_token_choice(const Tensor& logits, const TokenChoiceOptions& options
 // Each is chosen by a kernel of its own.
 TEST_F(RoutingRaces, TokenChoiceWithCapacityInSeveralGroups) {
   for (const auto type : {at::kFloat, at::kDouble}) {
-    for (const int64_t k : {1, 2, 3, 8}) {
+    for (const int64_t k : {1, 2, 3, 6, 8}) {
       expect_token_choice(coarse_logits(600, 12, type),
                           {.k = k, .capacity_factor = 0.7, .group_size = 260});
     }

@@ -98,6 +98,14 @@ TEST(LinesPlot, HasALineForEachCurve) {
   draw(drawn);
 }
 
+/// As where no accuracy has left that of guessing.
+TEST(LinesPlot, OfNothingIsAnEmptyPanel) {
+  const PlotConfig plot{"lines", {"test_accuracy"}, {}, {"c/n"}, {1, 20}, "samples"};
+  const Figure drawn = figure(plot, kSized, sized_rows());
+  EXPECT_EQ(drawn.data, "# x\tmean\tstd\n");
+  draw(drawn);
+}
+
 TEST(MapPlot, HasCurvesAsRowsAndSizesAsColumns) {
   const PlotConfig plot{"map", {"test_accuracy"}, {}, {"a/n", "b, n"}, {1, 20}, "samples"};
   const Figure drawn = figure(plot, kSized, sized_rows());
@@ -200,7 +208,7 @@ TEST(PaddedRange, LeavesRoomEvenAroundEqualValues) {
   EXPECT_EQ(padded_range({1, 3, 2}), "[0.9:3.1]");
   EXPECT_EQ(padded_range({0, 0}), "[-0.001:0.001]");
   EXPECT_EQ(padded_range({-20}), "[-21.001:-18.999]");
-  EXPECT_EQ(padded_range({}), "[*:*]");
+  EXPECT_EQ(padded_range({}), "[0:1]");  // gnuplot cannot choose a range for an empty panel.
 }
 
 TEST(Plots, AreDrawnWithoutAWord) {

@@ -82,6 +82,7 @@ TEST(Reproduce, ADamagedTimeDoesNotBlockAnExperiment) {
     EXPECT_THAT(error_of([&] { run_tiny(folder / "out"); }),
                 HasSubstr("was made with other settings"))
         << text;
+    EXPECT_EQ(read_text(folder / "out/config.json"), "{\"other\": 1}") << text;
   }
 }
 

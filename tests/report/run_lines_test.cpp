@@ -56,6 +56,7 @@ TEST_F(RunLines, FinishedRunsAreLinesUntilTheExperimentEnds) {
   run(config);
   EXPECT_EQ(read_text(folder_ / "out/runs.json"), whole);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/runs.jsonl"));
+  EXPECT_EQ(read_text(folder_ / "out/runs.jsonl.damaged"), lines);
 }
 
 /// Lines of runs that are finished, -1 where they are in one file already: registered once for this
@@ -85,7 +86,8 @@ TEST_F(RunLines, AFinishedRunIsWrittenWithoutTheOthers) {
   counted_folder() = folder_ / "out";
   const int threads = at::get_num_threads();
   at::set_num_threads(1);  // One run at a time.
-  const auto rows = run(runs_config(std::string(kFiveRuns) + R"(, "probes": ["finished"])"));
+  const auto rows =
+      run(runs_config(std::string(kFiveRuns) + R"(, "probes": ["test_accuracy", "finished"])"));
   at::set_num_threads(threads);
   std::vector<double> finished;
   for (const MeasuredRow& row : rows) {

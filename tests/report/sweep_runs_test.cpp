@@ -302,6 +302,14 @@ TEST_F(SweepRuns, OtherSettingsDoNotMixWithWhatIsThere) {
   EXPECT_NO_THROW(run(out, {"keep=[2]", "train.loader_threads=1"}));
 }
 
+TEST_F(SweepRuns, AnotherNumberToKeepJoinsWhatIsThere) {
+  const Outcome two = run(out, {"keep=[4, 2]"}), three = run(out);
+  EXPECT_EQ(two.networks(), 4u);
+  EXPECT_EQ(three.networks(), 6u);
+  EXPECT_EQ(two.at("keep2/random", "accuracy_recovered"),
+            three.at("keep2/random", "accuracy_recovered"));
+}
+
 TEST_F(SweepRuns, MoreExpertsThanThereAreAreRefused) {
   EXPECT_EQ(error_of([&] { run(out, {"keep=[5, 2]"}); }), "usage: keep: 5 of 4 experts");
   // A token selects two.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test program that dies says in which test, and where the thread was that ended it. A hang-up,
-// which nohup ignores, is not ignored by tests or by what they start.
+// A test program that dies says in which test, and where the thread was that ended it.
 #include <execinfo.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -42,7 +41,6 @@ class SaysWhereItDies : public ::testing::Environment {
     for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
       ::sigaction(number, &action, nullptr);
     }
-    std::ignore = std::signal(SIGHUP, SIG_DFL);
   }
 };
 

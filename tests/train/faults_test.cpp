@@ -89,26 +89,6 @@ TEST_F(RunFaults, InterruptedAndPartialCalls) {
   for (const char* call : {"read", "write"}) survives({call, "short"}, true);
 }
 
-TEST_F(RunFaults, AFullDiskLeavesNothingOfARunThatDidNotBegin) {
-  NEEDS_FAULTS();
-  for (const bool there : {false, true}) {
-    const fs::path run = disk() / "a/run";
-    const auto prepare_disk = [&] {
-      fs::remove_all(disk());
-      fs::create_directories(there ? run : disk());
-    };
-    const auto begin = [&] { Trainer(config_of(four_phases()), options_for(run)); };
-    const auto check = [&](const Outcome& outcome) {
-      if (outcome.exit_code == 0) {
-        EXPECT_TRUE(fs::exists(run / "config.json"));
-      } else {
-        EXPECT_TRUE(fs::is_empty(there ? run : disk())) << outcome.error;
-      }
-    };
-    EXPECT_GT(for_every_call({"change", "ENOSPC"}, disk(), prepare_disk, begin, check), 5);
-  }
-}
-
 TEST_F(RunFaults, APowerFailureInANewFolder) {
   NEEDS_FAULTS();
   const fs::path run = disk() / "a/b/run";

@@ -51,12 +51,7 @@ class ShallowExpertsImpl : public Experts {
   /// Returns the expert's outputs for the rows of x_Rd: [R].
   at::Tensor outputs_of(const at::Tensor& x_Rd, int64_t slot) const;
 
-  const ShallowExpertsOptions& options() const { return options_; }
-
   at::Tensor w, a, b, hermite;
-
- private:
-  ShallowExpertsOptions options_;
 };
 TORCH_MODULE(ShallowExperts);
 

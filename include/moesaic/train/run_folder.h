@@ -114,10 +114,8 @@ class RunFolder {
 
   /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,
   /// without `resume`, after a failed start. Throws Error that names the process that holds the
-  /// lock. What it makes goes again with the object, unless keep() is called.
+  /// lock.
   RunFolder(std::filesystem::path root, bool resume);
-  /// Says that the run has begun. Until then nothing of it is worth a folder.
-  void keep() { fresh_.paths.clear(); }
   /// Names the files of a folder that process 0 of the run holds. Writes nothing.
   static RunFolder of_leader(std::filesystem::path root);
 
@@ -135,20 +133,10 @@ class RunFolder {
   void keep_last(int64_t count) const;
 
  private:
-  /// What was not there before: files and empty folders, the outermost first.
-  struct Fresh {
-    Fresh() = default;
-    Fresh(Fresh&&) = default;
-    Fresh& operator=(Fresh&&) = delete;
-    ~Fresh();
-    std::vector<std::filesystem::path> paths;
-  };
-
   RunFolder() = default;
 
   std::filesystem::path root_;
   std::optional<LockFile> lock_;  ///< Unset where another process of the run holds it.
-  Fresh fresh_;                   ///< Goes before the lock does.
 };
 
 /// Writes the metrics of a run to metrics.jsonl, one JSON object per line, and to TensorBoard. The

@@ -103,6 +103,9 @@ TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
   add<TokenChoiceOperator, route_token_choice_on<DeviceScope>>(m);
   add<TokenChoiceBackward, route_token_choice_backward_on<DeviceScope>>(m);
   add<ExpertChoiceOperator, route_expert_choice_on<DeviceScope>>(m);
+  // The composite, which is off with its operator.
+  m.impl(ExpertChoiceBackward::kName,
+         Switchable<ExpertChoiceBackward, ExpertChoiceBackward::run<expert_choice_backward>>::run);
   add<DispatchOperator, dispatch_on<DeviceScope>>(m);
   add<DispatchBackward, dispatch_backward_on<DeviceScope>>(m);
   add<CombineOperator, combine_on<DeviceScope>>(m);

@@ -77,7 +77,9 @@ void place(const TokenChoicePlan& plan, const Tensor& gate_Tk, const Tensor& cou
 template <class Device>
 ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_in,
                                     const TokenChoiceOptions& options) {
-  if (options.k > kernels::kMostChoices) return token_choice(logits_in, options);
+  if (options.k > kernels::kMostChoices || logits_in.size(1) > kernels::kMaxExperts) {
+    return token_choice(logits_in, options);
+  }
   const Tensor logits = logits_in.contiguous();
   const KeptScope computed("route_token_choice", logits, options.kept, device);
   const TokenChoicePlan plan(logits, options);
@@ -108,6 +110,9 @@ template <class Device>
 Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_in,
                                       const Tensor& logits_in, const Tensor& choice_in,
                                       const Tensor& row_in, const TokenChoiceOptions& options) {
+  if (logits_in.size(1) > kernels::kMaxExperts) {
+    return token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
+  }
   const Tensor grad_gate = grad_in.contiguous();
   const Tensor logits = logits_in.contiguous();
   const Tensor choice = choice_in.contiguous();

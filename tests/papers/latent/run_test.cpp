@@ -394,6 +394,12 @@ TEST(LatentRun, AStepThatFailsLeavesTheNetworkAsItWas) {
     ridge.model->moe->router->weight.fill_(std::nan(""));
   }
   EXPECT_THAT(failure_that_changes_nothing(ridge), HasSubstr("the logits of token 0 are NaN"));
+  const StartedPhase none = start_phase(3);
+  {
+    const torch::NoGradGuard no_grad;
+    none.model->experts->w.fill_(std::nan(""));  // No sum of squares is above 0.
+  }
+  EXPECT_THAT(failure_that_changes_nothing(none), HasSubstr("no sample to any expert"));
 }
 
 TEST(LatentRun, TheTurnOfAStepIsOfTheNeuronsThatTakeIt) {

@@ -82,7 +82,10 @@ PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t r
   }
   LoaderOptions options;
   options.batch_size = count;
-  const Batch batch = Loader(data, options).next();
+  Loader loader(data->endless() ? make_sample(data, count, run_seed) : data, options);
+  const Batch batch = loader.next();
+  // The samples are those of the theory: none stands for another.
+  if (!batch.replaced.empty()) fail("{}", batch.replaced.begin()->second);
   return {nn::patches_of(batch.images, patch).contiguous(), batch.labels};
 }
 

@@ -60,8 +60,10 @@ std::filesystem::path without_staging(const std::filesystem::path& path);
 /// Cleans up after interrupted processes in `folder`: a directory that a commit() took out of its
 /// place and did not replace is put back; temporary files (see unique_sibling) are removed. What
 /// another process is writing, e.g. an export into the folder of a run, stays: AtomicFile,
-/// StagedDirectory and hold_folder() lock it, which the kernel undoes when their process ends. On a
-/// file system without locks the caller must know that no other process writes there.
+/// StagedDirectory and hold_folder() lock it, which the kernel undoes when their process ends.
+/// Where a file system has no locks, or not those of another machine (NFS, for directories), the
+/// caller must know that no other process writes there, e.g. by the LockFile of the folder of a
+/// run.
 void remove_leftovers(const std::filesystem::path& folder);
 
 /// Opens a temporary directory. While it is open, remove_leftovers() leaves it.

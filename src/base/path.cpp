@@ -125,6 +125,12 @@ void check_folder_path(const fs::path& path, std::string_view what) {
     const fs::file_status status = status_of(part);
     if (fs::is_directory(status)) return;
     if (fs::exists(status)) fail_usage("{}: '{}' is not a folder", what, part.string());
+    std::error_code no_link;
+    if (const fs::path target = fs::read_symlink(part, no_link); !no_link) {
+      fail_usage(
+          "{}: '{}' is a link to '{}', where nothing is; make that folder or remove the link", what,
+          part.string(), target.string());
+    }
   }
 }
 

@@ -163,7 +163,7 @@ class RunLog {
     const std::string key = key_of(row, index);
     runs_[key] = entry;
     if (!fd_) {
-      fd_ = open_file(lines_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
+      fd_ = open_own(lines_, O_WRONLY | O_APPEND);
       sync_path(lines_.parent_path());
     }
     // Led by a line break, so that one that a full disk has cut harms no other.

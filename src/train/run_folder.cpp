@@ -118,7 +118,11 @@ void remove_start(const fs::path& root) {
   for (const auto& entry : fs::directory_iterator(root)) {
     if (is_of_events(entry.path().filename().string())) events.push_back(entry.path());
   }
+  if (events.empty()) return;
+  // Under any name that has "tfevents" in it, TensorBoard would draw them into the new curves.
   for (const fs::path& path : events) fs::remove(path);
+  log_info("{}: removed {} of TensorBoard, of a start that left no checkpoint", root.string(),
+           count_text(static_cast<int64_t>(events.size()), "event file"));
 }
 
 void make_folder(const fs::path& folder) {
@@ -220,12 +224,9 @@ void RunFolder::keep_last(int64_t count) const {
 
 namespace {
 
-/// Opens a file of the folder that is not followed where it is a link.
-UniqueFd open_own(const std::filesystem::path& path) {
-  std::error_code error;
-  create_folders(path.parent_path(), error);
-  if (error) fail("{}: cannot create its folder: {}", path.string(), error.message());
-  return open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW);
+UniqueFd open_metrics(const fs::path& path) {
+  make_folder(path.parent_path());
+  return open_own(path, O_RDWR | O_APPEND);
 }
 
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
@@ -251,7 +252,7 @@ int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t
 
 Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"),
-      fd_(open_own(path_)),
+      fd_(open_metrics(path_)),
       lines_(cut_lines(fd_, path_, keep_lines)),
       events_(folder) {
   if (lines_ < keep_lines) {

@@ -97,6 +97,20 @@ TEST(Paths, FileNamesAreOneName) {
   }
 }
 
+TEST(Paths, ALinkToNothingIsNamed) {
+  const test::TempDir folder;
+  fs::create_directory_symlink("gone/runs", folder / "runs");
+  const std::string told = "--out: '" + (folder / "runs").string() +
+                           "' is a link to 'gone/runs', where nothing is; make that folder or "
+                           "remove the link";
+  for (const char* name : {"runs", "runs/", "runs/a/b"}) {
+    EXPECT_EQ(test::usage_of([&] { check_folder_path(folder / name, "--out"); }), told) << name;
+  }
+  EXPECT_EQ(test::usage_of([&] { check_new_folder(folder / "runs/a", "--out"); }), told);
+  fs::create_directories(folder / "gone/runs");
+  EXPECT_NO_THROW(check_folder_path(folder / "runs/a/b", "--out"));
+}
+
 TEST(Paths, APartThatIsNoFolderIsNamed) {
   const test::TempDir folder;
   test::put(folder / "file", "x");

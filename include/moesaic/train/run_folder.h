@@ -143,8 +143,8 @@ class RunFolder {
 /// lines hold only values that a repeated run reproduces; times go to TensorBoard alone.
 class Recorder {
  public:
-  /// Opens `folder`/metrics.jsonl, never a link, and truncates it to its first `keep_lines` lines:
-  /// a resumed run writes the rest again.
+  /// Opens `folder`/metrics.jsonl, never a link of either kind, and truncates it to its first
+  /// `keep_lines` lines: a resumed run writes the rest again.
   Recorder(const std::filesystem::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars

@@ -50,7 +50,8 @@ UniqueFd open_own(const fs::path& path, int flags) {
 }
 
 std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation) {
-  while (true) {
+  constexpr int kTries = 100;  // A file system may give its files no lasting numbers.
+  for (int tries = 1;; ++tries) {
     UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
     int error = 0;
     do {
@@ -60,7 +61,7 @@ std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation) {
     }, named{};
     const bool same = ::fstat(fd.get(), &own) == 0 && ::stat(path.c_str(), &named) == 0 &&
                       own.st_ino == named.st_ino && own.st_dev == named.st_dev;
-    if (same) return {std::move(fd), error};
+    if (same || tries == kTries) return {std::move(fd), error};
   }
 }
 

@@ -211,7 +211,7 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
                          "3 processes cannot have equal parts of a batch of 4000 images");
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "--expert-parallel", "2"}), 3),
-      "2 processes cannot share the experts");
+      "3 processes cannot be parted into groups of 2 that share experts; choose 1");
   expect_one_line_of_all(
       run_in_processes(
           clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),

@@ -122,11 +122,20 @@ TEST(RunConfig, NamesTheSettingsThatChanged) {
        {"loader_threads=3", "checkpoint_every=7", "keep_checkpoints=1", "data_changed=accept"}) {
     EXPECT_EQ(changed(free), "no error") << free;
   }
-  auto older = started;  // It lacks settings that came later.
+}
+
+TEST(RunConfig, GoesOnWithARunThatLacksLaterSettings) {
+  const auto now = to_json(config_of(four_phases()));
+  auto older = now;
+  for (const char* key : {"tf32", "deterministic", "parallel"}) older.erase(key);
   for (auto& phase : older.at("phases")) {
+    phase.erase("frozen");
     for (const char* key : {"orientation", "channels"}) phase.at("preprocess").erase(key);
   }
-  EXPECT_EQ(error_of([&] { check_same_run(older, started, "run"); }), "no error");
+  EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
+  const auto rounded = to_json(config_of(four_phases(), {"tf32=true"}));
+  EXPECT_THAT(error_of([&] { check_same_run(older, rounded, "run"); }),
+              HasSubstr("settings: 'tf32' was false and is true now; set back"));
 }
 
 TEST(RunConfig, GoesOnWithARunWhoseEpochsWereStoredAsABareNumber) {

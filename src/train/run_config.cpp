@@ -129,9 +129,8 @@ void check_same_run(const nlohmann::ordered_json& started, const nlohmann::order
   add_later_settings(then, now);
   const std::vector<Difference> changed = differences(then, now);
   if (changed.empty()) return;
-  fail_usage(
-      "{}: cannot resume with other settings: {}; set back what changed or give another --out{}",
-      folder, describe(changed), way_out);
+  fail_usage("{}: cannot resume with other settings: {}; set back what changed or {}", folder,
+             describe(changed), way_out);
 }
 
 }  // namespace moesaic

@@ -220,7 +220,13 @@ TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
     return pretrained.get<std::string>();
   };
   const std::string old = (folder / "old").string(), there = (folder / "new").string();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(after(old, there), there);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr(" was " + old + ", which is not there any more; " + there + " is taken"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(after(there, there), there);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(after("pretrain", there), "pretrain");  // It was a phase, not a path.
   EXPECT_EQ(after(old, "pretrain"), old);
   fs::create_directory(folder / "old");  // It is another one.

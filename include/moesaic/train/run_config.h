@@ -100,6 +100,6 @@ void name_units(nlohmann::ordered_json& run);
 /// the run was started with, except for those that change no result: loader_threads,
 /// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel. `way_out` ends it.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder, const std::string& way_out = "");
+                    const std::string& folder, const std::string& way_out = "give another --out");
 
 }  // namespace moesaic

@@ -113,6 +113,26 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
       none + "/a: no such file; there is no folder '" + none + "'; did you mean '" + file + "'?");
 }
 
+TEST(Paths, WhatOnlyAShellOrABrowserFollowsIsRefused) {
+  for (const char* path : {"~", "~/runs/a"}) {
+    const std::string problem = "'" + std::string(path) + "': '~' is not read as the home folder";
+    for (const auto& check : {check_new_file, check_new_folder, check_folder_path}) {
+      EXPECT_THAT(test::usage_of([&] { check(path, "--out"); }),
+                  ::testing::StartsWith("--out: " + problem));
+    }
+  }
+  EXPECT_EQ(test::usage_of([] { check_input_file("~/a.png"); }),
+            "~/a.png: no such file; '~' is not read as the home folder; write the whole path");
+  for (const std::string address : {"file:///tmp/a", "https://a.b/c"}) {
+    EXPECT_EQ(test::usage_of([&] { check_input_file(address); }),
+              address + ": no such file; a path is needed, not an address");
+    EXPECT_EQ(test::usage_of([&] { check_new_folder(address, "--out"); }),
+              "--out: '" + address + "': a path is needed, not an address");
+  }
+  const test::TempDir folder;
+  EXPECT_NO_THROW(check_new_folder(folder / "~", "--out"));
+}
+
 TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {
   EXPECT_TRUE(is_file_name("train images-{0..9}.tar"));
   EXPECT_TRUE(is_file_name("\xC3\xA4.bin"));

@@ -89,7 +89,7 @@ TEST_F(Shards, ImagesAndLabelsAreFoundInTheirOrder) {
 
 TEST_F(Shards, ClassesMayLieInAFile) {
   home_.write("train-0.tar", samples(0, 2));
-  write_file(home_.path("names.txt"), std::string("cat\r\ndog\n"));
+  write_file(home_.path("names.txt"), std::string("cat \r\ndog\t\n"));
   write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
       "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
       "shards": {"test": [{"name": "train-0.tar"}]}})"));

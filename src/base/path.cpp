@@ -49,7 +49,8 @@ bool holds_nothing(const fs::path& folder) {
 std::string notation_problem(const fs::path& path) {
   const fs::path first = path.empty() ? path : *path.begin();
   if (path.empty() || fs::exists(status_of(first))) return "";
-  if (first == "~") return "'~' is not read as the home folder; write the whole path";
+  if (first == "~" && path != first)
+    return "'~' is not read as the home folder; write the whole path";
   const bool address = path.string().find("://") != std::string::npos;
   return address && first.string().ends_with(':') ? "a path is needed, not an address" : "";
 }

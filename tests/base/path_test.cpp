@@ -114,12 +114,9 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
 }
 
 TEST(Paths, WhatOnlyAShellOrABrowserFollowsIsRefused) {
-  for (const char* path : {"~", "~/runs/a"}) {
-    const std::string problem = "'" + std::string(path) + "': '~' is not read as the home folder";
-    for (const auto& check : {check_new_file, check_new_folder, check_folder_path}) {
-      EXPECT_THAT(test::usage_of([&] { check(path, "--out"); }),
-                  ::testing::StartsWith("--out: " + problem));
-    }
+  for (const auto& check : {check_new_file, check_new_folder, check_folder_path}) {
+    EXPECT_EQ(test::usage_of([&] { check("~/runs/a", "--out"); }),
+              "--out: '~/runs/a': '~' is not read as the home folder; write the whole path");
   }
   EXPECT_EQ(test::usage_of([] { check_input_file("~/a.png"); }),
             "~/a.png: no such file; '~' is not read as the home folder; write the whole path");
@@ -131,6 +128,7 @@ TEST(Paths, WhatOnlyAShellOrABrowserFollowsIsRefused) {
   }
   const test::TempDir folder;
   EXPECT_NO_THROW(check_new_folder(folder / "~", "--out"));
+  EXPECT_NO_THROW(check_new_folder("~", "--out"));  // This is a name like another.
 }
 
 TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {

@@ -258,6 +258,21 @@ TEST_F(ChangedData, AFileOfTwoSplitsOrClassesIsNamedInOneLine) {
   EXPECT_THAT(said(), HasSubstr("'train: 0/linked.png and train: 1/linked.png'"));
 }
 
+TEST_F(ChangedData, AFileOfTwoSplitsIsLookedForWhereThatIsAsked) {
+  fs::remove(data() / "val/1/4.png");
+  fs::create_hard_link(data() / "train/1/4.png", data() / "val/1/4.png");
+  RunConfig config;
+  config.phases.resize(1);
+  config.phases[0].data = data().string();
+  for (const bool asked : {true, false}) {
+    Datasets datasets;
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(record_data(config, datasets, asked).splits.size(), 2U);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("read under two names") != std::string::npos, asked) << said;
+  }
+}
+
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   run(false);
   put("train/0/more.png", 5);

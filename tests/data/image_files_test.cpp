@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "data/data_fixture.h"
 #include "data/image_files.h"
 #include "data/image_folder_fixture.h"
 #include "data/jpeg_bytes.h"

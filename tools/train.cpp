@@ -75,7 +75,7 @@ RunConfig read_config(const TrainArguments& arguments) {
 void draw_curve(const std::string& out) {
   try {
     draw_run_curve(out);
-    log_info("its curve: {}/figure.png", out);
+    log_info("curves: {}/figure.png", out);
   } catch (const Error& error) {
     log_warning("no curve was drawn: {}", error.what());
   }

@@ -136,9 +136,8 @@ void check_same_run(const Json& started, const Json& now, const std::string& fol
   const std::vector<Difference> changed =
       differences(deciding_settings(std::move(then)), deciding_settings(now));
   if (changed.empty()) return;
-  fail_usage(
-      "{}: cannot resume with other settings: {}; set back what changed or give another --out{}",
-      folder, describe(changed), way_out);
+  fail_usage("{}: cannot resume with other settings: {}; set back what changed or {}", folder,
+             describe(changed), way_out);
 }
 
 }  // namespace moesaic

@@ -94,12 +94,6 @@ void keep_results(const fs::path& root) {
   }
 }
 
-/// What is left to do where nothing tells how to go on.
-std::string other_folder(const fs::path& root) {
-  if (!RunFolder::has_checkpoint(root)) return "give another --out";
-  return fmt::format("give another --out, where init={} trains its network on", root.string());
-}
-
 /// Reads a record of a run; `way_out` ends the line where it is not one.
 template <class F>
 auto read_record(F&& read, const std::string& way_out) {
@@ -159,6 +153,11 @@ void RunFolder::check(const fs::path& root, bool resume) {
     fail_usage("{}: has no config.json that says how to go on; {}", root.string(),
                other_folder(root));
   }
+}
+
+std::string RunFolder::other_folder(const fs::path& root) {
+  if (!has_checkpoint(root)) return "give another --out";
+  return fmt::format("give another --out, where init={} trains its network on", root.string());
 }
 
 nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {

@@ -127,6 +127,24 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
       none + "/a: no such file; there is no folder '" + none + "'; did you mean '" + file + "'?");
 }
 
+TEST(Paths, WhatOnlyAShellOrABrowserFollowsIsRefused) {
+  for (const auto& check : {check_new_file, check_new_folder, check_folder_path}) {
+    EXPECT_EQ(test::usage_of([&] { check("~/runs/a", "--out"); }),
+              "--out: '~/runs/a': '~' is not read as the home folder; write the whole path");
+  }
+  EXPECT_EQ(test::usage_of([] { check_input_file("~/a.png"); }),
+            "~/a.png: no such file; '~' is not read as the home folder; write the whole path");
+  for (const std::string address : {"file:///tmp/a", "https://a.b/c"}) {
+    EXPECT_EQ(test::usage_of([&] { check_input_file(address); }),
+              address + ": no such file; a path is needed, not an address");
+    EXPECT_EQ(test::usage_of([&] { check_new_folder(address, "--out"); }),
+              "--out: '" + address + "': a path is needed, not an address");
+  }
+  const test::TempDir folder;
+  EXPECT_NO_THROW(check_new_folder(folder / "~", "--out"));
+  EXPECT_NO_THROW(check_new_folder("~", "--out"));  // This is a name like another.
+}
+
 TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {
   EXPECT_TRUE(is_file_name("train images-{0..9}.tar"));
   EXPECT_TRUE(is_file_name("\xC3\xA4.bin"));

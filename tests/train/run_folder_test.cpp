@@ -169,6 +169,17 @@ TEST(RunFolder, ARecordThatIsNoneIsOneLineWithAWayOut) {
   }
 }
 
+TEST(RunFolder, OtherSettingsAreOfferedTheNetworkOnlyOfARunThatHasOne) {
+  TempDir folder;
+  const fs::path run = folder / "run";
+  train(run);
+  const auto refused = [&] { return error_of([&] { train(run, {"seed=6"}, /*resume=*/true); }); };
+  EXPECT_THAT(refused(), EndsWith("; set back what changed or give another --out, where init=" +
+                                  run.string() + " trains its network on"));
+  fs::remove_all(run / "checkpoints");
+  EXPECT_THAT(refused(), EndsWith("; set back what changed or give another --out"));
+}
+
 TEST(RunFolder, LinksThatARunWouldWriteThroughAreRefused) {
   for (const char* name : {".lock", "config.json", "metrics.jsonl", "checkpoints"}) {
     TempDir folder;

@@ -113,6 +113,6 @@ nlohmann::ordered_json deciding_settings(nlohmann::ordered_json run);
 /// Throws Error (usage) that names the deciding settings in which `now` differs from the
 /// configuration that the run was started with. `way_out` ends it.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder, const std::string& way_out = "");
+                    const std::string& folder, const std::string& way_out = "give another --out");
 
 }  // namespace moesaic

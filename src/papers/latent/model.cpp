@@ -178,9 +178,7 @@ std::optional<torch::jit::Module> LatentMoE::torchscript() const {
 }
 
 std::map<std::string, at::Tensor> LatentMoE::weight_directions() const {
-  return {{"neuron", experts->w.detach()},
-          {"router",
-           moe->router->weight.detach().index({index_on(device(), moe->kept())}).unsqueeze(1)}};
+  return {{"neuron", experts->w.detach()}, {"router", router_directions()}};
 }
 
 [[maybe_unused]] const bool kLatentModels = [] {

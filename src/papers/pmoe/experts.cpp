@@ -284,10 +284,8 @@ PatchMixtureImpl::Output PatchMixtureImpl::of_patches(const at::Tensor& x_Bnd,
   Output out;
   at::Tensor y_To;
   if (moe.is_empty()) {
-    Routing to_one_expert;
-    to_one_expert.offsets = offsets_of_one_expert(x_Td.size(0), x_Td.device());
-    to_one_expert.token = at::arange(x_Td.size(0), x_Td.options().dtype(at::kInt));
-    y_To = experts.ptr()->compute(x_Td, to_one_expert, random).outputs;
+    const Routing all = routing_to_one_expert(x_Td.size(0), x_Td.device());
+    y_To = experts.ptr()->compute(x_Td, all, random).outputs;
   } else {
     MoEOutput routed = moe->forward(x_Td, random);
     y_To = routed.y_Td;

@@ -79,8 +79,7 @@ ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generat
 }
 
 std::map<std::string, at::Tensor> PatternMoE::weight_directions() const {
-  return {{"router", moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1)},
-          {"neuron", experts->w.detach().transpose(1, 2)}};
+  return {{"router", router_directions()}, {"neuron", experts->w.detach().transpose(1, 2)}};
 }
 
 [[maybe_unused]] const bool kPatternModels = [] {

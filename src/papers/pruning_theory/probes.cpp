@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
-#include "moesaic/nn/pattern_experts.h"
+#include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/train/phase.h"
 

@@ -86,16 +86,19 @@ void check(const std::error_code& error, const fs::path& path, std::string_view 
   if (error) fail("{}: {}: {}", path.string(), what, error.message());
 }
 
-// Says of something staged that its process lives, wherever that runs: the number in its name says
-// nothing on another machine or in another container, and is soon another process's. LOCK_EX, since
-// NFS has that of a file that is only written to; without locks nothing is said.
+// Marks what is staged as in use by a living process. The process id in its name does not tell: on
+// another machine or in another container it is another process's. The lock is exclusive because
+// NFS grants no other on a file that is open for writing only, and waits, because is_held() may
+// hold one for a moment. Where the file system has no locks, nothing is marked.
 void hold(const UniqueFd& fd) {
-  if (fd) ::flock(fd.get(), LOCK_EX | LOCK_NB);
+  while (fd && ::flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
 }
 
 bool is_held(const fs::path& staged) {
   const UniqueFd fd = try_open(staged, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!fd) return errno != ENOENT && errno != ELOOP;  // What cannot be examined may be in use.
+  return ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 /// Renames a folder that a commit() had taken away back to its place, where nothing is there.

@@ -69,17 +69,20 @@ LockFile::LockFile(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / ".lock";
   int error = 0;
   std::tie(fd_, error) = open_locked(path, LOCK_EX | LOCK_NB);
-  if (error == EWOULDBLOCK) fail("{}: in use by {}", folder.string(), holder(fd_.get()));
+  // A file with other names (hard links) may be a backup's or somebody's text. It locks as well as
+  // any, so that this is no reason to refuse the folder; only the number of the holder is not told.
+  std::error_code unknown;
+  const bool own = fs::hard_link_count(path, unknown) == 1;
+  if (error == EWOULDBLOCK) {
+    fail("{}: in use by {}", folder.string(), own ? holder(fd_.get()) : "another process");
+  }
   if (error != 0 && error != ENOLCK && error != ENOSYS && error != ENOTSUP) {
     fail_errno(path, "cannot lock", error);
   }
   if (error != 0) {
     log_warning("{}: this file system has no locks, going on without", path.string());
   }
-  // A file with other names (hard links) may be a backup's or somebody's text. It locks as well as
-  // any, so that this is no reason to refuse the folder; only the number of the holder is not told.
-  std::error_code unknown;
-  if (fs::hard_link_count(path, unknown) != 1) return;
+  if (!own) return;
   const std::string text = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
   write_all(fd_.get(), std::as_bytes(std::span(text)), path);

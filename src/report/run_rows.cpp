@@ -46,6 +46,16 @@ void join_runs(Json& before, Json& now) {
   add(now["runs"], before["runs"]);
 }
 
+/// Adds to phases of an older version, which do not say how photos lie, that they are read as they
+/// are stored.
+void keep_orientation(Json& run) {
+  for (Json& phase : run.at("phases")) {
+    if (!phase.is_object() || !phase.contains("preprocess")) continue;
+    Json& preprocess = phase.at("preprocess");
+    if (preprocess.is_object()) preprocess.emplace("orientation", "stored");
+  }
+}
+
 /// Returns the settings of a folder by which results can differ, as this version writes them.
 Json deciding(Json settings) {
   if (!settings.is_object()) return settings;
@@ -55,6 +65,7 @@ Json deciding(Json settings) {
     for (const auto& [name, run] : part.items()) {
       if (!run.is_object()) continue;
       if (run.contains("phases")) {
+        keep_orientation(run);
         run = deciding_settings(std::move(run));
       } else if (name == "recover") {
         run = with_later_settings<PhaseConfig>(run);
@@ -421,8 +432,9 @@ class SharedRuns {
       std::string name = entry.path().filename().string();
       if (name.ends_with(".jsonl")) name.pop_back();
       if (!name.starts_with("runs-") || !name.ends_with(".json")) continue;
-      const bool of_rank = parsed_number<uint32_t>(name.substr(5, name.size() - 10)).has_value();
-      if (of_rank) files.insert(options_.out / name);
+      // No others: a copy that somebody made is not ours to remove.
+      const auto rank = parsed_number<uint16_t>(name.substr(5, name.size() - 10));
+      if (rank > 0 && options_.out / name == file_of(*rank)) files.insert(options_.out / name);
     }
     return files;
   }

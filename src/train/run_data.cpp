@@ -243,6 +243,21 @@ DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   return record;
 }
 
+/// Warns where all training examples are of one class, as where folders of classes lie one deeper.
+void warn_of_one_class(const std::string& name, const Dataset& data) {
+  if (data.info().classes.empty() || data.endless()) return;
+  std::optional<int64_t> only;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const std::optional<int64_t> label = known_label(data, i);
+    if (only && label && *label != *only) return;
+    if (label) only = label;
+  }
+  if (!only) return;
+  log_warning("data '{}': all {} are of one class, {}, so that there is nothing to learn",
+              one_line(name), count_text(data.size(), "training example"),
+              printable(data.info().classes[static_cast<size_t>(*only)]));
+}
+
 }  // namespace
 
 DataRecord data_record(const Dataset& data, bool reads_shards) {
@@ -356,6 +371,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same
     }
     const bool here = data->blocks().empty() ||
                       (is_described(name) && DatasetSource(name).missing(split).empty());
+    if (names_same_files && split == "train") warn_of_one_class(name, *data);
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =
         record_of(*data, here, names_same_files ? &same[name] : nullptr);

@@ -41,6 +41,7 @@ TEST(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
     if (::write(pipe[1], &ready, 1) != 1) ::_exit(1);
     for (;;) ::pause();
   }
+  ::close(pipe[1]);
   char ready = 0;
   ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
   const std::vector<std::string> written = folder.names();
@@ -52,7 +53,6 @@ TEST(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
   remove_leftovers(folder.path());
   EXPECT_THAT(folder.names(), ElementsAre());
   ::close(pipe[0]);
-  ::close(pipe[1]);
 }
 
 TEST(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {

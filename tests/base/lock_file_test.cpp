@@ -17,7 +17,7 @@
 
 namespace {
 
-std::function<void()> before_lock;  // Called once, by the next call of flock().
+thread_local std::function<void()> before_lock;  // Called once, by the next call of flock().
 
 }  // namespace
 
@@ -55,6 +55,7 @@ TEST(LockFile, DropsWhenItsProcessDies) {
     if (::write(pipe[1], &ready, 1) != 1) ::_exit(1);
     for (;;) ::pause();
   }
+  ::close(pipe[1]);
   char ready = 0;
   ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
   EXPECT_THAT(test::failure_of([&] { LockFile lock(folder.path()); }),
@@ -63,7 +64,6 @@ TEST(LockFile, DropsWhenItsProcessDies) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   EXPECT_NO_THROW(LockFile lock(folder.path()));
   ::close(pipe[0]);
-  ::close(pipe[1]);
 }
 
 TEST(LockFile, FollowsNoLink) {
@@ -89,12 +89,12 @@ TEST(LockFile, IsTheFileThatHasTheName) {
 
 TEST(LockFile, LocksAFileOfOtherNamesAndWritesNothingToIt) {
   const test::TempDir folder;
-  test::put(folder / "mine", "precious");
+  test::put(folder / "mine", "1234\n");  // As where a backup holds a lock file of before.
   fs::create_hard_link(folder / "mine", folder / ".lock");
   const LockFile lock(folder.path());
   EXPECT_THAT(test::failure_of([&] { LockFile second(folder.path()); }),
               HasSubstr("in use by another process"));
-  EXPECT_EQ(test::get(folder / "mine"), "precious");
+  EXPECT_EQ(test::get(folder / "mine"), "1234\n");
 }
 
 TEST(OpenOwn, WritesToNoFileOfOtherNames) {

@@ -121,6 +121,10 @@ TEST_F(Runs, TakesAFolderThatLacksLaterSettings) {
               HasSubstr("settings: 'runs.a.tf32' was false and is true now; set back"));
   EXPECT_EQ(run(with(R"("checkpoint_every": 7)"))[0].runs[0].final.numbers,
             first[0].runs[0].final.numbers);
+  older["runs"]["a"]["phases"][0]["preprocess"].erase("orientation");
+  write_atomic(file, older.dump());
+  EXPECT_THAT(test::usage_of([&] { run(with("")); }),
+              HasSubstr("preprocess.orientation' was \"stored\" and is \"data\" now"));
 }
 
 TEST_F(Runs, TakesWhatOtherProcessesOfAKilledCallMade) {
@@ -135,7 +139,9 @@ TEST_F(Runs, TakesWhatOtherProcessesOfAKilledCallMade) {
   };
   give("mixture#1", "runs-1.json");
   give("single#0", "runs-5000.jsonl");
-  for (const char* file : {"runs-a.json", "runs-2.json.damaged"}) write_atomic(out / file, "{");
+  const std::vector<std::string> others = {"runs-a.json", "runs-2.json.damaged", "runs-0.json",
+                                           "runs-007.json", "runs-20261127.json"};
+  for (const std::string& file : others) write_atomic(out / file, "{");
   write_atomic(out / "runs.json", log.dump());
   const auto again = run(config);
   EXPECT_EQ(again[0].runs[1].final.numbers.at("test_accuracy"), 12.5);
@@ -144,9 +150,7 @@ TEST_F(Runs, TakesWhatOtherProcessesOfAKilledCallMade) {
   for (const char* file : {"runs-1.json", "runs-5000.json", "runs-5000.jsonl"}) {
     EXPECT_FALSE(std::filesystem::exists(out / file)) << file;
   }
-  for (const char* file : {"runs-a.json", "runs-2.json.damaged"}) {
-    EXPECT_EQ(read_text(out / file), "{");
-  }
+  for (const std::string& file : others) EXPECT_EQ(read_text(out / file), "{") << file;
 }
 
 TEST_F(Runs, OtherRowsMayJoinAFolder) {

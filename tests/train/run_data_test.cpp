@@ -17,6 +17,7 @@ namespace {
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 DataRecord record_of(std::vector<std::string> classes, std::vector<uint8_t> labels) {
   DatasetInfo info{"few", "train", "", std::move(classes), 1, 1, 1, {0.5}, {0.5}};
@@ -271,6 +272,25 @@ TEST_F(ChangedData, AFileOfTwoSplitsIsLookedForWhereThatIsAsked) {
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(said.find("read under two names") != std::string::npos, asked) << said;
   }
+}
+
+TEST_F(ChangedData, OneClassAloneIsWarnedOfWhereItIsTrainedOn) {
+  const auto said = [&] {
+    RunConfig config;
+    config.phases.resize(1);
+    config.phases[0].data = data().string();
+    Datasets datasets;
+    ::testing::internal::CaptureStderr();
+    record_data(config, datasets);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  for (const char* split : {"val", "train"}) {
+    EXPECT_THAT(said(), Not(HasSubstr("one class"))) << "with all classes in train";
+    for (const char* name : {"0", "2"}) {
+      for (const auto& file : fs::directory_iterator(data() / split / name)) fs::remove(file);
+    }
+  }
+  EXPECT_THAT(said(), HasSubstr("all 4 training examples are of one class, '1'"));
 }
 
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {

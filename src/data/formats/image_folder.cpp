@@ -263,19 +263,6 @@ void warn_of_twins(const DatasetInfo& info) {
   }
 }
 
-/// Warns where there is only one class to train on, as where classes lie a folder deeper.
-void warn_of_one_class(const DatasetInfo& info, const std::vector<std::string>& empty,
-                       const fs::path& part) {
-  if (info.split != "train" || info.classes.size() != empty.size() + 1) return;
-  const auto only = std::find_if(info.classes.begin(), info.classes.end(), [&](const auto& name) {
-    return std::find(empty.begin(), empty.end(), name) == empty.end();
-  });
-  say_once(LogLevel::warning,
-           fmt::format("dataset '{}': all images in {} are of one class, {}, so that there is "
-                       "nothing to learn; each folder in it is a class",
-                       info.name, part.string(), printable(*only)));
-}
-
 /// Returns which folders are no splits, as a part of a line.
 std::string folders_that_are_no_splits(const DatasetSpec& spec, const fs::path& folder) {
   const ImageFolderSettings& settings = settings_of(spec);
@@ -400,7 +387,6 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
                          part.string(), split.shared.size() == 1 ? "is" : "are",
                          quoted_names(split.shared)));
   }
-  warn_of_one_class(info, found.empty, part);
   warn_of_twins(info);
   if (info.split == "train") report_splits(spec, folder);
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));

@@ -179,7 +179,7 @@ std::string download_from(const std::string& url, const WantedFile& file) {
 
 /// Makes a folder for fetched files.
 void make_data_folder(const fs::path& folder) {
-  check_folder_path(folder, "MOESAIC_DATA");
+  check_folder_path(folder, "data folder (MOESAIC_DATA)");
   std::error_code error;
   create_folders(folder, error);
   if (error) {

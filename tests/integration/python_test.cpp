@@ -218,8 +218,6 @@ TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {
       {"sh", "-c", fmt::format("cd '{}' && '{}' '{}'", path("").string(), python_, example)});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_quoted("docs/operators.md", "tests/consumer/operators.py", "python", "import torch");
-  expect_excerpt("README.md", "tests/consumer/operators.py", "python", "offsets, token, gate",
-                 "y = ops.combine");
   expect_shown("docs/operators.md", result.out);
 }
 

@@ -6,12 +6,12 @@ import pathlib
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 MACHINES = {"xeon-amx": "Intel, AMX", "amd-zen4": "AMD, Zen 4", "amd-zen5": "AMD, Zen 5"}
-ROWS = """routing route_batch_priority dispatch combine
-layer_forward_d768 layer_train_d768 layer_vs_dense train_vs_dense packed_d768
+ROWS = """routing dispatch combine
+layer_forward_d768 layer_train_d768 layer_vs_dense train_vs_dense
 layer_forward_d192 layer_train_d192 layer_forward_d192_small layer_train_d192_small
-bf16_forward_d768 bf16_train_d768 bf16_vs_dense bf16_train_vs_dense bf16_packed_d768
-bf16_forward_d768_2080 bf16_vs_dense_2080 bf16_forward_d192 bf16_forward_d192_small
-fraction_of_brgemm fraction_of_brgemm_bf16 experts_1_to_64 pruned_half
+bf16_forward_d768 bf16_train_d768 bf16_vs_dense bf16_train_vs_dense
+bf16_forward_d768_2080 bf16_forward_d192 bf16_forward_d192_small
+fraction_of_brgemm experts_1_to_64 pruned_half
 train_small train_small_bf16 inference_small inference_small_bf16
 train_s32 train_s32_bf16 inference_s32 inference_s32_bf16""".split()
 

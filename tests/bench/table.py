@@ -9,7 +9,7 @@ MACHINES = {"xeon-amx": "Intel, AMX", "amd-zen4": "AMD, Zen 4", "amd-zen5": "AMD
 ROWS = """routing dispatch combine
 layer_forward_d768 layer_train_d768 layer_vs_dense train_vs_dense
 layer_forward_d192 layer_train_d192 layer_forward_d192_small layer_train_d192_small
-bf16_forward_d768 bf16_train_d768 bf16_vs_dense bf16_train_vs_dense
+bf16_forward_d768 bf16_train_d768 bf16_vs_dense bf16_train_vs_dense bf16_packed_d768
 bf16_forward_d768_2080 bf16_forward_d192 bf16_forward_d192_small
 fraction_of_brgemm experts_1_to_64 pruned_half
 train_small train_small_bf16 inference_small inference_small_bf16

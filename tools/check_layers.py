@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the architecture: a layer includes only itself and the layers before it, base to config and the files of
 imports know no tensors, and every source file starts with its licence and stays short."""
+import os
 import pathlib
 import re
 import sys
@@ -44,11 +45,20 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
         match = re.match(r"moesaic/(\w+)/", name)
         if match and match.group(1) not in allowed:
             problems.append(f"{path}: layer '{layer}' may not include {name}")
-        other = re.match(r"moesaic/papers/(\w+)\.h", name)
-        if other and layer == "papers" and other.group(1) != paper_of(path):
-            problems.append(f"{path}: one paper may not include another's {name}")
         if layer in WITHOUT_TENSORS and re.match(r"(torch|ATen|c10)/", name):
             problems.append(f"{path}: layer '{layer}' must do without tensors, found {name}")
+    return problems
+
+
+def paper_problems(path: pathlib.Path, text: str) -> list[str]:
+    """No library code or verb of the program includes a paper's files, by whatever path, but those of the paper itself."""
+    folder = path.relative_to(ROOT).parent
+    problems = []
+    for name in INCLUDE.findall(text):
+        included = pathlib.Path(os.path.normpath(folder / name)) if name.startswith("..") else pathlib.Path(name)
+        other = paper_of(ROOT / included)
+        if other is not None and other != paper_of(path):
+            problems.append(f"{path}: only the paper '{other}' itself may include {name}")
     return problems
 
 
@@ -89,6 +99,8 @@ def file_problems(path: pathlib.Path) -> list[str]:
         else:
             problems += include_problems(path, layer, text)
     place = path.relative_to(ROOT)
+    if place.parts[0] != "tests":
+        problems += paper_problems(path, text)
     if FILES_OF_IMPORT.fullmatch(place.as_posix()):
         problems += include_problems(path, "formats", text)
     generic = layer in WITHOUT_FAMILIES or place.parts[0] == "tools" and path.suffix in {".cpp", ".h"}

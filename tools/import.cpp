@@ -88,7 +88,7 @@ void add_import(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ImportArguments>();
   ImportVMoEOptions& options = arguments->options;
   CLI::App* verb =
-      add_verb(app, "import", "Make a checkpoint of another project's one.",
+      add_verb(app, "import", "Convert another project's checkpoint.",
                "import vmoe pretrained --model-config model.json --out checkpoints/start", kNotes);
   verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
       ->required()

@@ -75,7 +75,7 @@ RunConfig read_config(const TrainArguments& arguments) {
 void draw_curve(const std::string& out) {
   try {
     draw_run_curve(out);
-    log_info("its curve: {}/figure.png", out);
+    log_info("curves: {}/figure.png", out);
   } catch (const Error& error) {
     log_warning("no curve was drawn: {}", error.what());
   }
@@ -122,43 +122,30 @@ CLI::Validator process_counts() {
       "");
 }
 
-/// Returns what a dry run is asked about many processes, if anything.
-std::optional<ScalingOptions> scaling_options(const TrainArguments& arguments,
-                                              const RunConfig& config) {
-  bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
+/// Returns the numbers of processes that a dry run plans on paper, none where it is not asked to.
+std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
+                                        const ParallelConfig& parallel) {
+  const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
   if (!arguments.dry_run) {
-    if (!asked) return std::nullopt;
+    if (!asked) return {};
     fail_usage("train: {} plans processes on paper; add --dry-run",
                !arguments.processes.empty() ? "--processes" : "--gpu");
   }
-  const Launch launch = launch_of(process_environment());
-  asked = asked || !launch.alone();
-  if (!asked) return std::nullopt;
-  ScalingOptions options;
-  const ParallelConfig& mesh = config.parallel;
-  options.processes = {launch.alone() ? mesh.experts * std::max<int64_t>(1, mesh.data)
-                                      : launch.size};
-  if (!arguments.gpu.empty()) options.gpu = arguments.gpu;
-  gpus().at(options.gpu, "train: --gpu");
-  if (!arguments.processes.empty()) options.processes.clear();
+  if (!arguments.gpu.empty()) gpus().at(arguments.gpu, "train: --gpu");
+  std::vector<int64_t> numbers;
   for (const std::string& count : split(arguments.processes, ',')) {
-    if (!count.empty()) options.processes.push_back(std::stoll(count));
+    if (!count.empty()) numbers.push_back(std::stoll(count));
   }
-  for (const int64_t count : options.processes) {
-    if (mesh.data == 0 || count == mesh.data * mesh.experts) continue;
-    fail_usage(
-        "train: {} on paper, but parallel.data x parallel.experts is {} x {}; leave "
-        "parallel.data out",
-        count_text(count, "process"), mesh.data, mesh.experts);
-  }
-  options.expert_parallel = mesh.experts;
-  options.shard_optimizer = mesh.shard_optimizer;
-  return options;
+  if (!numbers.empty()) return numbers;
+  const Launch launch = launch_of(process_environment());
+  if (!launch.alone()) return {launch.size};
+  if (!asked) return {};
+  return {parallel.experts * std::max<int64_t>(1, parallel.data)};
 }
 
 int train(const TrainArguments& arguments) {
   const RunConfig config = read_config(arguments);
-  const std::optional<ScalingOptions> scaling = scaling_options(arguments, config);
+  const std::vector<int64_t> on_paper = processes_on_paper(arguments, config.parallel);
   const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
   TrainerOptions options;
   options.out = out;
@@ -167,7 +154,8 @@ int train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
-    const std::string plan = dry_run(config, scaling ? &*scaling : nullptr);
+    const std::string plan =
+        dry_run(config, on_paper, arguments.gpu.empty() ? "h100" : arguments.gpu);
     for (const PhaseConfig& phase : config.phases) check_outside_images(out, phase.data);
     std::cout << escaped(plan, "\n");
     return 0;

@@ -86,6 +86,18 @@ void check(const std::error_code& error, const fs::path& path, std::string_view 
   if (error) fail("{}: {}: {}", path.string(), what, error.message());
 }
 
+// Says of something staged that its process lives, wherever that runs: the number in its name says
+// nothing on another machine or in another container, and is soon another process's. LOCK_EX, since
+// NFS has that of a file that is only written to; without locks nothing is said.
+void hold(const UniqueFd& fd) {
+  if (fd) ::flock(fd.get(), LOCK_EX | LOCK_NB);
+}
+
+bool is_held(const fs::path& staged) {
+  const UniqueFd fd = try_open(staged, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 /// Renames a folder that a commit() had taken away back to its place, where nothing is there.
 /// Returns whether it did.
 bool put_back(const fs::path& aside, const fs::path& place) {
@@ -132,14 +144,6 @@ fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
     fail_errno(old, "cannot rename into place", error);
   }
   return aside;
-}
-
-std::string holder(int fd) {
-  std::array<char, 32> text{};
-  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
-  std::string digits;
-  for (ssize_t i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) digits += text[i];
-  return digits.empty() ? "another process" : "process " + digits;
 }
 
 /// Returns the characters of a name that `max_bytes` have room for.
@@ -256,6 +260,7 @@ AtomicFile::AtomicFile(const fs::path& final_place)
       staging_(unique_sibling(final_place_)),
       fd_(try_open(staging_, O_WRONLY | O_CREAT | O_EXCL)) {
   if (!fd_) fail_errno(final_place, "cannot create");
+  hold(fd_);
 }
 
 AtomicFile::~AtomicFile() {
@@ -311,10 +316,17 @@ void remove_leftovers(const fs::path& folder) {
     const std::string name = entry.filename().string();
     const std::string_view replaced = staged_name(name, kReplacedSuffix);
     if (replaced.empty() && staged_name(name, kStagingSuffix).empty()) continue;
+    if (is_held(entry)) continue;
     if (!replaced.empty() && put_back(entry, folder / replaced)) continue;
     fs::remove_all(entry, error);
     check(error, entry, "cannot remove");
   }
+}
+
+UniqueFd hold_folder(const fs::path& folder) {
+  UniqueFd fd = try_open(folder, O_RDONLY | O_DIRECTORY);
+  hold(fd);
+  return fd;
 }
 
 fs::path set_aside(const fs::path& path, std::string_view what) {
@@ -358,6 +370,7 @@ StagedDirectory::StagedDirectory(fs::path final_place)
   staging_ = unique_sibling(final_place_);
   fs::create_directory(staging_, error);
   check(error, final_place_, "cannot create");
+  held_ = hold_folder(staging_);
 }
 
 StagedDirectory::~StagedDirectory() {
@@ -379,33 +392,13 @@ void StagedDirectory::commit() {
   if (!fs::is_directory(final_place_, error)) {
     fail("{}: cannot replace: it is there already and is not a folder", final_place_.string());
   }
+  const UniqueFd held = hold_folder(final_place_);  // It gets the name of a leftover.
   const fs::path old = replace_folder(staging_, final_place_);
   committed_ = true;
   sync_path(parent);
   // The new directory is in place; a remainder of the old one is not worth failing for.
   fs::remove_all(old, error);
   if (error) log_warning("{}: cannot remove: {}", old.string(), error.message());
-}
-
-LockFile::LockFile(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / ".lock";
-  fd_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
-  int result = 0;
-  do {
-    result = ::flock(fd_.get(), LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK) {
-    fail("{}: in use by {}", folder.string(), holder(fd_.get()));
-  }
-  if (result != 0 && errno != ENOLCK && errno != ENOSYS && errno != ENOTSUP) {
-    fail_errno(path, "cannot lock");
-  }
-  if (result != 0)
-    log_warning("{}: this file system has no locks, going on without", path.string());
-  // The file outlives the lock: if it were deleted, two holders could lock different files.
-  const std::string text = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
-  write_all(fd_.get(), std::as_bytes(std::span(text)), path);
 }
 
 void BulkFile::Free::operator()(std::byte* memory) const {

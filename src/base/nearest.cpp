@@ -42,17 +42,18 @@ bool is_space(char32_t c) {
          c == 0x205F || c == 0x3000;
 }
 
-/// Returns the visible characters, each with the marks that follow it.
+/// Returns the visible characters, each with the marks that follow it, without spaces around them.
 std::vector<std::u32string> letters_of(std::string_view text) {
   std::vector<std::u32string> letters;
   for (const char32_t c : code_points(text)) {
-    if (is_invisible(c)) continue;
+    if (is_invisible(c) || (is_space(c) && letters.empty())) continue;
     if (is_mark(c) && !letters.empty()) {
       letters.back() += c;
     } else {
       letters.emplace_back(1, c);
     }
   }
+  while (!letters.empty() && is_space(letters.back()[0])) letters.pop_back();
   return letters;
 }
 
@@ -136,9 +137,12 @@ bool looks_alike(std::string_view a, std::string_view b) {
 
 std::string spelled_out(std::string_view text) {
   if (find_invalid_utf8(text)) return escaped(text);
+  const std::u32string points = code_points(text);
+  const size_t first = points.find_first_not_of(U' '), last = points.find_last_not_of(U' ');
   std::string line;
-  for (const char32_t c : code_points(text)) {
-    if (c < 0x80) {
+  for (size_t i = 0; i < points.size(); ++i) {
+    const char32_t c = points[i];
+    if (c < 0x80 && (c != U' ' || (first < i && i < last))) {
       line += static_cast<char>(c);
     } else {
       line += fmt::format("\\u{{{:x}}}", static_cast<uint32_t>(c));

@@ -45,8 +45,20 @@ bool holds_nothing(const fs::path& folder) {
   return fs::is_directory(folder, error) && fs::is_empty(folder, error) && !error;
 }
 
+/// Returns what is wrong with a path that only a shell or a browser would follow, else "".
+std::string notation_problem(const fs::path& path) {
+  const fs::path first = path.empty() ? path : *path.begin();
+  if (path.empty() || fs::exists(status_of(first))) return "";
+  if (first == "~" && path != first)
+    return "'~' is not read as the home folder; write the whole path";
+  const bool address = path.string().find("://") != std::string::npos;
+  return address && first.string().ends_with(':') ? "a path is needed, not an address" : "";
+}
+
 void check_named(const fs::path& path, std::string_view what) {
   if (path.empty()) fail_usage("{}: must not be empty", what);
+  const std::string problem = notation_problem(path);
+  if (!problem.empty()) fail_usage("{}: '{}': {}", what, path.string(), problem);
 }
 
 }  // namespace
@@ -62,6 +74,7 @@ std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(cons
   if (fs::exists(status) && !fs::is_directory(status)) {
     return fmt::format("; '{}' is not a folder", parent.string());
   }
+  if (const std::string problem = notation_problem(path); !problem.empty()) return "; " + problem;
   if (!fs::exists(status)) {
     const std::string outer = nearest_sibling(parent);
     if (!outer.empty() && !outer.starts_with("; did you mean")) return outer;
@@ -121,10 +134,17 @@ void check_new_folder(const fs::path& path, std::string_view what) {
 }
 
 void check_folder_path(const fs::path& path, std::string_view what) {
+  if (!path.empty()) check_named(path, what);
   for (fs::path part = path; part.has_relative_path(); part = part.parent_path()) {
     const fs::file_status status = status_of(part);
     if (fs::is_directory(status)) return;
     if (fs::exists(status)) fail_usage("{}: '{}' is not a folder", what, part.string());
+    std::error_code no_link;
+    if (const fs::path target = fs::read_symlink(part, no_link); !no_link) {
+      fail_usage(
+          "{}: '{}' is a link to '{}', where nothing is; make that folder or remove the link", what,
+          part.string(), target.string());
+    }
   }
 }
 

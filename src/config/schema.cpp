@@ -386,6 +386,10 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
   return interval;
 }
 
+std::string type_of(const Interval& preset) {
+  return fmt::format("{} or a number of {}s", "\"N steps\", \"N epochs\"", unit_name(preset.plain));
+}
+
 nlohmann::ordered_json write_interval(const Interval& interval) {
   const bool bare = interval.unit == Interval::Unit::steps && interval.plain == interval.unit;
   if (bare || interval.count == 0) return interval.count;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptions of datasets: what goes together in them, where they are found by name.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <system_error>
@@ -57,13 +58,21 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
 }
 
 ConfigProblem derived_problem(const DatasetSpec& spec) {
-  const int ways = (spec.keep_classes.empty() ? 0 : 1) + (spec.first.empty() ? 0 : 1) +
-                   (spec.rotate ? 1 : 0) + (spec.mosaic ? 1 : 0) + (spec.backdrop ? 1 : 0);
-  if (ways > 1 || (ways == 0 && !spec.validation && !spec.exif_orientation)) {
-    return {
-        "a dataset with base needs one of keep_classes, first, rotate, mosaic and backdrop, or "
-        "another validation or exif_orientation",
-        {"base"}};
+  std::vector<std::string> ways;
+  const auto add = [&](bool given, const char* way) {
+    if (given) ways.emplace_back(way);
+  };
+  add(!spec.keep_classes.empty(), "keep_classes");
+  add(!spec.first.empty(), "first");
+  add(spec.rotate.has_value(), "rotate");
+  add(spec.mosaic.has_value(), "mosaic");
+  add(spec.backdrop.has_value(), "backdrop");
+  if (ways.size() > 1 || (ways.empty() && !spec.validation && !spec.exif_orientation)) {
+    return {fmt::format(
+                "a dataset with base needs exactly one of keep_classes, first, rotate, mosaic and "
+                "backdrop, or none with another validation or exif_orientation; found {}",
+                ways.empty() ? "none of these" : fmt::format("{}", fmt::join(ways, " and "))),
+            {"base"}};
   }
   const ConfigProblem problem = unknown_split(spec.first, "first");
   if (!problem.empty()) return problem;

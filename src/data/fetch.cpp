@@ -5,11 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -22,6 +20,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
@@ -136,21 +135,10 @@ bool has_bytes(const fs::path& part) {
   return !error && bytes > 0;
 }
 
-/// Opens or makes a part to append to it. Fails for a link, or another name of a file: whoever made
-/// the folder may have put it there to reach files elsewhere.
-UniqueFd open_part(const fs::path& part) {
-  struct stat found {};
-  const bool exists = ::lstat(part.c_str(), &found) == 0;
-  if (exists && (!S_ISREG(found.st_mode) || found.st_nlink != 1)) {
-    fail("{}: a link or no file, which a download does not write to; remove it", part.string());
-  }
-  return open_file(part, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
-}
-
 /// Fetches the rest of a part, which is made if it is missing, and syncs it. On failure the
 /// received bytes stay.
 DownloadResult download_rest(const std::string& url, const WantedFile& file, const fs::path& part) {
-  const UniqueFd fd = open_part(part);
+  const UniqueFd fd = open_own(part, O_WRONLY | O_APPEND);
   const uint64_t start = fs::file_size(part);
   if (start > file.max_bytes) return {"what an earlier try left is too long", true};
   Sink sink{file, part, fd.get(), start, start, "", std::nullopt};
@@ -189,23 +177,9 @@ std::string download_from(const std::string& url, const WantedFile& file) {
   }
 }
 
-/// Opens `part` and waits until no other process downloads to it.
-UniqueFd locked_part(const fs::path& part) {
-  while (true) {
-    UniqueFd fd = open_part(part);
-    while (::flock(fd.get(), LOCK_EX) != 0) {
-      if (errno != EINTR) fail_errno(part, "cannot be locked");
-    }
-    struct stat own {
-    }, named{};
-    const bool same = ::fstat(fd.get(), &own) == 0 && ::stat(part.c_str(), &named) == 0 &&
-                      own.st_ino == named.st_ino && own.st_dev == named.st_dev;
-    if (same) return fd;  // Otherwise the one before has renamed or removed it.
-  }
-}
-
 /// Makes a folder for fetched files.
 void make_data_folder(const fs::path& folder) {
+  check_folder_path(folder, "MOESAIC_DATA");
   std::error_code error;
   create_folders(folder, error);
   if (error) {
@@ -386,7 +360,8 @@ fs::path part_of(const fs::path& file) {
 void fetch_shared(const DatasetSpec& spec, const WantedFile& file) {
   const fs::path folder = file.place.parent_path(), part = part_of(file.place);
   make_data_folder(folder);
-  const UniqueFd lock = locked_part(part);
+  const auto [lock, not_locked] = open_locked(part, LOCK_EX);  // Waits for another process's fetch.
+  if (not_locked != 0) fail_errno(part, "cannot be locked", not_locked);
   std::error_code error;
   if (fs::is_regular_file(file.place, error) && file.problem_of(file.place).empty()) {
     fs::remove(part, error);

@@ -119,6 +119,14 @@ std::string config_problem(const PreprocessConfig& config) {
 }
 
 std::string unit_problem(const std::vector<double>& mean, const std::vector<double>& std) {
+  constexpr double kLeast = 1.0 / 256.0;  // Pixels from 0 to 255 as they are have 1/255.
+  for (const double value : std) {
+    if (value <= 0.0 || value >= kLeast) continue;
+    return fmt::format(
+        "std is of pixels scaled to [0, 1], whose levels are 1/255 apart, and {} is less; was it "
+        "divided by 255 twice?",
+        value);
+  }
   for (const auto* values : {&mean, &std}) {
     for (const double value : *values) {
       if (value >= 0.0 && value <= 1.0) continue;

@@ -152,8 +152,10 @@ class ShardListing {
 
   void take(const TarMember& member) {
     const MemberName name = split_name(member.name);
+    if (name.extension == "cls") return;
     if (!is_image(name.extension)) {
-      if (other_.empty() && has_image_name(member.name)) other_ = member.name;
+      const bool like_one = has_image_name(member.name);
+      if (other_.empty() || (like_one && !has_image_name(other_))) other_ = member.name;
       return;
     }
     try {
@@ -190,7 +192,7 @@ class ShardListing {
   TarIndex tar_;
   std::unordered_map<std::string, const TarMember*> labels_;  ///< By sample; null once taken.
   ShardIndex index_;
-  std::string first_problem_, other_;  ///< `other_`: a member called like an image that is none.
+  std::string first_problem_, other_;  ///< `other_`: no image, if possible one called like one.
   int64_t problems_ = 0;
 };
 

@@ -20,24 +20,34 @@ namespace {
 
 std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> file) {
   if (file.empty()) fail("the file is empty");
-  const auto begins = [&](std::string_view head) {
-    return file.size() >= head.size() && std::memcmp(file.data(), head.data(), head.size()) == 0;
+  const auto has = [&](std::string_view mark, size_t at = 0) {
+    return file.size() >= at + mark.size() &&
+           std::memcmp(file.data() + at, mark.data(), mark.size()) == 0;
   };
-  constexpr std::array<std::pair<std::string_view, const char*>, 5> kOthers = {{
-      {"GIF8", "a GIF"},
-      {"BM", "a BMP"},
-      {std::string_view("II*\0", 4), "a TIFF"},
-      {std::string_view("MM\0*", 4), "a TIFF"},
-      {"<", "a text"},
+  struct Other {
+    std::string_view mark;
+    size_t at;
+    const char* name;
+  };
+  constexpr std::array<Other, 11> kOthers = {{
+      {"GIF8", 0, "a GIF"},
+      {"BM", 0, "a BMP"},
+      {std::string_view("II*\0", 4), 0, "a TIFF"},
+      {std::string_view("MM\0*", 4), 0, "a TIFF"},
+      {"ftypavi", 4, "an AVIF"},
+      {"ftyphe", 4, "a HEIC"},
+      {"ftypmif1", 4, "a HEIC or AVIF"},
+      {"ftypmsf1", 4, "a HEIC or AVIF"},
+      {"jP  ", 4, "a JPEG 2000"},
+      {"version https://git-lfs", 0, "a pointer to a file that 'git lfs pull' fetches"},
+      {"<", 0, "a text"},
   }};
-  for (const auto& [head, name] : kOthers) {
-    if (begins(head)) fail("{}, only JPEG, PNG and WebP are read", name);
+  for (const auto& [mark, at, name] : kOthers) {
+    if (has(mark, at)) fail("{}, only JPEG, PNG and WebP are read", name);
   }
-  if (begins("\x89PNG")) return png::open(file);
-  if (begins("\xff\xd8")) return jpeg::open(file);
-  if (begins("RIFF") && file.size() >= 12 && std::memcmp(file.data() + 8, "WEBP", 4) == 0) {
-    return webp::open(file);
-  }
+  if (has("\x89PNG")) return png::open(file);
+  if (has("\xff\xd8")) return jpeg::open(file);
+  if (has("RIFF") && has("WEBP", 8)) return webp::open(file);
   fail("neither a JPEG nor a PNG nor a WebP");
 }
 

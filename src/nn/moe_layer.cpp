@@ -103,10 +103,8 @@ void MoELayerImpl::check_shares(int64_t processes) const {
         "parallel.experts=1");
   }
   if (experts->count() % processes != 0) {
-    fail_usage(
-        "parallel.experts: {} processes cannot have equal shares of {} experts; choose a divisor "
-        "of {}",
-        processes, experts->count(), experts->count());
+    fail_usage("parallel.experts: {} processes cannot have equal shares of {} experts; choose {}",
+               processes, experts->count(), nearest_divisor(experts->count(), processes));
   }
 }
 

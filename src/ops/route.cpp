@@ -77,15 +77,15 @@ Rows lay_out(const Tensor& slot_Tn, const Tensor& gate_Tn, int64_t computed, int
   // What has no row goes behind the last.
   const auto scattered = [&](const Tensor& place, const Tensor& values) {
     return at::zeros({bound + 1}, values.options())
-        .scatter_(0, place.flatten().to(at::kLong), values.flatten())
+        .scatter_(0, place.flatten(), values.flatten())
         .narrow(0, 0, bound);
   };
-  const Tensor row = row_Tn.masked_fill(none_Tn, bound);
+  const Tensor row = row_Tn.to(at::kLong).masked_fill_(none_Tn, bound);
   const Tensor real = none_Tn.logical_not();
   const Tensor entry =
-      real.flatten().cumsum(0, at::kInt).sub_(1).masked_fill_(none_Tn.flatten(), bound);
-  const Tensor token_T1 = at::arange(tokens, index).unsqueeze(1);
-  return {{ends(taken_KT.sum(1)), scattered(row, token_T1.expand_as(row)), scattered(row, gate_Tn),
+      real.flatten().cumsum(0, at::kLong).sub_(1).masked_fill_(none_Tn.flatten(), bound);
+  const Tensor token_Tn = at::arange(tokens, index).unsqueeze(1).expand_as(row);
+  return {{ends(taken_KT.sum(1)), scattered(row, token_Tn), scattered(row, gate_Tn),
            ends(real.sum(1)), scattered(entry, row_Tn)},
           row_Tn};
 }

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "check.h"
 #include "moesaic/base/error.h"
 #include "names.h"
 
@@ -40,15 +39,6 @@ at::Tensor router_noise(int64_t tokens, int64_t experts, const at::TensorOptions
   }
   noise_TE.uniform_(0.0, 1.0, generator);
   return options.scale == 1.0 ? noise_TE : noise_TE.mul_(options.scale);
-}
-
-at::Tensor add_router_noise(const at::Tensor& logits_in_TE, const NoiseOptions& options,
-                            const at::Generator& generator) {
-  const at::Tensor logits_TE = ops::widened(logits_in_TE);
-  ops::check_logits("add_router_noise", logits_TE);
-  const at::Tensor noise_TE =
-      router_noise(logits_TE.size(0), logits_TE.size(1), logits_TE.options(), options, generator);
-  return options.scale == 0.0 ? logits_TE : logits_TE + noise_TE;
 }
 
 }  // namespace moesaic

@@ -16,10 +16,13 @@ at::Tensor index_on(at::Device device, const std::vector<int64_t>& ids) {
   return at::cat(runs);
 }
 
-at::Tensor offsets_of_one_expert(int64_t rows, at::Device device) {
-  at::Tensor offsets = at::zeros({2}, at::device(device).dtype(at::kInt));
-  offsets.narrow(0, 1, 1).fill_(rows);
-  return offsets;
+Routing routing_to_one_expert(int64_t tokens, at::Device device) {
+  const at::TensorOptions index = at::device(device).dtype(at::kInt);
+  Routing routing;
+  routing.offsets = at::zeros({2}, index);  // A copy from the host would hold a step up.
+  routing.offsets.narrow(0, 1, 1).fill_(tokens);
+  routing.token = at::arange(tokens, index);
+  return routing;
 }
 
 at::Tensor row_experts(const Routing& routing) {

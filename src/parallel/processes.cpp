@@ -116,14 +116,13 @@ void choose_gpu(const Launch& launch) {
 int64_t replicas_of(const ParallelConfig& config, int64_t size) {
   if (config.experts > size || size % config.experts != 0) {
     fail_usage(
-        "parallel.experts: {} processes cannot share the experts of each replica: {} started; "
-        "choose a divisor of {}",
-        config.experts, count_text(size, "process"), size);
+        "parallel.experts: {} cannot be parted into groups of {} that share experts; choose {}",
+        count_text(size, "process"), config.experts, nearest_divisor(size, config.experts));
   }
   const int64_t replicas = size / config.experts;
   if (config.data != 0 && config.data != replicas) {
     fail_usage(
-        "parallel.data: {} x {} (parallel.experts) is {}, but {} started; "
+        "parallel.data: {} x {} (parallel.experts) is {}, but there are {}; "
         "choose parallel.data={}, or leave it out",
         config.data, config.experts, count_text(config.data * config.experts, "process"), size,
         replicas);

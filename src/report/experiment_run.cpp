@@ -10,7 +10,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/data/views.h"
 #include "moesaic/train/run_plan.h"
@@ -173,17 +172,6 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
   own.metrics.push_back({kUpdateSeconds, "seconds an update", 4, false, true, 0.0});
 }
 
-/// Returns the run with all that the row sets.
-Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
-  Document document(experiment.train);
-  for (const Value& set : row.sets) {
-    for (const Value::Member& setting : set.members("set")) {
-      document.set(setting.key, setting.value);
-    }
-  }
-  return document.root();
-}
-
 }  // namespace
 
 Measurement measured(const RunConfig& config, const Probing& probing, Model& model, int64_t step,
@@ -217,29 +205,9 @@ int64_t ExperimentRun::images(int64_t updates) const {
   return sum;
 }
 
-std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
-  std::set<std::string> lost = arguments_in(experiment.train);
-  for (const Value& set : row.sets) lost.merge(arguments_in(set));
-  if (lost.empty()) return lost;
-  for (const std::string& argument : arguments_in(settings_of(experiment, row))) {
-    lost.erase(argument);
-  }
-  return lost;
-}
-
-RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
-  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
-  config.loader_threads = 0;  // Runs already use all cores in parallel.
-  for (PhaseConfig& phase : config.phases) {
-    if (experiment.max_steps == 0) continue;
-    phase.epochs.reset();
-    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
-  }
-  return config;
-}
-
-ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets) {
-  ExperimentRun run{.config = config_of(experiment, row)};
+ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
+                       Datasets& datasets) {
+  ExperimentRun run{.config = std::move(config)};
   const std::shared_ptr<Model> shape = build_initial_shape(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
   MeasuredRow own{row.name, {}};

@@ -9,7 +9,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,9 +72,6 @@ bool make_rows(const ReadyRuns& runs, const ReproduceOptions& options,
 /// `max_steps` updates. Throws as parse() does.
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
-/// Returns the command-line arguments of which the row's own settings leave nothing.
-std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row);
-
 /// What is measured of a network.
 struct Probing {
   DataSplits data;  ///< Data of a phase, preprocessed.
@@ -103,8 +99,10 @@ struct ExperimentRun {
   int64_t images(int64_t updates = std::numeric_limits<int64_t>::max()) const;
 };
 
-/// Plans the runs of a row. Throws Error (usage) for inconsistent settings and unknown probes.
-ExperimentRun plan_run(const PlannedRow& row, const RunsConfig& experiment, Datasets& datasets);
+/// Plans the runs of a row that have this configuration but for their seeds. Throws Error (usage)
+/// for inconsistent settings and unknown probes.
+ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
+                       Datasets& datasets);
 
 /// Returns the measurement of a network at a step of such a run. `proceed` is called after each
 /// batch; it may throw.

@@ -34,6 +34,7 @@ class Workshop {
       const fs::path place = folder.empty() ? fs::current_path() : fs::absolute(folder);
       fail("{}: cannot write here: {}", place.string(), error.message());
     }
+    held_ = hold_folder(path_);
   }
   Workshop(const Workshop&) = delete;
   Workshop& operator=(const Workshop&) = delete;
@@ -45,6 +46,7 @@ class Workshop {
 
  private:
   fs::path path_;
+  UniqueFd held_;
 };
 
 /// Returns ": " and the last line that gnuplot wrote, which says what was wrong, "" without one.

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <span>
 #include <sstream>
 #include <system_error>
@@ -45,6 +46,24 @@ void join_runs(Json& before, Json& now) {
   add(now["runs"], before["runs"]);
 }
 
+/// Returns the settings of a folder by which results can differ, as this version writes them.
+Json deciding(Json settings) {
+  if (!settings.is_object()) return settings;
+  for (const auto& [key, part] : settings.items()) {
+    if (key == "snapshots") part = with_later_settings<SnapshotConfig>(part);
+    if (key != "runs" || !part.is_object()) continue;
+    for (const auto& [name, run] : part.items()) {
+      if (!run.is_object()) continue;
+      if (run.contains("phases")) {
+        run = deciding_settings(std::move(run));
+      } else if (name == "recover") {
+        run = with_later_settings<PhaseConfig>(run);
+      }
+    }
+  }
+  return settings;
+}
+
 /// Returns the folder, made if missing. Throws Error (usage) for an empty name, for a file, and for
 /// a folder with files but without the config.json of an experiment. The lock and time files of a
 /// call that failed early are ignored.
@@ -73,11 +92,9 @@ void claim(const fs::path& folder, Json settings) {
     auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
     if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
     if (*found == settings) return;
-    if (found->is_object() && found->contains("runs")) {
-      for (Json& run : found->at("runs")) name_units(run);
-    }
     join_runs(*found, settings);
-    const std::vector<Difference> changed = differences(*found, settings);
+    const std::vector<Difference> changed =
+        differences(deciding(std::move(*found)), deciding(settings));
     if (!changed.empty()) {
       fail_usage(
           "{}: was made with other settings: {}; set back what changed or give another --out",
@@ -143,9 +160,8 @@ class RunLog {
     return problem;
   }
 
-  /// Adds the entries of another file, if it is there, and deletes it.
+  /// Adds the entries of another file and its lines, and deletes both.
   void merge(const fs::path& file, const Check& check) {
-    if (!fs::exists(file) && !fs::exists(file.string() + "l")) return;
     const RunLog other(file, check);
     for (const auto& [key, entry] : other.runs_) runs_[key] = entry;
     fold();
@@ -163,7 +179,7 @@ class RunLog {
     const std::string key = key_of(row, index);
     runs_[key] = entry;
     if (!fd_) {
-      fd_ = open_file(lines_, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
+      fd_ = open_own(lines_, O_WRONLY | O_APPEND);
       sync_path(lines_.parent_path());
     }
     // Led by a line break, so that one that a full disk has cut harms no other.
@@ -261,8 +277,6 @@ bool make_all(const std::vector<int64_t>& images, const ReproduceOptions& option
   return !ended && !stopped();
 }
 
-constexpr int64_t kMostProcesses = 4096;
-
 RunRecord record_in(const Json& entry) {
   return parse<RunRecord>(Value::from_json(entry, "run"));
 }
@@ -341,9 +355,8 @@ class SharedRuns {
       lock_.emplace(folder);
       remove_leftovers(options.out);
       claim(folder, runs.settings);
-      // What others made before a call was killed.
       RunLog log(file_of(0), check_);
-      for (int64_t rank = 1; rank < kMostProcesses; ++rank) log.merge(file_of(rank), check_);
+      for (const fs::path& file : files_of_others()) log.merge(file, check_);
     }
     wait();
     log_.emplace(file_of(0), check_, leads());
@@ -399,6 +412,19 @@ class SharedRuns {
   }
   std::filesystem::path file_of(int64_t rank) const {
     return options_.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
+  }
+
+  /// Returns the files of other processes, which a killed call left.
+  std::set<fs::path> files_of_others() const {
+    std::set<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(options_.out)) {
+      std::string name = entry.path().filename().string();
+      if (name.ends_with(".jsonl")) name.pop_back();
+      if (!name.starts_with("runs-") || !name.ends_with(".json")) continue;
+      const bool of_rank = parsed_number<uint32_t>(name.substr(5, name.size() - 10)).has_value();
+      if (of_rank) files.insert(options_.out / name);
+    }
+    return files;
   }
 
   /// Returns whether a run is in the log, with all rows that it fills.

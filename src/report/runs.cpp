@@ -14,6 +14,7 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/train/run_plan.h"
 
@@ -188,6 +189,43 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Returns the run with all that the row sets.
+Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
+  Document document(experiment.train);
+  for (const Value& set : row.sets) {
+    for (const Value::Member& setting : set.members("set")) {
+      document.set(setting.key, setting.value);
+    }
+  }
+  return document.root();
+}
+
+/// Returns the command-line arguments of which the row's own settings leave nothing.
+std::set<std::string> lost_arguments(const RunsConfig& experiment, const PlannedRow& row) {
+  std::set<std::string> lost = arguments_in(experiment.train);
+  for (const Value& set : row.sets) lost.merge(arguments_in(set));
+  if (lost.empty()) return lost;
+  for (const std::string& argument : arguments_in(settings_of(experiment, row))) {
+    lost.erase(argument);
+  }
+  return lost;
+}
+
+}  // namespace
+
+RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
+  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
+  config.loader_threads = 0;  // Runs already use all cores in parallel.
+  for (PhaseConfig& phase : config.phases) {
+    if (experiment.max_steps == 0) continue;
+    phase.epochs.reset();
+    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
+  }
+  return config;
+}
+
+namespace {
+
 /// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
 /// and warns of those that some rows' do.
 std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
@@ -321,7 +359,8 @@ ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
   ReadyRuns ready{.stages = std::vector<std::vector<ReadyRow>>(1)};
   std::vector<std::string> phases;
   for (const PlannedRow& row : checked_rows(config)) {
-    const auto run = std::make_shared<ExperimentRun>(plan_run(row, config, datasets));
+    const auto run =
+        std::make_shared<ExperimentRun>(plan_run(config_of(config, row), row, config, datasets));
     run->device = options.device;
     runs[row.name] = to_json(run->config);
     if (!row.earlier.empty()) earlier[row.name] = row.earlier;

@@ -82,6 +82,18 @@ std::vector<SweepSize> sizes_of(const SweepConfig& config, const Model& model, i
   return sizes;
 }
 
+/// Returns how many images a phase's network was measured on.
+int64_t test_images_of(const MeasuredRow& row) {
+  const std::map<std::string, double>& numbers = row.runs.at(0).final.numbers;
+  const auto found = numbers.find(kTestImages);
+  if (found != numbers.end() && found->second >= 1.0 && found->second <= kMaxSteps) {
+    return static_cast<int64_t>(found->second);
+  }
+  fail("runs.json: '{}#0': {} must be a number between 1 and {:.0f}, found {}; {}", row.name,
+       kTestImages, kMaxSteps, found == numbers.end() ? "none" : fmt::format("{}", found->second),
+       "delete this entry, and the network is measured again");
+}
+
 /// Returns the run that a sweep begins with: training, or only recovery of what is fine-tuned.
 RunConfig first_run(const RunsConfig& config) {
   RunConfig run = sweep_train(config);
@@ -205,7 +217,7 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
     plan.phases.push_back({phase.name, phase.data});
     for (const MeasuredRow& row : rows) {
       if (row.name != phase.name) continue;
-      plan.phases.back().images = static_cast<int64_t>(row.runs[0].final.numbers.at(kTestImages));
+      plan.phases.back().images = test_images_of(row);
     }
   }
   return plan;

@@ -55,14 +55,9 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
 /// choices by layer of other names.
 nlohmann::ordered_json folder_settings(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  nlohmann::ordered_json train = to_json(sweep_train(config));
-  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
-                           "data_changed", "parallel"}) {
-    train.erase(free);
-  }
   nlohmann::ordered_json runs = {
       {"finetuned", sweep.finetuned},
-      {"train", std::move(train)},
+      {"train", deciding_settings(to_json(sweep_train(config)))},
       {"prune", {{"whole", sweep.whole}, {"replace", sweep.replace}, {"images", sweep.images}}},
       {"recover", to_json(*sweep.recover)}};
   for (const LayerChoice& choice : sweep.by_layer) {

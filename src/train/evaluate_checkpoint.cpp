@@ -280,8 +280,9 @@ std::string to_text(const CheckpointEvaluation& result) {
   row("parameters", fmt::format("{}", result.parameters));
   for (const LayerRouting& layer : evaluation.routing) {
     row(fmt::format("block {}", layer.block),
-        fmt::format("{} of {} experts, {:.3f} rows a token, load {:.2f}", layer.kept.size(),
-                    layer.experts, layer.rows_per_token, fmt::join(layer.load, " ")));
+        fmt::format("{} of {} experts, {:.3f} expert rows per token, load {:.2f}",
+                    layer.kept.size(), layer.experts, layer.rows_per_token,
+                    fmt::join(layer.load, " ")));
     std::vector<std::string> entropies;
     if (!layer.by_class.rows.empty())
       entropies = {fmt::format("{:.3f} nats by class", layer.by_class.entropy)};

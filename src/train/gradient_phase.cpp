@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/gradient_phase.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/config/value.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/ops/late_copy.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/shared_run.h"
@@ -39,6 +41,32 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   }
   return gradients;
 }
+
+/// Values of a device on their way to the host. The copy is one more work of the device's current
+/// stream, for which nothing waits before take().
+class LateCopy {
+ public:
+  /// Starts the copy. `values` must not change before take().
+  explicit LateCopy(const at::Tensor& values) : host_(values) {
+    const at::Device device = values.device();
+    if (device.is_cpu() || device.is_meta()) return;
+    // Copies to pageable memory would wait.
+    host_ = at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true));
+    host_.copy_(values, /*non_blocking=*/true);
+    event_.emplace(device.type());
+    event_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+
+  /// Waits until the values are here and returns them, on the CPU.
+  at::Tensor take() const {
+    if (event_) event_->synchronize();
+    return host_.cpu();  // The meta device has no values: this is where it throws.
+  }
+
+ private:
+  at::Tensor host_;
+  std::optional<c10::Event> event_;  ///< End of the copy; none where values were here already.
+};
 
 }  // namespace
 

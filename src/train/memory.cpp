@@ -234,7 +234,8 @@ std::string describe_run(const RunConfig& config, const Model& model,
   return text;
 }
 
-std::string dry_run(const RunConfig& given, const ScalingOptions* scaling) {
+std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processes,
+                    const std::string& gpu) {
   RunConfig config = given;
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   const std::shared_ptr<Model> model = build_initial_shape(config);
@@ -245,8 +246,8 @@ std::string dry_run(const RunConfig& given, const ScalingOptions* scaling) {
   config.model = Value::from_json(model->config(), "model");
   const std::string text =
       describe_run(config, *model, phases) +
-      (scaling ? describe_scaling(*model, config, phases, *scaling)  // Memory of a process too.
-               : describe_memory(*model, config, phases));
+      (processes.empty() ? describe_memory(*model, config, phases)
+                         : describe_scaling(*model, config, phases, processes, gpu));
   if (config.init.empty() || path_exists(config.init)) {
     check_initial_weights(config, *model);
     return text;

@@ -74,8 +74,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Adds to the phases of an older run the settings that it lacks, as `now` has them.
-void add_later_settings(Json& then, const Json& now) {
+/// Adds how `now` reads images to the phases of an older run, which does not say it: a default
+/// could be another way than the run's, see keep_orientation().
+void keep_images_as(const Json& now, Json& then) {
   for (size_t i = 0; now.contains("phases") && i < now.at("phases").size(); ++i) {
     const Json::json_pointer preprocess(fmt::format("/phases/{}/preprocess", i));
     if (!then.contains(preprocess) || !then.at(preprocess).is_object()) continue;
@@ -84,6 +85,13 @@ void add_later_settings(Json& then, const Json& now) {
       then.at(preprocess).emplace(key, Json(now.at(preprocess / key)));
     }
   }
+}
+
+/// Writes the intervals of a run that an older version stored as this one does.
+void name_units(Json& run) {
+  const auto every = run.is_object() ? run.find("evaluate_every") : run.end();
+  if (every == run.end() || !every->is_number_integer() || *every == 0) return;
+  *every = to_text(Interval::of_epochs(every->get<int64_t>()));
 }
 
 }  // namespace
@@ -111,27 +119,25 @@ Json with_lasting_names(Json started) {
   return started;
 }
 
-void name_units(Json& run) {
-  const auto every = run.is_object() ? run.find("evaluate_every") : run.end();
-  if (every == run.end() || !every->is_number_integer() || *every == 0) return;
-  *every = to_text(Interval::of_epochs(every->get<int64_t>()));
-}
-
-void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder, const std::string& way_out) {
-  nlohmann::ordered_json then = started;
+Json deciding_settings(Json run) {
+  name_units(run);
+  run = with_later_settings<RunConfig>(run);
   for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
                            "data_changed", "parallel"}) {
-    if (now.contains(free)) then[free] = now.at(free);  // Older runs lack some.
+    if (run.is_object()) run.erase(free);
   }
-  if (now.contains("deterministic")) then.emplace("deterministic", false);
-  name_units(then);
-  add_later_settings(then, now);
-  const std::vector<Difference> changed = differences(then, now);
+  return run;
+}
+
+void check_same_run(const Json& started, const Json& now, const std::string& folder,
+                    const std::string& way_out) {
+  Json then = started;
+  keep_images_as(now, then);
+  const std::vector<Difference> changed =
+      differences(deciding_settings(std::move(then)), deciding_settings(now));
   if (changed.empty()) return;
-  fail_usage(
-      "{}: cannot resume with other settings: {}; set back what changed or give another --out{}",
-      folder, describe(changed), way_out);
+  fail_usage("{}: cannot resume with other settings: {}; set back what changed or {}", folder,
+             describe(changed), way_out);
 }
 
 }  // namespace moesaic

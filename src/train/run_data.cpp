@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <system_error>
-#include <tuple>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/hash.h"
@@ -29,26 +28,24 @@ class SameFiles {
   void begin(std::shared_ptr<const Dataset> split) { splits_.push_back(std::move(split)); }
   void add(const ImageFile& file, int64_t index) {
     if (file.inode == 0) return;
-    entries_.push_back({file.device, file.inode, index, splits_.size() - 1});
+    // One to one on a device; files of two devices get the same number by a rare chance.
+    const uint64_t mark = file.inode ^ (file.device * 0x9E3779B97F4A7C15u);
+    entries_.push_back({mark, (splits_.size() - 1) << kIndexBits | static_cast<uint64_t>(index)});
   }
 
   /// Returns a line that counts them and names some, "" if there are none.
   std::string text() && {
-    const auto file_of = [](const Entry& entry) { return std::tie(entry.device, entry.inode); };
-    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-      return std::tie(a.device, a.inode, a.split, a.index) <
-             std::tie(b.device, b.inode, b.split, b.index);
-    });
+    std::sort(entries_.begin(), entries_.end());
     constexpr size_t kNamed = 5;
     int64_t count = 0;
     std::vector<std::string> names;
     for (auto first = entries_.begin(); first != entries_.end();) {
-      const auto end = std::find_if(first, entries_.end(), [&](const Entry& entry) {
-        return file_of(entry) != file_of(*first);
-      });
+      const auto end = std::find_if(first, entries_.end(),
+                                    [&](const Entry& entry) { return entry.file != first->file; });
       const auto other = std::find_if(first + 1, end, [&](const Entry& entry) {
-        return entry.split != first->split || splits_[entry.split]->label(entry.index) !=
-                                                  splits_[first->split]->label(first->index);
+        const Dataset& split = split_of(entry);
+        return &split != &split_of(*first) ||
+               split.label(entry.index()) != split.label(first->index());
       });
       if (other != end && ++count <= static_cast<int64_t>(kNamed)) {
         names.push_back(named(*first) + " and " + named(*other));
@@ -65,14 +62,19 @@ class SameFiles {
   }
 
  private:
-  struct Entry {
-    uint64_t device, inode;
-    int64_t index;
-    size_t split;
+  static constexpr int kIndexBits = 60;
+  struct Entry {  // Small, since there is one of each image.
+    uint64_t file, place;
+
+    int64_t index() const {
+      return static_cast<int64_t>(place & ((uint64_t{1} << kIndexBits) - 1));
+    }
+    auto operator<=>(const Entry&) const = default;
   };
+  const Dataset& split_of(const Entry& entry) const { return *splits_[entry.place >> kIndexBits]; }
   std::string named(const Entry& entry) const {
-    const Dataset& split = *splits_[entry.split];
-    return fmt::format("{}: {}", split.info().split, split.file(entry.index)->name);
+    const Dataset& split = split_of(entry);
+    return fmt::format("{}: {}", split.info().split, split.file(entry.index())->name);
   }
 
   std::vector<std::shared_ptr<const Dataset>> splits_;
@@ -279,15 +281,19 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 
 namespace {
 
-/// Replaces the path of a network by where it is now, if nothing is at the old one any more.
-void follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
-  if (now.empty() || !then.is_string() || then == "") return;
+/// Replaces the path of a network by where it is now, if nothing is at the old one any more;
+/// returns whether it was another one.
+bool follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
+  if (now.empty() || !then.is_string() || then == "" || then == now) return false;
   std::error_code unknown;
-  if (!std::filesystem::exists(then.get<std::string>(), unknown) && !unknown) then = now;
+  if (std::filesystem::exists(then.get<std::string>(), unknown) || unknown) return false;
+  then = now;
+  return true;
 }
 
-/// Of an init nothing is read any more. A network that pruning compares with is checked when it is
-/// read, as it is in a new run; it may also be the name of a phase, which is no absolute path.
+/// Of an init nothing is read any more. Of a network that pruning compares with nothing is recorded
+/// that would tell whether it is the same; it may also be the name of a phase, which is no absolute
+/// path.
 void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started) {
   if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
   const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
@@ -297,8 +303,13 @@ void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started
         fmt::format("/phases/{}/on_entry/prune/pretrained", i));
     if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
     nlohmann::ordered_json& then = started.at(key);
-    if (then.is_string() && is_path(then.get<std::string>()))
-      follow_moved_network(prune->pretrained, then);
+    if (!then.is_string() || !is_path(then.get<std::string>())) continue;
+    const std::string old = then;
+    if (!follow_moved_network(prune->pretrained, then)) continue;
+    log_warning(
+        "phase '{}': the network that pruning compares with was {}, which is not there any more; "
+        "{} is taken for the same network, which nothing tells",
+        now.phases[i].name, old, prune->pretrained);
   }
 }
 
@@ -333,8 +344,8 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
   return moved;
 }
 
-RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before,
-                    const DataChanged& changed) {
+RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same_files,
+                    const RunData& before, const DataChanged& changed) {
   RunData now;
   std::map<std::string, SameFiles> same;
   for (const auto& [name, split] : used_splits(config, datasets)) {
@@ -347,7 +358,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& 
                       (is_described(name) && DatasetSource(name).missing(split).empty());
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =
-        record_of(*data, here, &same[name]);
+        record_of(*data, here, names_same_files ? &same[name] : nullptr);
     std::string change = then == nullptr ? "" : difference_of(*then, record);
     if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";
     if (!change.empty()) changed(name, split, change);

@@ -94,12 +94,6 @@ void keep_results(const fs::path& root) {
   }
 }
 
-/// What is left to do where nothing tells how to go on.
-std::string other_folder(const fs::path& root) {
-  if (!RunFolder::has_checkpoint(root)) return "give another --out";
-  return fmt::format("give another --out, where init={} trains its network on", root.string());
-}
-
 /// Reads a record of a run; `way_out` ends the line where it is not one.
 template <class F>
 auto read_record(F&& read, const std::string& way_out) {
@@ -118,7 +112,11 @@ void remove_start(const fs::path& root) {
   for (const auto& entry : fs::directory_iterator(root)) {
     if (is_of_events(entry.path().filename().string())) events.push_back(entry.path());
   }
+  if (events.empty()) return;
+  // Under any name that has "tfevents" in it, TensorBoard would draw them into the new curves.
   for (const fs::path& path : events) fs::remove(path);
+  log_info("{}: removed {} of TensorBoard, of a start that left no checkpoint", root.string(),
+           count_text(static_cast<int64_t>(events.size()), "event file"));
 }
 
 void make_folder(const fs::path& folder) {
@@ -155,6 +153,11 @@ void RunFolder::check(const fs::path& root, bool resume) {
     fail_usage("{}: has no config.json that says how to go on; {}", root.string(),
                other_folder(root));
   }
+}
+
+std::string RunFolder::other_folder(const fs::path& root) {
+  if (!has_checkpoint(root)) return "give another --out";
+  return fmt::format("give another --out, where init={} trains its network on", root.string());
 }
 
 nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
@@ -220,12 +223,9 @@ void RunFolder::keep_last(int64_t count) const {
 
 namespace {
 
-/// Opens a file of the folder that is not followed where it is a link.
-UniqueFd open_own(const std::filesystem::path& path) {
-  std::error_code error;
-  create_folders(path.parent_path(), error);
-  if (error) fail("{}: cannot create its folder: {}", path.string(), error.message());
-  return open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW);
+UniqueFd open_metrics(const fs::path& path) {
+  make_folder(path.parent_path());
+  return open_own(path, O_RDWR | O_APPEND);
 }
 
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
@@ -251,7 +251,7 @@ int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t
 
 Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"),
-      fd_(open_own(path_)),
+      fd_(open_metrics(path_)),
       lines_(cut_lines(fd_, path_, keep_lines)),
       events_(folder) {
   if (lines_ < keep_lines) {

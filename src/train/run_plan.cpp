@@ -459,8 +459,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);
   plan.images = data->size();
   plan.trained = trained_numbers(network.model(), places);
-  // What is planned on paper has its own check.
-  if (missing == MissingFiles::refused) check_shares(config, places, network.model());
+  check_shares(config, places, network.model());
   phase_kinds().at(phase.kind.name()).plan(plan, places, network.model(), *data);
   network.end(phase.name);
   if (!phase.evaluate) return plan;

@@ -191,8 +191,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     Json then = with_lasting_names(started);
     std::optional<RunData> recorded = RunFolder::started_data(options_.out);
     if (resuming && recorded) moved_ = follow_moved_data(config_, then, *recorded);
-    check_same_run(then, to_json(config_), out,
-                   fmt::format("; init={} with another --out trains its network on", out));
+    check_same_run(then, to_json(config_), out, RunFolder::other_folder(options_.out));
     if (resuming) check_data(recorded);
   }
   plan_ = plan_phases(given, *shape, datasets_);
@@ -207,7 +206,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_training_memory(config_, *shape);
   }
 
-  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_);
+  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_, leads());
   check_processes(*shape);
   if (start && options_.processes) {
     options_.processes->wait_for_all();
@@ -274,7 +273,7 @@ void Trainer::check_data(const std::optional<RunData>& started) {
                   split == "train" ? ", and no image counts as damaged before it is read" : "");
     }
   };
-  data_ = record_data(config_, datasets_, started.value_or(RunData()), changed);
+  data_ = record_data(config_, datasets_, leads(), started.value_or(RunData()), changed);
 }
 
 void Trainer::check_processes(const Model& shape) {

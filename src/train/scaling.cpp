@@ -4,9 +4,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
-#include <map>
-#include <numeric>
 
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
@@ -32,30 +31,6 @@ Registry<Gpu>& gpus() {
   return registry;
 }
 
-void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
-  if (mesh.processes < 1 || mesh.experts < 1) fail_usage("there must be one process at least");
-  const std::vector<MoEBlock> blocks = model.moe_blocks();
-  const std::string sharers = count_text(mesh.experts, "process");
-  if (mesh.experts > 1 && blocks.empty()) {
-    fail_usage("{} cannot share experts: the network has none that tokens are routed to", sharers);
-  }
-  int64_t common = mesh.processes;
-  for (const MoEBlock& block : blocks) common = std::gcd(common, block.layer->experts->count());
-  const int64_t choice = nearest_divisor(common, mesh.experts);
-  for (const MoEBlock& block : blocks) {
-    const int64_t experts = block.layer->experts->count();
-    if (experts % mesh.experts == 0) continue;
-    fail_usage("{} cannot share the {} of block {} in equal parts; choose {}", sharers,
-               count_text(experts, "expert"), block.block, choice);
-  }
-  if (mesh.processes % mesh.experts != 0) {
-    fail_usage("{} cannot be parted into groups of {} that share experts; choose {}",
-               count_text(mesh.processes, "process"), mesh.experts, choice);
-  }
-  check_equal_parts(fmt::format("phase '{}': ", phase.config.name), phase.batch,
-                    settings_of<GradientConfig>(phase.config).accumulate, mesh.processes);
-}
-
 namespace {
 
 double number(int64_t count) {
@@ -67,8 +42,7 @@ constexpr int64_t kMetrics = 10;
 
 /// A step of one process on the meta device.
 struct CountedStep {
-  std::vector<Collective> collectives;
-  TrainingMemory memory;
+  ScalingPlan plan;      ///< Without times.
   double updated = 0.0;  ///< Bytes of the parameters that the process updates.
   /// Logits that a forward pass of a part routes, those of the process' own tokens among them, and
   /// numbers of noise that are drawn for other tokens.
@@ -79,37 +53,33 @@ struct CountedStep {
 
 /// Returns what a step sends, of which one of `parts` of its batch was counted.
 std::vector<Collective> collectives_of(const Processes& processes, double parts) {
-  const Group& replicas = processes.replicas();
-  std::map<std::pair<Traffic, bool>, Collective> by_purpose;
+  std::vector<Collective> list;
   for (const Group* group :
-       {&processes.gradients(), &replicas, &processes.world(), &processes.experts()}) {
-    const bool of_experts = group == &replicas;
+       {&processes.gradients(), &processes.world(), &processes.experts(), &processes.replicas()}) {
+    const bool of_experts = group == &processes.replicas();
     for (const auto& [traffic, sent] : group->counter().take()) {
+      if (sent.bytes == 0.0) continue;
       const bool each_part = traffic >= Traffic::logits && traffic <= Traffic::batch_norm;
       const double times = each_part ? parts : 1.0;
-      const bool norms = of_experts && traffic == Traffic::batch_norm;
-      if (sent.bytes == 0.0) continue;
-      by_purpose[{traffic, of_experts}] = {.name = (norms ? "expert_" : "") + traffic_name(traffic),
-                                           .traffic = traffic,
-                                           .group = group->size(),
-                                           .stride = of_experts ? processes.experts().size() : 1,
-                                           .calls = times * number(sent.calls),
-                                           .bytes = times * sent.bytes};
+      const char* const whose = of_experts && traffic == Traffic::batch_norm ? "expert_" : "";
+      list.push_back({whose + traffic_name(traffic), traffic, group->size(),
+                      of_experts ? processes.experts().size() : 1});
+      list.back().calls = times * number(sent.calls);
+      list.back().bytes = times * sent.bytes;
     }
   }
-  std::vector<Collective> list;
-  for (auto& [unused, collective] : by_purpose) list.push_back(std::move(collective));
+  std::ranges::stable_sort(list, {}, &Collective::traffic);
   return list;
 }
 
 /// Adds what a layer routes in a forward pass.
 void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, const at::Tensor& x,
-                 const PhasePlan& phase, const ProcessMesh& mesh, CountedStep& step) {
-  const double parts = record.of_part ? 1.0 : number(mesh.processes);
+                 const PhasePlan& phase, const Processes& processes, CountedStep& step) {
+  const double parts = record.of_part ? 1.0 : number(processes.size());
   const double logits = number(record.logits_TE.numel()), tokens = number(x.size(0));
   const double rows = number(record.routing.row_bound());
   const bool draws = record.of_part && layer.options().noise.scale > 0.0;
-  const double drawn = draws ? logits * number(mesh.processes - 1) : 0.0;
+  const double drawn = draws ? logits * number(processes.size() - 1) : 0.0;
   step.logits += logits;
   step.own_logits += logits / parts;
   step.noise += drawn;
@@ -117,41 +87,49 @@ void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, con
   // Logits, what the gates are computed from, and token, row and gate of each row.
   const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
   step.others = phase.recompute ? std::max(step.others, others) : step.others + others;
-  if (mesh.experts == 1) return;
+  if (processes.experts().size() == 1) return;
   const bool to_all = layer.experts->sharing() == nn::Sharing::side_by_side;
-  const double sent = to_all ? tokens * number(mesh.experts) : rows / parts;
+  const double sent = to_all ? tokens * number(processes.experts().size()) : rows / parts;
   const double there_and_back = number(x.numel()) / tokens + number(layer.experts->token_outputs());
   const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
   step.under_way = std::max(step.under_way, sent * there_and_back * bytes);
 }
 
-CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& mesh) {
-  check_mesh(model, phase, mesh);
+CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
+                       const ParallelConfig& parallel) {
   const auto& config = settings_of<GradientConfig>(phase.config);
-  const auto processes = Processes::on_paper(mesh.processes, {.experts = mesh.experts});
+  std::vector<MoEBlock> blocks = model.moe_blocks();
+  if (parallel.experts > 1 && blocks.empty()) {
+    fail_usage("parallel.experts: the network has none that tokens are routed to; choose 1");
+  }
+  for (const MoEBlock& block : blocks) block.layer->check_shares(parallel.experts);
+  check_equal_parts(fmt::format("phase '{}': ", phase.config.name), phase.batch, config.accumulate,
+                    size);
+  const auto processes = Processes::on_paper(size, parallel);
   CountedStep step;
+  TrainingMemory& memory = step.plan.memory;
   share_experts(model, processes);
   nn::share_batches(model, {processes});
-  std::vector<MoEBlock> blocks = model.moe_blocks();
   for (MoEBlock& block : blocks) {
     // Where nobody shares the experts, all processes are replicas of them.
     nn::share_batches(*block.layer->experts, {processes, true, /*of_shared_experts=*/true});
     block.layer->observe([&, layer = block.layer.get()](const auto& record, const auto& x) {
-      count_layer(*layer, record, x, phase, mesh, step);
+      count_layer(*layer, record, x, phase, *processes, step);
     });
   }
   const auto trained = choose_parameters(model, phase.config);
   Optimizer optimizer(trained, config.optimizer, phase.config.frozen, config.optimizers);
-  const ExpertShares shares(model);
-  const auto is_shared = [&](const std::string& name) { return shares.has(name); };
-  if (mesh.shard_optimizer) optimizer.share_state(processes, is_shared);
-  const Optimizer::Share share = optimizer.largest_share();
-  step.memory.optimizer = 4.0 * number(share.state);
-  step.updated = 4.0 * number(share.updated);
-  step.memory.weights = 4.0 * number(model.parameter_count());
+  if (parallel.shard_optimizer) {
+    optimizer.share_state(processes, [shares = ExpertShares(model)](const std::string& name) {
+      return shares.has(name);
+    });
+  }
+  memory.optimizer = 4.0 * number(optimizer.largest_share().state);
+  step.updated = 4.0 * number(optimizer.largest_share().updated);
+  memory.weights = 4.0 * number(model.parameter_count());
   std::vector<at::Tensor> dense, experts;
   for (const auto& [name, parameter] : trained) {
-    step.memory.gradients += 4.0 * number(parameter.numel());
+    memory.gradients += 4.0 * number(parameter.numel());
     (is_of_experts(name) ? experts : dense).push_back(parameter);
   }
   const MetaKernels kernels;
@@ -159,7 +137,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
   model.set_recompute(phase.recompute);
   try {
     const Autocast autocast(phase.precision, at::kCPU);
-    const int64_t images = phase.batch / config.accumulate / mesh.processes;
+    const int64_t images = phase.batch / config.accumulate / size;
     const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
     for (MoEBlock& block : blocks) block.layer->observe({});
     if (loss.requires_grad()) loss.backward();
@@ -172,24 +150,27 @@ CountedStep count_step(Model& model, const PhasePlan& phase, const ProcessMesh& 
   GradientReducer(experts, processes->replicas(), Traffic::expert_gradients).prepare({});
   processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
                                 Traffic::metrics);
-  if (mesh.shard_optimizer) optimizer.spread();
-  step.collectives = collectives_of(*processes, number(config.accumulate));
-  step.memory.buffers = step.others + step.most_noise + step.under_way;
+  if (parallel.shard_optimizer) optimizer.spread();
+  step.plan.collectives = collectives_of(*processes, number(config.accumulate));
+  memory.buffers = step.others + step.most_noise + step.under_way;
   optimizer.zero_grad();
   gather_experts(model);
   nn::share_batches(model, {});
+  step.plan.images = phase.batch / size;
   return step;
 }
 
 double collective_seconds(const Collective& collective, const ClusterModel& cluster) {
   const Gpu& gpu = cluster.gpu;
-  const auto all = number(collective.group);
+  const Traffic traffic = collective.traffic;
   const int64_t fit = std::max<int64_t>(1, cluster.node / collective.stride);
-  const auto in_node = number(std::min(fit, collective.group));
+  const auto all = number(collective.group), in_node = std::min(number(fit), all);
   const double nodes = std::ceil(all / in_node);
   // There are as many rings as GPUs of a node, each of which leaves the node by another port.
-  double hops = 0.0, rate = std::min(gpu.node_rate, in_node * gpu.network_rate);
-  const Traffic traffic = collective.traffic;
+  double rate = std::min(gpu.node_rate, in_node * gpu.network_rate);
+  // A sum goes up and down a tree.
+  double hops = 2.0 * (std::ceil(std::log2(in_node)) * cluster.node_latency +
+                       std::ceil(std::log2(nodes)) * cluster.network_latency);
   if (traffic == Traffic::rows) {  // From all to all.
     const double leaves = (all - in_node) / (all - 1.0);
     hops = nodes > 1.0 ? cluster.network_latency : cluster.node_latency;
@@ -197,13 +178,10 @@ double collective_seconds(const Collective& collective, const ClusterModel& clus
   } else if (traffic == Traffic::logits || traffic == Traffic::row_counts ||
              traffic == Traffic::parameters) {  // Gathered in a ring.
     hops = (all - nodes) * cluster.node_latency + (nodes - 1.0) * cluster.network_latency;
-  } else {  // Summed in a tree, up and down.
-    hops = 2.0 * (std::ceil(std::log2(in_node)) * cluster.node_latency +
-                  std::ceil(std::log2(nodes)) * cluster.network_latency);
   }
   if (nodes == 1.0) rate = gpu.node_rate;
   // Broadcasts are started one after the other, and then under way side by side.
-  const double starts = collective.traffic == Traffic::parameters ? all : 1.0;
+  const double starts = traffic == Traffic::parameters ? all : 1.0;
   return collective.calls * (starts * cluster.call_latency + hops) +
          collective.bytes / (cluster.link_fraction * rate);
 }
@@ -212,8 +190,7 @@ std::string milliseconds_text(double seconds) {
   return fmt::format("{:.4g} ms", 1e3 * seconds);
 }
 
-std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const ProcessMesh& mesh,
-                     const Gpu& gpu) {
+std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Gpu& gpu) {
   const TrainingMemory& memory = plan.memory;
   std::string text = fmt::format(
       "images        {} of a batch of {} to each process\nmemory        of each: {}{} of the GPU's "
@@ -223,14 +200,13 @@ std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Proc
       bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
       memory.activations ? bytes_text(*memory.activations) : "not known",
       bytes_text(memory.buffers));
-  if (mesh.processes > 1) {
-    text += fmt::format("{:<20} {:>9} {:>7} {:>16} {:>12}\n", "collective", "processes", "calls",
-                        "sent by each", "time");
+  constexpr const char* kRow = "{:<20} {:>9} {:>7} {:>16} {:>12}\n";
+  if (!plan.collectives.empty()) {
+    text += fmt::format(kRow, "collective", "processes", "calls", "sent by each", "time");
   }
-  for (const Collective& collective : plan.collectives) {
-    text += fmt::format("  {:<18} {:>9} {:>7.0f} {:>16} {:>12}\n", collective.name,
-                        collective.group, collective.calls, bytes_text(collective.bytes),
-                        milliseconds_text(collective.seconds));
+  for (const Collective& sent : plan.collectives) {
+    text += fmt::format(kRow, "  " + sent.name, sent.group, sent.calls, bytes_text(sent.bytes),
+                        milliseconds_text(sent.seconds));
   }
   return text + fmt::format(
                     "step          {} expected: products {}, routing {}, update {}, waiting for "
@@ -241,37 +217,35 @@ std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Proc
                     100.0 * plan.peak_fraction);
 }
 
-std::string table_row(const ScalingPlan& plan, const ProcessMesh& mesh, const Gpu& gpu) {
-  return fmt::format(
-      "{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10.3f} {:>10.0f} {:>5.1f} %\n",
-      mesh.processes, plan.images,
-      bytes_text(plan.memory.sum()) + (plan.memory.sum() > gpu.memory ? "!" : ""),
-      bytes_text(plan.bytes_sent()), milliseconds_text(plan.step()),
-      milliseconds_text(plan.routing), milliseconds_text(plan.waiting), plan.efficiency,
-      plan.images_per_second, 100.0 * plan.peak_fraction);
+constexpr const char* kPlanRow =
+    "{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10} {:>7}\n";
+
+std::string table_row(const ScalingPlan& plan, int64_t processes, const Gpu& gpu) {
+  return fmt::format(kPlanRow, processes, plan.images,
+                     bytes_text(plan.memory.sum()) + (plan.memory.sum() > gpu.memory ? "!" : ""),
+                     bytes_text(plan.sent), milliseconds_text(plan.step()),
+                     milliseconds_text(plan.routing), milliseconds_text(plan.waiting),
+                     fmt::format("{:.3f}", plan.efficiency),
+                     fmt::format("{:.0f}", plan.images_per_second),
+                     fmt::format("{:.1f} %", 100.0 * plan.peak_fraction));
 }
 
 }  // namespace
 
-double ScalingPlan::bytes_sent() const {
-  double sum = 0.0;
-  for (const Collective& collective : collectives) sum += collective.bytes;
-  return sum;
-}
-
-ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
-                         const ClusterModel& cluster) {
-  const CountedStep step = count_step(model, phase, mesh);
-  const auto parts = number(settings_of<GradientConfig>(phase.config).accumulate);
-  ScalingPlan plan{phase.batch / mesh.processes, step.memory, step.collectives};
-  plan.memory.activations = activation_memory(
-      model, phase, plan.images / settings_of<GradientConfig>(phase.config).accumulate);
+ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes,
+                         const ParallelConfig& parallel, const ClusterModel& cluster) {
+  CountedStep step = count_step(model, phase, processes, parallel);
+  ScalingPlan& plan = step.plan;
+  const int64_t accumulate = settings_of<GradientConfig>(phase.config).accumulate;
+  plan.memory.activations = activation_memory(model, phase, plan.images / accumulate);
+  const double parts = number(accumulate);
   const double memory_rate = cluster.gpu.memory_rate * cluster.memory_fraction;
-  const bool wide = phase.precision != "bfloat16" && !cluster.tf32;
-  const double peak = phase.precision == "bfloat16" ? cluster.gpu.bfloat16
-                      : cluster.tf32                ? cluster.gpu.tf32
-                                                    : cluster.gpu.float32;
-  const double rate = peak * (wide ? cluster.float32_fraction : cluster.tensor_fraction);
+  const bool half = phase.precision == "bfloat16";
+  const double peak = half           ? cluster.gpu.bfloat16
+                      : cluster.tf32 ? cluster.gpu.tf32
+                                     : cluster.gpu.float32;
+  const double rate =
+      peak * (half || cluster.tf32 ? cluster.tensor_fraction : cluster.float32_fraction);
   const double forwards = phase.recompute ? 2.0 : 1.0;
   const double passes = forwards + 2.0;  // Backward costs two forward passes.
   const double flops = number(plan.images) * model.flops_per_image(even_rows_per_token(model));
@@ -287,8 +261,8 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
   double gradients = 0.0;
   for (Collective& collective : plan.collectives) {
     collective.seconds = collective_seconds(collective, cluster);
-    const bool overlaps = collective.name.ends_with("gradients");
-    (overlaps ? gradients : plan.waiting) += collective.seconds;
+    plan.sent += collective.bytes;
+    (collective.name.ends_with("gradients") ? gradients : plan.waiting) += collective.seconds;
   }
   const double backward = plan.products / parts * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
@@ -299,33 +273,32 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh
 }
 
 std::string describe_scaling(Model& model, const RunConfig& config,
-                             const std::vector<PhasePlan>& phases, const ScalingOptions& options) {
-  const ClusterModel cluster{.gpu = gpus().at(options.gpu), .tf32 = config.tf32};
-  const bool one = options.processes.size() == 1;
+                             const std::vector<PhasePlan>& phases,
+                             const std::vector<int64_t>& numbers, const std::string& gpu) {
+  const ClusterModel cluster{.gpu = gpus().at(gpu), .tf32 = config.tf32};
+  const bool one = numbers.size() == 1;
   std::string text;
+  const int64_t sharers = config.parallel.experts;
   for (const PhasePlan& phase : phases) {
     if (phase.steps == 0) continue;
+    const std::string& name = phase.config.name;
     if (phase.config.kind.find<GradientConfig>() == nullptr) {
       text += fmt::format("\nprocesses     {}: a phase of kind '{}' is not parted among them\n",
-                          phase.config.name, phase.config.kind.name());
+                          name, phase.config.kind.name());
       continue;
     }
-    const int64_t sharers = options.expert_parallel;
-    text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", phase.config.name,
-                        one ? fmt::format("{} on ", options.processes[0]) : "", options.gpu,
-                        cluster.node,
+    text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
+                        one ? fmt::format("{} on ", numbers[0]) : "", gpu, cluster.node,
                         sharers > 1 ? fmt::format("groups of {} share the experts", sharers)
                                     : "every process has all experts",
-                        options.shard_optimizer ? ", optimizer state is sharded" : "");
+                        config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
     if (!one) {
-      text += fmt::format("{:>9} {:>7} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10} {:>7}\n",
-                          "processes", "images", "memory", "sent", "step", "routing", "waiting",
-                          "efficiency", "images/s", "peak");
+      text += fmt::format(kPlanRow, "processes", "images", "memory", "sent", "step", "routing",
+                          "waiting", "efficiency", "images/s", "peak");
     }
-    for (const int64_t processes : options.processes) {
-      const ProcessMesh mesh{processes, sharers, options.shard_optimizer};
-      const ScalingPlan plan = plan_scaling(model, phase, mesh, cluster);
-      text += one ? one_plan(plan, phase, mesh, cluster.gpu) : table_row(plan, mesh, cluster.gpu);
+    for (const int64_t processes : numbers) {
+      const ScalingPlan plan = plan_scaling(model, phase, processes, config.parallel, cluster);
+      text += one ? one_plan(plan, phase, cluster.gpu) : table_row(plan, processes, cluster.gpu);
     }
   }
   return text +

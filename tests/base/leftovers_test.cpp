@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
@@ -22,6 +27,42 @@ TEST(RemoveLeftovers, TakesOnlyStagingNames) {
   remove_leftovers(folder.path());
   EXPECT_THAT(folder.names(), ::testing::UnorderedElementsAreArray(others));
   EXPECT_THAT(test::failure_of([&] { remove_leftovers(folder / "none"); }), HasSubstr("none"));
+}
+
+TEST(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
+  const test::TempDir folder;
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const AtomicFile file(folder / "export.safetensors");
+    const StagedDirectory staged(folder / "packed");
+    const char ready = 1;
+    if (::write(pipe[1], &ready, 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char ready = 0;
+  ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+  const std::vector<std::string> written = folder.names();
+  EXPECT_EQ(written.size(), 2U);
+  remove_leftovers(folder.path());
+  EXPECT_EQ(folder.names(), written);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  remove_leftovers(folder.path());
+  EXPECT_THAT(folder.names(), ElementsAre());
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {
+  const test::TempDir folder;
+  AtomicFile file(folder / "export.safetensors");
+  StagedDirectory staged(folder / "packed");
+  remove_leftovers(folder.path());
+  file.commit();
+  staged.commit();
+  EXPECT_THAT(folder.names(), ElementsAre("export.safetensors", "packed"));
 }
 
 TEST(RemoveLeftovers, PutsBackWhatHasNoSuccessor) {

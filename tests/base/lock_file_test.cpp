@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
 
+namespace {
+
+std::function<void()> before_lock;  // Called once, by the next call of flock().
+
+}  // namespace
+
+// In place of the C library's, in the whole program.
+extern "C" int flock(int fd, int operation) noexcept {
+  if (const auto call = std::exchange(before_lock, nullptr)) call();
+  return static_cast<int>(::syscall(SYS_flock, fd, operation));
+}
+
 namespace moesaic {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -54,6 +73,48 @@ TEST(LockFile, FollowsNoLink) {
   EXPECT_EQ(test::failure_of([&] { LockFile lock(folder.path()); }),
             (folder / ".lock").string() + ": a link, which is not followed; remove it");
   EXPECT_EQ(test::get(folder / "mine"), "precious");
+}
+
+TEST(LockFile, IsTheFileThatHasTheName) {
+  const test::TempDir folder;
+  std::optional<LockFile> other;
+  before_lock = [&] {  // The first one has opened the file and not locked it.
+    fs::remove(folder / ".lock");
+    other.emplace(folder.path());
+  };
+  EXPECT_THAT(test::failure_of([&] { LockFile lock(folder.path()); }), HasSubstr("in use by"));
+  other.reset();
+  EXPECT_NO_THROW(LockFile lock(folder.path()));
+}
+
+TEST(LockFile, LocksAFileOfOtherNamesAndWritesNothingToIt) {
+  const test::TempDir folder;
+  test::put(folder / "mine", "precious");
+  fs::create_hard_link(folder / "mine", folder / ".lock");
+  const LockFile lock(folder.path());
+  EXPECT_THAT(test::failure_of([&] { LockFile second(folder.path()); }),
+              HasSubstr("in use by another process"));
+  EXPECT_EQ(test::get(folder / "mine"), "precious");
+}
+
+TEST(OpenOwn, WritesToNoFileOfOtherNames) {
+  const test::TempDir folder;
+  { const UniqueFd made = open_own(folder / "new", O_WRONLY | O_APPEND); }
+  EXPECT_EQ(test::get(folder / "new"), "");
+  test::put(folder / "mine", "precious");
+  fs::create_hard_link(folder / "mine", folder / "linked");
+  const std::string name = (folder / "linked").string();
+  EXPECT_EQ(test::failure_of([&] { open_own(name, O_WRONLY | O_APPEND); }),
+            name +
+                ": has 2 names (hard links), and what is written to it would appear under all of "
+                "them; remove this one, or make it a file of its own: cp -p '" +
+                name + "' '" + name + ".copy' && mv '" + name + ".copy' '" + name + "'");
+  fs::create_symlink("mine", folder / "link");
+  EXPECT_THAT(test::failure_of([&] { open_own(folder / "link", O_WRONLY | O_APPEND); }),
+              HasSubstr("link: a link, which is not followed; remove it"));
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(test::failure_of([&] { open_own(folder / "pipe", O_WRONLY | O_APPEND); }),
+              HasSubstr("pipe: not a regular file; remove it"));
 }
 
 TEST(LockFile, NeedsItsFolder) {

@@ -16,6 +16,8 @@ TEST(LooksAlike, KnowsFormsSpacesAndLettersOfOtherAlphabets) {
   EXPECT_TRUE(looks_alike("cat", "\u0441at"));   // Cyrillic
   EXPECT_TRUE(looks_alike("cat", "\ufeffcat"));  // a byte order mark
   EXPECT_TRUE(looks_alike("cat", "ca\u200bt"));
+  EXPECT_TRUE(looks_alike("cat", "cat "));
+  EXPECT_TRUE(looks_alike("cat", "\u00a0cat"));
 }
 
 TEST(LooksAlike, IsFalseForWhatDiffersToTheEye) {
@@ -26,11 +28,14 @@ TEST(LooksAlike, IsFalseForWhatDiffersToTheEye) {
   EXPECT_FALSE(looks_alike("dog", "\u732b\u732b\u732b"));
   EXPECT_FALSE(looks_alike("caf\xe9", "cafe"));  // Latin-1
   EXPECT_FALSE(looks_alike("", "a"));
+  EXPECT_FALSE(looks_alike("hotdog", "hot dog"));
 }
 
 TEST(SpelledOut, ShowsCodePoints) {
   EXPECT_EQ(spelled_out("cafe\u0301 \u732b \U0001f600"), "cafe\\u{301} \\u{732b} \\u{1f600}");
   EXPECT_EQ(spelled_out("caf\xe9\n"), "caf\\xe9\\n");
+  EXPECT_EQ(spelled_out(" hot dog "), "\\u{20}hot dog\\u{20}");
+  EXPECT_EQ(spelled_out(" "), "\\u{20}");
 }
 
 TEST(DidYouMean, ShowsHowNamesDifferThatLookAlike) {

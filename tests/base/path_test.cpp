@@ -97,6 +97,20 @@ TEST(Paths, FileNamesAreOneName) {
   }
 }
 
+TEST(Paths, ALinkToNothingIsNamed) {
+  const test::TempDir folder;
+  fs::create_directory_symlink("gone/runs", folder / "runs");
+  const std::string told = "--out: '" + (folder / "runs").string() +
+                           "' is a link to 'gone/runs', where nothing is; make that folder or "
+                           "remove the link";
+  for (const char* name : {"runs", "runs/", "runs/a/b"}) {
+    EXPECT_EQ(test::usage_of([&] { check_folder_path(folder / name, "--out"); }), told) << name;
+  }
+  EXPECT_EQ(test::usage_of([&] { check_new_folder(folder / "runs/a", "--out"); }), told);
+  fs::create_directories(folder / "gone/runs");
+  EXPECT_NO_THROW(check_folder_path(folder / "runs/a/b", "--out"));
+}
+
 TEST(Paths, APartThatIsNoFolderIsNamed) {
   const test::TempDir folder;
   test::put(folder / "file", "x");
@@ -111,6 +125,24 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
   EXPECT_EQ(
       test::usage_of([&] { check_input_file(none + "/a"); }),
       none + "/a: no such file; there is no folder '" + none + "'; did you mean '" + file + "'?");
+}
+
+TEST(Paths, WhatOnlyAShellOrABrowserFollowsIsRefused) {
+  for (const auto& check : {check_new_file, check_new_folder, check_folder_path}) {
+    EXPECT_EQ(test::usage_of([&] { check("~/runs/a", "--out"); }),
+              "--out: '~/runs/a': '~' is not read as the home folder; write the whole path");
+  }
+  EXPECT_EQ(test::usage_of([] { check_input_file("~/a.png"); }),
+            "~/a.png: no such file; '~' is not read as the home folder; write the whole path");
+  for (const std::string address : {"file:///tmp/a", "https://a.b/c"}) {
+    EXPECT_EQ(test::usage_of([&] { check_input_file(address); }),
+              address + ": no such file; a path is needed, not an address");
+    EXPECT_EQ(test::usage_of([&] { check_new_folder(address, "--out"); }),
+              "--out: '" + address + "': a path is needed, not an address");
+  }
+  const test::TempDir folder;
+  EXPECT_NO_THROW(check_new_folder(folder / "~", "--out"));
+  EXPECT_NO_THROW(check_new_folder("~", "--out"));  // This is a name like another.
 }
 
 TEST(FileNames, HaveNoFoldersNoCommandsAndAnEnd) {

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "../../src/papers/latent/spherical_sgd.h"
 #include "bench.h"
 #include "fma_rate.h"
 #include "moesaic/base/error.h"
 #include "moesaic/config/document.h"
-#include "moesaic/ops/spherical_sgd.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic::bench {

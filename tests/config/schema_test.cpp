@@ -345,6 +345,12 @@ TEST(Schema, IntervalsAreNumbersOrNameTheirUnit) {
   EXPECT_THAT(usage_of([&] { habits(R"({"save": "0 steps"})"); }), HasSubstr("between 1 and 100"));
 }
 
+TEST(Schema, HelpNamesTheUnitOfABareNumber) {
+  const HelpRows rows = help_rows<Habits>();
+  EXPECT_EQ(rows.at(0).type, "\"N steps\", \"N epochs\" or a number of steps");
+  EXPECT_EQ(rows.at(1).type, "\"N steps\", \"N epochs\" or a number of epochs");
+}
+
 TEST(Schema, ABareNumberOfEpochsIsReadWithOneWarningThatNamesItsUnit) {
   const auto said_of = [](const std::string& text) {
     ::testing::internal::CaptureStderr();

@@ -69,10 +69,12 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
   EXPECT_THAT(
       complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
       HasSubstr("its name is 'good', so the file must be called good.json; or set name to "));
-  const std::string one_of = "needs one of keep_classes, first, rotate, mosaic and backdrop";
-  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"), HasSubstr(one_of));
+  const std::string one_of =
+      "needs exactly one of keep_classes, first, rotate, mosaic and backdrop";
+  EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"),
+              AllOf(HasSubstr(one_of), HasSubstr("; found none of these")));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {}, "first": {"test": 1}})"),
-              HasSubstr(one_of));
+              AllOf(HasSubstr(one_of), HasSubstr("; found first and rotate")));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "first": {"tset": 1}})"),
               HasSubstr("unknown key 'tset' in first; did you mean 'test'?"));
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny", "rotate": {"degrees": 360}})"),

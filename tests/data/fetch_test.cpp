@@ -207,7 +207,8 @@ TEST_F(Fetch, FollowsNoLinkWhereAFileArrives) {
     test::fs::remove(part("test-images"));
     symbolic ? test::fs::create_symlink(mine, part("test-images"))
              : test::fs::create_hard_link(mine, part("test-images"));
-    EXPECT_THAT(fetch_error(), HasSubstr("a link or no file, which a download does not write to"));
+    EXPECT_THAT(fetch_error(), HasSubstr(symbolic ? "a link, which is not followed; remove it"
+                                                  : "has 2 names (hard links)"));
     EXPECT_THAT(read_file(mine), SizeIs(10));
   }
 }
@@ -251,11 +252,19 @@ TEST_F(Fetch, OneAtATime) {
   EXPECT_THAT(fetch_error(), HasSubstr(std::to_string(getpid())));
 }
 
+TEST_F(Fetch, AFolderThatIsALinkToNothingIsNamed) {
+  const test::TempDir data;
+  test::fs::create_directory_symlink("gone", data / "tiny");
+  const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
+  EXPECT_THAT(test::usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
+              HasSubstr((data / "tiny").string() + "' is a link to 'gone', where nothing is"));
+}
+
 TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {
   const test::TempDir data;
   write_file(data.path() / "tiny", std::string("in the way"));
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
-  EXPECT_THAT(fetch_error(),
+  EXPECT_THAT(test::usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
               AllOf(HasSubstr((data.path() / "tiny").string()), HasSubstr("MOESAIC_DATA")));
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "data/data_fixture.h"
 #include "data/image_files.h"
 #include "data/image_folder_fixture.h"
 #include "data/jpeg_bytes.h"
@@ -252,6 +253,24 @@ TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
   }
   EXPECT_THAT(opening_says(root()), HasSubstr("': two classes are called '" + decomposed +
                                               "', caf\\u{e9} and cafe\\u{301}\n"));
+}
+
+TEST_F(ImageFolder, OneClassAloneIsSaid) {
+  const std::string said = " are of one class, 'dog', so that there is nothing to learn";
+  EXPECT_THAT(opening_says(root()), Not(HasSubstr("one class")));
+  EXPECT_THAT(opening_says(root(), "test"), Not(HasSubstr("one class")));
+  for (int i = 0; i < 6; ++i) {
+    test::fs::remove(root() / "train" / "cat" / (std::to_string(i) + ".JPEG"));
+  }
+  EXPECT_THAT(opening_says(root()), HasSubstr(said));  // The folder of the other class is empty.
+}
+
+TEST_F(ImageFolder, ClassesThatDifferInSpacesAroundThemAreSaid) {
+  for (const char* name : {"ant", "ant "}) {
+    write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("': two classes are called 'ant ', ant and ant\\u{20}\n"));
 }
 
 TEST_F(ImageFolder, WhatASystemMakesIsNoClass) {

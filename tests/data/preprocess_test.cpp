@@ -194,6 +194,8 @@ TEST(Preprocess, MeanAndStdOfBytesAreRefused) {
   EXPECT_THAT(refused("[0.5]", "[58.4]"), HasSubstr("std is of pixels scaled to [0, 1]"));
   EXPECT_THAT(refused("[-0.5]", "[0.5]"), HasSubstr("found -0.5"));
   EXPECT_EQ(unit_problem({0.0, 1.0}, {1.0, 0.004}), "");
+  EXPECT_EQ(unit_problem({0.0}, {1.0 / 255}), "");  // Pixels from 0 to 255 as they are.
+  EXPECT_THAT(unit_problem({0.002}, {0.0009}), HasSubstr("divided by 255 twice?"));
 }
 
 TEST(RandomPart, KeepsAreaAspectAndPlace) {

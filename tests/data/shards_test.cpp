@@ -89,7 +89,7 @@ TEST_F(Shards, ImagesAndLabelsAreFoundInTheirOrder) {
 
 TEST_F(Shards, ClassesMayLieInAFile) {
   home_.write("train-0.tar", samples(0, 2));
-  write_file(home_.path("names.txt"), std::string("cat\r\ndog\n"));
+  write_file(home_.path("names.txt"), std::string("cat \r\ndog\t\n"));
   write_file(home_.path("pets.json"), std::string(R"({"name": "pets", "format": "shards",
       "classes_file": "names.txt", "mean": [0.5], "std": [0.5], "paths": ["./"],
       "shards": {"test": [{"name": "train-0.tar"}]}})"));
@@ -138,9 +138,7 @@ TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
 
 TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
   std::vector<TarEntry> entries = samples(0, 2);
-  entries[1].content = text_bytes(
-      "\xEF\xBB\xBF"
-      "dog\r\n");
+  entries[1].content = text_bytes("\xEF\xBB\xBF" + std::string("dog\r\n"));
   home_.write("train-0.tar", entries);
   write_file(home_.path("names.txt"), std::string("\xEF\xBB\xBF"
                                                   "cat\r\ndog\r\n"));
@@ -163,10 +161,12 @@ TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {
   EXPECT_THAT(said_by([&] { data = home_.open(); }), IsEmpty());
   ASSERT_EQ(data->size(), 2);
   EXPECT_EQ(test::ShardHome::number_at(*data, 0), 0);
-  home_.write("train-0.tar", {{"a.1.jpg", numbered_jpeg(1)}, {"a.1.cls", text_bytes("0")}});
-  std::string message;
-  said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
-  EXPECT_THAT(message, HasSubstr("'a.1.jpg' is none: an image is called KEY.jpg"));
+  for (const std::string name : {"a.1.jpg", "a.gif"}) {
+    home_.write("train-0.tar", {{name, numbered_jpeg(1)}, {"a.1.cls", text_bytes("0")}});
+    std::string message;
+    said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
+    EXPECT_THAT(message, HasSubstr("'" + name + "' is none: an image is called KEY.jpg"));
+  }
 }
 
 TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {

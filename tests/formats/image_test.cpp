@@ -99,6 +99,16 @@ TEST(Image, OtherFilesAreNamed) {
   EXPECT_THAT(failure_of_image(Bytes(500, 'x')), HasSubstr("neither a JPEG nor a PNG"));
   EXPECT_THAT(failure_of_image({'G', 'I', 'F', '8', '9', 'a'}),
               HasSubstr("a GIF, only JPEG, PNG and WebP"));
+  const std::vector<std::pair<std::string, std::string>> others = {{"ftypheic", "a HEIC,"},
+                                                                   {"ftypavif", "an AVIF,"},
+                                                                   {"ftypmif1", "a HEIC or AVIF,"},
+                                                                   {"jP  \r\n", "a JPEG 2000,"}};
+  for (const auto& [mark, name] : others) {
+    const std::string file = std::string("\0\0\0\x18", 4) + mark;
+    EXPECT_THAT(failure_of_image(Bytes(file.begin(), file.end())), HasSubstr(name)) << mark;
+  }
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_THAT(failure_of_image(Bytes(pointer.begin(), pointer.end())), HasSubstr("git lfs pull"));
   EXPECT_THAT(failure_of_image({0x89, 'P', 'N', 'G', 13, 10, 26, 10}),
               HasSubstr("not a PNG that can be read: the file ends too early"));
   const std::string moving("RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\x0f\0\0\x0f\0\0", 30);

@@ -107,7 +107,7 @@ TEST_F(NewcomersImages, BecomeAsLargeAsTheNetworkTakesThem) {
   expect_one_line_error(run_program({"eval", text_path("rn")}), 2,
                         "did you mean '" + text_path("run") + "'?");
   expect_one_line_error(train({"phases.0.steps=8", "--resume", "--out", text_path("run")}), 2,
-                        "; init=" + text_path("run") + " with another --out trains its network on");
+                        ", where init=" + text_path("run") + " trains its network on");
   expect_one_line_error(run_program({"predict", text_path("images/val/a/0.png"), text_path("run")}),
                         2, "the checkpoint comes first, then the images: ");
   for (const char* size : {"model.image_size=32", "model.image_size=[16,32]"}) {

@@ -44,12 +44,20 @@ TEST_F(ProcessesTest, ACheckpointOfSomeIsGoneOnWithByOthers) {
 // compare at a start and at a resume must not depend on that. Trained networks may.
 TEST_F(ProcessesTest, OfOtherNumbersOfThreadsStartAndResumeTogether) {
   if (!have_fashion_mnist()) GTEST_SKIP() << "needs Fashion-MNIST";
-  Strings arguments = {"train", smoke_recipe(), "model.hidden_size=512",
-                       "model.encoder.mlp_dim=2048", "phases.pretrain.steps=2",
-                       "phases.finetune.steps=2", "phases.recover.steps=2",
-                       "phases.pretrain.evaluate=false", "phases.finetune.evaluate=false",
-                       "phases.prune.evaluate=false", "phases.recover.evaluate=false",
-                       "--out", text_path("run"), "--resume"};
+  Strings arguments = {"train",
+                       smoke_recipe(),
+                       "model.hidden_size=512",
+                       "model.encoder.mlp_dim=2048",
+                       "phases.pretrain.steps=2",
+                       "phases.finetune.steps=2",
+                       "phases.recover.steps=2",
+                       "phases.pretrain.evaluate=false",
+                       "phases.finetune.evaluate=false",
+                       "phases.prune.evaluate=false",
+                       "phases.recover.evaluate=false",
+                       "--out",
+                       text_path("run"),
+                       "--resume"};
   Fate fate{1};
   fate.environment = {"OMP_NUM_THREADS=2", "ATEN_CPU_CAPABILITY=default"};
   for (const char* time : {"trained", "read again"}) {
@@ -103,9 +111,8 @@ TEST_F(ProcessesTest, AWarningOfOneIsWrittenOnceWithItsNumber) {
         "epochs": 1, "optimizer": {"name": "adamw", "lr": 1e-3}}]})");
   std::set<std::string> places;
   for (const char* seed : {"1", "2", "3", "4"}) {
-    const auto two = run_in_processes({"train", text_path("run.json"), "--out", text_path(seed),
-                                       "seed=" + std::string(seed)},
-                                      2);
+    const auto two = run_in_processes(
+        {"train", text_path("run.json"), "--out", text_path(seed), "seed=" + std::string(seed)}, 2);
     ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
     ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
     const std::string all = two[0].err + two[1].err;
@@ -211,7 +218,7 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
                          "3 processes cannot have equal parts of a batch of 4000 images");
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "--expert-parallel", "2"}), 3),
-      "2 processes cannot share the experts");
+      "3 processes cannot be parted into groups of 2 that share experts; choose 1");
   expect_one_line_of_all(
       run_in_processes(
           clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),

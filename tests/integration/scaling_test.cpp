@@ -65,14 +65,16 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
           "or 32 processes");
   refused({"--processes", "64"}, " accumulated parts; choose accumulate=64");
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
-          "3 processes cannot share the 8 experts of block 1 in equal parts; choose 2");
+          "parallel.experts: 3 processes cannot have equal shares of 8 experts; choose 2");
   refused({"--processes", "4", whole, "--expert-parallel", "8"},
-          "4 processes cannot be parted into groups of 8 that share experts; choose 4");
+          "parallel.experts: 4 processes cannot be parted into groups of 8 that share experts; "
+          "choose 4");
   refused({"--processes", "8", "--gpu", "H10", whole}, "unknown GPU 'H10'; did you mean 'h100'?");
   refused({"--processes", "0"}, "--processes: must be a whole number between 1 and ");
   refused({"--processes", "8,"}, "between 1 and 1048576, found ''");
   refused({"--processes", "8,4", whole, "parallel.data=4"},
-          "8 processes on paper, but parallel.data x parallel.experts is 4 x 1");
+          "parallel.data: 4 x 1 (parallel.experts) is 4 processes, but there are 8; choose "
+          "parallel.data=8");
   refused({"--gpu", "h100"}, "--gpu plans processes on paper; add --dry-run", false);
   refused({"--processes", "8"}, "--processes plans processes on paper; add --dry-run", false);
   refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);

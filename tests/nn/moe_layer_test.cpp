@@ -5,10 +5,10 @@
 #include <torch/torch.h>
 
 #include "moesaic/base/error.h"
-#include "moesaic/nn/filter_experts.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/ops/routing.h"
+#include "moesaic/papers/clusters.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"
 

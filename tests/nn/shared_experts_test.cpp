@@ -8,10 +8,10 @@
 
 #include <functional>
 
-#include "moesaic/nn/image_experts.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/map_experts.h"
 #include "moesaic/nn/moe_layer.h"
+#include "moesaic/papers/clusters.h"
+#include "moesaic/papers/pmoe.h"
 #include "moesaic/parallel/processes.h"
 #include "support/processes.h"
 

@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/nn/image_experts.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/map_experts.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
+#include "moesaic/papers/clusters.h"
+#include "moesaic/papers/pmoe.h"
 #include "support/processes.h"
 
 namespace moesaic {

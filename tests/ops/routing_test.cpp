@@ -76,10 +76,11 @@ TEST(IndexOn, ListsTheIds) {
   EXPECT_TRUE(index_on(at::kMeta, {1, 2, 5}).is_meta());
 }
 
-TEST(OffsetsOfOneExpert, EndWithTheRows) {
-  for (const int32_t rows : {0, 1, 7}) {
-    EXPECT_TRUE(
-        torch::equal(offsets_of_one_expert(rows, at::kCPU), torch::tensor({0, rows}, torch::kInt)));
+TEST(RoutingToOneExpert, HasEveryToken) {
+  for (const int32_t tokens : {0, 1, 7}) {
+    const Routing routing = routing_to_one_expert(tokens, at::kCPU);
+    EXPECT_TRUE(torch::equal(routing.offsets, torch::tensor({0, tokens}, torch::kInt)));
+    EXPECT_TRUE(torch::equal(routing.token, torch::arange(tokens, torch::kInt)));
   }
 }
 

@@ -54,10 +54,9 @@ TEST(Processes, FormAMeshOfReplicasAndExpertGroups) {
 TEST(Processes, RefuseAMeshThatIsNotTheirNumber) {
   EXPECT_THAT(
       meeting_error(3, {.experts = 2}),
-      HasSubstr("2 processes cannot share the experts of each replica: 3 processes started; "
-                "choose a divisor of 3"));
+      HasSubstr("3 processes cannot be parted into groups of 2 that share experts; choose 1"));
   EXPECT_THAT(meeting_error(4, {.data = 4, .experts = 2}),
-              HasSubstr("4 x 2 (parallel.experts) is 8 processes, but 4 started; choose "
+              HasSubstr("4 x 2 (parallel.experts) is 8 processes, but there are 4; choose "
                         "parallel.data=2"));
 }
 

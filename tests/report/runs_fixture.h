@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experiments of small runs, and measured rows that are made up.
+// Experiments of small runs, those made in a folder of their own, and measured rows that are made
+// up.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/support.h"
 #include "moesaic/config/document.h"
+#include "moesaic/report/experiment.h"
 #include "moesaic/report/runs.h"
 
 namespace moesaic::report_test {
@@ -31,6 +37,28 @@ inline std::string runs_text(const std::string& rest) {
 inline RunsConfig runs_config(const std::string& rest) {
   return parse<RunsConfig>(Document::from_text(runs_text(rest), "runs.json").root());
 }
+
+inline constexpr const char* kTwoRows = R"("rows": [{"name": "mixture"},
+    {"name": "single", "runs": 2, "set": {"model.router": null, "model.experts": 1,
+     "phases.0.optimizers": [], "phases.0.steps": 2}}])";
+
+class Runs : public ::testing::Test {
+ protected:
+  std::vector<MeasuredRow> run(const RunsConfig& config) const {
+    ReproduceOptions options;
+    options.out = folder_ / "out";
+    options.progress = false;
+    std::vector<MeasuredRow> rows;
+    EXPECT_TRUE(measure_rows(config, options, rows));
+    return rows;
+  }
+  std::string refusal(const std::string& rest) const {
+    const std::string error = test::usage_of([&] { run(runs_config(rest)); });
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out")) << error;
+    return error;
+  }
+  test::TempDir folder_;
+};
 
 inline MeasuredTable counts(double last) {
   return {{"cluster 1", "cluster 2"}, {"expert 1", "expert 2"}, {{1, 2}, {3, last}}};

@@ -19,32 +19,12 @@
 namespace moesaic {
 namespace {
 
+using report_test::kTwoRows;
+using report_test::Runs;
 using report_test::runs_config;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-const char* const kTwoRows = R"("rows": [{"name": "mixture"},
-    {"name": "single", "runs": 2, "set": {"model.router": null, "model.experts": 1,
-     "phases.0.optimizers": [], "phases.0.steps": 2}}])";
-
-class Runs : public ::testing::Test {
- protected:
-  std::vector<MeasuredRow> run(const RunsConfig& config) const {
-    ReproduceOptions options;
-    options.out = folder_ / "out";
-    options.progress = false;
-    std::vector<MeasuredRow> rows;
-    EXPECT_TRUE(measure_rows(config, options, rows));
-    return rows;
-  }
-  std::string refusal(const std::string& rest) const {
-    const std::string error = test::usage_of([&] { run(runs_config(rest)); });
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "out")) << error;
-    return error;
-  }
-  test::TempDir folder_;
-};
 
 /// Twice the updates, and a table of one number: registered once for this program.
 void register_twice() {
@@ -318,73 +298,6 @@ TEST_F(Runs, SnapshotsMayCountEpochs) {
   EXPECT_THAT(steps, ElementsAre(0, 4, 8, 9));
 }
 
-TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
-  const RunsConfig config = runs_config(kTwoRows);
-  const std::vector<MeasuredRow> first = run(config);
-  const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
-  const auto with = [&](const char* key, const char* entry) {
-    auto changed = log;
-    changed[key] = nlohmann::ordered_json::parse(entry);
-    return changed.dump();
-  };
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"{\"mixture#0\": ", "it is no JSON object"},
-      {"[1, 2]", "it is no JSON object"},
-      {with("mixture#1", "7"), "'mixture#1': run: must be an object, found the integer 7"},
-      {with("mixture#1", R"({"final": {"step": 4, "numbers": {"steps": 4}}})"),
-       "'mixture#1': it has no test_accuracy after 4 updates"},
-      {with("single#1", R"({"final": {"step": 4, "numbers": {"steps": "many"}}})"),
-       "'single#1': run: 'final.numbers.steps' must be a number, found the string \"many\""}};
-  for (size_t i = 0; i < cases.size(); ++i) {
-    write_atomic(folder_ / "out/runs.json", cases[i].first);
-    ::testing::internal::CaptureStderr();
-    const std::vector<MeasuredRow> again = run(config);
-    const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_THAT(said, HasSubstr("runs.json: damaged: " + cases[i].second +
-                                "; it is kept as runs.json.damaged"));
-    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-    const std::string kept =
-        i == 0 ? "runs.json.damaged" : fmt::format("runs.json.damaged-{}", i + 1);
-    EXPECT_EQ(read_text(folder_ / "out" / kept), cases[i].first);
-    for (size_t r = 0; r < first.size(); ++r) {
-      for (size_t s = 0; s < first[r].runs.size(); ++s) {
-        EXPECT_EQ(again[r].runs[s].final.numbers, first[r].runs[s].final.numbers);
-      }
-    }
-  }
-}
-
-TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
-  const RunsConfig config = runs_config(R"("rows": [{"name": "a", "runs": 1}],
-      "snapshots": {"every": 2, "probes": ["dispatch"]})");
-  run(config);
-  const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
-  using Json = nlohmann::ordered_json;
-  const auto with = [&](const std::function<void(Json & snapshots)>& change) {
-    Json changed = log;
-    change(changed["a#0"]["snapshots"]);
-    return changed.dump();
-  };
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {with([](Json& snapshots) { snapshots = Json::array(); }), "it has no snapshots"},
-      {with([](Json& snapshots) { snapshots[1]["tables"].erase("dispatch"); }),
-       "it has no dispatch after 2 updates"},
-      {with([](Json& snapshots) {
-         snapshots[1]["tables"]["dispatch"] = {
-             {"rows", {"r"}}, {"columns", {"c"}}, {"values", {{1}}}};
-       }),
-       "its tables of dispatch differ in rows or columns"},
-      {with([](Json& snapshots) { snapshots.erase(snapshots.size() - 1); }),
-       "its snapshots do not ascend to its last update, 5"}};
-  for (const auto& [text, problem] : cases) {
-    write_atomic(folder_ / "out/runs.json", text);
-    ::testing::internal::CaptureStderr();
-    const std::vector<MeasuredRow> again = run(config);
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'a#0': " + problem));
-    EXPECT_EQ(again[0].runs[0].snapshots.size(), log["a#0"]["snapshots"].size());
-  }
-}
-
 TEST_F(Runs, SnapshotsAreTakenWhileARunTrainsAndAtItsEnd) {
   const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "runs": 1}],
       "snapshots": {"every": 2, "probes": ["dispatch", "entropy"]})"));
@@ -434,31 +347,6 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   EXPECT_EQ(rows[1].digits, 3);
   EXPECT_FALSE(rows[2].std);
   EXPECT_EQ(rows[2].verdict(), "outside");
-}
-
-TEST_F(Runs, RefusesOtherSettingsInAFolder) {
-  run(runs_config(R"("rows": [{"name": "a", "runs": 1}])"));
-  const auto other = [&](const std::string& rest) {
-    return test::usage_of([&] { run(runs_config(rest)); });
-  };
-  EXPECT_THAT(other(R"("rows": [{"name": "a", "set": {"seed": 6}}])"),
-              HasSubstr("was made with other settings: 'runs.a.seed' was 5 and is 6 now"));
-  EXPECT_THAT(other(R"("rows": [{"name": "a"}], "probes": ["steps"],
-                       "plots": [{"kind": "points", "metrics": ["steps"]}])"),
-              HasSubstr("other settings"));
-  write_atomic(folder_ / "out/config.json", "{\"runs\": ");
-  EXPECT_THAT(other(R"("rows": [{"name": "a"}])"), HasSubstr("config.json: damaged: not JSON"));
-}
-
-TEST_F(Runs, OtherRowsMayJoinAFolder) {
-  const std::string a = R"({"name": "a", "runs": 1})", b = R"({"name": "b", "runs": 1})";
-  const auto rows = [](const std::string& list) { return runs_config("\"rows\": [" + list + "]"); };
-  const auto first = run(rows(a)), other = run(rows(b));
-  EXPECT_THAT(test::usage_of([&] { run(rows(R"({"name": "a", "set": {"seed": 6}})")); }),
-              HasSubstr("'runs.a.seed' was 5 and is 6 now"));
-  const auto both = run(rows(b + ", " + a));
-  EXPECT_EQ(both[0].runs[0].final.numbers, other[0].runs[0].final.numbers);
-  EXPECT_EQ(both[1].runs[0].final.numbers, first[0].runs[0].final.numbers);
 }
 
 TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/script.h>
 
+#include <cmath>
 #include <csignal>
 #include <set>
 
@@ -300,6 +301,25 @@ TEST_F(SweepRuns, OtherSettingsDoNotMixWithWhatIsThere) {
                 ": was made with other settings: 'runs.recover.steps' was 3 and is 4 now; set back "
                 "what changed or give another --out");
   EXPECT_NO_THROW(run(out, {"keep=[2]", "train.loader_threads=1"}));
+  auto older = nlohmann::ordered_json::parse(read_text(out / "config.json"));
+  older["runs"]["train"].erase("tf32");
+  older["runs"]["recover"].erase("frozen");
+  write_atomic(out / "config.json", older.dump());
+  EXPECT_NO_THROW(run(out, {"keep=[2]"})) << "settings that came later have their defaults";
+}
+
+TEST_F(SweepRuns, ThePlanRefusesARowThatDoesNotSayItsImages) {
+  MeasuredRow row{"pretrain", {}, {RunRecord{}}};
+  const auto error = [&] { return error_of([&] { sweep_plan(config_of(), {row}); }); };
+  EXPECT_EQ(error(),
+            "failure: runs.json: 'pretrain#0': test_images must be a number between 1 and "
+            "1000000000, found none; delete this entry, and the network is measured again");
+  for (const double images : {0.0, -1.0, 1e30, std::nan("")}) {
+    row.runs[0].final.numbers["test_images"] = images;
+    EXPECT_NE(error().find(fmt::format("found {}; delete", images)), std::string::npos) << images;
+  }
+  row.runs[0].final.numbers["test_images"] = 60;
+  EXPECT_EQ(sweep_plan(config_of(), {row}).phases[0].images, 60);
 }
 
 TEST_F(SweepRuns, AnotherNumberToKeepJoinsWhatIsThere) {

@@ -386,7 +386,7 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
   std::map<std::string, double> bytes, planned;
   for (const auto& [traffic, count] : sent) bytes[traffic_name(traffic)] += count.bytes / 10;
   for (const Collective& collective :
-       plan_scaling(*shape, plan, {mesh.processes, mesh.experts, false}).collectives) {
+       plan_scaling(*shape, plan, mesh.processes, config.parallel).collectives) {
     const bool in_one = mesh.experts == 1 && collective.name == "expert_gradients";
     planned[in_one ? "gradients" : collective.name] += collective.bytes;
   }

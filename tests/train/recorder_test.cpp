@@ -54,6 +54,16 @@ TEST(Recorder, FollowsNoLink) {
   EXPECT_EQ(test::get(folder / "mine"), "precious\n");
 }
 
+TEST(Recorder, WritesToNoFileOfOtherNames) {
+  TempDir folder;
+  fs::create_directories(folder / "run");
+  test::put(folder / "backup", "precious\n");
+  fs::create_hard_link(folder / "backup", folder / "run/metrics.jsonl");
+  EXPECT_THAT(test::failure_of([&] { Recorder recorder(folder / "run", 0); }),
+              ::testing::HasSubstr("metrics.jsonl: has 2 names (hard links)"));
+  EXPECT_EQ(test::get(folder / "backup"), "precious\n");
+}
+
 TEST(Recorder, GoesOnWhereLinesAreMissing) {
   TempDir folder;
   Recorder recorder(folder / "run", 7);

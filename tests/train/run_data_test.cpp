@@ -220,7 +220,13 @@ TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
     return pretrained.get<std::string>();
   };
   const std::string old = (folder / "old").string(), there = (folder / "new").string();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(after(old, there), there);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr(" was " + old + ", which is not there any more; " + there + " is taken"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(after(there, there), there);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(after("pretrain", there), "pretrain");  // It was a phase, not a path.
   EXPECT_EQ(after(old, "pretrain"), old);
   fs::create_directory(folder / "old");  // It is another one.
@@ -250,6 +256,21 @@ TEST_F(ChangedData, AFileOfTwoSplitsOrClassesIsNamedInOneLine) {
     fs::create_symlink(data() / "pool/6.png", data() / "train" / name);
   }
   EXPECT_THAT(said(), HasSubstr("'train: 0/linked.png and train: 1/linked.png'"));
+}
+
+TEST_F(ChangedData, AFileOfTwoSplitsIsLookedForWhereThatIsAsked) {
+  fs::remove(data() / "val/1/4.png");
+  fs::create_hard_link(data() / "train/1/4.png", data() / "val/1/4.png");
+  RunConfig config;
+  config.phases.resize(1);
+  config.phases[0].data = data().string();
+  for (const bool asked : {true, false}) {
+    Datasets datasets;
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(record_data(config, datasets, asked).splits.size(), 2U);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("read under two names") != std::string::npos, asked) << said;
+  }
 }
 
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {

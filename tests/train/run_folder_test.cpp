@@ -27,7 +27,11 @@ void leave_a_start(const fs::path& run) {
 TEST(RunFolder, AFailedStartDoesNotBlockItsFolder) {
   TempDir folder;
   leave_a_start(folder / "run");
+  ::testing::internal::CaptureStderr();
   train(folder / "run");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("run: removed 1 event file of TensorBoard, of a start that left no "
+                        "checkpoint\n"));
   EXPECT_FALSE(fs::exists(folder / "run/events.out.tfevents.1.host"));
   EXPECT_EQ(read_text(folder / "run/metrics.jsonl.old"), "{}\n");
   fs::remove(folder / "run/metrics.jsonl.old");
@@ -163,6 +167,17 @@ TEST(RunFolder, ARecordThatIsNoneIsOneLineWithAWayOut) {
                         EndsWith("; give another --out" + (checkpoints ? init : ""))));
     }
   }
+}
+
+TEST(RunFolder, OtherSettingsAreOfferedTheNetworkOnlyOfARunThatHasOne) {
+  TempDir folder;
+  const fs::path run = folder / "run";
+  train(run);
+  const auto refused = [&] { return error_of([&] { train(run, {"seed=6"}, /*resume=*/true); }); };
+  EXPECT_THAT(refused(), EndsWith("; set back what changed or give another --out, where init=" +
+                                  run.string() + " trains its network on"));
+  fs::remove_all(run / "checkpoints");
+  EXPECT_THAT(refused(), EndsWith("; set back what changed or give another --out"));
 }
 
 TEST(RunFolder, LinksThatARunWouldWriteThroughAreRefused) {

@@ -24,6 +24,16 @@ using train_test::config_of;
 using train_test::error_of;
 using train_test::four_phases;
 
+/// So many processes, of which some share the experts, and perhaps the optimizer's state.
+struct PaperMesh {
+  int64_t processes = 1, experts = 1;
+  bool shard_optimizer = false;
+
+  ParallelConfig parallel() const {
+    return {.experts = experts, .shard_optimizer = shard_optimizer};
+  }
+};
+
 /// The first phase of the tiny run: images of 5 tokens of width 8, in one of two blocks 4 experts
 /// with 8 hidden units, of which a token selects two; 4 images a batch.
 struct PaperRun {
@@ -38,29 +48,29 @@ struct PaperRun {
     phases = plan_phases(config, *model, datasets);
   }
 
-  std::vector<Collective> collectives(const ProcessMesh& mesh) const {
+  std::vector<Collective> collectives(const PaperMesh& mesh) const {
     return plan(mesh).collectives;
   }
-  double sent(const std::string& name, const ProcessMesh& mesh) const {
+  double sent(const std::string& name, const PaperMesh& mesh) const {
     for (const Collective& collective : collectives(mesh)) {
       if (collective.name == name) return collective.bytes;
     }
     return 0.0;
   }
-  double calls(const std::string& name, const ProcessMesh& mesh) const {
+  double calls(const std::string& name, const PaperMesh& mesh) const {
     for (const Collective& collective : collectives(mesh)) {
       if (collective.name == name) return collective.calls;
     }
     return 0.0;
   }
-  ScalingPlan plan(const ProcessMesh& mesh, const ClusterModel& cluster = {}) const {
-    return plan_scaling(*model, phases[0], mesh, cluster);
+  ScalingPlan plan(const PaperMesh& mesh, const ClusterModel& cluster = {}) const {
+    return plan_scaling(*model, phases[0], mesh.processes, mesh.parallel(), cluster);
   }
   double dense_bytes() const {
     return 4.0 * static_cast<double>(model->parameter_count()) - kExpertBytes;
   }
-  std::string refusal(const ProcessMesh& mesh) const {
-    return error_of([&] { check_mesh(*model, phases[0], mesh); });
+  std::string refusal(const PaperMesh& mesh) const {
+    return error_of([&] { plan(mesh); });
   }
 
   static constexpr double kExpertBytes = 4.0 * 4 * (8 * 8 + 8 + 8 * 8 + 8);
@@ -68,7 +78,7 @@ struct PaperRun {
 
 TEST(ScalingBytes, AreThoseCountedByHand) {
   const PaperRun run;
-  const ProcessMesh mesh{.processes = 4, .experts = 2};
+  const PaperMesh mesh{.processes = 4, .experts = 2};
   EXPECT_EQ(run.sent("gradients", mesh), 2 * 3.0 / 4 * run.dense_bytes());
   EXPECT_EQ(run.sent("expert_gradients", mesh), 2 * 1.0 / 2 * PaperRun::kExpertBytes / 2);
   const double logits = 4 * 5 * 4 * 4;  // of all images, tokens and experts, in float32
@@ -78,7 +88,7 @@ TEST(ScalingBytes, AreThoseCountedByHand) {
   EXPECT_EQ(run.sent("rows", mesh), 5 * 2 * (8 + 8) * 4 * 2 / 2);
   EXPECT_EQ(run.sent("metrics", mesh), 2 * 3.0 / 4 * 80);
   EXPECT_EQ(run.collectives(mesh).size(), 6U);
-  const ProcessMesh sharded{.processes = 4, .experts = 2, .shard_optimizer = true};
+  const PaperMesh sharded{.processes = 4, .experts = 2, .shard_optimizer = true};
   EXPECT_EQ(run.sent("parameters", sharded), 3.0 / 4 * run.dense_bytes());
   for (const Collective& collective : run.collectives(sharded)) {
     const bool replicas = collective.name == "expert_gradients", rows = collective.name == "rows";
@@ -92,7 +102,7 @@ TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
   const char* const groups = "model.encoder.moe.group_images=1";
   const PaperRun run, alone({groups}), again({groups, "recompute=true"}),
       larger({"model.encoder.moe.group_images=2"});
-  const ProcessMesh mesh{.processes = 4, .experts = 2};
+  const PaperMesh mesh{.processes = 4, .experts = 2};
   EXPECT_EQ(alone.sent("logits", mesh) + alone.sent("logits_gradient", mesh), 0.0);
   EXPECT_EQ(alone.sent("row_counts", mesh), 4 * 8);  // Of four experts to one other.
   EXPECT_EQ(again.sent("row_counts", mesh), 2 * 4 * 8);
@@ -126,20 +136,20 @@ TEST(ScalingPlan, ProcessesRouteTheirOwnGroups) {
 
 TEST(ScalingBytes, EveryProcessWithAllExpertsSendsNoRows) {
   const PaperRun run;
-  const ProcessMesh mesh{.processes = 2};
+  const PaperMesh mesh{.processes = 2};
   EXPECT_EQ(run.sent("rows", mesh), 0.0);
   EXPECT_EQ(run.sent("expert_gradients", mesh), PaperRun::kExpertBytes);
   EXPECT_EQ(run.sent("gradients", mesh), run.dense_bytes());
-  const ProcessMesh sharded{.processes = 2, .shard_optimizer = true};
+  const PaperMesh sharded{.processes = 2, .shard_optimizer = true};
   EXPECT_EQ(run.sent("parameters", sharded), (run.dense_bytes() + PaperRun::kExpertBytes) / 2);
   EXPECT_TRUE(run.collectives({}).empty());
-  const ProcessMesh one_replica{.processes = 2, .experts = 2};
+  const PaperMesh one_replica{.processes = 2, .experts = 2};
   EXPECT_EQ(run.sent("expert_gradients", one_replica), 0.0);
   EXPECT_GT(run.sent("rows", one_replica), 0.0);
 }
 
 TEST(ScalingBytes, FollowRecomputePrecisionAndParts) {
-  const ProcessMesh mesh{.processes = 2, .experts = 2};
+  const PaperMesh mesh{.processes = 2, .experts = 2};
   const PaperRun run, again({"recompute=true"}), half({"precision=bfloat16"}),
       parts({"phases.0.accumulate=2"});
   EXPECT_EQ(again.sent("rows", mesh), 1.5 * run.sent("rows", mesh));
@@ -156,7 +166,7 @@ TEST(ScalingBytes, FollowRecomputePrecisionAndParts) {
 }
 
 TEST(ScalingBytes, FrozenParametersAreReducedAndNotSent) {
-  const ProcessMesh mesh{.processes = 2, .shard_optimizer = true};
+  const PaperMesh mesh{.processes = 2, .shard_optimizer = true};
   const PaperRun run, frozen({"phases.0.frozen=[\"head\"]"}),
       routers({"phases.0.trains=[\"router\"]"});
   const double head = 4.0 * 3 * (8 + 1), router = 4.0 * 4 * 8;
@@ -195,9 +205,9 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
     norms += 1.0;
   }
   ASSERT_GT(channels, 0.0);
-  const auto sent = [&](const ProcessMesh& mesh) {
+  const auto sent = [&](const PaperMesh& mesh) {
     std::map<std::string, double> bytes;
-    const ScalingPlan plan = plan_scaling(*model, phase, mesh);
+    const ScalingPlan plan = plan_scaling(*model, phase, mesh.processes, mesh.parallel());
     for (const Collective& c : plan.collectives) bytes[c.name] = c.bytes;
     return bytes;
   };
@@ -276,14 +286,14 @@ TEST(ScalingPlan, OneProcessWaitsForNobody) {
   const ScalingPlan plan = run.plan({});
   EXPECT_EQ(plan.waiting, 0.0);
   EXPECT_EQ(plan.efficiency, 1.0);
-  EXPECT_EQ(plan.bytes_sent(), 0.0);
+  EXPECT_EQ(plan.sent, 0.0);
   EXPECT_EQ(plan.images, 4);
   EXPECT_DOUBLE_EQ(plan.images_per_second, 4 / plan.step());
 }
 
 TEST(ScalingPlan, EfficiencyFallsWithLatencyAndRisesWithLinks) {
   const PaperRun run;
-  const ProcessMesh mesh{.processes = 4, .experts = 2};
+  const PaperMesh mesh{.processes = 4, .experts = 2};
   const auto efficiency = [&](const std::function<void(ClusterModel&)>& change) {
     ClusterModel cluster;
     change(cluster);
@@ -348,7 +358,7 @@ TEST(ScalingPlan, ParametersAreABroadcastFromEachProcess) {
   cluster.call_latency = 1.0;
   cluster.node_latency = 0.0;
   cluster.gpu.node_rate = std::numeric_limits<double>::infinity();
-  const ProcessMesh mesh{.processes = 4, .shard_optimizer = true};
+  const PaperMesh mesh{.processes = 4, .shard_optimizer = true};
   EXPECT_EQ(run.calls("parameters", mesh), 1.0);
   const ScalingPlan plan = run.plan(mesh, cluster);
   for (const Collective& c : plan.collectives) {
@@ -363,9 +373,10 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
             "usage: phase 'pretrain': 3 processes cannot have equal parts of a batch of 4 images; "
             "choose a batch of 3 images, or 2 processes");
   EXPECT_EQ(run.refusal({.processes = 4, .experts = 3}),
-            "usage: 3 processes cannot share the 4 experts of block 1 in equal parts; choose 2");
+            "usage: parallel.experts: 3 processes cannot have equal shares of 4 experts; choose 2");
   EXPECT_EQ(run.refusal({.processes = 2, .experts = 4}),
-            "usage: 2 processes cannot be parted into groups of 4 that share experts; choose 2");
+            "usage: parallel.experts: 2 processes cannot be parted into groups of 4 that share "
+            "experts; choose 2");
   const PaperRun parts({"phases.0.accumulate=4"});
   EXPECT_EQ(
       parts.refusal({.processes = 2}),
@@ -380,18 +391,20 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
 
 TEST(ScalingText, IsAPlanOrATable) {
   const PaperRun run;
-  const auto text = [&](const ScalingOptions& options) {
-    return describe_scaling(*run.model, run.config, {run.phases[0]}, options);
+  const auto text = [&](const std::vector<int64_t>& processes, const std::string& gpu = "h100",
+                        const std::vector<std::string>& changes = {}) {
+    return describe_scaling(*run.model, config_of(four_phases(), changes), {run.phases[0]},
+                            processes, gpu);
   };
-  const std::string one = text({.gpu = "h200", .processes = {4}, .expert_parallel = 2});
+  const std::string one = text({4}, "h200", {"parallel.experts=2"});
   EXPECT_THAT(one, AllOf(HasSubstr("pretrain: 4 on h200 GPUs, 8 a node; groups of 2 share"),
                          HasSubstr("of the GPU's 141 GB: parameters "), HasSubstr("  rows "),
                          HasSubstr("waiting for others"), HasSubstr("efficiency ")));
-  const std::string table = text({.processes = {1, 2, 4}});
+  const std::string table = text({1, 2, 4});
   EXPECT_THAT(table, AllOf(HasSubstr("\n        1       4 "), HasSubstr("\n        4       1 ")));
-  EXPECT_THAT(error_of([&] { text({.gpu = "h10"}); }),
+  EXPECT_THAT(error_of([&] { text({1}, "h10"); }),
               StartsWith("usage: unknown GPU 'h10'; did you mean 'h100'?"));
-  EXPECT_THAT(error_of([&] { text({.processes = {1, 3}}); }), HasSubstr("or 2 processes"));
+  EXPECT_THAT(error_of([&] { text({1, 3}); }), HasSubstr("or 2 processes"));
 }
 
 TEST(Gpus, AreCompleteAndSend) {

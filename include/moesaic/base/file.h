@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "moesaic/base/hash.h"
 #include "moesaic/base/posix.h"
@@ -57,15 +58,32 @@ std::filesystem::path unique_sibling(const std::filesystem::path& path);
 std::filesystem::path without_staging(const std::filesystem::path& path);
 
 /// Cleans up after interrupted processes in `folder`: a directory that a commit() took out of its
-/// place and did not replace is put back; temporary files (see unique_sibling) are removed. The
-/// caller must know that no other process writes there, e.g. by holding the LockFile.
+/// place and did not replace is put back; temporary files (see unique_sibling) are removed. What
+/// another process is writing, e.g. an export into the folder of a run, stays: AtomicFile,
+/// StagedDirectory and hold_folder() lock it, which the kernel undoes when their process ends.
+/// Where a file system has no locks, or not those of another machine (NFS, for directories), the
+/// caller must know that no other process writes there, e.g. by the LockFile of the folder of a
+/// run.
 void remove_leftovers(const std::filesystem::path& folder);
+
+/// Opens a temporary directory. While it is open, remove_leftovers() leaves it.
+UniqueFd hold_folder(const std::filesystem::path& folder);
 
 /// Renames a file or a directory to an unused name beside it, NAME.<what>, NAME.<what>-2 or so on,
 /// and returns its new path: what someone else made is never removed.
 std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view what);
 /// Returns whether a name is one that set_aside() gives.
 bool is_set_aside(const std::filesystem::path& path, std::string_view what);
+
+/// Opens a file to write to it in place, made if missing, with `flags` of open(2). Throws Error
+/// (failure) for a link and for a file with other names (hard links): whoever made the folder may
+/// have put it there, or a backup shares it, and what it holds is not to change under those names.
+UniqueFd open_own(const std::filesystem::path& path, int flags);
+
+/// Opens a file, made if missing and not through a link, and locks it with `operation` of flock(2).
+/// Where its name meanwhile goes to another file, that one is taken, since others lock it. Returns
+/// the errno of flock() beside it, 0 if it is locked.
+std::pair<UniqueFd, int> open_locked(const std::filesystem::path& path, int operation);
 
 /// Creates missing directories as std::filesystem::create_directories() does, and syncs those that
 /// name them. Throws Error (failure) where one cannot be synced.
@@ -157,12 +175,13 @@ class StagedDirectory {
  private:
   std::filesystem::path final_place_;
   std::filesystem::path staging_;
+  UniqueFd held_;
   bool committed_ = false;
 };
 
-/// Holds the lock file `folder`/.lock, never a link, for the object's lifetime. A second holder
-/// gets an Error with the first one's process id. The kernel releases the lock when the process
-/// exits or crashes.
+/// Holds the lock file `folder`/.lock, never a symbolic link, for the object's lifetime. A second
+/// holder gets an Error with the first one's process id. The kernel releases the lock when the
+/// process exits or crashes.
 class LockFile {
  public:
   explicit LockFile(const std::filesystem::path& folder);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suggestions for misspelt names. Names may also differ and look the same: composed and decomposed
-// letters (NFC, NFD), spaces of other kinds, letters of other alphabets, marks without a width.
+// letters (NFC, NFD), spaces of other kinds or around the name, letters of other alphabets, marks
+// without a width.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@ namespace moesaic {
 /// one of both is composed, as long as at least half of all letters are equal.
 bool looks_alike(std::string_view a, std::string_view b);
 
-/// Returns the text with every character beyond ASCII as its code point: caf\u{e9}.
+/// Returns the text with spaces around it and every character beyond ASCII as its code point:
+/// caf\u{e9}.
 std::string spelled_out(std::string_view text);
 
 /// Returns the Damerau-Levenshtein distance (optimal string alignment): insertions, deletions,

@@ -37,7 +37,8 @@ void check_new_file(const std::filesystem::path& path, std::string_view what);
 void check_new_folder(const std::filesystem::path& path, std::string_view what);
 
 /// Throws Error (usage) that begins with `what` if a part of the path exists and is not a
-/// directory.
+/// directory, if it is a link to nothing, or if the path begins with "~/" or as an address does,
+/// which nothing reads as such.
 void check_folder_path(const std::filesystem::path& path, std::string_view what);
 
 /// Returns whether text from a file can be the name of a file: at most 255 bytes, without '/' and

@@ -326,7 +326,7 @@ std::string type_name() {
   } else if constexpr (std::is_same_v<T, Sides>) {
     return "integer or [height, width]";
   } else if constexpr (std::is_same_v<T, Interval>) {
-    return "\"N steps\", \"N epochs\" or a number of steps";
+    return "\"N steps\" or \"N epochs\"";
   } else if constexpr (std::is_same_v<T, double>) {
     return "number";
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -343,6 +343,13 @@ std::string type_name() {
     return "any";
   }
 }
+
+/// Returns the type of a setting with this default; that of an interval names its plain unit.
+template <class T>
+std::string type_of(const T&) {
+  return type_name<T>();
+}
+std::string type_of(const Interval& preset);
 
 template <class T>
 void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& rows);
@@ -373,7 +380,7 @@ class HelpFields {
       add_help(key, field, rows_);
     } else {
       const Rules all = Rules::all(rules...);
-      rows_.push_back({key, type_name<T>(), all.is_required ? "required" : write(field).dump(),
+      rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
                        all.text(), std::string(meaning), all.is_common});
       add_item_help<T>(key, rows_);
     }

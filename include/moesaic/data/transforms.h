@@ -126,7 +126,7 @@ struct AugmentConfig {
 
 template <class Fields>
 void describe(Fields& f, AugmentConfig& c) {
-  f("flip", c.flip, "mirror every second image, chosen at random, left to right", common);
+  f("flip", c.flip, "mirror each image left to right with probability 1/2", common);
   f("shift", c.shift, "move each image by up to so many pixels, both ways in both directions",
     at_least(0));
   f("crop", c.crop, "show a random part of each image, resized; {} takes the defaults", common);

@@ -6,6 +6,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/models/model.h"
+#include "moesaic/ops/routing.h"
 
 namespace moesaic {
 
@@ -43,6 +44,13 @@ class OneLayerModel : public Model {
 
  protected:
   explicit OneLayerModel(Config config) : config_(std::move(config)) {}
+
+  /// Returns the router's rows whose experts exist as weight_directions(): [K, 1, d].
+  at::Tensor router_directions() const {
+    return moe->router->weight.detach()
+        .index_select(0, index_on(device(), moe->kept()))
+        .unsqueeze(1);
+  }
 
   Config config_;
 };

@@ -30,17 +30,10 @@ struct NoiseOptions {
 /// Returns the standard deviation of gaussian noise among `experts` experts, for load_loss().
 double gaussian_noise_std(const NoiseOptions& options, int64_t experts);
 
-/// Returns the noise [T, E] that add_router_noise() adds to logits in these options, float32 or
-/// float64.
+/// Returns noise [T, E] for logits with such options, float32 or float64, drawn anew for every
+/// token and expert from `generator`, which must be defined and live on the logits' device. The
+/// same state of the generator gives the same bits.
 at::Tensor router_noise(int64_t tokens, int64_t experts, const at::TensorOptions& tensor,
                         const NoiseOptions& options, const at::Generator& generator);
-
-/// Returns logits + noise, drawn anew for every token and expert from `generator`, which must be
-/// defined and live on the logits' device. The gradient is that of the logits alone.
-///
-/// logits_TE: [T, E] of any floating type; the sum is in at least float32. The same state of the
-/// generator gives the same bits.
-at::Tensor add_router_noise(const at::Tensor& logits_TE, const NoiseOptions& options,
-                            const at::Generator& generator);
 
 }  // namespace moesaic

@@ -30,12 +30,13 @@ struct Routing {
   int64_t row_bound() const { return token.size(0); }
 };
 
-/// Returns ascending ids, such as those of kept experts, as an index [K] int64. Like the offsets
-/// below it is written on the device: a copy from the host would hold a step up.
+/// Returns ascending ids, such as those of kept experts, as an index [K] int64. It is
+/// written on the device: a copy from the host would hold a step up.
 at::Tensor index_on(at::Device device, const std::vector<int64_t>& ids);
 
-/// Returns the offsets {0, rows} of one expert that takes every row: [2] int32.
-at::Tensor offsets_of_one_expert(int64_t rows, at::Device device);
+/// Returns what Experts::compute() needs of a routing of all tokens to one expert: offsets and
+/// tokens.
+Routing routing_to_one_expert(int64_t tokens, at::Device device);
 
 /// Returns the expert that computes each row of the buffer: [A] int64; K for unused rows.
 at::Tensor row_experts(const Routing& routing);

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,12 +18,98 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/models/router_config.h"
-#include "moesaic/nn/filter_experts.h"
-#include "moesaic/nn/image_experts.h"
+#include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/activation.h"
 
 namespace moesaic {
+namespace nn {
+
+struct FilterExpertsOptions {
+  int64_t experts = 1;  ///< Number of experts, K.
+  int64_t patches = 1;  ///< Number of patches of an input, P.
+  int64_t width = 0;    ///< Width of a patch, d.
+  int64_t filters = 0;  ///< Number of filters of an expert, J.
+  int64_t outputs = 2;  ///< Number of outputs, C.
+  Activation activation = Activation::cubic;
+  double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
+  bool normal = false;      ///< or normal with the deviation init_scale.
+  bool bias = true;         ///< Whether there is `b`.
+};
+
+/// Two-layer convolutional networks with a fixed second layer (clusters paper, eq. 3.1), with
+/// parameters `w` [K, d, J] and `b` [K, J], undefined without biases, see filter_experts() of ops.
+/// A neuron is a filter.
+class FilterExpertsImpl : public Experts {
+ public:
+  FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator);
+
+  /// Computes x_TPd [T, P, d] -> [A, C], one row for each row of the routing.
+  ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
+                     const at::Generator& random) override;
+  Sharing sharing() const override { return Sharing::rows; }
+  int64_t count() const override { return w.size(0); }
+  int64_t outputs() const override { return options_.outputs; }
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(options_.patches * w.size(1) * w.size(2));
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w)[slot].t()}, .others = {}};
+  }
+  ExpertsScript script_source() const override;
+
+  at::Tensor w, b;
+
+ private:
+  FilterExpertsOptions options_;
+};
+TORCH_MODULE(FilterExperts);
+
+/// Experts that are separate convolutional networks (clusters paper, section 6.2), children "0" to
+/// "K-1". Batch normalisation of an expert sees only the images of that expert. A neuron is an
+/// output channel of a convolution, or an output of a linear layer.
+class ImageExpertsImpl : public Experts, public SharesBatch {
+ public:
+  /// `network` is one of image_network_names(). Throws Error (usage) for another name.
+  ImageExpertsImpl(const std::string& network, int64_t experts, const ImageNetworkOptions& options,
+                   const at::Generator& generator);
+
+  /// Computes images_TCHW [T, C, S, S] -> outputs [A, classes] and embeddings [A, d']. Waits for
+  /// the offsets on the host; an expert without images is not computed.
+  ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
+                     const at::Generator& random) override;
+  Sharing sharing() const override { return Sharing::rows; }
+  /// Those of other processes keep no memory meanwhile.
+  void share_out(const std::vector<int64_t>& slots) override;
+  void gather(const Group& group) override;
+  bool names_experts() const override { return true; }
+  void keep(const std::vector<int64_t>& slots) override;
+  int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
+  int64_t outputs() const override { return networks_.front()->head->options.out_features(); }
+  double flops_per_row() const override { return networks_.front()->flops(); }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override;
+  ExpertsScript script_source() const override;
+
+  /// Gives every network a new head of zeros with `classes` outputs.
+  void reset_heads(int64_t classes);
+
+  const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
+    return networks_.at(static_cast<size_t>(slot));
+  }
+
+ private:
+  using Networks = std::vector<std::shared_ptr<ImageNetwork>>;
+
+  /// Makes these the children, named by their place from `first` on.
+  void set_networks(Networks networks, int64_t first = 0);
+
+  Networks networks_;
+  Networks all_;  ///< While experts are shared out.
+};
+TORCH_MODULE(ImageExperts);
+
+}  // namespace nn
 
 inline constexpr double kMaxClusters = 1024;
 /// Bounds within which cubes of products stay in the range of float32.

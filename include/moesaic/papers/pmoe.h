@@ -6,7 +6,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <optional>
@@ -18,12 +20,163 @@
 #include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
+#include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/nn/map_experts.h"
-#include "moesaic/nn/patch_mixture.h"
+#include "moesaic/nn/moe_layer.h"
+#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/route_expert_choice.h"
 
 namespace moesaic {
+namespace nn {
+
+struct PatchExpertsOptions {
+  int64_t experts = 1;    ///< Number of experts, K.
+  int64_t width = 0;      ///< Width of a patch, d.
+  int64_t hidden = 0;     ///< Neurons of an expert, h = m / k.
+  int64_t outputs = 1;    ///< Outputs o: 1 for two classes, else a class each.
+  double init_std = 0.0;  ///< Of the neurons' initial values, which are normal.
+  bool by_class = false;  ///< The output weights: false: a ~ N(0, 1); true: each expert adds to a
+                          ///< class of its own, in equal parts in turn, or, with one output,
+                          ///< the first half adds and the other subtracts.
+};
+
+/// Experts of the patch-level mixture of convolutional networks (pMoE paper, eqs. 1 and 23), for
+/// one patch: output i is sum_r a_{r,s,i} ReLU(<w_{r,s}, x>), without biases. Parameter `w` [K, d,
+/// h]; buffer `a` [K, h, o], which is fixed.
+class PatchExpertsImpl : public Experts {
+ public:
+  PatchExpertsImpl(const PatchExpertsOptions& options, const at::Generator& generator);
+
+  /// Computes patches x_Td [T, d] -> [A, o].
+  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
+                     const at::Generator& random) override;
+  Sharing sharing() const override { return Sharing::rows; }
+  int64_t count() const override { return w.size(0); }
+  int64_t outputs() const override { return a.size(2); }
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(w.size(2) * (w.size(1) + a.size(2)));
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w)[slot].t()}, .others = {}};
+  }
+  ExpertsScript script_source() const override;
+
+  at::Tensor w, a;
+};
+TORCH_MODULE(PatchExperts);
+
+struct PatchMixtureOptions {
+  Sides patch = 28;
+  int64_t patches = 16;  ///< n of an image.
+  double divisor = 1.0;  ///< What an expert's sum over its patches is divided by: l or n.
+  PatchExpertsOptions experts;
+  std::optional<RouterOptions> router;  ///< None: a single expert gets all patches.
+  double router_std = 0.0;              ///< Of the routers' initial values, which are normal.
+};
+
+/// The patch-level mixture of two-layer convolutional networks (pMoE paper, model (1) and eq. 23):
+///
+///     f_i(x) = sum_s sum_r a_{r,s,i} / divisor sum_{j in J_s} ReLU(<w_{r,s}, x_j>) G_{j,s}
+class PatchMixtureImpl : public torch::nn::Module {
+ public:
+  PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator);
+
+  struct Output {
+    at::Tensor f_Bo;
+    at::Tensor logits_BC;  ///< f, or f / 2 and -f / 2 where it is one number for two classes.
+    std::optional<RoutingRecord> routed;  ///< None without a router.
+  };
+  Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
+  /// The same for images that are cut into patches already.
+  Output of_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
+
+  const PatchMixtureOptions& options() const { return options_; }
+
+  PatchExperts experts{nullptr};  ///< The experts of `moe` where there is one.
+  MoELayer moe{nullptr};          ///< Null without a router.
+
+ private:
+  PatchMixtureOptions options_;
+};
+TORCH_MODULE(PatchMixture);
+
+struct MapExpertsOptions {
+  int64_t experts = 1;                     ///< Number of experts, K.
+  int64_t channels = 0, side = 0;          ///< Shape of the feature map, C and S.
+  int64_t patch = 1;                       ///< Side of a patch, which divides that of the map.
+  int64_t outputs = 0;                     ///< Channels that an expert makes, o.
+  int64_t kernel = 1;                      ///< Side of its convolution's kernel, odd.
+  double epsilon = 1e-3, momentum = 0.01;  ///< Of its normalisation.
+
+  int64_t patches() const { return side / patch * (side / patch); }
+  /// Returns the side of what a patch reaches in the convolution's output.
+  int64_t window() const { return patch + kernel - 1; }
+};
+
+/// Experts of WRN-pMoE (pMoE paper, section 5.2): an expert sees the map with the patches that it
+/// selected, each times its gate, and zeros in place of all others, and computes batch
+/// normalisation, ReLU and a convolution with biases, whose border is zeros.
+///
+/// What it did not select has the same value at every position behind the ReLU, so the convolution
+/// is made of that value's, which all images share, and of what the selected patches add to it.
+/// Routings are those of expert choice by image: every expert has as many patches of each image.
+/// A token is a patch as from patches_of(), images one after another. Parameters `weight` and
+/// `bias` [K, C] of the normalisation, `w` [K, o, C, kernel, kernel], `b` [K, o]; buffers
+/// `running_mean` and `running_var` [K, C].
+class MapExpertsImpl : public Experts, public SharesBatch {
+ public:
+  MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator);
+
+  /// Computes patches x_Td [T, C p p] -> the experts' maps side by side, [T, K o p p].
+  ExpertsOutput forward(const at::Tensor& x_Td, const Routing& routing,
+                        const at::Generator& random) override;
+  /// Computes what each selected patch, times its gate and by the running statistics, adds to the
+  /// map without it: windows [A, o q q] of side q = patch + kernel - 1.
+  ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
+                     const at::Generator& random) override;
+  int64_t count() const override { return w.size(0); }
+  Sharing sharing() const override { return Sharing::side_by_side; }
+  int64_t outputs() const override {
+    return options_.outputs * options_.window() * options_.window();
+  }
+  int64_t token_outputs() const override {
+    return count() * options_.outputs * options_.patch * options_.patch;
+  }
+  double flops_per_row() const override {
+    return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
+  }
+  ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
+    return {.hidden = {values(w)[slot].flatten(1)}, .others = {}};
+  }
+  ExpertsScript script_source() const override;
+
+  const MapExpertsOptions& options() const { return options_; }
+
+  at::Tensor weight, bias, w, b, running_mean, running_var;
+
+ private:
+  /// Mean and variance over a whole map, [K, C].
+  struct Statistics {
+    at::Tensor mean, var;
+  };
+  /// Returns the selected patches times their gates, [K, R, C, p p].
+  at::Tensor gated_rows(const at::Tensor& x_Td, const Routing& routing) const;
+  /// Returns the statistics of maps of `images` images; training moves the running ones.
+  Statistics statistics(const at::Tensor& rows_KRCp, int64_t images);
+  /// What is behind ReLU: rest_KC [K, C] where nothing was selected, and how much more the selected
+  /// patches have, [K, R, C, p p].
+  struct Active {
+    at::Tensor more_KRCp, rest_KC;
+  };
+  Active activate(const at::Tensor& rows_KRCp, const Statistics& of) const;
+  /// Convolves rows_KRCp by its expert -> windows [K, R, q, q, o], without bias.
+  at::Tensor convolve(const at::Tensor& rows_KRCp) const;
+
+  MapExpertsOptions options_;
+};
+TORCH_MODULE(MapExperts);
+
+}  // namespace nn
 
 /// Data of the pMoE paper's theory, section 4.2.
 struct PatchPatternsConfig {
@@ -213,7 +366,7 @@ ConfigProblem config_problem(const WrnPMoEConfig& config);
 
 /// A wide residual network of 6 blocks + 4 layers. With `moe`, its last group has no residual:
 /// behind a convolution of stride 2 each expert selects l patches of the map and makes an equal
-/// share of the channels (nn/map_experts.h). Batch normalisation, ReLU, the mean over the map and a
+/// share of the channels (nn::MapExperts). Batch normalisation, ReLU, the mean over the map and a
 /// linear layer follow. For two classes there is one output f, and the logits are f / 2 and -f / 2,
 /// so that the cross-entropy is the logistic loss with y = +1 for class 0. Before the last
 /// normalisation the channels of pruned experts are 0.

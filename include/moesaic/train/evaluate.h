@@ -167,8 +167,8 @@ struct LayerRouting {
 };
 
 struct Evaluation {
-  Metrics
-      metrics;  ///< Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
+  /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
+  Metrics metrics;
   Confusion confusion;  ///< Empty where targets are real numbers.
   int64_t images = 0;
   bool complete = true;  ///< False where `proceed` ended it; then the rest is invalid.

@@ -181,8 +181,10 @@ void describe(Fields& f, GradientConfig& c) {
     "end the phase early, before the update of the first step whose loss says so and is not the "
     "smallest so far");
   f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
-  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: any", at_least(0.0), common);
-  f("clip_value", c.clip_value, "or max magnitude of each of their numbers; 0: any", at_least(0.0));
+  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: no clipping", at_least(0.0),
+    common);
+  f("clip_value", c.clip_value, "or max magnitude of each gradient's elements; 0: no clipping",
+    at_least(0.0));
   f.choice("loss", c.loss, objective_choices(), "the objective: what is minimised", common);
   f("augment", c.augment, "random changes to the images");
 }

@@ -140,11 +140,8 @@ struct PhaseKind {
   bool tells_before_update = false;
 };
 
-/// Returns the registry of kinds: "gradient" (train/gradient_phase.h), "gated_sgd", "gated_em" and
-/// "gated_signs" for gated mixtures (nn/gated_mixture.h), "pattern_sgd" for the pruning paper's
-/// theory (ops/pattern_sgd.h), "spherical_sgd", "router_ascent" and "ridge" for experts of two
-/// layers (nn/shallow_experts.h), "patch_sgd" for patch-level mixtures (nn/patch_mixture.h), and
-/// those from outside of the library.
+/// Returns the registry of kinds: "gradient" (train/gradient_phase.h), those of papers/, and those
+/// from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 
 /// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.
@@ -191,6 +188,15 @@ std::optional<nn::MoELayer> find_layer_of(const Model& model) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   if (blocks.size() != 1 || blocks[0].layer->experts->as<Experts>() == nullptr) return {};
   return blocks[0].layer;
+}
+
+/// Returns the first module of the class within a network, or null.
+template <class Module>
+std::shared_ptr<Module> find_module(const Model& model) {
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto found = std::dynamic_pointer_cast<Module>(module)) return found;
+  }
+  return nullptr;
 }
 
 /// Throws Error (usage): phases of this kind need `what`.

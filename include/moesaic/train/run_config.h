@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/train/phase_config.h"
@@ -93,13 +94,25 @@ void keep_lasting_names(RunConfig& config);
 /// an older version kept names of data as they were given.
 nlohmann::ordered_json with_lasting_names(nlohmann::ordered_json started);
 
-/// Writes the intervals of a run that an older version stored as this one does.
-void name_units(nlohmann::ordered_json& run);
+/// Returns stored settings with the defaults of those that a later version added; what cannot be
+/// read is returned as it is.
+template <class T>
+nlohmann::ordered_json with_later_settings(const nlohmann::ordered_json& stored) {
+  try {
+    return to_json(parse<T>(Value::from_json(stored, "stored settings")));
+  } catch (const Error&) {
+    return stored;
+  }
+}
 
-/// Throws Error (usage) that names the settings in which `now` differs from the configuration that
-/// the run was started with, except for those that change no result: loader_threads,
-/// checkpoint_every, keep_checkpoints, recompute, data_changed and parallel. `way_out` ends it.
+/// Returns the settings of a stored run by which its results can differ, as this version writes
+/// them: all but loader_threads, checkpoint_every, keep_checkpoints, recompute, data_changed and
+/// parallel.
+nlohmann::ordered_json deciding_settings(nlohmann::ordered_json run);
+
+/// Throws Error (usage) that names the deciding settings in which `now` differs from the
+/// configuration that the run was started with. `way_out` ends it.
 void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder, const std::string& way_out = "");
+                    const std::string& folder, const std::string& way_out = "give another --out");
 
 }  // namespace moesaic

@@ -84,10 +84,11 @@ using DataChanged = std::function<void(const std::string& name, const std::strin
                                        const std::string& change)>;
 
 /// Returns the marks of all data that a run uses, after telling `changed` of each difference from
-/// those of `before`; classes in another order are none. Warns of files that are read under two
-/// names, in different splits or classes.
-RunData record_data(const RunConfig& config, Datasets& datasets, const RunData& before = {},
-                    const DataChanged& changed = {});
+/// those of `before`; classes in another order are none. With `names_same_files` warns of files
+/// that are read under two names, in different splits or classes, for which 16 bytes are held of
+/// each image meanwhile.
+RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same_files = true,
+                    const RunData& before = {}, const DataChanged& changed = {});
 
 /// The folder of a run, held by one process at a time:
 ///
@@ -111,6 +112,9 @@ class RunFolder {
 
   /// Returns whether there is any step_<N>, complete or damaged.
   static bool has_checkpoint(const std::filesystem::path& root);
+
+  /// Returns what is left to do where a run cannot go on, for the end of a message.
+  static std::string other_folder(const std::filesystem::path& root);
 
   /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,
   /// without `resume`, after a failed start. Throws Error that names the process that holds the
@@ -143,8 +147,8 @@ class RunFolder {
 /// lines hold only values that a repeated run reproduces; times go to TensorBoard alone.
 class Recorder {
  public:
-  /// Opens `folder`/metrics.jsonl, never a link, and truncates it to its first `keep_lines` lines:
-  /// a resumed run writes the rest again.
+  /// Opens `folder`/metrics.jsonl, never a link of either kind, and truncates it to its first
+  /// `keep_lines` lines: a resumed run writes the rest again.
   Recorder(const std::filesystem::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars

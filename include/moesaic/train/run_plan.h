@@ -20,8 +20,6 @@
 
 namespace moesaic {
 
-struct ScalingOptions;
-
 /// Start of a run. `init` is read and hashed once, however many networks are made from it.
 class RunStart {
  public:
@@ -79,8 +77,10 @@ std::string describe_run(const RunConfig& config, const Model& model,
 /// Checks a run as far as possible without training it, and returns its plan as text: network,
 /// phases and memory. Nothing is allocated; data and `init` that are missing are reported in the
 /// log and in the text where descriptions do without them. Throws Error (usage) as plan_phases()
-/// does. With `scaling` the plan of many processes is added, see describe_scaling().
-std::string dry_run(const RunConfig& given, const ScalingOptions* scaling = nullptr);
+/// does. Given numbers of `processes`, the plan of each takes the place of the memory that this one
+/// needs, see describe_scaling().
+std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processes = {},
+                    const std::string& gpu = "h100");
 
 /// Returns inputs of so many images on the meta device.
 at::Tensor meta_inputs(const Model& model, int64_t images);
@@ -131,13 +131,6 @@ struct Gpu {
 /// Returns the registry of GPUs that `train --dry-run --gpu` knows; a program may add its own.
 Registry<Gpu>& gpus();
 
-/// How W processes share a network: W = replicas x experts, neighbours in rank share the experts.
-struct ProcessMesh {
-  int64_t processes = 1;         ///< W; each takes 1 / W of a batch.
-  int64_t experts = 1;           ///< K processes hold E / K experts each of one replica.
-  bool shard_optimizer = false;  ///< Each holds 1 / W of the dense parameters' optimizer state.
-};
-
 /// All collectives of one purpose in a step, as one process takes part in them.
 struct Collective {
   std::string name;
@@ -146,10 +139,6 @@ struct Collective {
   double calls = 0.0, bytes = 0.0;   ///< Of a step; bytes are those that a process sends.
   double seconds = 0.0;              ///< Time of all calls, see plan_scaling().
 };
-
-/// Throws Error (usage), with the nearest valid choice, unless K divides W and the experts of every
-/// MoE layer, and W the images of a part of the phase's batch.
-void check_mesh(const Model& model, const PhasePlan& phase, const ProcessMesh& mesh);
 
 /// All that the time of a step depends on beside the network: the GPU, and what is assumed.
 struct ClusterModel {
@@ -172,35 +161,28 @@ struct ScalingPlan {
   TrainingMemory memory;
   /// Those of one update, however many parts its batch has, but for what sends nothing.
   std::vector<Collective> collectives;
+  double sent = 0.0;  ///< Bytes of all of them.
   /// Seconds of forward and backward passes, of routing all processes' tokens or its own, of the
   /// optimizer, and of communication that nothing overlaps.
   double products = 0.0, routing = 0.0, update = 0.0, waiting = 0.0;
   /// Time of the same step without communication and without the tokens of others, over step().
   double efficiency = 1.0;
-  double images_per_second = 0.0;  ///< Of all processes.
-  double peak_fraction = 0.0;      ///< FLOP/s of 3 forward passes over the GPU's peak.
+  /// Of all processes; FLOP/s of 3 forward passes over the GPU's peak.
+  double images_per_second = 0.0, peak_fraction = 0.0;
 
   double step() const { return products + routing + update + waiting; }
-  double bytes_sent() const;
 };
 
-/// Plans a phase of kind "gradient" that has steps; what a process sends is counted in a step of
-/// `model`, the phase's network, or one of nearly the same shape, on the meta device. Throws Error
-/// (usage) as check_mesh() does.
-ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, const ProcessMesh& mesh,
-                         const ClusterModel& cluster = {});
-
-/// What `train --dry-run` is asked about many processes.
-struct ScalingOptions {
-  std::string gpu = "h100";              ///< Name in gpus().
-  std::vector<int64_t> processes = {1};  ///< Several are compared with each other.
-  int64_t expert_parallel = 1;
-  bool shard_optimizer = false;
-};
+/// Plans a phase of kind "gradient" that has steps for so many processes; what each sends is
+/// counted in a step of `model`, the phase's network, or one of nearly the same shape, on the meta
+/// device. Throws Error (usage) as training by these processes would.
+ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes,
+                         const ParallelConfig& parallel, const ClusterModel& cluster = {});
 
 /// Returns the plan of each phase as text: all of it for one number of processes, a table for
-/// several. Throws Error (usage) for an unknown GPU and as check_mesh() does.
+/// several. Throws Error (usage) for a name that is not in gpus() and as plan_scaling() does.
 std::string describe_scaling(Model& model, const RunConfig& config,
-                             const std::vector<PhasePlan>& phases, const ScalingOptions& options);
+                             const std::vector<PhasePlan>& phases,
+                             const std::vector<int64_t>& processes, const std::string& gpu);
 
 }  // namespace moesaic

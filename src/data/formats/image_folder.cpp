@@ -248,7 +248,8 @@ void warn_of_twins(const DatasetInfo& info) {
   constexpr size_t kMost = 1000;  // Every pair is compared.
   const std::vector<std::string>& names = info.classes;
   const auto is_plain = [](const std::string& name) {
-    return std::all_of(name.begin(), name.end(), [](char c) { return (c & 0x80) == 0; });
+    return !name.starts_with(' ') && !name.ends_with(' ') &&
+           std::all_of(name.begin(), name.end(), [](char c) { return (c & 0x80) == 0; });
   };
   for (size_t i = 0; i < names.size() && names.size() <= kMost; ++i) {
     if (is_plain(names[i])) continue;  // Its twin is not.
@@ -260,6 +261,19 @@ void warn_of_twins(const DatasetInfo& info) {
                     fmt::format("dataset '{}': two classes are called '{}', {} and {}", info.name,
                                 one_line(names[i]), spelled_out(*twin), spelled_out(names[i])));
   }
+}
+
+/// Warns where there is only one class to train on, as where classes lie a folder deeper.
+void warn_of_one_class(const DatasetInfo& info, const std::vector<std::string>& empty,
+                       const fs::path& part) {
+  if (info.split != "train" || info.classes.size() != empty.size() + 1) return;
+  const auto only = std::find_if(info.classes.begin(), info.classes.end(), [&](const auto& name) {
+    return std::find(empty.begin(), empty.end(), name) == empty.end();
+  });
+  say_once(LogLevel::warning,
+           fmt::format("dataset '{}': all images in {} are of one class, {}, so that there is "
+                       "nothing to learn; each folder in it is a class",
+                       info.name, part.string(), printable(*only)));
 }
 
 /// Returns which folders are no splits, as a part of a line.
@@ -386,6 +400,7 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
                          part.string(), split.shared.size() == 1 ? "is" : "are",
                          quoted_names(split.shared)));
   }
+  warn_of_one_class(info, found.empty, part);
   warn_of_twins(info);
   if (info.split == "train") report_splits(spec, folder);
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));

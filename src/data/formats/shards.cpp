@@ -196,8 +196,7 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   std::istringstream lines{std::string(without_byte_order_mark(text))};
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    names.push_back(line);
+    names.push_back(line.erase(line.find_last_not_of(" \t\r") + 1));
   }
   while (!names.empty() && names.back().empty()) names.pop_back();
   const auto gap = std::find(names.begin(), names.end(), "");

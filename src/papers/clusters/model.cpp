@@ -110,15 +110,6 @@ nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
           .bias = config.bias};
 }
 
-/// Returns a routing of all tokens to one expert.
-Routing to_one_expert(const at::Tensor& x_TPd) {
-  const int64_t tokens = x_TPd.size(0);
-  Routing routing;
-  routing.offsets = offsets_of_one_expert(tokens, x_TPd.device());
-  routing.token = at::arange(tokens, x_TPd.options().dtype(at::kInt));
-  return routing;
-}
-
 /// Returns the layer as a part of the network's TorchScript, or its only expert where there is
 /// none.
 script::Children experts_of(const script::Unit& unit, const nn::MoELayer& moe,
@@ -191,7 +182,8 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor x_TPd = images_BCHW.squeeze(1);
   if (moe.is_empty()) {
-    const at::Tensor y = experts->compute(x_TPd, to_one_expert(x_TPd), random).outputs;
+    const Routing all = routing_to_one_expert(x_TPd.size(0), x_TPd.device());
+    const at::Tensor y = experts->compute(x_TPd, all, random).outputs;
     return {logits_of(y), y, {}};
   }
   const nn::MoEOutput out = moe->forward(router_input(images_BCHW), x_TPd, random);

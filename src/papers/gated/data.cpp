@@ -10,6 +10,7 @@
 
 #include "../../ops/cpu/vector_clones.h"
 #include "../../ops/route_math.h"
+#include "link.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
 #include "moesaic/ops/normals.h"

@@ -1,14 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "moesaic/papers/gated.h"
+
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "../../ops/names.h"
+#include "link.h"
+#include "moesaic/base/error.h"
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/papers/gated.h"
 
 namespace moesaic {
+
+Link link_from_name(std::string_view name) {
+  return ops::enum_from_name<Link>("link", name, {kLinkNames.begin(), kLinkNames.end()});
+}
+
+at::Tensor apply_link(const at::Tensor& z, Link link) {
+  switch (link) {
+    case Link::identity:
+      return z;
+    case Link::relu:
+      return at::relu(z);
+    case Link::leaky_relu:
+      return at::leaky_relu(z, 0.01);
+    case Link::sigmoid:
+      return at::sigmoid(z);
+    case Link::tanh:
+      return at::tanh(z);
+    case Link::softplus:
+      return at::softplus(z);
+    case Link::step:
+      return at::relu(at::sign(z));  // Autograd knows its derivative, 0.
+  }
+  fail("unknown link {}", static_cast<int>(link));
+}
+
+namespace nn {
+
+GatedMixtureImpl::GatedMixtureImpl(GatedMixtureOptions options, const at::Generator& generator)
+    : options_(options) {
+  regressors = register_parameter("regressors", torch::empty({options.experts, options.width}));
+  gates = register_parameter("gates", torch::zeros({options.experts - 1, options.width}));
+  const torch::NoGradGuard no_grad;
+  regressors.normal_(0.0, 1.0, generator);
+  regressors.div_(regressors.norm(2, {1}, true));
+}
+
+at::Tensor GatedMixtureImpl::probabilities(const at::Tensor& x_Bd) const {
+  return at::constant_pad_nd(x_Bd.mm(gates.t()), {0, 1}).softmax(1);
+}
+
+at::Tensor GatedMixtureImpl::outputs(const at::Tensor& x_Bd) const {
+  return apply_link(x_Bd.mm(regressors.t()), options_.link);
+}
+
+at::Tensor GatedMixtureImpl::forward(const at::Tensor& x_Bd) const {
+  return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
+}
+
+GruMixtureImpl::GruMixtureImpl(int64_t width, int64_t hidden, GruView view,
+                               const at::Generator& generator)
+    : view_(view) {
+  weight_ih = register_parameter("weight_ih", torch::empty({3 * hidden, width}));
+  weight_hh = register_parameter("weight_hh", torch::empty({3 * hidden, hidden}));
+  bias_ih = register_parameter("bias_ih", torch::empty({3 * hidden}));
+  bias_hh = register_parameter("bias_hh", torch::empty({3 * hidden}));
+  const torch::NoGradGuard no_grad;
+  const double bound = 1.0 / std::sqrt(static_cast<double>(hidden));
+  for (const at::Tensor& parameter : parameters()) parameter.uniform_(-bound, bound, generator);
+}
+
+GruStates GruMixtureImpl::forward(const at::Tensor& x_BTd) const {
+  const at::Tensor inputs = at::linear(x_BTd, weight_ih, bias_ih);  // [B, T, 3 m]
+  at::Tensor h = at::zeros({x_BTd.size(0), weight_hh.size(1)}, inputs.options());
+  std::vector<at::Tensor> states, updates, resets;
+  for (int64_t t = 0; t < x_BTd.size(1); ++t) {
+    const auto of_x = inputs.select(1, t).chunk(3, 1);
+    const auto of_h = at::linear(h, weight_hh, bias_hh).chunk(3, 1);
+    const at::Tensor r = at::sigmoid(of_x[0] + of_h[0]);
+    const at::Tensor z = at::sigmoid(-(of_x[1] + of_h[1]));
+    const at::Tensor candidate = view_ == GruView::recurrent
+                                     ? at::tanh(of_x[2] + r * of_h[2])
+                                     : at::lerp(at::tanh(of_x[2]), at::tanh(of_x[2] + of_h[2]), r);
+    h = at::lerp(h, candidate, z);
+    states.push_back(h);
+    updates.push_back(z);
+    resets.push_back(r);
+  }
+  return {at::stack(states, 1), at::stack(updates, 1), at::stack(resets, 1)};
+}
+
+}  // namespace nn
+
 namespace {
 
 /// Returns g of `z` in TorchScript.

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "losses.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
-#include "moesaic/nn/gated_mixture.h"
-#include "moesaic/ops/gated_losses.h"
+#include "moesaic/papers/gated.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/phase.h"
 
@@ -43,7 +43,7 @@ struct Moves {
 
   /// Returns the network's names of them.
   std::vector<std::string> names(const Model& model) const {
-    const auto mixture = nn::find_gated_mixture(model);
+    const auto mixture = find_module<nn::GatedMixtureImpl>(model);
     std::vector<std::string> names;
     for (const auto& [moves, tensor] :
          {std::pair{regressors, mixture->regressors}, {gates, mixture->gates}}) {
@@ -99,7 +99,7 @@ void check_mixture(const PhasePlaces& places, const nn::GatedMixtureOptions& mix
 void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
                 int64_t batch, const Moves& moves) {
   const PhaseConfig& phase = plan.config;
-  const auto mixture = nn::find_gated_mixture(model);
+  const auto mixture = find_module<nn::GatedMixtureImpl>(model);
   if (!mixture) {
     fail_needs(places, places.of_model("name", "kind"),
                "a model with a gated mixture (moesaic list models)");
@@ -135,7 +135,7 @@ class GatedPhase : public OnlinePhase {
  protected:
   GatedPhase(const PhasePlan& plan, PhaseContext context, const Moves& moves)
       : OnlinePhase(plan, std::move(context)),
-        mixture_(nn::find_gated_mixture(*context_.model)),
+        mixture_(find_module<nn::GatedMixtureImpl>(*context_.model)),
         moves_(moves.within(plan_.config, *context_.model)) {
     const Dataset& data = *context_.data;
     if (data.endless()) {
@@ -333,7 +333,7 @@ void check_moments(const GatedSgdConfig& config, const PhasePlaces& places, int6
 void plan_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
   const auto& config = settings_of<GatedSgdConfig>(plan.config);
   plan_gated(plan, places, model, data, config.batch_size, moves_of(config));
-  const nn::GatedMixtureOptions& options = nn::find_gated_mixture(model)->options();
+  const nn::GatedMixtureOptions& options = find_module<nn::GatedMixtureImpl>(model)->options();
   if (config.loss.name() != kL4) return;
   at_place(places.of_model("link", "loss"),
            [&] { return output_transforms(options.link, options.noise); });

@@ -5,10 +5,127 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
+#include "moesaic/ops/autocast.h"
+#include "moesaic/ops/dispatch.h"
+
+namespace moesaic::nn {
+namespace {
+
+// The same in TorchScript; `hermite` [J, K] has coefficients of polynomials.
+constexpr char kHermiteLines[] =
+    R"(before, now = torch.zeros_like(hidden), torch.ones_like(hidden)
+            active = torch.zeros_like(hidden)
+            for k in range({}):
+                active = active + hermite[:, k] * now
+                next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
+                before = now
+                now = next)";
+
+/// Returns sum_i c[j, i] He_i(z[r, j]) / sqrt(i!).
+at::Tensor hermite_series(const at::Tensor& z_RJ, const at::Tensor& c_JK) {
+  at::Tensor before = at::zeros_like(z_RJ), now = at::ones_like(z_RJ), sum = before;
+  for (int64_t k = 0; k < c_JK.size(1); ++k) {
+    sum = sum + c_JK.select(1, k) * now;
+    const auto degree = static_cast<double>(k);
+    const at::Tensor next = (z_RJ * now - std::sqrt(degree) * before) / std::sqrt(degree + 1.0);
+    before = now;
+    now = next;
+  }
+  return sum;
+}
+
+}  // namespace
+
+at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const at::Tensor& b_J,
+                           const at::Tensor& hermite_JK) {
+  const at::Tensor z = at::addmm(b_J, x_Rd, w_Jd.t());
+  return hermite_JK.defined() ? hermite_series(z, hermite_JK) : z.relu();
+}
+
+ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
+                                       const at::Generator& generator) {
+  const int64_t experts = options.experts, hidden = options.hidden;
+  w = register_parameter("w", torch::empty({experts, hidden, options.width}));
+  a = register_parameter("a", torch::empty({experts, hidden}));
+  b = register_parameter("b", torch::empty({experts, hidden}));
+  const torch::NoGradGuard no_grad;
+  const Neurons drawn = draw_neurons(generator);
+  w.copy_(drawn.w);
+  a.copy_(drawn.a);
+  b.uniform_(-options.bias, options.bias, generator);
+  if (!options.hermite) return;
+  hermite = register_buffer("hermite", torch::zeros({experts, hidden, options.max_degree + 1}));
+  const at::Tensor signs =
+      torch::empty({experts, hidden, options.max_degree - options.min_degree + 1});
+  hermite.slice(2, options.min_degree).copy_(signs.bernoulli_(0.5, generator) * 2 - 1);
+}
+
+ShallowExpertsImpl::Neurons ShallowExpertsImpl::draw_neurons(const at::Generator& generator) const {
+  const at::Tensor rows = torch::empty(w.sizes()).normal_(0.0, 1.0, generator);
+  const at::Tensor signs = torch::empty(a.sizes()).bernoulli_(0.5, generator);
+  return {rows / rows.norm(2, {2}, /*keepdim=*/true), signs * 2 - 1};
+}
+
+at::Tensor ShallowExpertsImpl::outputs_of(const at::Tensor& x_Rd, int64_t slot) const {
+  const at::Tensor hermite_JK = hermite.defined() ? hermite[slot] : hermite;
+  const at::Tensor hidden = shallow_neurons(x_Rd, w[slot], b[slot], hermite_JK);
+  return hidden.mv(a[slot]) / static_cast<double>(w.size(1));
+}
+
+ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
+                                       const at::Generator&) {
+  const NoAutocast exact;
+  const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
+  if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
+  return for_each_expert(x_Ad, routing, [&](int64_t slot, const at::Tensor& own) {
+    return ExpertRows{outputs_of(own, slot).unsqueeze(1)};
+  });
+}
+
+ExpertsScript ShallowExpertsImpl::script_source() const {
+  std::vector<std::string> tensors = {"w", "a", "b"};
+  std::string lines = "hidden = torch.addmm(b, x, w.t())\n            ";
+  if (hermite.defined()) {
+    tensors.emplace_back("hermite");
+    lines += fmt::format(kHermiteLines, hermite.size(2));
+  } else {
+    lines += "active = torch.relu(hidden)";
+  }
+  return {script::one_by_one(1, tensors, lines,
+                             fmt::format("torch.mv(active, a).unsqueeze(1) / {}.0", w.size(1)))};
+}
+
+RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
+                                    const std::vector<int64_t>& kept) {
+  // Noise breaks ties. It is far below the spread of logits that differ, so that few samples have
+  // another order because of it.
+  constexpr double kTies = 1e-6;
+  RouterOptions options;
+  options.width = width;
+  options.experts = experts;
+  if (routing == kTopOne) {
+    options.rule = TokenChoiceOptions{
+        .k = 1, .gate = Gate::softmax_all, .kept = kept, .pruned = PrunedSelection::reroute};
+    options.noise = {NoiseKind::uniform, kTies};
+    options.evaluation_seed = 0;
+    options.gate_noise = false;
+  } else {
+    options.rule = AdaptiveOptions{.threshold = 0.0, .kept = kept};
+  }
+  return options;
+}
+
+std::string latent_routing(const RouterOptions& options) {
+  return std::holds_alternative<TokenChoiceOptions>(options.rule) ? kTopOne : kEveryAboveZero;
+}
+
+}  // namespace moesaic::nn
 
 namespace moesaic {
 namespace {
@@ -61,9 +178,7 @@ std::optional<torch::jit::Module> LatentMoE::torchscript() const {
 }
 
 std::map<std::string, at::Tensor> LatentMoE::weight_directions() const {
-  return {{"neuron", experts->w.detach()},
-          {"router",
-           moe->router->weight.detach().index({index_on(device(), moe->kept())}).unsqueeze(1)}};
+  return {{"neuron", experts->w.detach()}, {"router", router_directions()}};
 }
 
 [[maybe_unused]] const bool kLatentModels = [] {

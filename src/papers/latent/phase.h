@@ -10,10 +10,10 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/shallow_experts.h"
 #include "moesaic/ops/normals.h"
-#include "moesaic/ops/spherical_sgd.h"
+#include "moesaic/papers/latent.h"
 #include "moesaic/train/phase.h"
+#include "spherical_sgd.h"
 
 namespace moesaic {
 

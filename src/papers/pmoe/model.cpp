@@ -13,11 +13,21 @@
 namespace moesaic {
 namespace {
 
+/// Returns the outputs of a network: two classes share one, f, of which return_logits() makes two.
+int64_t outputs_of(int64_t classes) {
+  return classes == 2 ? 1 : classes;
+}
+
+/// Returns the last line of a network's TorchScript.
+const char* return_logits(int64_t classes) {
+  return classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
+}
+
 nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
   return {.experts = config.experts,
           .width = config.width(),
           .hidden = config.hidden,
-          .outputs = config.classes == 2 ? 1 : config.classes,
+          .outputs = outputs_of(config.classes),
           .init_std = config.init_std,
           .by_class = config.by_class()};
 }
@@ -95,10 +105,6 @@ nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
           .patch = config.moe->patch_size,
           .outputs = channels / config.moe->experts,
           .kernel = config.moe->kernel};
-}
-
-int64_t outputs_of(int64_t classes) {
-  return classes == 2 ? 1 : classes;
 }
 
 /// No token is routed to a pruned expert: it was to make channels, not to add to those of others.
@@ -198,17 +204,16 @@ std::map<std::string, at::Tensor> PMoE::weight_directions() const {
   std::map<std::string, at::Tensor> found = {
       {"neuron", mixture->experts->w.detach().transpose(1, 2)}};
   if (moe.is_empty()) return found;
-  found["router"] = moe->router->weight.detach().index({torch::tensor(moe->kept())}).unsqueeze(1);
+  found["router"] = router_directions();
   return found;
 }
 
 std::optional<torch::jit::Module> PMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  const char* const logits =
-      config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
-  return script::make_module(
-      unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
-      script::entrance(input_shape()) + "    f = self.mixture.forward(images)\n" + logits);
+  return script::make_module(unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
+                             script::entrance(input_shape()) +
+                                 "    f = self.mixture.forward(images)\n" +
+                                 return_logits(config_.classes));
 }
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
@@ -303,8 +308,8 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
   }
   source += fmt::format(kRest, fmt::arg("all", all),
                         fmt::arg("patches", std::max<int64_t>(1, tokens_per_image())));
-  source += config_.classes == 2 ? "    return torch.cat([f / 2, -f / 2], 1)\n" : "    return f\n";
-  return script::make_module(unit, "WrnPMoE", *this, children, source);
+  return script::make_module(unit, "WrnPMoE", *this, children,
+                             source + return_logits(config_.classes));
 }
 
 [[maybe_unused]] const bool kPatchModels = [] {

@@ -14,8 +14,8 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/views.h"
-#include "moesaic/nn/patch_mixture.h"
 #include "moesaic/nn/patches.h"
+#include "moesaic/papers/pmoe.h"
 #include "moesaic/train/phase.h"
 
 namespace moesaic {
@@ -55,7 +55,7 @@ bool gates(const nn::PatchMixtureImpl& mixture) {
 
 /// Returns the names of the parameters that a phase moves: the linear loss moves the router alone.
 std::vector<std::string> moved_by(const Model& model, const PhaseConfig& phase) {
-  const auto mixture = nn::find_patch_mixture(model);
+  const auto mixture = find_module<nn::PatchMixtureImpl>(model);
   const bool linear = settings_of<PatchSgdConfig>(phase).loss == kLinear;
   std::vector<std::string> moved = trained_parameters(model, phase);
   std::erase_if(moved, [&](const std::string& name) {
@@ -82,7 +82,10 @@ PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t r
   }
   LoaderOptions options;
   options.batch_size = count;
-  const Batch batch = Loader(data, options).next();
+  Loader loader(data->endless() ? make_sample(data, count, run_seed) : data, options);
+  const Batch batch = loader.next();
+  // The samples are those of the theory: none stands for another.
+  if (!batch.replaced.empty()) fail("{}", batch.replaced.begin()->second);
   return {nn::patches_of(batch.images, patch).contiguous(), batch.labels};
 }
 
@@ -120,7 +123,7 @@ class PatchSgd final : public OnlinePhase {
   PatchSgd(const PhasePlan& plan, PhaseContext context)
       : OnlinePhase(plan, std::move(context)),
         config_(settings_of<PatchSgdConfig>(plan_.config)),
-        mixture_(nn::find_patch_mixture(*context_.model)),
+        mixture_(find_module<nn::PatchMixtureImpl>(*context_.model)),
         moved_(moved_by(*context_.model, plan_.config)),
         count_(samples_of(config_, *context_.data)) {}
 
@@ -240,7 +243,7 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
                     const Dataset& data) {
   const PhaseConfig& phase = plan.config;
   const auto& config = settings_of<PatchSgdConfig>(phase);
-  const auto mixture = nn::find_patch_mixture(model);
+  const auto mixture = find_module<nn::PatchMixtureImpl>(model);
   if (!mixture) {
     fail_needs(places, places.of_model("name", "kind"),
                "a patch-level mixture (moesaic list models)");

@@ -9,9 +9,9 @@
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
-#include "moesaic/nn/pattern_experts.h"
-#include "moesaic/ops/pattern_sgd.h"
+#include "moesaic/papers/pruning_theory.h"
 #include "moesaic/train/phase.h"
+#include "pattern_sgd.h"
 
 namespace moesaic {
 namespace {

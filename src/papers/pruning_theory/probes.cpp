@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "moesaic/base/text.h"
-#include "moesaic/nn/pattern_experts.h"
+#include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/train/phase.h"
 
@@ -83,8 +83,8 @@ MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w
     for (int64_t j = 0; j < at.size(0); ++j) {
       table.rows.push_back(fmt::format("expert {}, neuron {}", id + 1, j + 1));
       table.values.emplace_back();
-      for (int64_t k = 0; k < at.size(1);
-           ++k) {  // As a figure shows it: every run's table is kept.
+      // As a figure shows it: every run's table is kept.
+      for (int64_t k = 0; k < at.size(1); ++k) {
         table.values.back().push_back(std::round(1e5 * at[j][k]) / 1e5);
       }
     }

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/derived.h"
 #include "moesaic/data/source.h"
 #include "moesaic/papers/pmoe.h"
 #include "support/tensors.h"
@@ -141,6 +142,37 @@ TEST(PatchRun, SeedsSeeOtherSamplesAndSizesTheSameFirstOnes) {
   const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
   const Tensor step = (y * inputs.values_NCHW.squeeze(1).sum(1)).mean(0) * 0.0625;
   testing::expect_close(rest[0], step.to(torch::kDouble), 1e-5);
+}
+
+TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
+  const auto tiles = [](std::string_view, std::string_view split) {
+    return make_mosaic(open_tiny("three", split),
+                       {.deciding = {"class 0", "class 1"}, .grid = 2, .train = 6, .test = 4},
+                       MosaicOf::images, "tiles", "");
+  };
+  TrainerOptions options = options_with_described("");
+  options.open = tiles;
+  constexpr int64_t kSamples = 40;  // More than an epoch has.
+  Trainer trainer(
+      config_of(kSeparate, {"phases.experts.epochs=0", "model.router.init_std=0",
+                            "model.router.selected=2", "model.image_size=8", "model.patch_size=4",
+                            "phases.routers.data=tiles", "phases.experts.data=tiles",
+                            "phases.routers.epochs=1", "phases.routers.samples=40",
+                            "phases.experts.samples=40", "phases.routers.batch_size=40"}),
+      options);
+  trainer.run();
+  const auto network = std::dynamic_pointer_cast<PMoE>(trainer.model());
+  const auto data = tiles("tiles", "train");
+  const auto first = static_cast<int64_t>(mix64(5) >> 23);
+  Tensor x = torch::empty({kSamples, 1, 8, 8}, torch::kUInt8), y = torch::empty({kSamples, 1});
+  for (int64_t i = 0; i < kSamples; ++i) {
+    data->image(first + i, x[i].mutable_data_ptr<uint8_t>());
+    y[i] = 1 - 2 * static_cast<double>(data->label(first + i));
+  }
+  x = (x.to(torch::kFloat) / 255 - data->info().mean[0]) / data->info().std[0];
+  const Tensor patch_sum = x.reshape({kSamples, 2, 4, 2, 4}).sum(3).sum(1).flatten(1);
+  testing::expect_close(network->mixture->moe->router->weight[0],
+                        ((y * patch_sum).mean(0) * 0.0625).to(torch::kDouble), 1e-5);
 }
 
 TEST(PatchRun, RefusesWhatDoesNotFit) {

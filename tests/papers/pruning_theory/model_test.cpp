@@ -5,9 +5,11 @@
 #include <torch/torch.h>
 
 #include "base/support.h"
+#include "moesaic/base/error.h"
 #include "moesaic/data/dataset.h"
-#include "moesaic/ops/pattern_sgd.h"
+#include "moesaic/nn/init.h"
 #include "moesaic/prune/plan.h"
+#include "papers/pruning_theory/pattern_sgd.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -94,6 +96,11 @@ TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
                         found.values_NCHW.flatten(1).slice(0, 700, 703)));
   EXPECT_FALSE(at::equal(pattern_tokens(config, "test", 1000, 4000).values_NCHW.flatten(1),
                          found.values_NCHW.flatten(1)));
+}
+
+TEST(PatternExperts, HaveNoTorchScript) {
+  const nn::PatternExperts experts(2, 3, 4, 1.0, nn::make_generator(1));
+  EXPECT_THROW(experts->script_source(), Error);
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ void describe(Fields& f, VMoERouterConfig& c) {
   f("importance_loss_weight", c.importance_loss_weight,
     "weight of V-MoE's importance loss in training, unless a phase's aux_losses has its own",
     at_least(0.0));
-  f("load_loss_weight", c.load_loss_weight, "likewise, of its load loss", at_least(0.0));
-  f("gshard_loss_weight", c.gshard_loss_weight, "likewise, of GShard's loss", at_least(0.0));
+  f("load_loss_weight", c.load_loss_weight, "weight of V-MoE's load loss, likewise", at_least(0.0));
+  f("gshard_loss_weight", c.gshard_loss_weight, "weight of GShard's loss, likewise", at_least(0.0));
   f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/gated_losses.h"
+#include "papers/gated/losses.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "papers/gated/link.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/gated_losses.h"
+#include "losses.h"
 
 #include <torch/torch.h>
 
@@ -9,7 +9,8 @@
 #include <numbers>
 #include <vector>
 
-#include "check.h"
+#include "../../ops/check.h"
+#include "link.h"
 #include "moesaic/base/error.h"
 
 namespace moesaic {
@@ -74,9 +75,9 @@ double hermite(double z, int degree) {
 }
 
 /// E[E[y^p | Z] He_n(Z)] by p and n.
-class Moments {
+class LinkMoments {
  public:
-  Moments(Link link, double noise) {
+  LinkMoments(Link link, double noise) {
     for (int p = 1; p <= 4; ++p) {
       for (int n = 0; n <= 4; ++n) {
         at_[p][n] = expectation([&](double z) {
@@ -96,7 +97,7 @@ class Moments {
 };
 
 /// Coefficients of y^3, y^2 and y, of the least norm where several satisfy Condition 1.
-std::array<double, 3> solve_quartic(const Moments& of) {
+std::array<double, 3> solve_quartic(const LinkMoments& of) {
   at::Tensor left = at::empty({3, 3}, at::kDouble), right = at::empty({3, 1}, at::kDouble);
   auto l = left.accessor<double, 2>(), r = right.accessor<double, 2>();
   for (int n = 1; n <= 3; ++n) {
@@ -116,7 +117,7 @@ std::array<double, 3> solve_quartic(const Moments& of) {
 OutputTransforms output_transforms(Link link, double noise) {
   const char* name = kLinkNames.at(static_cast<size_t>(link));
   constexpr double kZero = 1e-7;  // Well above the quadrature's error.
-  const Moments of(link, noise);
+  const LinkMoments of(link, noise);
   OutputTransforms out;
   try {
     const auto [alpha, beta, gamma] = solve_quartic(of);

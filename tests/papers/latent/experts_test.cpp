@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/shallow_experts.h"
+#include "moesaic/papers/latent.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

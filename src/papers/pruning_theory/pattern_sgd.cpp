@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/pattern_sgd.h"
+#include "pattern_sgd.h"
 
 #include <ATen/ATen.h>
 

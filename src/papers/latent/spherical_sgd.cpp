@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/spherical_sgd.h"
+#include "spherical_sgd.h"
 
 #include <ATen/Parallel.h>
 
@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "check.h"
-#include "cpu/expert_work.h"
-#include "cpu/large_memory.h"
-#include "cpu/spherical_sgd.h"
+#include "../../ops/check.h"
+#include "../../ops/cpu/expert_work.h"
+#include "../../ops/cpu/large_memory.h"
 #include "moesaic/base/error.h"
+#include "spherical_kernel.h"
 
 namespace moesaic {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/gated_mixture.h"
+#include "moesaic/papers/gated.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

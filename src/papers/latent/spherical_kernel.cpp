@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spherical_sgd.h"
+#include "spherical_kernel.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "float_vector.h"
+#include "../../ops/cpu/float_vector.h"
 
 namespace moesaic::ops {
 namespace {

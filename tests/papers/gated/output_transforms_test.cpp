@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/gated_losses.h"
+#include "papers/gated/losses.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <numbers>
 
 #include "base/support.h"
+#include "papers/gated/link.h"
 
 namespace moesaic {
 namespace {

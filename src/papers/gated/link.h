@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Link functions g of gated mixtures: an expert's output is g(<a, x>).
+// Link functions, of one number and of tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cmath>
 #include <string_view>
 #include <type_traits>
 
+#include "moesaic/papers/gated.h"
+
 namespace moesaic {
-
-enum class Link { identity, relu, leaky_relu, sigmoid, tanh, softplus, step };
-
-inline constexpr std::array<const char*, 7> kLinkNames = {
-    "identity", "relu", "leaky_relu", "sigmoid", "tanh", "softplus", "step"};
 
 /// Throws Error (usage) naming the nearest link for an unknown name.
 Link link_from_name(std::string_view name);

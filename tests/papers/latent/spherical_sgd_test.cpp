@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/spherical_sgd.h"
+#include "papers/latent/spherical_sgd.h"
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/support.h"
-#include "ops/cpu/spherical_sgd.h"
+#include "papers/latent/spherical_kernel.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/gated_losses.h"
+#include "papers/gated/losses.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "moesaic/papers/gated.h"
 #include "support/tensors.h"
 
 namespace moesaic {

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "moesaic/ops/link.h"
+#include "moesaic/papers/gated.h"
 
 namespace moesaic {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/pattern_sgd.h"
+#include "papers/pruning_theory/pattern_sgd.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

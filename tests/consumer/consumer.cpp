@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The example of docs/operators.md: trains one MoE layer to copy its input, then removes half of
-// its experts.
+// The program that docs/operators.md points to: trains one MoE layer to copy its input, then
+// removes half of its experts.
 #include <moesaic/base/error.h>
 #include <moesaic/nn/moe_layer.h>
 #include <torch/torch.h>

@@ -26,7 +26,6 @@ TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
   const auto result = run_command({text_path("build") + "/consumer"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("rows computed after pruning"), std::string::npos) << result.out;
-  expect_quoted("docs/operators.md", "tests/consumer/consumer.cpp", "cpp", "#include");
   const auto readme = run_command({text_path("build") + "/readme"});
   EXPECT_EQ(readme.exit_code, 0) << readme.err;
   expect_quoted("README.md", "tests/consumer/readme.cpp", "cpp", "#include");

@@ -64,6 +64,13 @@ TEST(Pages, TheFrontPageIsReadInTwoMinutes) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 150);
 }
 
+TEST(Pages, TheTableOfSpeedsIsThatOfTheResults) {
+  const auto table = run_command({"python3", source_path("tests/bench/table.py")});
+  ASSERT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_NE(read_text(source_path("docs/performance.md")).find(table.out), std::string::npos)
+      << table.out;
+}
+
 TEST(Pages, LinksLeadSomewhere) {
   const std::regex link(R"(\]\(([^)#\s]+)(?:#[^)\s]*)?\))");
   for (const fs::path& page : pages()) {

@@ -14,11 +14,6 @@ std::string source_path(const std::string& name);
 void expect_quoted(const std::string& page, const std::string& name, const std::string& language,
                    const std::string& first);
 
-/// Fails the test unless the page has a block of this language with the file's lines from the one
-/// that begins with `first`, blanks aside, to the next that begins with `last`, set in as `first`.
-void expect_excerpt(const std::string& page, const std::string& name, const std::string& language,
-                    const std::string& first, const std::string& last);
-
 /// Fails the test unless the page shows this output, set in by four blanks.
 void expect_shown(const std::string& page, const std::string& printed);
 

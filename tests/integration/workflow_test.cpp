@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "integration/program.h"
+#include "integration/readme.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
@@ -72,6 +73,24 @@ TEST_F(Workflow, ARecipeMayExtendAnother) {
   EXPECT_FALSE(config.contains("extends"));
   expect_one_line_error(run_program({"train", text_path("wrong.json")}), 2,
                         "no such file; did you mean 'mine.json'?");  // As it is written there.
+}
+
+TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
+  NEEDS_FASHION_MNIST();
+  fs::create_directory(path("checkpoints"));
+  fs::copy(phase("pretrain"), path("checkpoints/pretrained"), fs::copy_options::recursive);
+  const std::string page = read_text(source_path("README.md"));
+  const size_t begin = page.find("```json\n");
+  ASSERT_NE(begin, std::string::npos);
+  write("shoes.json", page.substr(begin + 8, page.find("```", begin + 8) - begin - 8));
+  const auto result =
+      run_command({"sh", "-c",
+                   fmt::format("cd {}; exec {} train shoes.json phases.finetune.samples=640 "
+                               "phases.finetune.epochs=1 phases.recover.steps=2 --out run",
+                               shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(load_model(path("run/checkpoints/recover"))->parameter_count(),
+            load_model(path("run/checkpoints/finetune"))->parameter_count());
 }
 
 TEST_F(Workflow, EvalPrintsOneJsonDocument) {

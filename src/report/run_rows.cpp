@@ -46,13 +46,11 @@ void join_runs(Json& before, Json& now) {
   add(now["runs"], before["runs"]);
 }
 
-/// Adds to phases of an older version, which do not say how photos lie, that they are read as they
-/// are stored.
+/// Says of phases of an older version, which do not, that they read photos as these are stored.
 void keep_orientation(Json& run) {
   for (Json& phase : run.at("phases")) {
-    if (!phase.is_object() || !phase.contains("preprocess")) continue;
-    Json& preprocess = phase.at("preprocess");
-    if (preprocess.is_object()) preprocess.emplace("orientation", "stored");
+    const auto found = phase.is_object() ? phase.find("preprocess") : phase.end();
+    if (found != phase.end() && found->is_object()) found->emplace("orientation", "stored");
   }
 }
 
@@ -63,7 +61,6 @@ Json deciding(Json settings) {
     if (key == "snapshots") part = with_later_settings<SnapshotConfig>(part);
     if (key != "runs" || !part.is_object()) continue;
     for (const auto& [name, run] : part.items()) {
-      if (!run.is_object()) continue;
       if (run.contains("phases")) {
         keep_orientation(run);
         run = deciding_settings(std::move(run));

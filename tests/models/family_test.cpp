@@ -5,6 +5,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "base/support.h"
 #include "moesaic/models/registry.h"
@@ -63,6 +65,20 @@ TEST(Families, SayWhatFineTuningChanges) {
   }
   EXPECT_TRUE(image->may_differ_from_pretrained("experts.0.head.weight"));
   EXPECT_FALSE(vmoe->may_differ_from_pretrained("blocks.1.moe.router.weight"));
+}
+
+TEST(Families, HaveTheSameDirectionsWithoutNumbers) {
+  std::set<std::string> compared;
+  for (const std::string& name : families().names()) {
+    const auto shapes = build_model_shape(only_name(name))->weight_directions();
+    if (shapes.empty()) continue;
+    const auto real = build_model(only_name(name), 1)->weight_directions();
+    ASSERT_EQ(shapes.size(), real.size()) << name;
+    for (const auto& [part, w] : real) EXPECT_EQ(shapes.at(part).sizes(), w.sizes()) << name;
+    compared.insert(name);
+  }
+  EXPECT_THAT(compared,
+              ::testing::IsSupersetOf({"cluster-moe", "latent-moe", "pattern-moe", "pmoe"}));
 }
 
 TEST(Families, ClustersCompareTheirWeightsWithDirections) {

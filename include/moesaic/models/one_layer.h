@@ -47,9 +47,8 @@ class OneLayerModel : public Model {
 
   /// Returns the router's rows whose experts exist as weight_directions(): [K, 1, d].
   at::Tensor router_directions() const {
-    return moe->router->weight.detach()
-        .index_select(0, index_on(device(), moe->kept()))
-        .unsqueeze(1);
+    // index_select() has no shapes without numbers (meta), by which measurements are planned.
+    return moe->router->weight.detach().index({index_on(device(), moe->kept())}).unsqueeze(1);
   }
 
   Config config_;

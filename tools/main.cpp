@@ -40,7 +40,9 @@ int run(int argc, char** argv) {
         tools::add_reproduce, tools::add_bench, tools::add_doctor}) {  // The most used ones first.
     add(app, exit_code);
   }
-  app.footer("Exit codes: 0 done, 1 failed, 2 wrong use, 128 + n stopped by signal n.");
+  app.footer(
+      "Exit codes: 0 done, 1 failed, 2 wrong use, 4 ended by a second signal, 128 + n stopped by "
+      "signal n.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

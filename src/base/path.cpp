@@ -61,6 +61,15 @@ void check_named(const fs::path& path, std::string_view what) {
   if (!problem.empty()) fail_usage("{}: '{}': {}", what, path.string(), problem);
 }
 
+/// Throws Error (usage) for a link to nothing, which `way_out` ends.
+void check_leads_somewhere(const fs::path& path, std::string_view what, std::string_view way_out) {
+  std::error_code no_link, ignored;
+  const fs::path target = fs::read_symlink(path, no_link);
+  if (no_link || fs::exists(path, ignored)) return;
+  fail_usage("{}: '{}' is a link to '{}', where nothing is; {}", what, path.string(),
+             target.string(), way_out);
+}
+
 }  // namespace
 
 bool path_exists(const fs::path& path) {
@@ -112,6 +121,7 @@ std::string lasting_path(const std::string& text) {
 
 void check_new_file(const fs::path& path, std::string_view what) {
   check_named(path, what);
+  check_leads_somewhere(path, what, "name a new file");
   if (fs::exists(look_up(path, false))) {
     fail_usage("{}: '{}' is there already; name a new file", what, path.string());
   }
@@ -128,6 +138,7 @@ void check_new_folder(const fs::path& path, std::string_view what) {
   check_folder_path(folder.parent_path(), what);
   const bool relative = folder.filename() == "." || folder.filename() == "..";
   const fs::file_status status = look_up(folder, false);
+  check_leads_somewhere(folder, what, "name a new or an empty folder");
   if (relative || (fs::exists(status) && (fs::is_symlink(status) || !holds_nothing(folder)))) {
     fail_usage("{}: '{}' is there already; name a new or an empty folder", what, path.string());
   }
@@ -139,12 +150,7 @@ void check_folder_path(const fs::path& path, std::string_view what) {
     const fs::file_status status = status_of(part);
     if (fs::is_directory(status)) return;
     if (fs::exists(status)) fail_usage("{}: '{}' is not a folder", what, part.string());
-    std::error_code no_link;
-    if (const fs::path target = fs::read_symlink(part, no_link); !no_link) {
-      fail_usage(
-          "{}: '{}' is a link to '{}', where nothing is; make that folder or remove the link", what,
-          part.string(), target.string());
-    }
+    check_leads_somewhere(part, what, "make that folder or remove the link");
   }
 }
 

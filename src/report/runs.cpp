@@ -377,7 +377,8 @@ ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
   check.phases(phases);
   check.plots();
   check.snapshots(config.snapshots.value_or(SnapshotConfig()));
-  ready.settings = {{"runs", std::move(runs)}, {"probes", config.probes}};
+  ready.settings = {
+      {"experiment", config.name}, {"runs", std::move(runs)}, {"probes", config.probes}};
   if (!config.after.empty()) ready.settings["after"] = config.after;
   if (!earlier.empty()) ready.settings["earlier"] = std::move(earlier);
   if (config.snapshots) ready.settings["snapshots"] = to_json(*config.snapshots);

@@ -59,11 +59,14 @@ TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {
   test::put(folder / "file", "mine");
   fs::create_directory(folder / "folder");
   fs::create_symlink("nowhere", folder / "link");
-  for (const char* name : {"file", "folder", "link"}) {
+  fs::create_symlink("file", folder / "alias");
+  for (const char* name : {"file", "folder", "alias"}) {
     EXPECT_THAT(test::usage_of([&] { check_new_file(folder / name, "--out"); }),
                 HasSubstr("is there already"))
         << name;
   }
+  EXPECT_THAT(test::usage_of([&] { check_new_file(folder / "link", "--out"); }),
+              HasSubstr("is a link to 'nowhere', where nothing is; name a new file"));
   EXPECT_THAT(test::usage_of([&] { check_new_file("", "--out"); }), HasSubstr("--out: must not"));
   EXPECT_THAT(test::usage_of([&] { check_new_file(folder / "foldre/x", "--out"); }),
               HasSubstr("no such folder; did you mean '" + (folder / "folder").string() + "'?"));
@@ -83,6 +86,9 @@ TEST(CheckNewFolder, TakesANewOrAnEmptyOne) {
                 HasSubstr("is there already"))
         << name;
   }
+  fs::create_symlink("nowhere", folder / "dangling");
+  EXPECT_THAT(test::usage_of([&] { check_new_folder(folder / "dangling", "--out"); }),
+              HasSubstr("is a link to 'nowhere', where nothing is; name a new or an empty folder"));
   test::usage_of([] { check_new_folder("", "--out"); });
 }
 

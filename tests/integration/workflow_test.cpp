@@ -77,8 +77,9 @@ TEST_F(Workflow, ARecipeMayExtendAnother) {
 
 TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
   NEEDS_FASHION_MNIST();
-  fs::create_directory(path("checkpoints"));
-  fs::copy(phase("pretrain"), path("checkpoints/pretrained"), fs::copy_options::recursive);
+  fs::create_directories(path("checkpoints/shoes/checkpoints"));
+  fs::copy(phase("pretrain"), path("checkpoints/shoes/checkpoints/pretrain"),
+           fs::copy_options::recursive);
   const std::string page = read_text(source_path("README.md"));
   const size_t begin = page.find("```json\n");
   ASSERT_NE(begin, std::string::npos);

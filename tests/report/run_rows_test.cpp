@@ -164,5 +164,19 @@ TEST_F(Runs, OtherRowsMayJoinAFolder) {
   EXPECT_EQ(both[1].runs[0].final.numbers, first[0].runs[0].final.numbers);
 }
 
+TEST_F(Runs, OfAnotherExperimentNeverShareAFolder) {
+  RunsConfig config = runs_config(R"("rows": [{"name": "a", "runs": 1}])");
+  run(config);
+  const std::filesystem::path file = folder_ / "out/config.json";
+  auto older = nlohmann::ordered_json::parse(read_text(file));
+  config = runs_config(R"("rows": [{"name": "b", "runs": 1}])");
+  config.name = "other";
+  EXPECT_THAT(test::usage_of([&] { run(config); }),
+              HasSubstr("'experiment' was \"small\" and is \"other\" now"));
+  older.erase("experiment");  // A version that did not say so made no other one.
+  write_atomic(file, older.dump());
+  EXPECT_EQ(run(config).size(), 1U);
+}
+
 }  // namespace
 }  // namespace moesaic

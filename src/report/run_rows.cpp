@@ -38,9 +38,9 @@ using Json = nlohmann::ordered_json;
 void join_runs(Json& before, Json& now) {
   if (!before.is_object() || !before.contains("runs") || !before["runs"].is_object()) return;
   const auto add = [](const Json& from, Json& to) {
-    for (const auto& [row, run] : from.items()) to.emplace(row, run);
+    for (const auto& [row, run] : from.items()) to.emplace(row, Json(run));
   };
-  if (now.contains("experiment")) before.emplace("experiment", now["experiment"]);
+  if (now.contains("experiment")) before.emplace("experiment", Json(now["experiment"]));
   add(before["runs"], now["runs"]);
   add(now["runs"], before["runs"]);
 }

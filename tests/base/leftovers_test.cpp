@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <csignal>
+#include <memory>
+#include <utility>
 
+#include "base/holding_process.h"
 #include "base/support.h"
 #include "moesaic/base/file.h"
 
@@ -31,28 +30,17 @@ TEST(RemoveLeftovers, TakesOnlyStagingNames) {
 
 TEST(RemoveLeftovers, LeavesWhatALivingProcessWrites) {
   const test::TempDir folder;
-  std::array<int, 2> pipe{};
-  ASSERT_EQ(::pipe(pipe.data()), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const AtomicFile file(folder / "export.safetensors");
-    const StagedDirectory staged(folder / "packed");
-    const char ready = 1;
-    if (::write(pipe[1], &ready, 1) != 1) ::_exit(1);
-    for (;;) ::pause();
-  }
-  ::close(pipe[1]);
-  char ready = 0;
-  ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+  test::HoldingProcess other([&] {
+    return std::pair(std::make_unique<AtomicFile>(folder / "export.safetensors"),
+                     std::make_unique<StagedDirectory>(folder / "packed"));
+  });
   const std::vector<std::string> written = folder.names();
   EXPECT_EQ(written.size(), 2U);
   remove_leftovers(folder.path());
   EXPECT_EQ(folder.names(), written);
-  ::kill(child, SIGKILL);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  other.kill();
   remove_leftovers(folder.path());
   EXPECT_THAT(folder.names(), ElementsAre());
-  ::close(pipe[0]);
 }
 
 TEST(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {

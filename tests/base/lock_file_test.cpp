@@ -4,14 +4,14 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "base/holding_process.h"
 #include "base/support.h"
 #include "moesaic/base/file.h"
 
@@ -46,24 +46,11 @@ TEST(LockFile, NamesTheHolderToASecondOne) {
 
 TEST(LockFile, DropsWhenItsProcessDies) {
   const test::TempDir folder;
-  std::array<int, 2> pipe{};
-  ASSERT_EQ(::pipe(pipe.data()), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const LockFile lock(folder.path());
-    const char ready = 1;
-    if (::write(pipe[1], &ready, 1) != 1) ::_exit(1);
-    for (;;) ::pause();
-  }
-  ::close(pipe[1]);
-  char ready = 0;
-  ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+  test::HoldingProcess other([&] { return std::make_unique<LockFile>(folder.path()); });
   EXPECT_THAT(test::failure_of([&] { LockFile lock(folder.path()); }),
-              HasSubstr("process " + std::to_string(child)));
-  ::kill(child, SIGKILL);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+              HasSubstr("process " + std::to_string(other.id())));
+  other.kill();
   EXPECT_NO_THROW(LockFile lock(folder.path()));
-  ::close(pipe[0]);
 }
 
 TEST(LockFile, FollowsNoLink) {

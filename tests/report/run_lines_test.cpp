@@ -21,18 +21,7 @@ using ::testing::ElementsAre;
 const char* const kFiveRuns =
     R"("rows": [{"name": "mixture"}, {"name": "short", "runs": 2, "set": {"phases.0.steps": 2}}])";
 
-class RunLines : public ::testing::Test {
- protected:
-  std::vector<MeasuredRow> run(const RunsConfig& config) const {
-    ReproduceOptions options;
-    options.out = folder_ / "out";
-    options.progress = false;
-    std::vector<MeasuredRow> rows;
-    EXPECT_TRUE(measure_rows(config, options, rows));
-    return rows;
-  }
-  test::TempDir folder_;
-};
+class RunLines : public report_test::Runs {};
 
 // As after a kill: lines that are not in the file yet, the last of them cut, and a damaged one.
 TEST_F(RunLines, FinishedRunsAreLinesUntilTheExperimentEnds) {

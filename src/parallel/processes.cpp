@@ -116,7 +116,7 @@ void choose_gpu(const Launch& launch) {
 int64_t replicas_of(const ParallelConfig& config, int64_t size) {
   if (config.experts > size || size % config.experts != 0) {
     fail_usage(
-        "parallel.experts: {} cannot be parted into groups of {} that share experts; choose {}",
+        "parallel.experts: {} cannot be divided into groups of {} that share experts; choose {}",
         count_text(size, "process"), config.experts, nearest_divisor(size, config.experts));
   }
   const int64_t replicas = size / config.experts;

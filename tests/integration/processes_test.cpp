@@ -218,7 +218,7 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
                          "3 processes cannot have equal parts of a batch of 4000 images");
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "--expert-parallel", "2"}), 3),
-      "3 processes cannot be parted into groups of 2 that share experts; choose 1");
+      "3 processes cannot be divided into groups of 2 that share experts; choose 1");
   expect_one_line_of_all(
       run_in_processes(
           clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),

@@ -67,7 +67,7 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
           "parallel.experts: 3 processes cannot have equal shares of 8 experts; choose 2");
   refused({"--processes", "4", whole, "--expert-parallel", "8"},
-          "parallel.experts: 4 processes cannot be parted into groups of 8 that share experts; "
+          "parallel.experts: 4 processes cannot be divided into groups of 8 that share experts; "
           "choose 4");
   refused({"--processes", "8", "--gpu", "H10", whole}, "unknown GPU 'H10'; did you mean 'h100'?");
   refused({"--processes", "0"}, "--processes: must be a whole number between 1 and ");

@@ -54,7 +54,7 @@ TEST(Processes, FormAMeshOfReplicasAndExpertGroups) {
 TEST(Processes, RefuseAMeshThatIsNotTheirNumber) {
   EXPECT_THAT(
       meeting_error(3, {.experts = 2}),
-      HasSubstr("3 processes cannot be parted into groups of 2 that share experts; choose 1"));
+      HasSubstr("3 processes cannot be divided into groups of 2 that share experts; choose 1"));
   EXPECT_THAT(meeting_error(4, {.data = 4, .experts = 2}),
               HasSubstr("4 x 2 (parallel.experts) is 8 processes, but there are 4; choose "
                         "parallel.data=2"));

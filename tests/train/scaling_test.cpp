@@ -375,7 +375,7 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
   EXPECT_EQ(run.refusal({.processes = 4, .experts = 3}),
             "usage: parallel.experts: 3 processes cannot have equal shares of 4 experts; choose 2");
   EXPECT_EQ(run.refusal({.processes = 2, .experts = 4}),
-            "usage: parallel.experts: 2 processes cannot be parted into groups of 4 that share "
+            "usage: parallel.experts: 2 processes cannot be divided into groups of 4 that share "
             "experts; choose 2");
   const PaperRun parts({"phases.0.accumulate=4"});
   EXPECT_EQ(

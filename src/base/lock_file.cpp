@@ -61,6 +61,9 @@ std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation) {
     }, named{};
     const bool same = ::fstat(fd.get(), &own) == 0 && ::stat(path.c_str(), &named) == 0 &&
                       own.st_ino == named.st_ino && own.st_dev == named.st_dev;
+    if (!same && tries == kTries) {
+      log_warning("{}: cannot tell whether this is the file that others lock", path.string());
+    }
     if (same || tries == kTries) return {std::move(fd), error};
   }
 }

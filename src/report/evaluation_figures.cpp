@@ -80,10 +80,10 @@ std::string confusion_csv(const Confusion& confusion, const std::vector<std::str
   std::vector<std::string> heading = {"true \\ predicted"};
   heading.insert(heading.end(), classes.begin(), classes.end());
   std::string text = csv_line(heading);
-  const MeasuredTable table = confusion_table(confusion, classes);
-  for (size_t label = 0; label < classes.size(); ++label) {
-    std::vector<std::string> line = {classes[label]};
-    for (const double count : table.values[label]) line.push_back(fmt::format("{:.0f}", count));
+  const int64_t count = std::ssize(classes);
+  for (int64_t label = 0; label < count; ++label) {
+    std::vector<std::string> line = {classes[static_cast<size_t>(label)]};
+    for (int64_t i = 0; i < count; ++i) line.push_back(fmt::to_string(confusion.count(label, i)));
     text += csv_line(line);
   }
   return text;

@@ -55,7 +55,6 @@ void keep_orientation(Json& run) {
 
 /// Returns the settings of a folder by which results can differ, as this version writes them.
 Json deciding(Json settings) {
-  if (!settings.is_object()) return settings;
   for (const auto& [key, part] : settings.items()) {
     if (key == "snapshots") part = with_later_settings<SnapshotConfig>(part);
     if (key != "runs" || !part.is_object()) continue;
@@ -72,8 +71,8 @@ Json deciding(Json settings) {
 }
 
 /// Returns the folder, made if missing. Throws Error (usage) for an empty name, for a file, and for
-/// a folder with files but without the config.json of an experiment. The lock and time files of a
-/// call that failed early are ignored.
+/// a folder with files but without the config.json of an experiment, but for those of a failed
+/// call.
 fs::path made_folder(const fs::path& out) {
   if (out.empty()) fail_usage("an experiment needs a folder; give --out");
   check_folder_path(out, "--out");
@@ -403,7 +402,9 @@ class SharedRuns {
     if (processes() != nullptr) {
       const std::string own = own_ ? own_->text() : "{}";
       for (const std::string& text : processes()->control().all_gather_text(own)) {
-        log_->take(parse_stored(text, "a process", kMaxListBytes).to_json(), check_);
+        const Value entries = parse_stored(text, "a process", kMaxListBytes);
+        const std::string wrong = log_->take(entries.to_json(), check_);
+        if (!wrong.empty()) fail("a process sent a run that does not fit: {}", wrong);
       }
     }
     if (leads()) log_->fold();

@@ -371,7 +371,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same
     }
     const bool here = data->blocks().empty() ||
                       (is_described(name) && DatasetSource(name).missing(split).empty());
-    if (names_same_files && split == "train") warn_of_one_class(name, *data);
+    if (names_same_files && here && split == "train") warn_of_one_class(name, *data);
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =
         record_of(*data, here, names_same_files ? &same[name] : nullptr);

@@ -70,6 +70,7 @@ TEST(LockFile, IsTheFileThatHasTheName) {
     other.emplace(folder.path());
   };
   EXPECT_THAT(test::failure_of([&] { LockFile lock(folder.path()); }), HasSubstr("in use by"));
+  before_lock = nullptr;
   other.reset();
   EXPECT_NO_THROW(LockFile lock(folder.path()));
 }

@@ -243,24 +243,20 @@ std::string left_out_text(const Beside& beside) {
   return parts.empty() ? "" : fmt::format("; left out: {}", fmt::join(parts, " and "));
 }
 
-/// Warns of two classes that may be one, whose names differ in characters that nobody sees.
+/// Warns of classes that may be one, whose names differ in characters that nobody sees.
 void warn_of_twins(const DatasetInfo& info) {
-  constexpr size_t kMost = 1000;  // Every pair is compared.
-  const std::vector<std::string>& names = info.classes;
-  const auto is_plain = [](const std::string& name) {
-    return !name.starts_with(' ') && !name.ends_with(' ') &&
-           std::all_of(name.begin(), name.end(), [](char c) { return (c & 0x80) == 0; });
-  };
-  for (size_t i = 0; i < names.size() && names.size() <= kMost; ++i) {
-    if (is_plain(names[i])) continue;  // Its twin is not.
-    const auto twin = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
-      return looks_alike(names[i], other);
-    });
-    if (twin == names.end()) continue;
-    return say_once(LogLevel::warning,
-                    fmt::format("dataset '{}': two classes are called '{}', {} and {}", info.name,
-                                one_line(names[i]), spelled_out(*twin), spelled_out(names[i])));
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> pairs;
+  for (const auto& [i, j] : lookalikes(info.classes)) {
+    pairs.push_back(fmt::format("'{}', {} and {}", one_line(info.classes[j]),
+                                spelled_out(info.classes[i]), spelled_out(info.classes[j])));
   }
+  if (pairs.empty()) return;
+  std::string more;
+  if (pairs.size() > kNamed) more = fmt::format("; and {} more pairs", pairs.size() - kNamed);
+  pairs.resize(std::min(pairs.size(), kNamed));
+  say_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
+                                          fmt::join(pairs, "; two "), more));
 }
 
 /// Returns which folders are no splits, as a part of a line.

@@ -111,10 +111,7 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
   const ConfigProblem named =
       first_problem(name_problem("name", spec.name), name_problem("folder", folder));
   if (!named.empty()) return named;
-  if (std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
-    const char* const setting = unit.starts_with("mean") ? "mean" : "std";
-    return {std::move(unit), {setting}};
-  }
+  if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 

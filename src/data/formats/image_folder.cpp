@@ -7,7 +7,6 @@
 #include <array>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -167,14 +166,6 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
   }
 }
 
-/// Says something about a dataset once in a process, however often it is opened.
-void say_once(LogLevel level, const std::string& text) {
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::lock_guard lock(mutex);
-  if (said.insert(text).second) log_at(level, "{}", text);
-}
-
 /// Names of folders that are to test or to validate with, by habit; the first that is there is to
 /// test with.
 constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
@@ -255,7 +246,7 @@ void warn_of_twins(const DatasetInfo& info) {
   std::string more;
   if (pairs.size() > kNamed) more = fmt::format("; and {} more pairs", pairs.size() - kNamed);
   pairs.resize(std::min(pairs.size(), kNamed));
-  say_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
+  log_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
                                           fmt::join(pairs, "; two "), more));
 }
 
@@ -296,7 +287,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
     text += test.empty() ? ", validates on nothing"
                          : ", validates on nothing, so that 'best' is chosen by the test images";
   }
-  say_once(LogLevel::info, text + odd_folders);
+  log_once(LogLevel::info, text + odd_folders);
 }
 
 /// What was found in the folders of the classes.
@@ -366,17 +357,17 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
          left_out.empty() ? "" : "; " + left_out);
   }
   if (!found.empty.empty()) {
-    say_once(LogLevel::warning,
+    log_once(LogLevel::warning,
              fmt::format("dataset '{}': {} in {} without images: {}", info.name,
                          count_text(static_cast<int64_t>(found.empty.size()), "class"),
                          part.string(), quoted_names(found.empty)));
   }
   if (!left_out.empty()) {
-    say_once(LogLevel::warning,
+    log_once(LogLevel::warning,
              fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
   }
   if (!split.shared.empty()) {
-    say_once(LogLevel::warning,
+    log_once(LogLevel::warning,
              fmt::format("dataset '{}': {} of {} {} read in another split too, so that its "
                          "results are of images that were seen before: {}",
                          info.name, count_text(static_cast<int64_t>(split.shared.size()), "folder"),

@@ -30,6 +30,11 @@ class LeftOut {
   void add(const std::string& folder, const LeftOut& other);
 
   bool empty() const { return names_.empty(); }
+  /// Returns what was left out for this reason.
+  std::vector<std::string> names(WhyLeftOut why) const {
+    const auto found = names_.find(why);
+    return found == names_.end() ? std::vector<std::string>() : found->second;
+  }
   /// Returns "2 left out: 1 link to nothing ('a'); 1 folder inside a class ('b')"; "" for nothing.
   std::string text() const;
 

@@ -312,6 +312,31 @@ void leave_out_links(const fs::path& folder, const Places& read, ImageListing& l
   });
 }
 
+/// Returns what a program wrote into a folder that lies among classes, "" for other folders.
+std::string written_kind(const ImageListing& listing) {
+  const std::vector<std::string> files = listing.left_out.names(WhyLeftOut::ending);
+  const auto has = [&](std::string_view name) { return std::ranges::count(files, name) > 0; };
+  constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},
+                                                            {"preprocess.json", "an export"},
+                                                            {"runs.json", "an experiment"},
+                                                            {"metrics.jsonl", "a run"},
+                                                            {"data.json", "a run"}};
+  for (const auto& [file, kind] : kKinds) {
+    if (has("config.json") && has(file)) return kind;
+  }
+  if (has("config.json") && std::ranges::count(listing.folders, "checkpoints") > 0) return "a run";
+  const auto is_shard = [](const std::string& name) { return name.ends_with(".tar"); };
+  return listing.images.empty() && std::ranges::any_of(files, is_shard) ? "of shards" : "";
+}
+
+/// Refuses what is no class: a run's figures would be its images.
+void check_is_class(const fs::path& folder, const ImageListing& listing) {
+  const std::string kind = written_kind(listing);
+  if (kind.empty()) return;
+  fail("{}: a folder {}{}, no class of images; move it out of {}", folder.string(),
+       kind.starts_with("of ") ? "" : "with ", kind, folder.parent_path().string());
+}
+
 Found find_files(const std::vector<std::string>& classes, const SplitListing& split,
                  const Places& read) {
   const std::vector<std::string>& folders = split.listing.folders;
@@ -321,6 +346,7 @@ Found find_files(const std::vector<std::string>& classes, const SplitListing& sp
     ImageListing listing;
     if (std::binary_search(folders.begin(), folders.end(), name)) {
       listing = list_images(split.part / name);
+      check_is_class(split.part / name, listing);
       leave_out_links(split.part / name, read, listing);
     }
     if (listing.images.empty()) found.empty.push_back(name);
@@ -346,6 +372,13 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings_of(spec).undescribed;
   check_known(split.listing.folders, info.classes, part);
+  if (train != all.splits.end()) {  // Folders that this split lacks are classes all the same.
+    const SplitListing& other = train->second;
+    for (const std::string& name : other.listing.folders) {
+      if (std::ranges::binary_search(split.listing.folders, name)) continue;
+      check_is_class(other.part / name, list_images(other.part / name));
+    }
+  }
   Found found = find_files(info.classes, split, all.read);
   for (const std::string& image : split.listing.images) {
     found.left_out.add(WhyLeftOut::beside, image);

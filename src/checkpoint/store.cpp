@@ -335,7 +335,9 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
         "(.safetensors, TorchScript)",
         given.string());
   }
-  if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
+  // One that lost its manifest is as damaged as one that lost another file.
+  const bool parts = path_exists(given / kStateFile) && path_exists(given / kConfigFile);
+  if (parts || path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {
     if (step_checkpoints(folder).empty()) continue;
     return load_newest_step(folder, [&](const fs::path&) { return options; });

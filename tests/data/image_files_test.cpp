@@ -220,11 +220,11 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::remove_all(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("folder 'train' not found"));
   test::fs::create_directories(root() / "train");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no images (.jpg, "));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("no images (.jpg, "));
   write_file(root() / "train" / "cat" / "1" / "a.jpg", std::string("x"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }),
               HasSubstr("in its folders; 1 left out: 1 folder inside a class ('cat/1')"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));

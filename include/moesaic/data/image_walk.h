@@ -57,6 +57,10 @@ struct ImageListing {
 /// behind that.
 ImageListing list_images(const std::filesystem::path& folder);
 
+/// Returns what this program wrote into a folder: "a run", "a checkpoint", "an export", "an
+/// experiment" or "of shards"; "" for other folders.
+std::string written_kind(const ImageListing& listing);
+
 /// Image files with their paths, sorted.
 struct FoundImages {
   std::vector<std::filesystem::path> files;

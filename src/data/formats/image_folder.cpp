@@ -138,14 +138,22 @@ SplitListings list_splits(const DatasetSpec& spec, const std::string& wanted,
   return all;
 }
 
+/// Throws Error for a folder that holds no images: wrong use where somebody names it as data, as
+/// where it lacks train/.
+[[noreturn]] void fail_without_images(const DatasetSpec& spec, const std::string& what,
+                                      const LeftOut& left_out) {
+  const std::string text = left_out.text();
+  throw Error(spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
+              text.empty() ? what : what + "; " + text);
+}
+
 /// Returns the described classes, else the folders of the training images, common to all splits.
 std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing& split) {
   if (!spec.classes.empty()) return spec.classes;
   const std::vector<std::string>& classes = split.listing.folders;
   if (classes.empty()) {
-    const std::string left_out = split.listing.left_out.text();
-    fail("{}: no folder of a class in it{}{}", split.part.string(), left_out.empty() ? "" : "; ",
-         left_out);
+    fail_without_images(spec, split.part.string() + ": no folder of a class in it",
+                        split.listing.left_out);
   }
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
@@ -312,23 +320,6 @@ void leave_out_links(const fs::path& folder, const Places& read, ImageListing& l
   });
 }
 
-/// Returns what a program wrote into a folder that lies among classes, "" for other folders.
-std::string written_kind(const ImageListing& listing) {
-  const std::vector<std::string> files = listing.left_out.names(WhyLeftOut::ending);
-  const auto has = [&](std::string_view name) { return std::ranges::count(files, name) > 0; };
-  constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},
-                                                            {"preprocess.json", "an export"},
-                                                            {"runs.json", "an experiment"},
-                                                            {"metrics.jsonl", "a run"},
-                                                            {"data.json", "a run"}};
-  for (const auto& [file, kind] : kKinds) {
-    if (has("config.json") && has(file)) return kind;
-  }
-  if (has("config.json") && std::ranges::count(listing.folders, "checkpoints") > 0) return "a run";
-  const auto is_shard = [](const std::string& name) { return name.ends_with(".tar"); };
-  return listing.images.empty() && std::ranges::any_of(files, is_shard) ? "of shards" : "";
-}
-
 /// Refuses what is no class: a run's figures would be its images.
 void check_is_class(const fs::path& folder, const ImageListing& listing) {
   const std::string kind = written_kind(listing);
@@ -386,8 +377,10 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   found.left_out.add("", split.listing.left_out);
   const std::string left_out = found.left_out.text();
   if (found.files.size() == 0) {
-    fail("{}: no images ({}) in its folders{}", part.string(), fmt::join(image_endings(), ", "),
-         left_out.empty() ? "" : "; " + left_out);
+    fail_without_images(spec,
+                        fmt::format("{}: no images ({}) in its folders", part.string(),
+                                    fmt::join(image_endings(), ", ")),
+                        found.left_out);
   }
   if (!found.empty.empty()) {
     log_once(LogLevel::warning,

@@ -58,7 +58,7 @@ TEST_F(VerifyShards, NamesEachDamagedOne) {
 TEST_F(VerifyShards, NamesAllOfManyAndReadsTheOthers) {
   home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "images": 4}]})");
   std::vector<test::TarEntry> third = samples(8, 4);
-  third[0].content.resize(third[0].content.size() / 2);  // A sound shard with a damaged image.
+  third[0].content = test::text_bytes("no image");  // In a sound shard.
   home_.write("train-0.tar", samples(0, 2));
   write_file(home_.path("train-1.tar"), std::string("\x1f\x8b compressed"));
   home_.write("train-2.tar", third);

@@ -193,6 +193,14 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   return wrapped(CLI::Formatter::make_option_desc(option), kColumns - get_column_width(), "");
 }
 
+std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
+  std::string text = CLI::Formatter::make_option(option, is_positional);
+  const std::string word = get_label("REQUIRED");
+  const size_t at = text.find(" " + word);
+  if (is_positional || !option->get_positional() || at == text.npos) return text;
+  return text.replace(at, word.size() + 1, word.size() + 1, ' ');  // Columns stay in line.
+}
+
 std::string command_line_problem(const CLI::App& root, const CLI::Error& error, int argc,
                                  const char* const* argv) {
   const CLI::App* verb = &root;

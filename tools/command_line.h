@@ -47,9 +47,11 @@ CLI::Option* add_trust(CLI::App& verb, bool& trust);
 /// One of these words.
 CLI::Validator one_of_words(std::vector<std::string> words);
 
-/// Breaks the lines of help at 100 columns.
+/// Breaks the lines of help at 100 columns. Of an argument that may be given by its place or as an
+/// option, only the place is called required.
 class HelpFormatter : public CLI::Formatter {
  public:
+  std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
 };
 

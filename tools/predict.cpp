@@ -12,6 +12,7 @@
 #include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/progress.h"
@@ -111,6 +112,7 @@ class PredictionPrinter {
   PredictionPrinter(const PredictArguments& arguments, const Predictor& predictor)
       : arguments_(arguments),
         classes_(predictor.input->classes),
+        shown_classes_(told_apart(classes_)),
         head_(arguments.csv ? "file,rank,class,probability\n" : "") {
     if (!arguments.json) return;
     head_ = "{\"checkpoint\": " + dumped(predictor.folder.string()) + ", \"images\": [\n";
@@ -126,7 +128,7 @@ class PredictionPrinter {
     if (arguments_.json) {
       print((first_ ? "" : ",\n") + dumped(to_json(prediction, classes_)));
     } else if (prediction.problem.empty()) {
-      print(arguments_.csv ? to_csv(prediction, classes_) : to_text(prediction, classes_));
+      print(arguments_.csv ? to_csv(prediction, classes_) : to_text(prediction, shown_classes_));
     }
     first_ = false;
   }
@@ -140,6 +142,7 @@ class PredictionPrinter {
 
   const PredictArguments& arguments_;
   const std::vector<std::string>& classes_;
+  std::vector<std::string> shown_classes_;  ///< Names for readers.
   std::string head_;
   bool first_ = true;
 };

@@ -313,7 +313,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
   verb->add_option("--finetuned,checkpoint", options.finetuned,
-                   std::string("what to prune: ") + kCheckpointHelp)
+                   std::string("what to prune, by its place or by --finetuned: ") + kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("DIR");

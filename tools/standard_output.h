@@ -7,7 +7,8 @@ namespace moesaic::tools {
 /// that no file that is opened later takes its number and what is printed.
 void hold_standard_output();
 
-/// Escapes control characters of what std::cout and std::cerr print on a terminal.
+/// Escapes control characters of what std::cout and std::cerr print on a terminal, and elsewhere
+/// remembers why the first write to standard output failed.
 void protect_terminals();
 
 /// `exit_code`, or 1 and a line on standard error where it is 0 but what was printed has not

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "moesaic/base/nearest.h"
@@ -52,6 +53,16 @@ std::string level_prefix(LogLevel level, bool color) {
 LogLevel log_threshold() {
   static const LogLevel threshold = threshold_from_environment();
   return threshold;
+}
+
+void log_once(LogLevel level, const std::string& message) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  {
+    const std::lock_guard lock(mutex);
+    if (!said.insert(message).second) return;
+  }
+  log_at(level, "{}", message);
 }
 
 void set_log_prefix(std::string prefix) {

@@ -135,6 +135,32 @@ bool looks_alike(std::string_view a, std::string_view b) {
   return 2 * equal >= first.size();
 }
 
+std::vector<std::pair<std::size_t, std::size_t>> lookalikes(std::span<const std::string> names) {
+  constexpr std::size_t kMost = 1000;
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  if (names.size() > kMost) return pairs;
+  const auto is_plain = [](const std::string& name) {
+    return !name.starts_with(' ') && !name.ends_with(' ') &&
+           std::all_of(name.begin(), name.end(), [](char c) { return (c & 0x80) == 0; });
+  };
+  std::vector<bool> plain;
+  for (const std::string& name : names) plain.push_back(is_plain(name));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    for (std::size_t j = i + 1; j < names.size(); ++j) {
+      if (plain[i] && plain[j]) continue;
+      if (looks_alike(names[i], names[j])) pairs.emplace_back(i, j);
+    }
+  }
+  return pairs;
+}
+
+std::vector<std::string> told_apart(std::vector<std::string> names) {
+  std::set<std::size_t> doubtful;
+  for (const auto& [i, j] : lookalikes(names)) doubtful.insert({i, j});
+  for (const std::size_t i : doubtful) names[i] = spelled_out(names[i]);
+  return names;
+}
+
 std::string spelled_out(std::string_view text) {
   if (find_invalid_utf8(text)) return escaped(text);
   const std::u32string points = code_points(text);

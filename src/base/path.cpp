@@ -87,7 +87,7 @@ std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(cons
   if (!fs::exists(status)) {
     const std::string outer = nearest_sibling(parent);
     if (!outer.empty() && !outer.starts_with("; did you mean")) return outer;
-    return fmt::format("; there is no folder '{}'{}", parent.string(), outer);
+    return fmt::format("; nothing is at '{}'{}", parent.string(), outer);
   }
   std::error_code ignored;
   if (fs::is_symlink(named, ignored)) return "; it is a link to a file that is gone";

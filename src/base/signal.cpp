@@ -6,13 +6,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <string>
 #include <string_view>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/terminal.h"
 
 namespace moesaic {
 namespace {
@@ -24,6 +30,7 @@ std::atomic<bool> active{false};
 std::atomic<int> received{0};
 std::atomic<int64_t> first{0};  // When it came, in nanoseconds; 0 before.
 int64_t again_within = 0;       // Nanoseconds.
+std::string notice;             // What the first one prints; made before a handler is installed.
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "a handler may only use lock-free atomics");
 std::array<struct sigaction, kSignals.size()> former;
@@ -45,11 +52,15 @@ extern "C" void remember(int number) {
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t before = 0;
-  if (number == SIGPIPE) {  // Each line raises it, and the next signal of another kind is the first.
+  if (number ==
+      SIGPIPE) {  // Each line raises it, and the next signal of another kind is the first.
     int none = 0;
     received.compare_exchange_strong(none, number);
   } else if (first.compare_exchange_strong(before, now)) {
-    received = number;
+    received = number;  // Before anything is printed, which may raise SIGPIPE.
+    const int error = errno;
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, notice.data(), notice.size());
+    errno = error;
   } else if (now - before >= again_within) {
     constexpr std::string_view kText = "error: another signal ended this before it was saved\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
@@ -57,10 +68,22 @@ extern "C" void remember(int number) {
   }
 }
 
+/// Returns what to say at the first signal. Of several processes, and where only warnings are
+/// wanted, this one may be silent.
+std::string first_notice(std::chrono::seconds again) {
+  if (log_threshold() > LogLevel::info) return "";
+  return fmt::format(
+      "{}stopping after this step; a second signal{} ends this at once, and what is not saved yet "
+      "is lost\n",
+      is_terminal(stderr) ? "\r\x1b[K" : "",  // Clears a progress line.
+      again.count() == 0 ? "" : fmt::format(", {} seconds from now or later,", again.count()));
+}
+
 }  // namespace
 
 StopSignal::StopSignal(std::chrono::seconds again) {
   if (active.exchange(true)) fail_usage("StopSignal: another one is alive");
+  notice = first_notice(again);
   received = 0;
   first = 0;
   again_within = std::chrono::nanoseconds(again).count();

@@ -201,7 +201,8 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     fail_usage("{}: the weights alone; give the folder that they are in", path.string());
   }
   if (!texts.contains("config")) {
-    fail("{}: its metadata has no model configuration under 'config'", path.string());
+    if (weights != path) fail("{}: the file is missing", part_of_export(path, "config"));
+    fail_usage("{}: its metadata has no model configuration under 'config'", path.string());
   }
   checkpoint.config = config_of(texts, path);
   checkpoint.state = Json::object();

@@ -319,11 +319,13 @@ std::string nearest_network(const fs::path& path) {
 Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
+  const ForeignCheckpoint* const foreign =
+      fs::is_directory(given, error) ? nullptr : find_foreign(given);
+  if (foreign != nullptr) {
+    fail_usage("{}: a checkpoint of {}; first: {} {} --out FOLDER", given.string(),
+               foreign->project, foreign->import_command, given.string());
+  }
   if (!path_exists(given)) {
-    if (const ForeignCheckpoint* foreign = find_foreign(given)) {
-      fail_usage("{}: a checkpoint of {}; first: {} {} --out FOLDER", given.string(),
-                 foreign->project, foreign->import_command, given.string());
-    }
     fail_usage("{}: no such folder{}", given.string(), nearest_network(given));
   }
   if (is_export(given)) return load_export(given, options);
@@ -333,7 +335,9 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
         "(.safetensors, TorchScript)",
         given.string());
   }
-  if (path_exists(given / kManifestFile)) return load_checkpoint(given, options);
+  // One that lost its manifest is as damaged as one that lost another file.
+  const bool parts = path_exists(given / kStateFile) && path_exists(given / kConfigFile);
+  if (parts || path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {
     if (step_checkpoints(folder).empty()) continue;
     return load_newest_step(folder, [&](const fs::path&) { return options; });

@@ -159,9 +159,14 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return add(Value(std::move(frame.origin), std::move(frame.items)));
   }
 
-  bool parse_error(size_t position, const std::string&,
+  bool parse_error(size_t position, const std::string& last,
                    const nlohmann::json::exception& error) override {
     cursor_.skip_separators(position == 0 ? 0 : position - 1);
+    constexpr int kNumberOverflow = 406;
+    if (error.id == kNumberOverflow && !open_.empty() && open_.back().is_object) {
+      fail_usage("{}: '{}' must be {}, found {}", here().text(), open_.back().members.back().key,
+                 kRangeOfNumbers, one_line(last));
+    }
     fail_usage("{}: {}", here().text(), without_place(error.what()));
   }
 

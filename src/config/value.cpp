@@ -2,10 +2,12 @@
 #include "moesaic/config/value.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -42,6 +44,18 @@ struct Value::Table {
 namespace {
 
 constexpr double kExactIntegers = 9007199254740992.0;  // 2^53: doubles are exact up to it.
+
+/// Returns whether this is text of a number beyond every double: an argument that is no JSON is
+/// text.
+template <class Content>
+bool overflows(const Content& content) {
+  const auto* string = std::get_if<std::shared_ptr<const std::string>>(&content);
+  if (string == nullptr) return false;
+  const char* const end = (*string)->data() + (*string)->size();
+  double number = 0.0;
+  const auto [stop, error] = std::from_chars((*string)->data(), end, number);
+  return stop == end && error == std::errc::result_out_of_range;
+}
 
 bool is_exact_integer(double number) {
   return std::trunc(number) == number && std::abs(number) <= kExactIntegers;
@@ -200,8 +214,9 @@ int64_t Value::as_int(std::string_view name) const {
   if (const int64_t* integer = std::get_if<int64_t>(&content_)) return *integer;
   const double* number = std::get_if<double>(&content_);
   if (number != nullptr && is_exact_integer(*number)) return static_cast<int64_t>(*number);
-  const bool too_big =
-      kind() == Kind::large || (number != nullptr && std::abs(*number) > kExactIntegers);
+  const bool too_big = kind() == Kind::large ||
+                       (number != nullptr && std::abs(*number) > kExactIntegers) ||
+                       overflows(content_);
   refuse(name, too_big ? "an integer of 64 bits" : "an integer");
 }
 
@@ -213,7 +228,7 @@ double Value::as_double(std::string_view name) const {
   if (const uint64_t* integer = std::get_if<uint64_t>(&content_)) {
     return static_cast<double>(*integer);
   }
-  refuse(name, "a number");
+  refuse(name, overflows(content_) ? kRangeOfNumbers : "a number");
 }
 
 const std::string& Value::as_string(std::string_view name) const {

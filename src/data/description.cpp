@@ -111,10 +111,7 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
   const ConfigProblem named =
       first_problem(name_problem("name", spec.name), name_problem("folder", folder));
   if (!named.empty()) return named;
-  if (std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
-    const char* const setting = unit.starts_with("mean") ? "mean" : "std";
-    return {std::move(unit), {setting}};
-  }
+  if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 
@@ -192,6 +189,17 @@ fs::path description_in(const fs::path& folder) {
   return found;
 }
 
+/// Returns what may be meant by a folder that is not there, as a part of a line: the described set
+/// of its name, else a folder beside it, else a set of nearly its name.
+std::string instead_of(const fs::path& folder) {
+  const std::string name = name_without_folders(folder.string());
+  const auto meant = nearest(name, dataset_names());
+  const std::string set = meant ? fmt::format("; did you mean '{}'?", *meant) : "";
+  if (meant == name) return set;
+  const std::string sibling = nearest_sibling(folder);
+  return sibling.find("did you mean") == sibling.npos ? sibling + set : sibling;
+}
+
 /// Returns the description of a folder without one.
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
@@ -202,7 +210,7 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
   if (!fs::is_directory(folder, error)) {
     // A name without a slash would be that of a described set.
     fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
-               nearest_sibling(folder));
+               instead_of(folder));
   }
   DatasetSpec spec;
   spec.name = folder.string();

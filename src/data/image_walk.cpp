@@ -198,6 +198,22 @@ ImageListing list_images(const fs::path& folder) {
   return listing;
 }
 
+std::string written_kind(const ImageListing& listing) {
+  const std::vector<std::string> files = listing.left_out.names(WhyLeftOut::ending);
+  const auto has = [&](std::string_view name) { return std::ranges::count(files, name) > 0; };
+  constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},
+                                                            {"preprocess.json", "an export"},
+                                                            {"runs.json", "an experiment"},
+                                                            {"metrics.jsonl", "a run"},
+                                                            {"data.json", "a run"}};
+  for (const auto& [file, kind] : kKinds) {
+    if (has("config.json") && has(file)) return kind;
+  }
+  if (has("config.json") && std::ranges::count(listing.folders, "checkpoints") > 0) return "a run";
+  const auto is_shard = [](const std::string& name) { return name.ends_with(".tar"); };
+  return listing.images.empty() && std::ranges::any_of(files, is_shard) ? "of shards" : "";
+}
+
 FoundImages image_files_in(const fs::path& folder) {
   return Walk(folder).run();
 }

@@ -102,40 +102,55 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
   return info;
 }
 
-std::string config_problem(const PreprocessConfig& config) {
+ConfigProblem config_problem(const PreprocessConfig& config) {
   if (config.truncate && (config.antialias || config.interpolation != "bilinear")) {
-    return "truncate needs interpolation bilinear and antialias false";
+    return {"truncate needs interpolation bilinear and antialias false"};
   }
-  if (config.mean.size() != config.std.size()) return "mean and std must be of the same channels";
+  if (config.mean.size() != config.std.size()) {
+    return {"mean and std must be of the same channels"};
+  }
   if (!config.mean.empty() && config.values != "standardized") {
     return "mean and std are for the values 'standardized', found '" + config.values + "'";
   }
   if ((config.size.height == 0) != (config.size.width == 0)) {
-    return "size must have both sides above 0, or be 0";
+    return {"size must have both sides above 0, or be 0"};
   }
-  if (config.channels == 2) return "channels must be 1 (grey), 3 (colours) or 0, found 2";
-  if (config.central_crop > 0 && config.size == Sides(0)) return "central_crop needs size";
+  if (config.channels == 2) {
+    return {"channels must be 1 (grey), 3 (colours) or 0, found 2"};
+  }
+  if (config.central_crop > 0 && config.size == Sides(0)) {
+    return {"central_crop needs size"};
+  }
   return unit_problem(config.mean, config.std);
 }
 
-std::string unit_problem(const std::vector<double>& mean, const std::vector<double>& std) {
-  constexpr double kLeast = 1.0 / 256.0;  // Pixels from 0 to 255 as they are have 1/255.
-  for (const double value : std) {
-    if (value <= 0.0 || value >= kLeast) continue;
-    return fmt::format(
-        "std is of pixels scaled to [0, 1], whose levels are 1/255 apart, and {} is less; was it "
-        "divided by 255 twice?",
-        value);
-  }
+ConfigProblem unit_problem(const std::vector<double>& mean, const std::vector<double>& std) {
+  constexpr double kLeast = 1e-6;  // Of a channel of one value; normalised values would overflow.
   for (const auto* values : {&mean, &std}) {
+    const std::string name = values == &mean ? "mean" : "std";
     for (const double value : *values) {
+      if (values == &std && value > 0.0 && value < kLeast) {
+        return {fmt::format("std must be at least {}, found {}", kLeast, value), {name}};
+      }
       if (value >= 0.0 && value <= 1.0) continue;
-      return fmt::format("{} is of pixels scaled to [0, 1] and must be between 0 and 1, found {}{}",
-                         values == &mean ? "mean" : "std", value,
-                         value > 1.0 ? "; of pixels from 0 to 255 divide it by 255" : "");
+      return {
+          fmt::format("{} is of pixels scaled to [0, 1] and must be between 0 and 1, found {}{}",
+                      name, value, value > 1.0 ? "; of pixels from 0 to 255 divide it by 255" : ""),
+          {name}};
     }
   }
-  return "";
+  return {};
+}
+
+void warn_of_small_std(const std::vector<double>& std, const std::string& from) {
+  constexpr double kLevel = 1.0 / 256.0;  // Pixels from 0 to 255 as they are have 1/255.
+  for (const double value : std) {
+    if (value >= kLevel) continue;
+    return log_once(LogLevel::warning,
+                    fmt::format("{}: std is of pixels scaled to [0, 1], whose levels are 1/255 "
+                                "apart, and {} is less; was it divided by 255 twice?",
+                                from, value));
+  }
 }
 
 PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
@@ -169,6 +184,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                base->info().name);
   }
   DatasetInfo info = preprocessed_info(base->info(), config);
+  warn_of_small_std(info.std, fmt::format("dataset '{}'", info.name));
   return preprocessed(std::move(base), std::move(info), config);
 }
 
@@ -223,9 +239,7 @@ ConfigProblem config_problem(const InputSpec& spec) {
                         values.size()),
             {name}};
   }
-  if (const std::string unit = unit_problem(spec.mean, spec.std); !unit.empty()) {
-    return {unit, {"mean", "std"}};
-  }
+  if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
   if (spec.rescale_factor && std::abs(*spec.rescale_factor - kByte) > 1e-6 * kByte) {
     return {fmt::format("rescale_factor must be 1/255, found {}", *spec.rescale_factor),
             {"rescale_factor"}};
@@ -233,7 +247,7 @@ ConfigProblem config_problem(const InputSpec& spec) {
   PreprocessConfig preprocess = spec.preprocess;
   preprocess.size = {spec.input_size[1], spec.input_size[2]};
   preprocess.mean = preprocess.std = {};
-  if (const std::string problem = config_problem(preprocess); !problem.empty()) return problem;
+  if (ConfigProblem problem = config_problem(preprocess); !problem.empty()) return problem.text;
   const std::string order = channel_order(spec.input_size[0]);
   if (spec.channel_order == order) return {};
   return {fmt::format("channel_order of {} channels is '{}', found '{}'", channels, order,
@@ -285,6 +299,7 @@ InputSpec read_input_spec(const Json& document, const std::string& from) {
   try {
     auto spec = parse<InputSpec>(Value::from_json(known, from), "input");
     spec.preprocess.mean = spec.preprocess.std = {};
+    warn_of_small_std(spec.std, from);
     return spec;
   } catch (const Error& error) {
     fail("{}", error.what());  // A program wrote it, so it is damaged or foreign.

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/jit/serialization/export.h>
 
+#include <array>
 #include <optional>
 #include <span>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/train/evaluate.h"
@@ -25,12 +27,20 @@ namespace fs = std::filesystem;
 /// The name in a folder, and among the extra files of safetensors::kInArchive.
 constexpr const char* kWeightsFile = "model.safetensors";
 
+constexpr const char* kFileEnding = ".safetensors";
+
 bool is_one_file(const fs::path& out) {
-  return out.extension() == ".safetensors";
+  return out.extension() == kFileEnding;
 }
 
 void check_new_weights(const fs::path& out, const char* who) {
-  is_one_file(out) ? check_new_file(out, who) : check_new_folder(out, who);
+  if (is_one_file(out)) return check_new_file(out, who);
+  if (nearest(out.extension().string(), std::array{std::string(kFileEnding)})) {
+    fs::path file = out;
+    fail_usage("{}: '{}' would be a folder; did you mean '{}'?", who, out.string(),
+               file.replace_extension(kFileEnding).string());
+  }
+  check_new_folder(out, who);
 }
 
 constexpr const char* kSharedCapacity = "images share the capacity of experts";

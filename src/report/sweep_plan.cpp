@@ -86,11 +86,12 @@ std::vector<SweepSize> sizes_of(const SweepConfig& config, const Model& model, i
 int64_t test_images_of(const MeasuredRow& row) {
   const std::map<std::string, double>& numbers = row.runs.at(0).final.numbers;
   const auto found = numbers.find(kTestImages);
-  if (found != numbers.end() && found->second >= 1.0 && found->second <= kMaxSteps) {
+  if (found != numbers.end() && found->second >= 1.0 && found->second <= kMaxMeasuredImages) {
     return static_cast<int64_t>(found->second);
   }
   fail("runs.json: '{}#0': {} must be a number between 1 and {:.0f}, found {}; {}", row.name,
-       kTestImages, kMaxSteps, found == numbers.end() ? "none" : fmt::format("{}", found->second),
+       kTestImages, kMaxMeasuredImages,
+       found == numbers.end() ? "none" : fmt::format("{}", found->second),
        "delete this entry, and the network is measured again");
 }
 

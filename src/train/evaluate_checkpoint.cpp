@@ -9,6 +9,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
@@ -147,6 +148,8 @@ std::string per_class_text(const CheckpointEvaluation& result) {
   if (result.evaluation.confusion.empty()) return "";
   const Json all = per_class_json(result);
   std::vector<Json> list(all.begin(), all.end());
+  const std::vector<std::string> names = told_apart(result.classes);
+  for (size_t i = 0; i < list.size(); ++i) list[i]["name"] = names[i];
   std::erase_if(list, [](const Json& found) { return found.at("accuracy").is_null(); });
   std::string text = "accuracy by class\n";
   if (list.size() > kMaxClasses) {

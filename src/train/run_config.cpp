@@ -15,10 +15,10 @@
 namespace moesaic {
 namespace {
 
-// Checks that a name can be a folder name.
-/// Folders are named after it, with room for what is added to the name of a file being written.
+/// Leaves room within the 255 bytes of a name for what is added to that of a file being written.
 constexpr size_t kMaxNameBytes = 200;
 
+/// Returns what keeps a name from being a folder's.
 ConfigProblem name_problem(const std::string& name) {
   if (name.size() > kMaxNameBytes) {
     return {fmt::format("name '{}' has {} bytes, more than {}", one_line(name), name.size(),

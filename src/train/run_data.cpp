@@ -359,8 +359,8 @@ std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
   return moved;
 }
 
-RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same_files,
-                    const RunData& before, const DataChanged& changed) {
+RunData record_data(const RunConfig& config, Datasets& datasets, bool warns, const RunData& before,
+                    const DataChanged& changed) {
   RunData now;
   std::map<std::string, SameFiles> same;
   for (const auto& [name, split] : used_splits(config, datasets)) {
@@ -371,10 +371,10 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same
     }
     const bool here = data->blocks().empty() ||
                       (is_described(name) && DatasetSource(name).missing(split).empty());
-    if (names_same_files && here && split == "train") warn_of_one_class(name, *data);
+    if (warns && here && split == "train") warn_of_one_class(name, *data);
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =
-        record_of(*data, here, names_same_files ? &same[name] : nullptr);
+        record_of(*data, here, warns ? &same[name] : nullptr);
     std::string change = then == nullptr ? "" : difference_of(*then, record);
     if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";
     if (!change.empty()) changed(name, split, change);

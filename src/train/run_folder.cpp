@@ -150,8 +150,10 @@ void RunFolder::check(const fs::path& root, bool resume) {
                fs::exists(root / "config.json") ? "--resume to go on with its run, or " : "");
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
-    fail_usage("{}: has no config.json that says how to go on; {}", root.string(),
-               other_folder(root));
+    // A run that lost it is as damaged as one whose config.json cannot be read.
+    throw Error(has_checkpoint(root) ? ErrorKind::failure : ErrorKind::usage,
+                fmt::format("{}: has no config.json that says how to go on; {}", root.string(),
+                            other_folder(root)));
   }
 }
 

@@ -44,6 +44,12 @@ TEST(Log, EscapesCommandsOfTerminals) {
             "error: MANIFEST.json: '\\x1b]0;title\\x07\\nerror: none' is no file name\n");
 }
 
+TEST(Log, SaysOnceWhatIsSaidOften) {
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) log_once(LogLevel::warning, "said once");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "warning: said once\n");
+}
+
 TEST_F(LogDeathTest, SaysSoWhenTheLevelIsUnknown) {
   const test::ScopedEnv env("MOESAIC_LOG", "warnin");
   EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),

@@ -31,6 +31,18 @@ TEST(LooksAlike, IsFalseForWhatDiffersToTheEye) {
   EXPECT_FALSE(looks_alike("hotdog", "hot dog"));
 }
 
+TEST(Lookalikes, AreAllPairsEachOnce) {
+  const std::vector<std::string> names = {"cat", "caf\u00e9", "cat ", "cafe\u0301", "dog", " cat"};
+  const std::vector<std::pair<size_t, size_t>> pairs = {{0, 2}, {0, 5}, {1, 3}, {2, 5}};
+  EXPECT_EQ(lookalikes(names), pairs);
+  EXPECT_TRUE(lookalikes(std::vector<std::string>(1001, "caf\u00e9 ")).empty());
+}
+
+TEST(ToldApart, SpellsOutWhatLooksLikeAnotherName) {
+  const std::vector<std::string> shown = {"cat", "caf\\u{e9}", "cafe\\u{301}", "na\u00efve"};
+  EXPECT_EQ(told_apart({"cat", "caf\u00e9", "cafe\u0301", "na\u00efve"}), shown);
+}
+
 TEST(SpelledOut, ShowsCodePoints) {
   EXPECT_EQ(spelled_out("cafe\u0301 \u732b \U0001f600"), "cafe\\u{301} \\u{732b} \\u{1f600}");
   EXPECT_EQ(spelled_out("caf\xe9\n"), "caf\\xe9\\n");

@@ -128,9 +128,11 @@ TEST(Paths, APartThatIsNoFolderIsNamed) {
   EXPECT_EQ(test::usage_of([&] { check_input_file(file + "/a"); }),
             file + "/a: no such file; '" + file + "' is not a folder");
   const std::string none = (folder / "fil").string();
-  EXPECT_EQ(
-      test::usage_of([&] { check_input_file(none + "/a"); }),
-      none + "/a: no such file; there is no folder '" + none + "'; did you mean '" + file + "'?");
+  EXPECT_EQ(test::usage_of([&] { check_input_file(none + "/a"); }),
+            none + "/a: no such file; nothing is at '" + none + "'; did you mean '" + file + "'?");
+  EXPECT_EQ(test::usage_of([&] { check_new_file(none + "/a/b.png", "--tsne"); }),
+            "--tsne: '" + none + "/a': no such folder; nothing is at '" + none +
+                "'; did you mean '" + file + "'?");
 }
 
 TEST(Paths, WhatOnlyAShellOrABrowserFollowsIsRefused) {

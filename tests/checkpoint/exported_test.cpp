@@ -244,16 +244,20 @@ TEST(ExportedOfAFolderOfImages, DoesNotSayThatItsNameIsListed) {
               HasSubstr("'toys' lie; give --data"));
 }
 
-TEST(NotExported, ACheckpointWithoutItsManifestIsNone) {
+TEST(NotExported, ACheckpointThatLostAFileIsDamagedWhicheverItIs) {
   const test::TempDir folder;
   const auto model = small_vmoe();
   save_checkpoint(folder / "it", {.config = {{"model", model->config()}},
                                   .state = {{"step", 1}},
                                   .model = state_of(*model),
                                   .optimizer = {}});
+  std::filesystem::copy(folder / "it", folder / "other");
   std::filesystem::remove(folder / "it/MANIFEST.json");
-  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder / "it"); }),
-              HasSubstr("neither a checkpoint"));
+  EXPECT_THAT(test::failure_of([&] { load_newest_checkpoint(folder / "it"); }),
+              HasSubstr("no MANIFEST.json: it is no checkpoint, or one that was not written to"));
+  std::filesystem::remove(folder / "other/config.json");
+  EXPECT_THAT(test::failure_of([&] { load_newest_checkpoint(folder / "other"); }),
+              HasSubstr("config.json: the file is missing"));
 }
 
 }  // namespace

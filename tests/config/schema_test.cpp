@@ -189,6 +189,21 @@ TEST(Schema, WrongTypes) {
   EXPECT_EQ(parse_error<RunConfig>("[]"), "recipe.json:1:1: must be an object, found a list");
 }
 
+TEST(Schema, NumbersBeyondEveryDoubleAreNamedWithTheirSetting) {
+  EXPECT_EQ(parse_error<OptimizerConfig>(R"({"lr": 1e400})"),
+            "recipe.json:1:8: 'lr' must be a number between -1.8e308 and 1.8e308, found 1e400");
+  const auto problem = [](const char* assignment) {
+    Document run = Document::from_text(R"({"lr": 1})", "recipe.json");
+    run.set(assignment);
+    return usage_of([&] { parse<OptimizerConfig>(run.root()); });
+  };
+  EXPECT_THAT(problem("lr=-1e400"),
+              HasSubstr("'lr' must be a number between -1.8e308 and 1.8e308, found the string "));
+  EXPECT_THAT(problem("warmup_steps=1e400"),
+              HasSubstr("'warmup_steps' must be an integer of 64 bits, found the string "));
+  EXPECT_THAT(problem("lr=1e40x"), HasSubstr("'lr' must be a number, found the string "));
+}
+
 TEST(Schema, RangesAndChoices) {
   EXPECT_EQ(parse_error<OptimizerConfig>(R"({"lr": -1})"),
             "recipe.json:1:8: 'lr' must be above 0, found -1");

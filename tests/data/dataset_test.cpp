@@ -85,7 +85,11 @@ TEST_F(TinyDataset, MissingFilesTellHowToGetThem) {
 TEST_F(TinyDataset, UnknownNamesGetTheNearest) {
   EXPECT_THAT(open_error(ErrorKind::usage, "tinny"),
               AllOf(HasSubstr("unknown dataset 'tinny'"), HasSubstr("did you mean 'tiny'?")));
-  EXPECT_THAT(open_error(ErrorKind::usage, "../datasets/tiny"), HasSubstr("unknown dataset"));
+  for (const char* path : {"../datasets/tiny", "./tiny", "tiny/", "none/tinny/"}) {
+    EXPECT_THAT(open_error(ErrorKind::usage, path),
+                AllOf(HasSubstr("unknown dataset"), HasSubstr("did you mean 'tiny'?")))
+        << path;
+  }
   EXPECT_THAT(open_error(ErrorKind::usage, "tiny", "trian"),
               AllOf(HasSubstr("unknown split 'trian'"), HasSubstr("did you mean 'train'?")));
 }

@@ -220,11 +220,11 @@ TEST_F(ImageFolder, OddFoldersAreLivedWithOrNamed) {
   test::fs::remove_all(root() / "train");
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("folder 'train' not found"));
   test::fs::create_directories(root() / "train");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no folder of a class"));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("no folder of a class"));
   test::fs::create_directories(root() / "train" / "cat");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }), HasSubstr("no images (.jpg, "));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }), HasSubstr("no images (.jpg, "));
   write_file(root() / "train" / "cat" / "1" / "a.jpg", std::string("x"));
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open(); }),
               HasSubstr("in its folders; 1 left out: 1 folder inside a class ('cat/1')"));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("./nowhere", "train"); }),
               HasSubstr("no such folder"));
@@ -251,8 +251,20 @@ TEST_F(ImageFolder, ClassesThatLookAlikeAreSaid) {
   for (const std::string& name : {composed, decomposed}) {
     write_file(root() / "train" / name / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
   }
-  EXPECT_THAT(opening_says(root()), HasSubstr("': two classes are called '" + decomposed +
-                                              "', caf\\u{e9} and cafe\\u{301}\n"));
+  EXPECT_THAT(opening_says(root()), HasSubstr("': two classes are called '" + composed +
+                                              "', cafe\\u{301} and caf\\u{e9}\n"));
+}
+
+TEST_F(ImageFolder, ThreePairsThatLookAlikeAreNamedAndTheOthersCounted) {
+  for (const char* name : {"a1", "a2", "a3", "a4", "a5"}) {
+    for (const char* space : {"", " "}) {
+      write_file(root() / "train" / (name + std::string(space)) / "a.jpg",
+                 jpeg_bytes(8, 8, JpegKind::grey, {9}));
+    }
+  }
+  EXPECT_THAT(opening_says(root()),
+              HasSubstr("': two classes are called 'a1 ', a1 and a1\\u{20}; two 'a2 ', a2 and "
+                        "a2\\u{20}; two 'a3 ', a3 and a3\\u{20}; and 2 more pairs\n"));
 }
 
 TEST_F(ImageFolder, ClassesThatDifferInSpacesAroundThemAreSaid) {

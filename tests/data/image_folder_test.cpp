@@ -79,6 +79,29 @@ TEST_F(ImageFolder, LinksBetweenSplitsAreLeftOutOrNamed) {
   EXPECT_EQ(open("test")->size(), 12);
 }
 
+TEST_F(ImageFolder, WhatAProgramWroteIsNoClass) {
+  const auto problem = [&](const std::vector<std::string>& files, std::string_view split) {
+    const test::fs::path folder = root() / "train/mine";
+    test::fs::remove_all(folder);
+    for (const std::string& file : files) write_file(folder / file, std::string("x"));
+    return error_of(ErrorKind::failure, [&] { open(split); });
+  };
+  const std::string train = (root() / "train").string();
+  for (const std::string_view split : {"train", "test"}) {
+    EXPECT_EQ(problem({"config.json", "metrics.jsonl", "figure.png"}, split),
+              train + "/mine: a folder with a run, no class of images; move it out of " + train);
+    EXPECT_THAT(problem({"config.json", "checkpoints/step_1/state.json"}, split),
+                HasSubstr("a folder with a run"));
+    EXPECT_THAT(problem({"config.json", "MANIFEST.json"}, split),
+                HasSubstr("a folder with a checkpoint"));
+    EXPECT_THAT(problem({"mine-00000.tar", "mine.json"}, split), HasSubstr("a folder of shards"));
+  }
+  test::fs::remove_all(root() / "train/mine");
+  write_file(root() / "train/cat/config.json", std::string("x"));
+  write_file(root() / "train/cat/all.tar", std::string("x"));
+  EXPECT_EQ(open()->size(), 12) << "images beside which something else lies";
+}
+
 TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   const auto make = [&](const char* name) {
     write_file(root() / name / "dog" / "a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));

@@ -144,6 +144,16 @@ TEST(InputSpec, RefusesWhatAStrangerMayHaveWritten) {
               HasSubstr("theirs.json"));
 }
 
+TEST(InputSpec, OfImagesOfLittleContrastIsReadWithAWarning) {
+  Json edited = document_of(input_spec(*two_wide_images(), {}));
+  edited["std"] = {0.1, 0.2, 0.0037};
+  ::testing::internal::CaptureStderr();
+  const InputSpec spec = read_input_spec(edited, "theirs.json");
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("theirs.json: std is of pixels scaled to [0, 1]"));
+  EXPECT_EQ(document_of(spec), edited);
+}
+
 TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   const auto base = two_wide_images();
   PreprocessConfig way;

@@ -193,9 +193,24 @@ TEST(Preprocess, MeanAndStdOfBytesAreRefused) {
                         "127.5; of pixels from 0 to 255 divide it by 255"));
   EXPECT_THAT(refused("[0.5]", "[58.4]"), HasSubstr("std is of pixels scaled to [0, 1]"));
   EXPECT_THAT(refused("[-0.5]", "[0.5]"), HasSubstr("found -0.5"));
-  EXPECT_EQ(unit_problem({0.0, 1.0}, {1.0, 0.004}), "");
-  EXPECT_EQ(unit_problem({0.0}, {1.0 / 255}), "");  // Pixels from 0 to 255 as they are.
-  EXPECT_THAT(unit_problem({0.002}, {0.0009}), HasSubstr("divided by 255 twice?"));
+  EXPECT_THAT(refused("[0.5]", "[1e-7]"), HasSubstr("std must be at least 1e-06, found 1e-07"));
+  EXPECT_TRUE(unit_problem({0.0, 1.0}, {1.0, 0.004}).empty());
+  EXPECT_EQ(unit_problem({2.0}, {2.0}).blamed, std::vector<std::string>{"mean"});
+  EXPECT_EQ(unit_problem({1.0}, {2.0}).blamed, std::vector<std::string>{"std"});
+}
+
+TEST(Preprocess, AStdThatFewImagesHaveCausesAWarning) {
+  const auto said = [](double std) {
+    PreprocessConfig config;
+    config.mean.assign(3, 0.5);
+    config.std = {0.2, std, 0.2};
+    ::testing::internal::CaptureStderr();
+    preprocessed(two_images(8, 8), config);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(1.0 / 255), "");  // Pixels from 0 to 255 as they are.
+  EXPECT_THAT(said(0.0009), HasSubstr(": std is of pixels scaled to [0, 1], whose levels are 1/255 "
+                                      "apart, and 0.0009 is less; was it divided by 255 twice?"));
 }
 
 TEST(RandomPart, KeepsAreaAspectAndPlace) {

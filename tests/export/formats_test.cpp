@@ -41,6 +41,19 @@ TEST(ExportFormats, RefuseAPlaceThatIsTaken) {
   }
 }
 
+TEST(ExportFormats, RefuseAFolderWhoseNameIsNearlyThatOfAFile) {
+  const test::TempDir folder;
+  const auto check = [&](const char* out) {
+    export_formats().at("safetensors").check_out(folder / out);
+  };
+  for (const char* out : {"x.saftensors", "x.safetensor", "x.SafeTensors", "x.safe"}) {
+    EXPECT_THAT(test::usage_of([&] { check(out); }),
+                AllOf(HasSubstr(std::string(out) + "' would be a folder"),
+                      HasSubstr("did you mean '" + (folder / "x.safetensors").string() + "'?")));
+  }
+  for (const char* out : {"x", "x.v2", "v1.0", "x.safetensors"}) EXPECT_NO_THROW(check(out)) << out;
+}
+
 /// Returns what exporting to both formats for everyone says.
 std::string said_of(const VMoEConfig& config) {
   const test::TempDir folder;

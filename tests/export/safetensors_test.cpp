@@ -130,9 +130,13 @@ TEST(ExportSafetensors, OverwritesNoFolder) {
 TEST(LoadExported, RefusesOtherFiles) {
   const test::TempDir folder;
   write_tensors(folder / "plain.safetensors", {{"x", torch::ones({2})}});
-  EXPECT_THAT(test::failure_of([&] { load_model(folder / "plain.safetensors"); }),
+  EXPECT_THAT(test::usage_of([&] { load_model(folder / "plain.safetensors"); }),
               HasSubstr("no model configuration"));
   export_safetensors(*pruned_model(), folder / "out");
+  fs::rename(folder / "out/config.json", folder / "kept.json");
+  EXPECT_THAT(test::failure_of([&] { load_model(folder / "out"); }),
+              HasSubstr("out/config.json: the file is missing"));
+  fs::rename(folder / "kept.json", folder / "out/config.json");
   auto config = nlohmann::ordered_json::parse(test::get(folder / "out/config.json"));
   config["encoder"]["moe"]["kept_experts"] = nlohmann::ordered_json::object();
   test::put(folder / "out/config.json", config.dump());

@@ -18,6 +18,7 @@ namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Standard error also says what the folders of the data are.
@@ -83,6 +84,21 @@ TEST_F(ClassNames, AreWhatEvalFindsThemBy) {
   EXPECT_EQ(accuracy(text_path("data")), 100.0);
 }
 
+TEST_F(ClassNames, ThatLookAlikeAreToldApartWherePeopleReadThem) {
+  fs::remove_all(path("data"));
+  make_images("data", {"cat", "caf\u00e9", "cafe\u0301"});
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string image = text_path("data/val/cat/0.png");
+  const auto shown = run_program({"predict", text_path("run"), image});
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr(" caf\\u{e9} "), HasSubstr(" cafe\\u{301} "), HasSubstr(" cat ")))
+      << shown.err;
+  const auto rows = run_program({"predict", text_path("run"), image, "--csv"});
+  EXPECT_THAT(rows.out, AllOf(HasSubstr(",caf\u00e9,"), HasSubstr(",cafe\u0301,")));
+  const auto evaluated = run_program({"eval", text_path("run")});
+  EXPECT_THAT(evaluated.out, AllOf(HasSubstr(" caf\\u{e9}\n"), HasSubstr(" cafe\\u{301}\n")));
+}
+
 TEST_F(ClassNames, AreThoseOfTheDataOnlyWithANewHead) {
   ASSERT_EQ(train("run").exit_code, 0);
   make_images("other", {"apple", "bird", "cow"});
@@ -104,9 +120,9 @@ TEST_F(ClassNames, ThatAreNoTextAreRefusedBeforeAnythingIsTrained) {
   const ProgramResult verified = run_program({"data", "verify", text_path("data") + "/"});
   EXPECT_NE(verified.exit_code, 0);
   EXPECT_THAT(verified.out + verified.err, HasSubstr(what));
-  expect_refused(
-      run_program({"data", "pack", text_path("data") + "/", "--shards", "1", "--out", text_path("packed")}), 1,
-      what);
+  expect_refused(run_program({"data", "pack", text_path("data") + "/", "--shards", "1", "--out",
+                              text_path("packed")}),
+                 1, what);
 }
 
 TEST_F(ClassNames, ThatChangeBetweenAStopAndItsResumeEndIt) {

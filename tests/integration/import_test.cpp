@@ -136,8 +136,12 @@ TEST_F(Import, ThePrefixMayBeOneOfItsFiles) {
     EXPECT_EQ(run_import({}, name).exit_code, 0) << name;
   }
   fs::remove_all(path("out"));
-  expect_refused(2, "did you mean 'ckpt'?", run_import({}, "ckpd"));
+  expect_refused(2, "did you mean '" + text_path("ckpt") + "'?", run_import({}, "ckpd"));
   expect_refused(2, "no such folder", run_import({}, "none/ckpt"));
+  for (const char* name : {"ckpt", "ckpt.index"}) {
+    expect_refused(2, "a checkpoint of google-research/vmoe; first: moesaic import vmoe",
+                   run_program({"eval", text_path(name)}));
+  }
 }
 
 /// The example of docs/importing.md: a released architecture in its full size, with values of our

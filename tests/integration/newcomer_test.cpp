@@ -177,6 +177,9 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
   }
   const std::string prune = run_program({"prune", "--help"}).out;
   EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
+  EXPECT_NE(prune.find("\n  checkpoint DIR REQUIRED "), std::string::npos) << prune;
+  EXPECT_NE(prune.find("\n  --finetuned DIR "), std::string::npos) << prune;
+  EXPECT_EQ(prune.find("--finetuned DIR REQUIRED"), std::string::npos) << prune;
 }
 
 /// Returns the names in the list of a help's verbs, whose texts are checked: sentences that fit.

@@ -309,6 +309,11 @@ TEST(EvaluateCheckpoint, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   const CheckpointEvaluation taken = evaluate_checkpoint(options);
   EXPECT_EQ(taken.evaluation.metric("loss"), loss);
   EXPECT_EQ(taken.classes[1], "class x");
+  CheckpointEvaluation alike = taken;
+  alike.classes = {"caf\u00e9", "cafe\u0301", "cat"};
+  for (const char* name : {" caf\\u{e9}\n", " cafe\\u{301}\n", " cat\n"}) {
+    EXPECT_NE(to_text(alike).find(name), std::string::npos) << to_text(alike);
+  }
 }
 
 TEST(EvaluateCheckpoint, MeasuresOnTheSplitThatIsAskedFor) {

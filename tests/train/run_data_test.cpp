@@ -275,13 +275,13 @@ TEST_F(ChangedData, AFileOfTwoSplitsIsLookedForWhereThatIsAsked) {
 }
 
 TEST_F(ChangedData, OneClassAloneIsWarnedOfWhereItIsTrainedOn) {
-  const auto said = [&] {
+  const auto said = [&](bool warns = true) {
     RunConfig config;
     config.phases.resize(1);
     config.phases[0].data = data().string();
     Datasets datasets;
     ::testing::internal::CaptureStderr();
-    record_data(config, datasets);
+    record_data(config, datasets, warns);
     return ::testing::internal::GetCapturedStderr();
   };
   for (const char* split : {"val", "train"}) {
@@ -291,6 +291,7 @@ TEST_F(ChangedData, OneClassAloneIsWarnedOfWhereItIsTrainedOn) {
     }
   }
   EXPECT_THAT(said(), HasSubstr("all 4 training examples are of one class, '1'"));
+  EXPECT_THAT(said(/*warns=*/false), Not(HasSubstr("one class")));
 }
 
 TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {

@@ -136,9 +136,10 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
   fs::remove(folder / "run/config.json");
   fs::create_directories(folder / "mine");
   write_atomic(folder / "mine/notes.txt", "mine");
-  for (const char* name : {"run", "mine"}) {
+  // A damaged run, and what is none.
+  for (const auto& [name, kind] : {std::pair("run", "failure: "), std::pair("mine", "usage: ")}) {
     EXPECT_THAT(error_of([&] { RunFolder::check(folder / name, true); }),
-                HasSubstr("has no config.json that says how to go on"));
+                AllOf(HasSubstr(kind), HasSubstr("has no config.json that says how to go on")));
   }
   EXPECT_NO_THROW(RunFolder::check(folder / "new", true));
 }

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace moesaic {
 
@@ -16,6 +18,14 @@ namespace moesaic {
 /// Unicode's tables: letters beyond ASCII count as alike where only one of both is ASCII or only
 /// one of both is composed, as long as at least half of all letters are equal.
 bool looks_alike(std::string_view a, std::string_view b);
+
+/// Returns the pairs of names that look alike, each once and by index. Every pair is compared: of
+/// more than 1000 names none is returned.
+std::vector<std::pair<std::size_t, std::size_t>> lookalikes(std::span<const std::string> names);
+
+/// Returns the names as a list shows them to a reader: those that look like another one are
+/// spelled_out().
+std::vector<std::string> told_apart(std::vector<std::string> names);
 
 /// Returns the text with spaces around it and every character beyond ASCII as its code point:
 /// caf\u{e9}.

@@ -5,8 +5,9 @@
 
 namespace moesaic {
 
-/// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is only recorded, so that work can stop
-/// at a safe point and save; likewise a SIGPIPE of standard output or standard error, whose reader
+/// During its lifetime, the first SIGINT, SIGTERM or SIGHUP is recorded and, where information is
+/// logged, said in a line on standard error, so that work can stop at a safe point and save;
+/// recorded only is a SIGPIPE of standard output or standard error, whose reader
 /// has closed them. Those that follow within a few seconds change nothing: schedulers and launchers
 /// signal a process and its group. A later one but SIGPIPE exits at once with kEndedAtOnce. SIGHUP
 /// and SIGPIPE stay ignored where they were. The destructor restores the former handlers.

@@ -21,6 +21,9 @@ struct Origin {
   std::string text() const;
 };
 
+/// What a number has to be that is beyond every double.
+inline constexpr const char* kRangeOfNumbers = "a number between -1.8e308 and 1.8e308";
+
 /// An immutable JSON value that remembers where it was written. Copies share strings, arrays and
 /// objects, so copying is cheap; other content lies in the Value itself, since a document may have
 /// a million numbers.

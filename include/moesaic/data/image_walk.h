@@ -30,6 +30,11 @@ class LeftOut {
   void add(const std::string& folder, const LeftOut& other);
 
   bool empty() const { return names_.empty(); }
+  /// Returns what was left out for this reason.
+  std::vector<std::string> names(WhyLeftOut why) const {
+    const auto found = names_.find(why);
+    return found == names_.end() ? std::vector<std::string>() : found->second;
+  }
   /// Returns "2 left out: 1 link to nothing ('a'); 1 folder inside a class ('b')"; "" for nothing.
   std::string text() const;
 
@@ -51,6 +56,10 @@ struct ImageListing {
 /// Throws IoError where the folder or something in it cannot be examined, since an image may be
 /// behind that.
 ImageListing list_images(const std::filesystem::path& folder);
+
+/// Returns what this program wrote into a folder: "a run", "a checkpoint", "an export", "an
+/// experiment" or "of shards"; "" for other folders.
+std::string written_kind(const ImageListing& listing);
 
 /// Image files with their paths, sorted.
 struct FoundImages {

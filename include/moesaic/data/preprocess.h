@@ -60,12 +60,14 @@ void describe(Fields& f, PreprocessConfig& c) {
     above(0.0));
 }
 
-/// Returns what is wrong with settings that exclude each other, "" if nothing is.
-std::string config_problem(const PreprocessConfig& config);
+/// Returns what is wrong with settings that exclude each other.
+ConfigProblem config_problem(const PreprocessConfig& config);
 
 /// Returns what is wrong with a mean and std of pixels scaled to [0, 1], e.g. that they are of
-/// bytes from 0 to 255, "" if nothing is.
-std::string unit_problem(const std::vector<double>& mean, const std::vector<double>& std);
+/// bytes from 0 to 255, and which of both is to blame.
+ConfigProblem unit_problem(const std::vector<double>& mean, const std::vector<double>& std);
+/// Warns, once of each, of a std that is smaller than a level of a pixel, which few images have.
+void warn_of_small_std(const std::vector<double>& std, const std::string& from);
 
 /// Returns `config` for a network that takes images of `input_shape`, channels, height and width,
 /// which decide where config says nothing: the channels where the data leave them open, the size

@@ -77,7 +77,7 @@ void describe(Fields& f, SweepConfig& c) {
   f("images", c.images,
     "number of images for criteria and means that need them, from the last phase's validation "
     "split, or its training data where there is none",
-    between(1, kMaxSteps));
+    between(1, kMaxMeasuredImages));
   f("finetuned", c.finetuned,
     "run or checkpoint that takes the place of training: the last phase of train says its data, "
     "train.init what criteria compare it with");

@@ -16,8 +16,9 @@
 
 namespace moesaic {
 
-inline constexpr double kMaxSteps = 1e9;          // Products with batch sizes stay within 64 bits.
-inline constexpr double kMaxBatchSize = 1048576;  // Larger batches exceed any memory.
+inline constexpr double kMaxSteps = 1e9;           // Products with batch sizes stay within 64 bits.
+inline constexpr double kMaxMeasuredImages = 1e9;  // Of one split that a network is measured on.
+inline constexpr double kMaxBatchSize = 1048576;   // Larger batches exceed any memory.
 
 /// Returns the registered kinds of phases (train/phase.h) with their default settings,
 /// "gradient" first.
@@ -44,7 +45,7 @@ void describe(Fields& f, PrunePhaseConfig& c) {
   f("images", c.images,
     "of the phase's data, its validation split where there is one, for criteria and means that "
     "need them",
-    between(1, kMaxSteps));
+    between(1, kMaxMeasuredImages));
 }
 
 struct EntryConfig {

@@ -84,10 +84,11 @@ using DataChanged = std::function<void(const std::string& name, const std::strin
                                        const std::string& change)>;
 
 /// Returns the marks of all data that a run uses, after telling `changed` of each difference from
-/// those of `before`; classes in another order are none. With `names_same_files` warns of files
-/// that are read under two names, in different splits or classes, for which 16 bytes are held of
-/// each image meanwhile.
-RunData record_data(const RunConfig& config, Datasets& datasets, bool names_same_files = true,
+/// those of `before`; classes in another order are none. With `warns`, as one of several processes
+/// does, says what is odd about the data: training examples of one class alone, and files that are
+/// read under two names, in different splits or classes, for which 16 bytes are held of each image
+/// meanwhile.
+RunData record_data(const RunConfig& config, Datasets& datasets, bool warns,
                     const RunData& before = {}, const DataChanged& changed = {});
 
 /// The folder of a run, held by one process at a time:

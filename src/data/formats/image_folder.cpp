@@ -7,7 +7,6 @@
 #include <array>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -139,14 +138,22 @@ SplitListings list_splits(const DatasetSpec& spec, const std::string& wanted,
   return all;
 }
 
+/// Throws Error for a folder that holds no images: wrong use where somebody names it as data, as
+/// where it lacks train/.
+[[noreturn]] void fail_without_images(const DatasetSpec& spec, const std::string& what,
+                                      const LeftOut& left_out) {
+  const std::string text = left_out.text();
+  throw Error(spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
+              text.empty() ? what : what + "; " + text);
+}
+
 /// Returns the described classes, else the folders of the training images, common to all splits.
 std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing& split) {
   if (!spec.classes.empty()) return spec.classes;
   const std::vector<std::string>& classes = split.listing.folders;
   if (classes.empty()) {
-    const std::string left_out = split.listing.left_out.text();
-    fail("{}: no folder of a class in it{}{}", split.part.string(), left_out.empty() ? "" : "; ",
-         left_out);
+    fail_without_images(spec, split.part.string() + ": no folder of a class in it",
+                        split.listing.left_out);
   }
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
@@ -165,14 +172,6 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
            did_you_mean(name, classes));
     }
   }
-}
-
-/// Says something about a dataset once in a process, however often it is opened.
-void say_once(LogLevel level, const std::string& text) {
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::lock_guard lock(mutex);
-  if (said.insert(text).second) log_at(level, "{}", text);
 }
 
 /// Names of folders that are to test or to validate with, by habit; the first that is there is to
@@ -243,24 +242,20 @@ std::string left_out_text(const Beside& beside) {
   return parts.empty() ? "" : fmt::format("; left out: {}", fmt::join(parts, " and "));
 }
 
-/// Warns of two classes that may be one, whose names differ in characters that nobody sees.
+/// Warns of classes that may be one, whose names differ in characters that nobody sees.
 void warn_of_twins(const DatasetInfo& info) {
-  constexpr size_t kMost = 1000;  // Every pair is compared.
-  const std::vector<std::string>& names = info.classes;
-  const auto is_plain = [](const std::string& name) {
-    return !name.starts_with(' ') && !name.ends_with(' ') &&
-           std::all_of(name.begin(), name.end(), [](char c) { return (c & 0x80) == 0; });
-  };
-  for (size_t i = 0; i < names.size() && names.size() <= kMost; ++i) {
-    if (is_plain(names[i])) continue;  // Its twin is not.
-    const auto twin = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
-      return looks_alike(names[i], other);
-    });
-    if (twin == names.end()) continue;
-    return say_once(LogLevel::warning,
-                    fmt::format("dataset '{}': two classes are called '{}', {} and {}", info.name,
-                                one_line(names[i]), spelled_out(*twin), spelled_out(names[i])));
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> pairs;
+  for (const auto& [i, j] : lookalikes(info.classes)) {
+    pairs.push_back(fmt::format("'{}', {} and {}", one_line(info.classes[j]),
+                                spelled_out(info.classes[i]), spelled_out(info.classes[j])));
   }
+  if (pairs.empty()) return;
+  std::string more;
+  if (pairs.size() > kNamed) more = fmt::format("; and {} more pairs", pairs.size() - kNamed);
+  pairs.resize(std::min(pairs.size(), kNamed));
+  log_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
+                                          fmt::join(pairs, "; two "), more));
 }
 
 /// Returns which folders are no splits, as a part of a line.
@@ -300,7 +295,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
     text += test.empty() ? ", validates on nothing"
                          : ", validates on nothing, so that 'best' is chosen by the test images";
   }
-  say_once(LogLevel::info, text + odd_folders);
+  log_once(LogLevel::info, text + odd_folders);
 }
 
 /// What was found in the folders of the classes.
@@ -325,6 +320,14 @@ void leave_out_links(const fs::path& folder, const Places& read, ImageListing& l
   });
 }
 
+/// Refuses what is no class: a run's figures would be its images.
+void check_is_class(const fs::path& folder, const ImageListing& listing) {
+  const std::string kind = written_kind(listing);
+  if (kind.empty()) return;
+  fail("{}: a folder {}{}, no class of images; move it out of {}", folder.string(),
+       kind.starts_with("of ") ? "" : "with ", kind, folder.parent_path().string());
+}
+
 Found find_files(const std::vector<std::string>& classes, const SplitListing& split,
                  const Places& read) {
   const std::vector<std::string>& folders = split.listing.folders;
@@ -334,6 +337,7 @@ Found find_files(const std::vector<std::string>& classes, const SplitListing& sp
     ImageListing listing;
     if (std::binary_search(folders.begin(), folders.end(), name)) {
       listing = list_images(split.part / name);
+      check_is_class(split.part / name, listing);
       leave_out_links(split.part / name, read, listing);
     }
     if (listing.images.empty()) found.empty.push_back(name);
@@ -359,6 +363,13 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings_of(spec).undescribed;
   check_known(split.listing.folders, info.classes, part);
+  if (train != all.splits.end()) {  // Folders that this split lacks are classes all the same.
+    const SplitListing& other = train->second;
+    for (const std::string& name : other.listing.folders) {
+      if (std::ranges::binary_search(split.listing.folders, name)) continue;
+      check_is_class(other.part / name, list_images(other.part / name));
+    }
+  }
   Found found = find_files(info.classes, split, all.read);
   for (const std::string& image : split.listing.images) {
     found.left_out.add(WhyLeftOut::beside, image);
@@ -366,21 +377,23 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   found.left_out.add("", split.listing.left_out);
   const std::string left_out = found.left_out.text();
   if (found.files.size() == 0) {
-    fail("{}: no images ({}) in its folders{}", part.string(), fmt::join(image_endings(), ", "),
-         left_out.empty() ? "" : "; " + left_out);
+    fail_without_images(spec,
+                        fmt::format("{}: no images ({}) in its folders", part.string(),
+                                    fmt::join(image_endings(), ", ")),
+                        found.left_out);
   }
   if (!found.empty.empty()) {
-    say_once(LogLevel::warning,
+    log_once(LogLevel::warning,
              fmt::format("dataset '{}': {} in {} without images: {}", info.name,
                          count_text(static_cast<int64_t>(found.empty.size()), "class"),
                          part.string(), quoted_names(found.empty)));
   }
   if (!left_out.empty()) {
-    say_once(LogLevel::warning,
+    log_once(LogLevel::warning,
              fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
   }
   if (!split.shared.empty()) {
-    say_once(LogLevel::warning,
+    log_once(LogLevel::warning,
              fmt::format("dataset '{}': {} of {} {} read in another split too, so that its "
                          "results are of images that were seen before: {}",
                          info.name, count_text(static_cast<int64_t>(split.shared.size()), "folder"),

@@ -225,8 +225,9 @@ void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, bool progres
                       [&](const fs::path& path) { return shard_problem(path, file); }});
 }
 
-std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
-                                           const fs::path& folder) {
+std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInfo info,
+                                             const fs::path& folder,
+                                             std::vector<PlacedShard> shards) {
   const ShardsSettings& settings = shards_of(spec);
   info.classes = class_names(spec, folder);
   class_numbers(spec, info.classes);
@@ -234,11 +235,16 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   info.channels_open = settings.undescribed;
   info.height = settings.height;
   info.width = settings.width;
-  auto shards = placed_shards(spec, info.split, folder);
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); }, sleep_for,
       settings.labels);
+}
+
+std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
+                                           const fs::path& folder) {
+  auto shards = placed_shards(spec, info.split, folder);
+  return images_of(spec, std::move(info), folder, std::move(shards));
 }
 
 void outline_shards(const DatasetSpec& spec, DatasetInfo& info) {
@@ -270,20 +276,40 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   return result;
 }
 
-/// Compares each shard with its description, then decodes all images that are described.
+/// Returns what is wrong with a shard, compared with its description and then read, or "".
+std::string problem_of(const PlacedShard& shard, const ClassNumbers& classes) {
+  try {
+    const std::string problem = shard_problem(shard.path, shard.described);
+    return problem.empty() ? index_shard(shard.path, shard.described, classes).problem : problem;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Names each shard that is not what is described, then decodes all images that are described;
+/// where so many are lost that nobody could use the split, those of the other shards.
 std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::string& split,
                                             const fs::path& folder) {
-  std::vector<FileVerification> results;
+  std::vector<FileVerification> results, images;
+  std::vector<PlacedShard> sound;
   bool differs = false;
   const ClassNumbers classes = class_numbers(spec, class_names(spec, folder));
   for (PlacedShard& shard : placed_shards(spec, split, folder)) {
-    std::string problem = shard_problem(shard.path, shard.described);
-    if (problem.empty()) problem = index_shard(shard.path, shard.described, classes).problem;
-    differs = differs || !problem.empty();
+    const std::string problem = problem_of(shard, classes);
     const std::string doubt = problem.empty() ? shard_doubt(shard.described) : "";
-    results.push_back({std::move(shard.described.name), std::move(shard.path), problem, doubt});
+    results.push_back({shard.described.name, shard.path, problem, doubt});
+    differs = differs || !problem.empty();
+    if (problem.empty()) sound.push_back(std::move(shard));
   }
-  for (FileVerification& image : verify_image_files(spec, split, folder)) {
+  try {
+    images = verify_image_files(spec, split, folder);
+  } catch (const Error& error) {
+    if (!differs) throw;
+    results.push_back({split, folder, error.what()});
+    if (sound.empty()) return results;
+    images = verify_images(*images_of(spec, described_info(spec, split), folder, std::move(sound)));
+  }
+  for (FileVerification& image : images) {
     if (differs) image.doubt = "its shards are not what is described";
     results.push_back(std::move(image));
   }

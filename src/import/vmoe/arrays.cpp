@@ -287,8 +287,12 @@ fs::path vmoe_prefix(const fs::path& given) {
   const fs::path index = given.string() + ".index";
   if (path_exists(index)) return given;
   if (const std::string prefix = prefix_of_part(given); !prefix.empty()) {
+    if (path_exists(prefix + ".index")) return prefix;
+    for (std::string less = prefix_of_part(prefix); !less.empty(); less = prefix_of_part(less)) {
+      if (!path_exists(less + ".index")) continue;
+      fail_usage("{}: no such file; did you mean '{}'?", given.string(), less);
+    }
     check_input_file(prefix + ".index");
-    return prefix;
   }
   const bool is_folder = path_exists(given) && fs::is_directory(given);
   const fs::path parent = given.has_parent_path() ? given.parent_path() : fs::path(".");
@@ -302,8 +306,10 @@ fs::path vmoe_prefix(const fs::path& given) {
     if (it->path().extension() == ".index") prefixes.push_back(it->path().stem().string());
   }
   std::ranges::sort(prefixes);
+  const auto meant = is_folder ? std::nullopt : nearest(given.filename().string(), prefixes);
   const std::string hint =
-      did_you_mean(is_folder ? std::string() : given.filename().string(), prefixes);
+      meant ? fmt::format("did you mean '{}'?", (given.parent_path() / *meant).string())
+            : did_you_mean("", prefixes);
   fail_usage("{}: {}{}{}", is_folder ? given.string() : index.string(),
              is_folder ? "a folder, not the prefix of files" : "no such file",
              hint.empty() ? "" : "; ", hint);

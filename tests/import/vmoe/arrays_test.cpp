@@ -73,7 +73,11 @@ TEST_F(VMoEArraysOfFiles, ThePrefixMayBeAFileOfIt) {
   EXPECT_EQ(vmoe_prefix(prefix().string() + ".index"), prefix());
   EXPECT_EQ(vmoe_prefix(prefix().string() + ".data-00000-of-00001"), prefix());
   EXPECT_THAT(test::usage_of([&] { vmoe_prefix(folder_ / "ckpd"); }),
-              HasSubstr("did you mean 'ckpt'?"));
+              HasSubstr("did you mean '" + prefix().string() + "'?"));
+  for (const char* more : {".index.index", ".index.index.index", ".data-00000-of-00001.index"}) {
+    EXPECT_THAT(test::usage_of([&] { vmoe_prefix(prefix().string() + more); }),
+                HasSubstr("no such file; did you mean '" + prefix().string() + "'?"));
+  }
   EXPECT_THAT(test::usage_of([&] { vmoe_prefix(folder_ / "ckp.index"); }),
               HasSubstr("did you mean '" + prefix().string() + ".index'?"));
   EXPECT_THAT(test::usage_of([&] { vmoe_prefix(folder_.path()); }),

@@ -51,15 +51,20 @@ void keep_orientation(Json& run) {
   }
 }
 
-/// Returns the settings of a folder by which results can differ, as this version writes them.
+/// Returns the settings of a folder by which results can differ, as this version writes them: where
+/// seconds are measured, `recompute` too.
 Json deciding(Json settings) {
+  const Json::json_pointer converged("/snapshots/converged");
+  const bool timed = settings.contains(converged) && !settings.at(converged).empty();
   for (const auto& [key, part] : settings.items()) {
     if (key == "snapshots") part = with_later_settings<SnapshotConfig>(part);
     if (key != "runs" || !part.is_object()) continue;
     for (const auto& [name, run] : part.items()) {
       if (run.contains("phases")) {
         keep_orientation(run);
+        const Json recompute = run.contains("recompute") ? run["recompute"] : Json(false);
         run = deciding_settings(std::move(run));
+        if (timed) run["recompute"] = recompute;
       } else if (name == "recover") {
         run = with_later_settings<PhaseConfig>(run);
       }

@@ -127,6 +127,22 @@ TEST_F(Runs, TakesAFolderThatLacksLaterSettings) {
               HasSubstr("preprocess.orientation' was \"stored\" and is \"data\" now"));
 }
 
+TEST_F(Runs, RecomputeDecidesWhereSecondsAreMeasured) {
+  const auto with = [](const std::string& converged, const std::string& set) {
+    return runs_config(R"("rows": [{"name": "a", "runs": 1, "set": {)" + set +
+                       R"(}}], "snapshots": {"probes": ["test_accuracy"], "converged": [)" +
+                       converged + "]}");
+  };
+  const std::string timed = R"("test_accuracy")", again = R"("recompute": true)";
+  run(with("", ""));
+  run(with("", again));
+  std::filesystem::remove_all(folder_ / "out");
+  run(with(timed, ""));
+  EXPECT_THAT(test::usage_of([&] { run(with(timed, again)); }),
+              HasSubstr("settings: 'runs.a.recompute' was false and is true now"));
+  run(with(timed, R"("checkpoint_every": 7)"));
+}
+
 TEST_F(Runs, TakesWhatOtherProcessesOfAKilledCallMade) {
   const RunsConfig config = runs_config(kTwoRows);
   const auto first = run(config);

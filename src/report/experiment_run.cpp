@@ -161,15 +161,22 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
     // Without its unit, as in "test accuracy, %".
     const std::string what = metric.label.substr(0, metric.label.find(','));
     const char* unit = snapshots.by_epoch ? "epochs" : "updates";
-    own.metrics.push_back({kConverged + metric.name,
-                           fmt::format("{} until {} converges", unit, what), 1, false,
-                           metric.optional, 0.0});
-    own.metrics.push_back({kSecondsTo + metric.name,
-                           fmt::format("seconds until {} converges", what), 2, false,
-                           metric.optional, 0.0});
+    own.metrics.push_back({.name = kConverged + metric.name,
+                           .label = fmt::format("{} until {} converges", unit, what),
+                           .digits = 1,
+                           .optional = metric.optional,
+                           .least = 0.0});
+    own.metrics.push_back({.name = kSecondsTo + metric.name,
+                           .label = fmt::format("seconds until {} converges", what),
+                           .optional = metric.optional,
+                           .least = 0.0});
   }
   if (run.converged.empty()) return;
-  own.metrics.push_back({kUpdateSeconds, "seconds an update", 4, false, true, 0.0});
+  own.metrics.push_back({.name = kUpdateSeconds,
+                         .label = "seconds an update",
+                         .digits = 4,
+                         .optional = true,
+                         .least = 0.0});
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ std::filesystem::path& counted_folder() {
                {.meaning = "finished runs",
                 .metrics =
                     [](const Model&, const DataSplits&) {
-                      return std::vector<Metric>{{"finished", "finished runs", 0}};
+                      return std::vector<Metric>{
+                          {.name = "finished", .label = "finished runs", .digits = 0}};
                     },
                 .measure =
                     [](ProbeSubject&, Measurement& measurement) {

@@ -29,18 +29,20 @@ using ::testing::HasSubstr;
 /// Twice the updates, and a table of one number: registered once for this program.
 void register_twice() {
   if (probes().find("twice") != nullptr) return;
-  probes().add("twice", {.meaning = "twice the updates",
-                         .metrics =
-                             [](const Model&, const DataSplits&) {
-                               return std::vector<Metric>{{"twice", "twice the updates", 0},
-                                                          {"square", "squared", 0, true}};
-                             },
-                         .measure =
-                             [](ProbeSubject& subject, Measurement& measurement) {
-                               const auto step = static_cast<double>(subject.step());
-                               measurement.numbers["twice"] = 2 * step;
-                               measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
-                             }});
+  probes().add("twice",
+               {.meaning = "twice the updates",
+                .metrics =
+                    [](const Model&, const DataSplits&) {
+                      return std::vector<Metric>{
+                          {.name = "twice", .label = "twice the updates", .digits = 0},
+                          {.name = "square", .label = "squared", .digits = 0, .is_table = true}};
+                    },
+                .measure =
+                    [](ProbeSubject& subject, Measurement& measurement) {
+                      const auto step = static_cast<double>(subject.step());
+                      measurement.numbers["twice"] = 2 * step;
+                      measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
+                    }});
 }
 
 /// The two rows with arguments of the command line.

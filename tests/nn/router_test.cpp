@@ -12,7 +12,6 @@ namespace moesaic {
 namespace {
 
 using testing::expect_same_routing;
-using testing::randn;
 
 nn::Router noisy_router(double scale, at::ScalarType type = torch::kFloat) {
   nn::RouterOptions options{.width = 6, .experts = 4};

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder of an experiment: its settings, and the log of the runs that are made.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +9,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/report/runs.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -18,7 +17,6 @@ namespace {
 using report_test::kTwoRows;
 using report_test::Runs;
 using report_test::runs_config;
-using ::testing::HasSubstr;
 
 TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
   const RunsConfig config = runs_config(kTwoRows);

@@ -21,12 +21,12 @@ std::string key_of(const std::string& row, int64_t index) {
   return fmt::format("{}#{}", row, index);
 }
 
-fs::path lines_of(const fs::path& file) {
+fs::path lines_file(const fs::path& file) {
   return file.string() + "l";
 }
 
 void remove_log(const fs::path& file) {
-  for (const fs::path& path : {file, lines_of(file)}) fs::remove(path);
+  for (const fs::path& path : {file, lines_file(file)}) fs::remove(path);
 }
 
 void keep_damaged(const fs::path& file, const std::string& problem) {
@@ -38,14 +38,14 @@ void keep_damaged(const fs::path& file, const std::string& problem) {
 }  // namespace
 
 RunLog::RunLog(fs::path file, const Check& check, bool is_own)
-    : file_(std::move(file)), lines_(lines_of(file_)) {
+    : file_(std::move(file)), lines_(lines_file(file_)) {
   if (read(file_, check, is_own) && is_own) fold();
 }
 
 /// Adds the entries of a file and its lines. Of one's own, a file with invalid entries is kept as
 /// <file>.damaged, and a warning says so. Returns whether the file is to be written.
 bool RunLog::read(const fs::path& file, const Check& check, bool is_own) {
-  const fs::path lines = lines_of(file);
+  const fs::path lines = lines_file(file);
   const bool has_lines = fs::exists(lines);
   std::string problem;
   if (fs::exists(file)) {

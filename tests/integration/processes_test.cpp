@@ -110,7 +110,7 @@ constexpr const char* kSmall = R"({"name": "vmoe", "image_size": 8, "channels": 
       "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}})";
 
 /// Settings of a phase on these images.
-std::string on(const std::filesystem::path& images) {
+std::string phase_on(const std::filesystem::path& images) {
   return R"("data": ")" + images.string() + R"(", "preprocess": {"size": 8}, "batch_size": 4,
       "optimizer": {"name": "adamw", "lr": 1e-3})";
 }
@@ -119,7 +119,7 @@ TEST_F(ProcessesTest, AWarningOfOneIsWrittenOnceWithItsNumber) {
   write_images(path("images"));
   write("images/train/a/6.png", "no image");
   write("run.json", R"({"name": "files", "checkpoint_every": 0, "model": )" + std::string(kSmall) +
-                        R"(, "phases": [{"name": "train", )" + on(path("images")) +
+                        R"(, "phases": [{"name": "train", )" + phase_on(path("images")) +
                         R"(, "epochs": 1}]})");
   std::set<std::string> places;
   for (const char* seed : {"1", "2", "3", "4"}) {
@@ -334,7 +334,7 @@ TEST_F(ProcessesTest, RunsOfAnExperimentAreSharedOut) {
 // What is timed at the end of a sweep, process 0 times alone: the others have ended by then.
 TEST_F(ProcessesTest, ASignalToTheTimingOfASweepEndsProcess0Alone) {
   write_images(path("images"));
-  const std::string data = on(path("images"));
+  const std::string data = phase_on(path("images"));
   write("sweep.json", R"({"name": "small", "kind": "runs", "description": "a test", "runs": 1,
       "train": {"name": "run", "checkpoint_every": 0, "loader_threads": 0, "model": )" +
                           std::string(kSmall) + R"(, "phases": [

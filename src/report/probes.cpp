@@ -37,9 +37,8 @@ std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data
       if (w_EJd.size(2) != v_Kd.size(1)) continue;
       const std::string name = weights + "_" + direction;
       const std::string label = fmt::format("{} and {}: {}", weights, direction, what);
-      metrics.push_back({.name = name, .label = label, .digits = 3, .is_table = true});
-      metrics.push_back(
-          {.name = "largest_" + name, .label = "largest of " + label, .digits = 3, .least = 0.0});
+      metrics.push_back(table_metric(name, label, 3));
+      metrics.push_back(amount_metric("largest_" + name, "largest of " + label, 3));
     }
   }
   return metrics;
@@ -95,18 +94,17 @@ std::vector<std::string> expert_names(const LayerRouting& layer) {
 /// Returns the probe of dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training
 /// data in the last MoE layer, by groups if the data has any, else by classes.
 Probe entropy_probe() {
-  return routing_probe(
-      {.name = "entropy", .label = "dispatch entropy, nats", .digits = 3, .least = 0.0}, true,
-      "dispatch entropy of the training data by its groups, else by its classes",
-      [](ProbeSubject& subject, Measurement& measurement) {
-        measurement.numbers["entropy"] = dispatch_of(last_layer(subject)).entropy;
-      });
+  return routing_probe(amount_metric("entropy", "dispatch entropy, nats", 3), true,
+                       "dispatch entropy of the training data by its groups, else by its classes",
+                       [](ProbeSubject& subject, Measurement& measurement) {
+                         measurement.numbers["entropy"] = dispatch_of(last_layer(subject)).entropy;
+                       });
 }
 
 /// Returns the probe of that entropy's counts: training examples by group or class, and expert.
 Probe dispatch_probe() {
   return routing_probe(
-      {.name = "dispatch", .label = "training examples", .digits = 0, .is_table = true}, true,
+      table_metric("dispatch", "training examples", 0), true,
       "training examples by group, else by class, and expert",
       [](ProbeSubject& subject, Measurement& measurement) {
         const LayerRouting& layer = last_layer(subject);
@@ -120,13 +118,12 @@ Probe dispatch_probe() {
 
 /// Returns the probe of the fraction of training rows per kept expert of the last MoE layer.
 Probe load_probe() {
-  return routing_probe(
-      {.name = "load", .label = "fraction of the rows", .digits = 3, .is_table = true}, false,
-      "fraction of the training data's rows that each expert computes",
-      [](ProbeSubject& subject, Measurement& measurement) {
-        const LayerRouting& layer = last_layer(subject);
-        measurement.tables["load"] = {{"load"}, expert_names(layer), {layer.load}};
-      });
+  return routing_probe(table_metric("load", "fraction of the rows", 3), false,
+                       "fraction of the training data's rows that each expert computes",
+                       [](ProbeSubject& subject, Measurement& measurement) {
+                         const LayerRouting& layer = last_layer(subject);
+                         measurement.tables["load"] = {{"load"}, expert_names(layer), {layer.load}};
+                       });
 }
 
 bool is_measured(const Dataset& data, const std::string& metric) {
@@ -162,7 +159,7 @@ Probe count_probe(const std::string& name, const std::string& label, std::string
   return number_probe(
       name, std::move(meaning),
       [=](const Model&, const DataSplits&) {
-        return std::vector<Metric>{{.name = name, .label = label, .digits = 0, .least = 0.0}};
+        return std::vector<Metric>{amount_metric(name, label, 0)};
       },
       std::move(measure));
 }
@@ -175,8 +172,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
       name, metric + " on the " + split + " split",
       [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
-        if (metric != "accuracy")
-          return {{.name = name, .label = split + " " + metric, .digits = 4, .least = 0.0}};
+        if (metric != "accuracy") return {amount_metric(name, split + " " + metric, 4)};
         return {{.name = name,
                  .label = split + " accuracy, %",
                  .least = 0.0,
@@ -192,10 +188,7 @@ Probe relative_error_probe() {
       "error", "mean squared error on the test split over the variance of its targets",
       [](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (data.at("test")->info().targets.empty()) return {};
-        return {{.name = "error",
-                 .label = "test error over the targets' variance",
-                 .digits = 4,
-                 .least = 0.0}};
+        return {amount_metric("error", "test error over the targets' variance", 4)};
       },
       [](ProbeSubject& subject) {
         const Dataset& data = subject.data("test");
@@ -212,10 +205,7 @@ Probe success_probe() {
       "success", "whether the test accuracy is at least 90 %",
       [](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!is_measured(*data.at("test"), "accuracy")) return {};
-        return {{.name = "success",
-                 .label = "fraction of runs with 90 % or more",
-                 .least = 0.0,
-                 .most = 1.0}};
+        return {amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0)};
       },
       [](ProbeSubject& subject) {
         return subject.on("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;

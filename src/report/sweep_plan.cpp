@@ -189,23 +189,20 @@ bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
 const std::vector<Metric>& sweep_metrics(bool of_network) {
   // Those that are optional are of the first run alone, or follow from all rows.
   static const std::vector<Metric> of_networks = {
-      {.name = "accuracy", .label = "test accuracy, %", .least = 0.0, .most = 100.0},
+      amount_metric("accuracy", "test accuracy, %", 2, 100.0),
       {.name = "accuracy_lost",
        .label = "test accuracy lost, points",
        .optional = true,
        .least = -100.0,
        .most = 100.0},
-      {.name = "accuracy_recovered",
-       .label = "test accuracy after recovery, %",
-       .least = 0.0,
-       .most = 100.0},
+      amount_metric("accuracy_recovered", "test accuracy after recovery, %", 2, 100.0),
       {.name = "accuracy_lost_recovered",
        .label = "test accuracy lost after recovery, points",
        .optional = true,
        .least = -100.0,
        .most = 100.0},
       {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
-      {.name = "flops", .label = "FLOPs an image", .least = 0.0},
+      amount_metric("flops", "FLOPs an image"),
       {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
       {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
       {.name = "parameters_pruned",
@@ -216,7 +213,7 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       {.name = "flops_saved", .label = "FLOPs saved, %", .optional = true, .most = 100.0},
       {.name = "time_saved", .label = "forward time saved, %", .optional = true, .most = 100.0}};
   static const std::vector<Metric> of_phases = {
-      {.name = "test_accuracy", .label = "test accuracy, %", .least = 0.0, .most = 100.0}};
+      amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
   return of_network ? of_networks : of_phases;
 }
 

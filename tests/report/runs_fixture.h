@@ -69,8 +69,8 @@ inline std::vector<MeasuredRow> measured_rows() {
   const std::vector<Metric> metrics = {
       {"test_accuracy", "test accuracy, %"},
       {.name = "entropy", .label = "dispatch entropy, nats", .digits = 3},
-      {.name = "dispatch", .label = "training examples", .digits = 0, .is_table = true},
-      {.name = "expert_signal", .label = "expert and signal", .digits = 3, .is_table = true}};
+      table_metric("dispatch", "training examples", 0),
+      table_metric("expert_signal", "expert and signal", 3)};
   MeasuredRow mixture{"it's_a mixture", metrics, {}};
   for (const double accuracy : {90.0, 94.0}) {
     RunRecord run;

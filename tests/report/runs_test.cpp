@@ -25,20 +25,19 @@ using report_test::runs_config;
 /// Twice the updates, and a table of one number: registered once for this program.
 void register_twice() {
   if (probes().find("twice") != nullptr) return;
-  probes().add("twice",
-               {.meaning = "twice the updates",
-                .metrics =
-                    [](const Model&, const DataSplits&) {
-                      return std::vector<Metric>{
-                          {.name = "twice", .label = "twice the updates", .digits = 0},
-                          {.name = "square", .label = "squared", .digits = 0, .is_table = true}};
-                    },
-                .measure =
-                    [](ProbeSubject& subject, Measurement& measurement) {
-                      const auto step = static_cast<double>(subject.step());
-                      measurement.numbers["twice"] = 2 * step;
-                      measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
-                    }});
+  probes().add("twice", {.meaning = "twice the updates",
+                         .metrics =
+                             [](const Model&, const DataSplits&) {
+                               return std::vector<Metric>{
+                                   {.name = "twice", .label = "twice the updates", .digits = 0},
+                                   table_metric("square", "squared", 0)};
+                             },
+                         .measure =
+                             [](ProbeSubject& subject, Measurement& measurement) {
+                               const auto step = static_cast<double>(subject.step());
+                               measurement.numbers["twice"] = 2 * step;
+                               measurement.tables["square"] = {{"r"}, {"c"}, {{step * step}}};
+                             }});
 }
 
 /// The two rows with arguments of the command line.

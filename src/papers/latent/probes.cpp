@@ -43,26 +43,16 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
       !data.at("train")->directions().contains("mean") || data.at("test")->info().groups.empty()) {
     return {};
   }
-  return {{.name = "routed",
-           .label = "experts whose router is positive on one cluster's mean alone",
-           .digits = 3,
-           .least = 0.0,
-           .most = 1.0},
-          {.name = "covered",
-           .label = "clusters with such an expert",
-           .digits = 3,
-           .least = 0.0,
-           .most = 1.0},
+  return {amount_metric("routed", "experts whose router is positive on one cluster's mean alone", 3,
+                        1.0),
+          amount_metric("covered", "clusters with such an expert", 3, 1.0),
           {.name = "misrouted",
            .label = "test samples on the wrong side of such an expert's router, %",
            .optional = true,
            .least = 0.0,
            .most = 100.0},
-          {.name = "misrouted_limit",
-           .label = "where the nearest two clusters overlap, %",
-           .least = 0.0,
-           .most = 50.0},
-          {.name = "router_cosine", .label = "cosine of router and mean", .is_table = true}};
+          amount_metric("misrouted_limit", "where the nearest two clusters overlap, %", 2, 50.0),
+          table_metric("router_cosine", "cosine of router and mean")};
 }
 
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
@@ -136,36 +126,22 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
   const std::vector<std::string> tasks = task_names(clusters);
   std::vector<Metric> metrics;
   for (const std::string& task : tasks) {
-    metrics.push_back({.name = "max_" + task,
-                       .label = "largest |alignment| with " + task + ", mean of experts",
-                       .digits = 3,
-                       .least = 0.0});
+    metrics.push_back(
+        amount_metric("max_" + task, "largest |alignment| with " + task + ", mean of experts", 3));
   }
   for (const std::string& task : tasks) {
-    metrics.push_back({.name = "share_" + task,
-                       .label = "neurons above 0.5 on " + task,
-                       .digits = 4,
-                       .least = 0.0,
-                       .most = 1.0});
+    metrics.push_back(amount_metric("share_" + task, "neurons above 0.5 on " + task, 4, 1.0));
   }
   for (int64_t c = 1; c <= clusters; ++c) {
-    metrics.push_back({.name = fmt::format("experts_{}", c),
-                       .label = fmt::format("experts led by w{}", c),
-                       .digits = 1,
-                       .least = 0.0,
-                       .most = static_cast<double>(weights.at("neuron").size(0))});
+    metrics.push_back(amount_metric(fmt::format("experts_{}", c),
+                                    fmt::format("experts led by w{}", c), 1,
+                                    static_cast<double>(weights.at("neuron").size(0))));
   }
-  metrics.push_back(
-      {.name = "largest", .label = "largest |alignment| of an expert", .is_table = true});
-  metrics.push_back({.name = "leading",
-                     .label = "task of the largest |alignment|",
-                     .digits = 0,
-                     .is_table = true});
+  metrics.push_back(table_metric("largest", "largest |alignment| of an expert"));
+  metrics.push_back(table_metric("leading", "task of the largest |alignment|", 0));
   for (const std::string& task : tasks) {
-    metrics.push_back({.name = "distribution_" + task,
-                       .label = "neurons by |alignment| with " + task,
-                       .digits = 0,
-                       .is_table = true});
+    metrics.push_back(
+        table_metric("distribution_" + task, "neurons by |alignment| with " + task, 0));
   }
   if (!weights.contains("router") || !known.contains("mean")) return metrics;
   const auto add_own = [&](std::string name, std::string label, int digits, bool is_table) {

@@ -44,12 +44,11 @@ std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) 
                     const at::Tensor&) {
                   const int64_t groups = model.moe_blocks()[0].ranked_groups();
                   for (int64_t g = 0; g < groups; ++g) {
-                    metrics.push_back(
-                        {.name = table_name(weights, direction, g),
-                         .label = fmt::format("single {} and {}{}: <w, v>", weights, direction,
-                                              groups > 1 ? fmt::format(", group {}", g + 1) : ""),
-                         .digits = 4,
-                         .is_table = true});
+                    metrics.push_back(table_metric(
+                        table_name(weights, direction, g),
+                        fmt::format("single {} and {}{}: <w, v>", weights, direction,
+                                    groups > 1 ? fmt::format(", group {}", g + 1) : ""),
+                        4));
                   }
                 });
   return metrics;
@@ -111,18 +110,10 @@ constexpr double kProficient = 0.5;
 
 std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
   if (!find_layer_of<nn::PatternExperts>(model)) return {};
-  return {{.name = kSeparation,
-           .label = "norm of proficient routers over others",
-           .digits = 1,
-           .least = 0.0},
-          {.name = kFromIdle,
-           .label = "norm of proficient routers over those of neither class",
-           .digits = 1,
-           .least = 0.0},
-          {.name = kProficiency,
-           .label = "proficiency for class 1 (p1) and 2 (p2), and router norm",
-           .digits = 4,
-           .is_table = true}};
+  return {
+      amount_metric(kSeparation, "norm of proficient routers over others", 1),
+      amount_metric(kFromIdle, "norm of proficient routers over those of neither class", 1),
+      table_metric(kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4)};
 }
 
 /// Returns [2, K]: the fraction of the examples of each class in which an expert selects the

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the architecture: a layer includes only itself and the layers before it, base to config and the files of
-imports know no tensors, and every source file starts with its licence and stays short."""
+"""Checks the architecture: a layer includes only itself and the public headers of layers before it, base to config and
+the files of imports know no tensors, and every source file starts with its licence and stays short."""
 import os
 import pathlib
 import re
@@ -38,6 +38,12 @@ def paper_of(path: pathlib.Path) -> str | None:
     return next((after.removesuffix(".h") for before, after in zip(parts, parts[1:]) if before == "papers"), None)
 
 
+def resolved(path: pathlib.Path, name: str) -> pathlib.PurePath:
+    """The file that an include of `path` names, from the root, where it is one beside it or by a relative path."""
+    beside = pathlib.PurePath(os.path.normpath(path.relative_to(ROOT).parent / name))
+    return beside if (ROOT / beside).is_file() else pathlib.PurePath(name)
+
+
 def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
     problems = []
     allowed = set(LAYERS[: LAYERS.index(layer) + 1]) - FORBIDDEN.get(layer, set())
@@ -50,13 +56,21 @@ def include_problems(path: pathlib.Path, layer: str, text: str) -> list[str]:
     return problems
 
 
-def paper_problems(path: pathlib.Path, text: str) -> list[str]:
-    """No library code or verb of the program includes a paper's files, by whatever path, but those of the paper itself."""
-    folder = path.relative_to(ROOT).parent
+def private_problems(path: pathlib.Path, text: str) -> list[str]:
+    """A folder's headers in src/ are its own: others include what it has in include/moesaic/."""
     problems = []
     for name in INCLUDE.findall(text):
-        included = pathlib.Path(os.path.normpath(folder / name)) if name.startswith("..") else pathlib.Path(name)
-        other = paper_of(ROOT / included)
+        parts = resolved(path, name).parts
+        if parts[0] == "src" and parts[:2] != path.relative_to(ROOT).parts[:2]:
+            problems.append(f"{path}: {name} is a private header of src/{parts[1]}; include one of include/moesaic/")
+    return problems
+
+
+def paper_problems(path: pathlib.Path, text: str) -> list[str]:
+    """No library code or verb of the program includes a paper's files, by whatever path, but those of the paper itself."""
+    problems = []
+    for name in INCLUDE.findall(text):
+        other = paper_of(ROOT / resolved(path, name))
         if other is not None and other != paper_of(path):
             problems.append(f"{path}: only the paper '{other}' itself may include {name}")
     return problems
@@ -100,7 +114,7 @@ def file_problems(path: pathlib.Path) -> list[str]:
             problems += include_problems(path, layer, text)
     place = path.relative_to(ROOT)
     if place.parts[0] != "tests":
-        problems += paper_problems(path, text)
+        problems += paper_problems(path, text) + private_problems(path, text)
     if FILES_OF_IMPORT.fullmatch(place.as_posix()):
         problems += include_problems(path, "formats", text)
     generic = layer in WITHOUT_FAMILIES or place.parts[0] == "tools" and path.suffix in {".cpp", ".h"}

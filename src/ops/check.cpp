@@ -11,7 +11,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/activation.h"
-#include "names.h"
+#include "moesaic/ops/names.h"
 
 namespace moesaic::ops {
 namespace {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "moesaic/ops/check_tensor.h"
 #include "moesaic/ops/route_options.h"
 
 namespace moesaic::ops {
@@ -24,18 +25,10 @@ inline at::Tensor widened(const at::Tensor& tensor) {
   return is_half_wide(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
 }
 
-/// Throws Error "op: NAME must be [..] DTYPE, found ..." unless the shape matches; -1 matches any
-/// size.
-void check_shape(const char* op, const char* name, const at::Tensor& tensor,
-                 std::initializer_list<c10::SymInt> shape);
-/// Throws unless the dtype is float32 or float64.
-void check_floating(const char* op, const char* name, const at::Tensor& tensor);
 /// Throws unless the dtype is float32, float64, bfloat16 or float16.
 void check_values(const char* op, const char* name, const at::Tensor& tensor);
 /// Throws unless the dtype is int32.
 void check_index(const char* op, const char* name, const at::Tensor& tensor);
-void check_same_dtype(const char* op, const char* name, const at::Tensor& tensor,
-                      const at::Tensor& like);
 
 /// Throws unless gates have the dtype of the rows; beside rows of two bytes they may be float32.
 void check_gate(const char* op, const at::Tensor& gate, const at::Tensor& rows);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "names.h"
+#include "moesaic/ops/names.h"
 
 namespace moesaic {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "host_device.h"
+#include "moesaic/ops/compiled_for.h"
 
 namespace moesaic::ops {
 

@@ -68,15 +68,18 @@ void add_probes_after(std::map<std::string, std::string> names, const std::strin
              did_you_mean(names.begin()->first, known));
 }
 
+/// Returns where the experiment has one of these settings, see place_of().
+using PlaceOf = std::function<std::string(const std::vector<std::string>& settings)>;
+
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
-void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model& shape,
-                const std::vector<PhasePlan>& plans, Datasets& datasets, MeasuredRow& own,
-                ExperimentRun& run) {
+void plan_after(const PlannedRow& row, const decltype(RunsConfig::after)& after,
+                const PlaceOf& place, const Model& shape, const std::vector<PhasePlan>& plans,
+                Datasets& datasets, MeasuredRow& own, ExperimentRun& run) {
   std::map<std::string, std::string> earlier = row.earlier;
   for (const PhasePlan& plan : plans) {
     const std::string& phase = plan.config.name;
-    const auto wanted = experiment.after.find(phase);
-    if (wanted == experiment.after.end()) continue;
+    const auto wanted = after.find(phase);
+    if (wanted == after.end()) continue;
     Probing& probing = run.after[phase] = probing_of(plan, shape, datasets);
     const auto elsewhere = earlier.extract(phase);
     if (!elsewhere.empty()) probing.row = elsewhere.mapped();
@@ -84,12 +87,12 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
     if (!probing.row.empty() && filled == run.fills.end()) {
       filled = run.fills.insert(filled, MeasuredRow{probing.row, {}});
     }
-    add_probes_after(wanted->second, place_of(experiment.source, {"after." + phase, "after"}),
-                     shape, probing, probing.row.empty() ? own.metrics : filled->metrics);
+    add_probes_after(wanted->second, place({"after." + phase, "after"}), shape, probing,
+                     probing.row.empty() ? own.metrics : filled->metrics);
   }
   if (earlier.empty()) return;
   fail_usage("{}: row '{}': 'after' measures nothing at the end of a phase '{}' of it",
-             place_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
+             place({"rows", "grid"}), row.name, earlier.begin()->first);
 }
 
 constexpr const char* kUpdateSeconds = "update_seconds";
@@ -161,15 +164,22 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
     // Without its unit, as in "test accuracy, %".
     const std::string what = metric.label.substr(0, metric.label.find(','));
     const char* unit = snapshots.by_epoch ? "epochs" : "updates";
-    own.metrics.push_back({kConverged + metric.name,
-                           fmt::format("{} until {} converges", unit, what), 1, false,
-                           metric.optional, 0.0});
-    own.metrics.push_back({kSecondsTo + metric.name,
-                           fmt::format("seconds until {} converges", what), 2, false,
-                           metric.optional, 0.0});
+    own.metrics.push_back({.name = kConverged + metric.name,
+                           .label = fmt::format("{} until {} converges", unit, what),
+                           .digits = 1,
+                           .optional = metric.optional,
+                           .least = 0.0});
+    own.metrics.push_back({.name = kSecondsTo + metric.name,
+                           .label = fmt::format("seconds until {} converges", what),
+                           .optional = metric.optional,
+                           .least = 0.0});
   }
   if (run.converged.empty()) return;
-  own.metrics.push_back({kUpdateSeconds, "seconds an update", 4, false, true, 0.0});
+  own.metrics.push_back({.name = kUpdateSeconds,
+                         .label = "seconds an update",
+                         .digits = 4,
+                         .optional = true,
+                         .least = 0.0});
 }
 
 }  // namespace
@@ -208,6 +218,9 @@ int64_t ExperimentRun::images(int64_t updates) const {
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
                        Datasets& datasets) {
   ExperimentRun run{.config = std::move(config)};
+  const PlaceOf place = [&](const std::vector<std::string>& settings) {
+    return place_of(experiment.source, settings);
+  };
   const std::shared_ptr<Model> shape = build_initial_shape(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
   MeasuredRow own{row.name, {}};
@@ -217,14 +230,14 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
     const SnapshotConfig& snapshots = *experiment.snapshots;
     if (snapshots.by_epoch) run.unit = plans.back().steps_per_epoch;
     run.every = snapshots.every * run.unit;
-    add_probes(snapshots.probes, place_of(experiment.source, {"snapshots.probes"}), *shape,
-               run.snapshots, own.snapshot_metrics);
+    add_probes(snapshots.probes, place({"snapshots.probes"}), *shape, run.snapshots,
+               own.snapshot_metrics);
     for (const std::string& name : snapshots.probes) {
       if (std::ranges::count(names, name) == 0) names.push_back(name);
     }
   }
-  add_probes(names, place_of(experiment.source, {"probes"}), *shape, run.final, own.metrics);
-  plan_after(row, experiment, *shape, plans, datasets, own, run);
+  add_probes(names, place({"probes"}), *shape, run.final, own.metrics);
+  plan_after(row, experiment.after, place, *shape, plans, datasets, own, run);
   if (experiment.snapshots) plan_snapshot_metrics(*experiment.snapshots, own, run);
   run.fills.push_back(std::move(own));
   int64_t updates = 0, earlier = 0;

@@ -37,8 +37,8 @@ std::vector<Metric> alignment_metrics(const Model& model, const DataSplits& data
       if (w_EJd.size(2) != v_Kd.size(1)) continue;
       const std::string name = weights + "_" + direction;
       const std::string label = fmt::format("{} and {}: {}", weights, direction, what);
-      metrics.push_back({name, label, 3, true});
-      metrics.push_back({"largest_" + name, "largest of " + label, 3, false, false, 0.0});
+      metrics.push_back(table_metric(name, label, 3));
+      metrics.push_back(amount_metric("largest_" + name, "largest of " + label, 3));
     }
   }
   return metrics;
@@ -94,7 +94,7 @@ std::vector<std::string> expert_names(const LayerRouting& layer) {
 /// Returns the probe of dispatch entropy in nats (eq. 6.1 of the clusters paper) of the training
 /// data in the last MoE layer, by groups if the data has any, else by classes.
 Probe entropy_probe() {
-  return routing_probe({"entropy", "dispatch entropy, nats", 3, false, false, 0.0}, true,
+  return routing_probe(amount_metric("entropy", "dispatch entropy, nats", 3), true,
                        "dispatch entropy of the training data by its groups, else by its classes",
                        [](ProbeSubject& subject, Measurement& measurement) {
                          measurement.numbers["entropy"] = dispatch_of(last_layer(subject)).entropy;
@@ -104,7 +104,7 @@ Probe entropy_probe() {
 /// Returns the probe of that entropy's counts: training examples by group or class, and expert.
 Probe dispatch_probe() {
   return routing_probe(
-      {"dispatch", "training examples", 0, true}, true,
+      table_metric("dispatch", "training examples", 0), true,
       "training examples by group, else by class, and expert",
       [](ProbeSubject& subject, Measurement& measurement) {
         const LayerRouting& layer = last_layer(subject);
@@ -118,7 +118,7 @@ Probe dispatch_probe() {
 
 /// Returns the probe of the fraction of training rows per kept expert of the last MoE layer.
 Probe load_probe() {
-  return routing_probe({"load", "fraction of the rows", 3, true}, false,
+  return routing_probe(table_metric("load", "fraction of the rows", 3), false,
                        "fraction of the training data's rows that each expert computes",
                        [](ProbeSubject& subject, Measurement& measurement) {
                          const LayerRouting& layer = last_layer(subject);
@@ -159,7 +159,7 @@ Probe count_probe(const std::string& name, const std::string& label, std::string
   return number_probe(
       name, std::move(meaning),
       [=](const Model&, const DataSplits&) {
-        return std::vector<Metric>{{name, label, 0, false, false, 0.0}};
+        return std::vector<Metric>{amount_metric(name, label, 0)};
       },
       std::move(measure));
 }
@@ -172,9 +172,12 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
       name, metric + " on the " + split + " split",
       [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
-        if (metric != "accuracy") return {{name, split + " " + metric, 4, false, false, 0.0}};
-        return {{name, split + " accuracy, %", 2, false, false, 0.0, 100.0,
-                 guessed_accuracy(*data.at(split))}};
+        if (metric != "accuracy") return {amount_metric(name, split + " " + metric, 4)};
+        return {{.name = name,
+                 .label = split + " accuracy, %",
+                 .least = 0.0,
+                 .most = 100.0,
+                 .guessed = guessed_accuracy(*data.at(split))}};
       },
       [=](ProbeSubject& subject) { return subject.on(split).metric(metric); });
 }
@@ -185,7 +188,7 @@ Probe relative_error_probe() {
       "error", "mean squared error on the test split over the variance of its targets",
       [](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (data.at("test")->info().targets.empty()) return {};
-        return {{"error", "test error over the targets' variance", 4, false, false, 0.0}};
+        return {amount_metric("error", "test error over the targets' variance", 4)};
       },
       [](ProbeSubject& subject) {
         const Dataset& data = subject.data("test");
@@ -202,7 +205,7 @@ Probe success_probe() {
       "success", "whether the test accuracy is at least 90 %",
       [](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!is_measured(*data.at("test"), "accuracy")) return {};
-        return {{"success", "fraction of runs with 90 % or more", 2, false, false, 0.0, 1.0}};
+        return {amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0)};
       },
       [](ProbeSubject& subject) {
         return subject.on("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;

@@ -2,7 +2,6 @@
 #include "experiment_run.h"
 
 #include <ATen/Parallel.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -13,8 +12,6 @@
 #include <mutex>
 #include <numeric>
 #include <set>
-#include <span>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -27,6 +24,7 @@
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
 #include "moesaic/parallel/processes.h"
+#include "run_log.h"
 
 namespace moesaic {
 namespace {
@@ -53,15 +51,20 @@ void keep_orientation(Json& run) {
   }
 }
 
-/// Returns the settings of a folder by which results can differ, as this version writes them.
+/// Returns the settings of a folder by which results can differ, as this version writes them: where
+/// seconds are measured, `recompute` too.
 Json deciding(Json settings) {
+  const Json::json_pointer converged("/snapshots/converged");
+  const bool timed = settings.contains(converged) && !settings.at(converged).empty();
   for (const auto& [key, part] : settings.items()) {
     if (key == "snapshots") part = with_later_settings<SnapshotConfig>(part);
     if (key != "runs" || !part.is_object()) continue;
     for (const auto& [name, run] : part.items()) {
       if (run.contains("phases")) {
         keep_orientation(run);
+        const Json recompute = run.contains("recompute") ? run["recompute"] : Json(false);
         run = deciding_settings(std::move(run));
+        if (timed) run["recompute"] = recompute;
       } else if (name == "recover") {
         run = with_later_settings<PhaseConfig>(run);
       }
@@ -109,112 +112,6 @@ void claim(const fs::path& folder, Json settings) {
   }
   write_atomic(file, settings.dump(2) + "\n");
 }
-
-/// The finished runs of an experiment in a file, from which it resumes: {"<row>#<index>": result}.
-/// Each is added as a line of its own to <file>l, until fold() puts all of them into the file.
-class RunLog {
- public:
-  /// Returns what is wrong with a row's entry, "" if nothing is.
-  using Check = std::function<std::string(const std::string& row, const Json& entry)>;
-
-  /// Reads the files that exist. Invalid entries are dropped; then the file is kept as
-  /// <file>.damaged, and a warning says so. A log that is another process's is only read.
-  RunLog(fs::path file, const Check& check, bool is_own = true)
-      : file_(std::move(file)), lines_(file_.string() + "l") {
-    std::string problem;
-    if (fs::exists(file_)) {
-      const std::string text = read_text(file_, kMaxListBytes, "a list of runs");
-      problem = take(find_json(text, kMaxListBytes).value_or(nullptr), check);
-    }
-    const bool has_lines = fs::exists(lines_);
-    const std::string problem_of_lines = has_lines ? take_lines(check) : "";
-    if (!is_own) return;
-    if (!problem.empty()) keep_damaged(file_, problem);
-    if (!problem_of_lines.empty()) keep_damaged(lines_, problem_of_lines);
-    if (has_lines || !problem.empty()) fold();
-  }
-
-  /// Adds the entries of the lines. Returns what is wrong with the first one that is not valid; a
-  /// kill may have cut the last.
-  std::string take_lines(const Check& check) {
-    std::string problem;
-    std::istringstream lines(read_text(lines_, kMaxListBytes, "lines of runs"));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.empty()) continue;
-      const auto json = find_json(line, kMaxListBytes);
-      const std::string wrong = take(json.value_or(nullptr), check);
-      if (problem.empty() && (json || !lines.eof())) problem = wrong;
-    }
-    return problem;
-  }
-
-  static void keep_damaged(const fs::path& file, const std::string& problem) {
-    const fs::path kept = set_aside(file, "damaged");
-    log_warning("{}: damaged: {}; it is kept as {}, and what is lost is made again", file.string(),
-                problem, kept.filename().string());
-  }
-
-  /// Adds valid entries. Returns what is wrong with the first of the others, "" without one.
-  std::string take(const Json& entries, const Check& check) {
-    std::string problem;
-    if (!entries.is_object()) return "it is no JSON object";
-    for (const auto& [key, entry] : entries.items()) {
-      const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
-      if (wrong.empty()) runs_[key] = entry;
-      if (!wrong.empty() && problem.empty()) problem = fmt::format("'{}': {}", key, wrong);
-    }
-    return problem;
-  }
-
-  /// Adds the entries of another file and its lines, and deletes both.
-  void merge(const fs::path& file, const Check& check) {
-    const RunLog other(file, check);
-    for (const auto& [key, entry] : other.runs_) runs_[key] = entry;
-    fold();
-    other.remove();
-  }
-
-  /// Returns the entry of a run, or nullptr if it is not finished.
-  const Json* find(const std::string& row, int64_t index) const {
-    const auto found = runs_.find(key_of(row, index));
-    return found == runs_.end() ? nullptr : &found->second;
-  }
-  /// Adds an entry. Thread-safe.
-  void add(const std::string& row, int64_t index, const Json& entry) {
-    const std::lock_guard lock(mutex_);
-    const std::string key = key_of(row, index);
-    runs_[key] = entry;
-    if (!fd_) {
-      fd_ = open_own(lines_, O_WRONLY | O_APPEND);
-      sync_path(lines_.parent_path());
-    }
-    // Led by a line break, so that one that a full disk has cut harms no other.
-    const std::string line = "\n" + Json::object({{key, entry}}).dump();
-    write_all(fd_.get(), std::as_bytes(std::span(line)), lines_);
-    sync_fd(fd_.get(), lines_);
-  }
-
-  /// Writes all entries to the file.
-  void fold() {
-    write_atomic(file_, text());
-    fd_.reset();
-    fs::remove(lines_);
-  }
-  void remove() const {
-    for (const fs::path& path : {file_, lines_}) fs::remove(path);
-  }
-  std::string text() const { return Json(runs_).dump(1) + "\n"; }
-
- private:
-  static std::string key_of(const std::string& row, int64_t index) {
-    return fmt::format("{}#{}", row, index);
-  }
-
-  fs::path file_, lines_;
-  UniqueFd fd_;  ///< Of the lines.
-  std::mutex mutex_;
-  std::map<std::string, Json> runs_;
-};
 
 /// Makes run number `task` while `going()`; returns text for a progress bar, or nothing where it
 /// was ended.
@@ -361,12 +258,14 @@ class SharedRuns {
       lock_.emplace(folder);
       remove_leftovers(options.out);
       claim(folder, runs.settings);
-      RunLog log(file_of(0), check_);
-      for (const fs::path& file : files_of_others()) log.merge(file, check_);
+      log_.emplace(file_of(0), check_);
+      log_->merge(files_of_others(), check_);
     }
     wait();
-    log_.emplace(file_of(0), check_, leads());
-    if (!leads()) own_.emplace(file_of(rank()), check_);
+    if (!leads()) {
+      log_.emplace(file_of(0), check_, /*is_own=*/false);
+      own_.emplace(file_of(rank()), check_);
+    }
     wait();  // All of them know the same runs.
   }
 

@@ -190,20 +190,31 @@ bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
 const std::vector<Metric>& sweep_metrics(bool of_network) {
   // Those that are optional are of the first run alone, or follow from all rows.
   static const std::vector<Metric> of_networks = {
-      {"accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0},
-      {"accuracy_lost", "test accuracy lost, points", 2, false, /*optional=*/true, -100.0, 100.0},
-      {"accuracy_recovered", "test accuracy after recovery, %", 2, false, false, 0.0, 100.0},
-      {"accuracy_lost_recovered", "test accuracy lost after recovery, points", 2, false, true,
-       -100.0, 100.0},
-      {"parameters", "parameters", 2, false, true, 0.0},
-      {"flops", "FLOPs an image", 2, false, false, 0.0},
-      {"images_per_second", "images a second", 2, false, true, 0.0},
-      {"bytes", "bytes of weights", 2, false, true, 0.0},
-      {"parameters_pruned", "parameters pruned, %", 2, false, true, 0.0, 100.0},
-      {"flops_saved", "FLOPs saved, %", 2, false, true, Metric().least, 100.0},
-      {"time_saved", "forward time saved, %", 2, false, true, Metric().least, 100.0}};
+      amount_metric("accuracy", "test accuracy, %", 2, 100.0),
+      {.name = "accuracy_lost",
+       .label = "test accuracy lost, points",
+       .optional = true,
+       .least = -100.0,
+       .most = 100.0},
+      amount_metric("accuracy_recovered", "test accuracy after recovery, %", 2, 100.0),
+      {.name = "accuracy_lost_recovered",
+       .label = "test accuracy lost after recovery, points",
+       .optional = true,
+       .least = -100.0,
+       .most = 100.0},
+      {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
+      amount_metric("flops", "FLOPs an image"),
+      {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
+      {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
+      {.name = "parameters_pruned",
+       .label = "parameters pruned, %",
+       .optional = true,
+       .least = 0.0,
+       .most = 100.0},
+      {.name = "flops_saved", .label = "FLOPs saved, %", .optional = true, .most = 100.0},
+      {.name = "time_saved", .label = "forward time saved, %", .optional = true, .most = 100.0}};
   static const std::vector<Metric> of_phases = {
-      {"test_accuracy", "test accuracy, %", 2, false, false, 0.0, 100.0}};
+      amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
   return of_network ? of_networks : of_phases;
 }
 

@@ -146,8 +146,8 @@ class Sweep {
         if (!config_.exported || name != exported_row()) continue;
         RunRecord exported;
         exported.final.numbers["forward_time_ratio"] = rates[i] / rates.back();
-        const Metric metric{
-            "forward_time_ratio", "TorchScript's forward time over ours", 2, false, false, 0.0};
+        const Metric metric =
+            amount_metric("forward_time_ratio", "TorchScript's forward time over ours");
         rows.push_back({"export", {metric}, {exported}});
       }
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/file.h"
 
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,15 +8,12 @@
 
 #include "base/support.h"
 #include "moesaic/base/text.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::string text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
 
 #include <memory>
 #include <utility>
@@ -7,13 +6,12 @@
 #include "base/holding_process.h"
 #include "base/support.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(RemoveLeftovers, TakesOnlyStagingNames) {
   const test::TempDir folder;

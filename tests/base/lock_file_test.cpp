@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,6 +13,7 @@
 #include "base/holding_process.h"
 #include "base/support.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace {
 
@@ -31,8 +31,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(LockFile, NamesTheHolderToASecondOne) {
   const test::TempDir folder;

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/process.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::StartsWith;
 
 TEST(Memory, HasALimit) {
   EXPECT_GT(memory_limit(), 64.0 * 1024 * 1024);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/path.h"
 
-#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 TEST(PathExists, TellsMissingFromUnknown) {
   const test::TempDir folder;

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/pattern.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "moesaic/base/error.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 TEST(Pattern, IsFoundAnywhereUnlessAnchored) {
   EXPECT_TRUE(Pattern("router").found_in("blocks.1.moe.router.weight"));

@@ -2,7 +2,6 @@
 #include "moesaic/base/progress.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <pty.h>
 #include <unistd.h>
@@ -13,15 +12,10 @@
 
 #include "base/support.h"
 #include "moesaic/base/terminal.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 // A file that is no terminal.
 class PlainOutput {

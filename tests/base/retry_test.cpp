@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/retry.h"
 
-#include <gmock/gmock.h>
-
 #include <vector>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 /// Runs an action whose first `failures` calls throw `error`; counts the pauses in milliseconds.
 template <class E>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -21,15 +20,12 @@
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 void stage(const fs::path& place, std::string_view content) {
   StagedDirectory staged(place);

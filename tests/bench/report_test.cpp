@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report.h"
 
-#include <gmock/gmock.h>
-
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/matchers.h"
+
 namespace moesaic::bench {
 namespace {
-
-using ::testing::ElementsAre;
 
 /// Names of the rows that a pattern selects, with the error of those that failed.
 std::vector<std::string> rows_of(const std::string& pattern) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/save.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -10,13 +8,12 @@
 
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::failure_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// Has checkpoints written to a folder.
 BackgroundSave::Write to(const std::filesystem::path& folder) {

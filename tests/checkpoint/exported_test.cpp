@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `moesaic export` writes is taken where a checkpoint is.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <functional>
 
@@ -13,11 +11,11 @@
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/evaluate.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::small_vmoe;
 
 class Exported : public ::testing::TestWithParam<const char*> {

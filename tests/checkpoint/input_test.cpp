@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/store.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/data/source.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using ::testing::HasSubstr;
 
 /// Of a checkpoint with these settings beside the model.
 InputSpec input_with(const Json& settings) {

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/inspect.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "checkpoint/shards.h"
 #include "export/toy_info.h"
 #include "moesaic/export/formats.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using testing::kWeightsIndex;
 
 /// One network as one process saves it, in one/, and as four do, in four/.

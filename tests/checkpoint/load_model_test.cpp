@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <limits>
@@ -8,14 +6,13 @@
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 Json tiny_config() {
   return Json::parse(R"({"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 6,

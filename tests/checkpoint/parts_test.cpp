@@ -2,8 +2,6 @@
 // Checkpoints that several processes write: the same network, whatever their number.
 #include "moesaic/checkpoint/save.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "checkpoint/mapping.h"
 #include "checkpoint/shards.h"
 #include "moesaic/checkpoint/store.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -24,9 +23,6 @@ using test::failure_of;
 using test::get;
 using test::put;
 using test::usage_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::kOptimizerIndex;
 using testing::kWeightsIndex;
 using testing::lies_in_file;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/store.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/hash.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -21,10 +20,6 @@ using test::failure_of;
 using test::get;
 using test::put;
 using test::usage_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 const std::vector<std::string> kFiles = {"MANIFEST.json", "config.json", "model.safetensors",
                                          "optimizer.safetensors", "state.json"};

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/tensors.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -11,16 +9,13 @@
 #include "base/support.h"
 #include "checkpoint/mapping.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::failure_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::lies_in_file;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 constexpr std::array kTypes = {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
                                at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/choice.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::usage_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 struct Steps {
   double rate = 0.5;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/document.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cmath>
@@ -12,13 +10,12 @@
 
 #include "base/support.h"
 #include "moesaic/base/error.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::usage_of;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
 
 Value read(std::string_view text) {

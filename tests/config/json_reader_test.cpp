@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a document costs: time and memory that grow with its length, up to limits.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <string>
 
@@ -10,12 +8,10 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 /// An object of `count` keys of one length, which a search in a list would have to compare.
 std::string object_of(int count, int first = 0) {

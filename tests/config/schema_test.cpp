@@ -2,8 +2,6 @@
 #include "moesaic/config/schema.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
@@ -11,14 +9,12 @@
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::usage_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 struct OptimizerConfig {
   std::string name = "sgd";

@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/derived.h"
 
-#include <gmock/gmock.h>
-
 #include <set>
 #include <utility>
 
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::image_of;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// `count` images of one value each, from `first` on.
 std::shared_ptr<const Dataset> plain(int64_t channels, int64_t height, int64_t width, int count,

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "data/data_fixture.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/transforms.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
-using ::testing::HasSubstr;
 
 Bytes speckled(int64_t channels, int64_t height, int64_t width) {
   Bytes bytes(static_cast<size_t>(channels * height * width));

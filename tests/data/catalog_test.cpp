@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/source.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "data/data_fixture.h"
 #include "moesaic/data/dataset.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
 using test::gzip_bytes;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class Catalog : public ::testing::Test {
  protected:

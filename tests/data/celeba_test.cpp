@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +7,7 @@
 #include "data/jpeg_bytes.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -15,10 +15,6 @@ namespace {
 using test::error_of;
 using test::jpeg_bytes;
 using test::JpegKind;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Faces 1 to 6, of parts 0 0 0 1 2 2.
 class CelebA : public ::testing::Test {

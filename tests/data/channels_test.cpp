@@ -3,8 +3,6 @@
 #include "moesaic/data/resize.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
@@ -13,15 +11,12 @@
 #include "moesaic/data/pack.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
-using test::write_file;
-using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 TEST(Channels, BecomeGreyAsByPillowAndColoursAgain) {
   Bitmap bitmap{1, 2, 3, {255, 0, 0, 10, 20, 30}};

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // CIFAR as a dataset: found, fetched, unpacked, verified.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 
@@ -10,17 +8,13 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/data/source.h"
 #include "support/faults.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::TarEntry;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 const FetchOptions kNoProgress{.progress = false};
 

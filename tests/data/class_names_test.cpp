@@ -3,18 +3,14 @@
 
 #include <ATen/ATen.h>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/data_fixture.h"
 #include "moesaic/data/dataset.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 DatasetInfo named(std::vector<std::string> classes) {
   return {.name = "pets",

@@ -2,11 +2,9 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/views.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/data_fixture.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -17,10 +15,6 @@ using test::idx_bytes;
 using test::image_of;
 using test::labels_of;
 using test::TinyHome;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<uint8_t> slice(const std::vector<uint8_t>& values, int64_t index, int64_t size) {
   return {values.begin() + index * size, values.begin() + (index + 1) * size};

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
 
 #include <functional>
@@ -10,17 +8,14 @@
 #include "data/shard_fixture.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::samples;
 using test::ShardHome;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 void silently(const std::function<void()>& action) {
   ::testing::internal::CaptureStderr();

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/source.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/data_fixture.h"
 #include "data/files.h"
 #include "data/http_server.h"
 #include "moesaic/base/file.h"
 #include "moesaic/data/dataset.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::gzip_bytes;
 using test::HttpServer;
 using test::read_file;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 const FetchOptions kQuiet{.progress = false};

@@ -4,23 +4,18 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "data/data_fixture.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// <split>.txt with a line of numbers for each example: the input, then its targets.
 struct TableSettings {

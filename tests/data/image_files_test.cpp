@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
@@ -16,21 +14,16 @@
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::ImageFolder;
 using test::jpeg_bytes;
 using test::JpegKind;
 using test::opening_says;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST_F(ImageFolder, ClassesAreTheFoldersOfTheTrainingImages) {
   const auto train = open();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which folders are splits and classes, and where links lead.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
 #include "data/image_folder_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -14,11 +13,6 @@ using test::ImageFolder;
 using test::jpeg_bytes;
 using test::JpegKind;
 using test::opening_says;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST_F(ImageFolder, ALinkInACircleIsNoClass) {
   test::fs::create_directory_symlink(".", root() / "train" / "loop");

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/image_walk.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include "data/data_fixture.h"
 #include "support/faults.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class ImageWalk : public ::testing::Test {
  protected:

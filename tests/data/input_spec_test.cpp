@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/preprocess.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "data/data_fixture.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::shared_ptr<const Dataset> two_wide_images() {
   DatasetInfo info{"folder/of/pairs/", "test",         "", {"a", "b"}, 3, 8, 12,

@@ -2,8 +2,6 @@
 #include "moesaic/data/loader.h"
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <functional>
@@ -12,14 +10,12 @@
 #include <thread>
 
 #include "data/data_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 DatasetInfo small_info() {
   DatasetInfo info;

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/derived.h"
 
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <set>
 
 #include "data/data_fixture.h"
 #include "moesaic/data/resize.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using test::Bytes;
-using ::testing::HasSubstr;
 
 /// Images of 2 x 3 bytes: a class in the tens, a number within the class in the ones.
 std::shared_ptr<const Dataset> tagged(const std::string& split, std::vector<uint8_t> labels) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Photos are turned as their EXIF says, or as a setting says, the same for every reader.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
@@ -10,14 +8,12 @@
 #include "moesaic/data/pack.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::JpegKind;
-using test::write_file;
-using ::testing::HasSubstr;
 
 /// A folder with a photo of 16 x 40 pixels, as stored, that viewers show as 40 x 16.
 class Orientation : public ::testing::Test {

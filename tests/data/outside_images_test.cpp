@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/source.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <string>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(OutsideImages, IsWhereAnythingIsWritten) {
   const test::TempDir folder;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/pack.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,19 +9,14 @@
 #include "data/shard_fixture.h"
 #include "moesaic/formats/image.h"
 #include "support/faults.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::jpeg_bytes;
 using test::JpegKind;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 /// A folder of images: 7 cats as JPEG, 4 dogs as PNG to train with, 3 cats to test with.
 class PackFolder : public ::testing::Test {

@@ -2,20 +2,15 @@
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/views.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/data_fixture.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/transforms.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 DatasetInfo rgb_info(int64_t height, int64_t width) {
   DatasetInfo info;

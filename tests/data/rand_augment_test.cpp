@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/transforms.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <map>
@@ -11,12 +8,10 @@
 #include <set>
 
 #include "data/data_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using test::Bytes;
-using ::testing::HasSubstr;
 
 constexpr int64_t kHeight = 18, kWidth = 23;
 

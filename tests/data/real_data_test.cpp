@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The datasets that come with the source tree. Where their files are not on this machine, tests are
 // skipped and say so.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,12 +10,12 @@
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"
 #include "moesaic/formats/archive.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::image_of;
-using ::testing::ElementsAre;
 
 class RealDataset : public ::testing::TestWithParam<std::string> {
  protected:

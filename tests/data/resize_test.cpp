@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/resize.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "data/data_fixture.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 Bitmap noise(int64_t height, int64_t width, int64_t channels) {
   Bitmap bitmap{height, width, channels, {}};

@@ -2,9 +2,6 @@
 #include "moesaic/data/derived.h"
 #include "moesaic/data/views.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
 #include <numbers>
@@ -12,15 +9,13 @@
 #include "data/data_fixture.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::image_of;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Images of side x side bytes that tell every place apart.
 std::shared_ptr<const Dataset> patterned(int64_t height, int64_t width) {

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/views.h"
 
-#include <gmock/gmock.h>
-
 #include <set>
 
 #include "base/support.h"
 #include "data/data_fixture.h"
 #include "moesaic/data/derived.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 /// Twelve images of one byte, their number, of three classes in turn.
 std::shared_ptr<const Dataset> numbered() {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
@@ -15,23 +13,17 @@
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/views.h"
 #include "support/faults.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::HttpServer;
 using test::numbered_jpeg;
 using test::samples;
 using test::TarEntry;
 using test::text_bytes;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr const char* kTwoShards = R"({"train": [{"name": "train-{0..1}.tar"}]})";
 

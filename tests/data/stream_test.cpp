@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Datasets without end, real-valued targets and known directions.
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
@@ -15,14 +13,12 @@
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/papers/clusters.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class EndlessClusters : public ::testing::Test {
  protected:

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/transforms.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "data/data_fixture.h"
 #include "moesaic/config/document.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 DatasetInfo two_channels() {
   DatasetInfo info;

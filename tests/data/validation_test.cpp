@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/views.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/data_fixture.h"
 #include "data/jpeg_bytes.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::error_of;
 using test::image_of;
 using test::labels_of;
-using test::write_file;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// As TensorFlow Datasets gives them for train[:98%] and train[:99%].
 TEST(TrainingCount, RoundsTheBoundaryToTheNearest) {

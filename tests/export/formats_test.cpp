@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/formats.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "export/toy_info.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(ExportFormats, AreFoundByName) {
   EXPECT_THAT(export_formats().names(), ElementsAre("safetensors", "torchscript", "vmoe"));

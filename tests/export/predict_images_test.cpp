@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/predict.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
 #include "data/png_bytes.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using testing::small_vmoe;
 using testing::small_vmoe_config;
 

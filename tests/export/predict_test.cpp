@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/predict.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/formats.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using testing::expect_close;
-using ::testing::HasSubstr;
 using testing::run;
 using testing::small_images;
 using testing::small_vmoe;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/export/formats.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "export/toy_info.h"
 #include "moesaic/checkpoint/store.h"
@@ -11,12 +9,12 @@
 #include "moesaic/models/registry.h"
 #include "prune/small_vmoe.h"
 #include "support/faults.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using testing::small_vmoe;
 
 const ExportInfo kInfo = testing::toy_info();

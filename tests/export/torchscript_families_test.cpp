@@ -16,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::build_variant;
-using testing::expect_close;
 using testing::forward;
 using testing::kScriptInfo;
 using testing::run;

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/script.h>
 
@@ -12,17 +11,16 @@
 #include "base/support.h"
 #include "export/torchscript_models.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::expect_close;
 using testing::forward;
 using testing::keep_everywhere;
 using testing::kScriptInfo;
 using Variant = testing::ScriptVariant;
-using ::testing::HasSubstr;
 using testing::run;
 using testing::small_images;
 

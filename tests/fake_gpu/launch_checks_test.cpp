@@ -4,12 +4,12 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
 
 #include "fake_gpu/fake_gpu_fixture.h"
 #include "moesaic/ops/device.h"
 #include "ops/cuda/start.h"
 #include "ops/kernels/route_rows.h"
+#include "support/matchers.h"
 
 extern "C" void __cudaRegisterFunction(void** binary, const char* key, char* device_name,
                                        const char* name, int thread_limit, uint3* thread,
@@ -17,8 +17,6 @@ extern "C" void __cudaRegisterFunction(void** binary, const char* key, char* dev
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr size_t kKilobyte = 1024;
 

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/archive.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/tar_bytes.h"
 #include "formats/bytes.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::tar_bytes;
 using test::TarEntry;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class Archive : public ::testing::Test {
  protected:

@@ -71,3 +71,10 @@ inline Bytes gzip_bytes(const Bytes& content) {
 }
 
 }  // namespace moesaic::test
+
+namespace moesaic {
+
+using test::Bytes;
+using test::write_file;
+
+}  // namespace moesaic

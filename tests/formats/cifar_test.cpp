@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/cifar.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "formats/bytes.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using test::Bytes;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Records of `label_bytes` labels counted up from `first` and pixels that tell their place.
 Bytes batch(int64_t count, int64_t label_bytes, uint8_t first) {

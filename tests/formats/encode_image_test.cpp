@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/image.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr int64_t kHeight = 6, kWidth = 9;
 

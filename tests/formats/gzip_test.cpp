@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/gzip.h"
 
-#include <gmock/gmock.h>
-
 #include <utility>
 
 #include "base/support.h"
 #include "formats/pack.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::string text(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/idx.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "formats/pack.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::string header(const std::vector<uint32_t>& shape, char type = 8) {
   std::string bytes = {0, 0, type, static_cast<char>(shape.size())};

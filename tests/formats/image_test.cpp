@@ -2,8 +2,6 @@
 #include "moesaic/formats/image.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -13,17 +11,14 @@
 #include "data/png_bytes.h"
 #include "moesaic/base/error.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::jpeg_bytes;
 using test::JpegKind;
 using test::plain_png_bytes;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string failure_of_image(const Bytes& bytes) {
   return test::error_of(ErrorKind::failure, [&] { decode_image(bytes); });

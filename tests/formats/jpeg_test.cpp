@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/decoders.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "data/jpeg_bytes.h"
 #include "moesaic/base/error.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using test::Bytes;
 using test::jpeg_bytes;
 using test::JpegKind;
-using ::testing::HasSubstr;
 
 std::string failure_of_decoding(const Bytes& bytes) {
   return test::error_of(ErrorKind::failure, [&] {

@@ -2,20 +2,16 @@
 #include "moesaic/formats/safetensors.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <map>
 
 #include "base/support.h"
 #include "base/work.h"
 #include "formats/pack.h"
+#include "support/matchers.h"
 
 namespace moesaic::safetensors {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

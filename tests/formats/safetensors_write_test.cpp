@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
 
 #include <array>
 #include <cstring>
@@ -7,14 +6,10 @@
 #include "base/support.h"
 #include "formats/pack.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/matchers.h"
 
 namespace moesaic::safetensors {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/formats/archive.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "data/tar_bytes.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::tar_bytes;
 using test::TarEntry;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 using TarBytes = std::vector<uint8_t>;

@@ -2,7 +2,6 @@
 #include "moesaic/formats/tensorboard.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <bit>
@@ -14,13 +13,11 @@
 #include <regex>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 // A second decoder, written from the formats' descriptions and sharing nothing with the writer.

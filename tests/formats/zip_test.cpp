@@ -3,19 +3,15 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <utility>
 #include <vector>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 std::string zip_of(const std::vector<std::pair<std::string, std::string>>& files,
                    const char* options) {

@@ -26,11 +26,9 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
 using testing::on_cpu;
 using testing::on_gpu;
 using testing::Poison;
-using testing::randn;
 
 class ExpertsCuda : public testing::CudaTest, public ::testing::WithParamInterface<const char*> {
  private:

@@ -14,11 +14,9 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
 using testing::on_cpu;
 using testing::on_gpu;
 using testing::Poison;
-using testing::randn;
 
 class RouteCuda : public testing::CudaTest {};
 

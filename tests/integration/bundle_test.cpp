@@ -2,7 +2,6 @@
 // What a bundle for another machine does with good and bad stages, tried on stubs of its
 // programs: no bundle is built and nothing is measured.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,13 +11,12 @@
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// Trains one update; its doctor finds a wrong operator, its first benchmark takes too long.
 constexpr const char* kProgram = R"(#!/bin/bash

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data whose classes are not in the network's order, not the network's, or not called by text.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <array>
 #include <filesystem>
@@ -13,13 +12,12 @@
 #include "data/png_bytes.h"
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// Standard error also says what the folders of the data are.
 void expect_refused(const ProgramResult& result, int code, const std::string& text) {

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the program says, and with which code it ends, where system calls fail (support/faults.h).
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <csignal>
 
 #include "data/png_bytes.h"
 #include "integration/program.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class ProgramFaults : public ProgramTest {
  protected:
@@ -114,7 +110,8 @@ TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer wants to be the first library";
 #endif
-  const auto result = train("run", "open:2+:EIO");  // The first is for the run's record of its data.
+  const auto result =
+      train("run", "open:2+:EIO");  // The first is for the run's record of its data.
   EXPECT_EQ(result.exit_code, 1);
   const std::string what = image().filename().string() + ": cannot open: Input/output error";
   const size_t error = result.err.find("error: ");

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks of folders as users have them: photos with EXIF, grey images, sides of two lengths.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "integration/program.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Bytes;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Folders : public ProgramTest {
  protected:

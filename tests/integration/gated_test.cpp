@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A gated mixture and a GRU from a recipe or a description to an export.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 class GatedProgram : public ProgramTest {
  protected:

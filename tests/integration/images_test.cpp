@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtures of convolutional networks on images and on the same rotated, from the command line.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -10,11 +8,10 @@
 
 #include "integration/program.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 class Images : public ProgramTest {
  protected:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The latent paper's algorithm from a recipe to an export, as a user runs it.
-#include <gmock/gmock.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -9,12 +8,10 @@
 #include "integration/program.h"
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class LatentProgram : public ProgramTest {
  protected:

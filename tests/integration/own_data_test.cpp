@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders and descriptions as users have them, from the command line.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "data/png_bytes.h"
 #include "integration/program.h"
 #include "moesaic/base/process.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// A folder "photos" of images of 4 x 4 pixels: train, valid and test with cats and dogs.
 class OwnData : public ProgramTest {

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A patch-level mixture from a recipe to an export, and where its experts look.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 class PMoEProgram : public ProgramTest {
  protected:

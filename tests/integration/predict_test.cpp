@@ -2,8 +2,6 @@
 // Predictions for image files, from the command line.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -16,14 +14,12 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/export/formats.h"
 #include "moesaic/formats/image.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Bytes;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr int kSide = 32;
 

@@ -94,21 +94,33 @@ size_t count_in(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST_F(ProcessesTest, AWarningOfOneIsWrittenOnceWithItsNumber) {
+/// Twelve images of two classes to train on, and the same to test.
+void write_images(const std::filesystem::path& folder) {
   for (int i = 0; i < 12; ++i) {
     const test::Bytes pixels(size_t{3} * 8 * 8, static_cast<uint8_t>(20 * i));
     const std::string name = (i % 2 ? "b/" : "a/") + std::to_string(i) + ".png";
-    test::write_file(path("images/train/" + name), test::png_bytes(8, 8, pixels));
-    test::write_file(path("images/val/" + name), test::png_bytes(8, 8, pixels));
+    for (const char* split : {"train", "val"}) {
+      test::write_file(folder / split / name, test::png_bytes(8, 8, pixels));
+    }
   }
+}
+
+constexpr const char* kSmall = R"({"name": "vmoe", "image_size": 8, "channels": 3, "patch_size": 4,
+    "hidden_size": 8, "classes": 2, "encoder": {"num_layers": 1, "num_heads": 1, "mlp_dim": 8,
+      "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}})";
+
+/// Settings of a phase on these images.
+std::string phase_on(const std::filesystem::path& images) {
+  return R"("data": ")" + images.string() + R"(", "preprocess": {"size": 8}, "batch_size": 4,
+      "optimizer": {"name": "adamw", "lr": 1e-3})";
+}
+
+TEST_F(ProcessesTest, AWarningOfOneIsWrittenOnceWithItsNumber) {
+  write_images(path("images"));
   write("images/train/a/6.png", "no image");
-  write("run.json", R"({"name": "files", "checkpoint_every": 0,
-      "model": {"name": "vmoe", "image_size": 8, "channels": 3, "patch_size": 4, "hidden_size": 8,
-        "classes": 2, "encoder": {"num_layers": 1, "num_heads": 1, "mlp_dim": 8,
-          "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}},
-      "phases": [{"name": "train", "data": ")" +
-                        text_path("images") + R"(", "preprocess": {"size": 8}, "batch_size": 4,
-        "epochs": 1, "optimizer": {"name": "adamw", "lr": 1e-3}}]})");
+  write("run.json", R"({"name": "files", "checkpoint_every": 0, "model": )" + std::string(kSmall) +
+                        R"(, "phases": [{"name": "train", )" + phase_on(path("images")) +
+                        R"(, "epochs": 1}]})");
   std::set<std::string> places;
   for (const char* seed : {"1", "2", "3", "4"}) {
     const auto two = run_in_processes(
@@ -317,6 +329,43 @@ TEST_F(ProcessesTest, RunsOfAnExperimentAreSharedOut) {
   EXPECT_EQ(two[1].out, "");
   EXPECT_EQ(one.json()["rows"], two[0].json()["rows"]);
   EXPECT_FALSE(std::filesystem::exists(path("two/runs-1.json")));
+}
+
+// What is timed at the end of a sweep, process 0 times alone: the others have ended by then.
+TEST_F(ProcessesTest, ASignalToTheTimingOfASweepEndsProcess0Alone) {
+  write_images(path("images"));
+  const std::string data = phase_on(path("images"));
+  write("sweep.json", R"({"name": "small", "kind": "runs", "description": "a test", "runs": 1,
+      "train": {"name": "run", "checkpoint_every": 0, "loader_threads": 0, "model": )" +
+                          std::string(kSmall) + R"(, "phases": [
+        {"name": "pretrain", )" +
+                          data + R"(, "steps": 2},
+        {"name": "finetune", )" +
+                          data + R"(, "steps": 2}]},
+      "keep": [1], "criteria": ["router-norm-change"],
+      "recover": {"name": "recover", )" +
+                          data + R"(, "steps": 1},
+      "export": {"keep": 1, "criterion": "router-norm-change"}})");
+  const auto arguments = [&](const std::string& rounds) {
+    return Strings{"reproduce",
+                   text_path("sweep.json"),
+                   "throughput.batch_size=4",
+                   "throughput.rounds=" + rounds,
+                   "--out",
+                   text_path("out")};
+  };
+  // The exported network, which it times too, is the last file before.
+  const auto stopped =
+      run_in_processes(arguments("1000000000"), 2, {0, 15, path("out/model.ts.pt")});
+  EXPECT_EQ(stopped[0].exit_code, 143) << stopped[0].err;
+  EXPECT_EQ(stopped[1].exit_code, 0) << stopped[1].err;
+  EXPECT_FALSE(std::filesystem::exists(path("out/results.json")));
+  const std::string runs = bytes_in(path("out/runs.json"));
+  const auto rest = run_in_processes(arguments("1"), 2);
+  ASSERT_EQ(rest[0].exit_code, 0) << rest[0].err;
+  EXPECT_EQ(rest[1].exit_code, 0) << rest[1].err;
+  EXPECT_EQ(bytes_in(path("out/runs.json")), runs) << "nothing is made again";
+  EXPECT_TRUE(std::filesystem::exists(path("out/results.json")));
 }
 
 }  // namespace

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `moesaic prune` offers, and the pruning paper's theory, as a user runs them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class PruningProgram : public ProgramTest {
  protected:

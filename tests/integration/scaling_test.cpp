@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of many processes from the command line: a recipe whose data are not here and whose network
 // this machine could not train.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <regex>
 
 #include "integration/processes.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 ProgramResult plan_processes(const std::vector<std::string>& changes, bool dry = true) {
   std::vector<std::string> arguments = {

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data packed into shards and trained on, from the command line.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
 #include "integration/processes.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class PackedData : public ProgramTest {
  protected:

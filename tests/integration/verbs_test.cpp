@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What eval and bench say of a network of one's own, and where they compute.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <sstream>
 
 #include "integration/program.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 /// A run of generated data.
 class OwnNetwork : public ProgramTest {

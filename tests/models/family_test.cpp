@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/family.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -11,11 +10,10 @@
 #include "base/support.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/module_state.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::ElementsAre;
 
 Value only_name(const std::string& family) {
   return Value::from_json({{"name", family}}, "model");

@@ -2,19 +2,16 @@
 #include "moesaic/models/registry.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <set>
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 Value named(const std::string& preset) {
   return Document::from_text(R"({"preset": ")" + preset + R"("})", "recipe.json").root();

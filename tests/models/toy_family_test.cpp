@@ -2,7 +2,6 @@
 // A family from outside of the library: all that is generic works with it, without an edit in src/.
 #include "support/toy_family.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
@@ -13,15 +12,13 @@
 #include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::HasSubstr;
 
 Value toy_value(const std::string& change = "") {
   Document document = Document::from_text(R"({"name": "toy"})", "recipe.json");

@@ -12,9 +12,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 TEST(Dropout, DropsAFractionAndScalesTheRest) {
   const at::Tensor x = torch::ones({100, 1000});
   const at::Tensor y = nn::dropout(x, 0.25, nn::make_generator(1));

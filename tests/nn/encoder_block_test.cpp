@@ -15,9 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 void randomize(torch::nn::Module& module, uint64_t seed) {
   const torch::NoGradGuard no_grad;
   module.to(torch::kDouble);

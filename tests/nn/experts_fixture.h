@@ -15,9 +15,6 @@
 
 namespace moesaic::experts_test {
 
-using testing::expect_close;
-using testing::randn;
-
 inline constexpr int64_t kTokens = 9, kExperts = 3;
 
 /// Two of three experts for each token, with room for few.

@@ -13,9 +13,6 @@
 namespace moesaic::nn {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 at::Tensor golden_image(const std::string& name) {
   static const TensorMap all =
       read_tensors(MOESAIC_TEST_SOURCE_DIR "/tests/golden/images.safetensors");

@@ -12,8 +12,6 @@
 namespace moesaic::nn {
 namespace {
 
-using testing::randn;
-
 ExpertWeights weights(at::ScalarType type) {
   return {randn({3, 8, 12}, 1, type), randn({3, 12}, 2, type), randn({3, 12, 8}, 3, type),
           randn({3, 8}, 4, type)};

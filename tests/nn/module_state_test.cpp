@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/module_state.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
 
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::failure_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 struct Stack : torch::nn::Module {
   explicit Stack(int64_t experts) : w1(register_parameter("w1", torch::randn({experts, 3, 2}))) {}

@@ -15,8 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
 using testing::token_choice_reference;
 
 nn::MoELayerOptions small_layer() {

@@ -12,28 +12,51 @@ namespace moesaic {
 namespace {
 
 using testing::expect_same_routing;
-using testing::randn;
 
-nn::Router noisy_router(double scale) {
+nn::Router noisy_router(double scale, at::ScalarType type = torch::kFloat) {
   nn::RouterOptions options{.width = 6, .experts = 4};
   options.rule = TokenChoiceOptions{.k = 2};
   options.noise.scale = scale;
-  return nn::Router(options, nn::make_generator(1));
+  nn::Router router(options, nn::make_generator(1));
+  router->to(type);
+  return router;
 }
 
-TEST(Router, DrawsNoiseFromItsGeneratorAlone) {
-  const nn::Router router = noisy_router(8.0);
+/// Of each type that logits have: that of the router's weight.
+class RouterNoiseOf : public ::testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Router, RouterNoiseOf, ::testing::Values(torch::kFloat, torch::kBFloat16),
+                         [](const auto& type) { return c10::toString(type.param); });
+
+TEST_P(RouterNoiseOf, IsDrawnFromTheGeneratorAlone) {
+  const nn::Router router = noisy_router(8.0, GetParam());
   const at::Tensor x = randn({50, 6}, 2, torch::kFloat);
   torch::manual_seed(1);
   const nn::RoutingRecord a = router->forward(x, nn::make_generator(5));
   torch::manual_seed(2);
   const nn::RoutingRecord b = router->forward(x, nn::make_generator(5));
   const nn::RoutingRecord c = router->forward(x, nn::make_generator(6));
+  EXPECT_EQ(a.noisy_logits_TE.scalar_type(), GetParam());
   EXPECT_TRUE(torch::equal(a.logits_TE, router->logits(x)));
   EXPECT_TRUE(torch::equal(a.noisy_logits_TE, b.noisy_logits_TE));
   EXPECT_FALSE(torch::equal(a.noisy_logits_TE, c.noisy_logits_TE));
   EXPECT_NEAR((a.noisy_logits_TE - a.logits_TE).std().item<double>(), 2.0, 0.3);  // 8 / E
   expect_same_routing(a.routing, route_token_choice(a.noisy_logits_TE, TokenChoiceOptions{.k = 2}));
+}
+
+TEST_P(RouterNoiseOf, LetsTheGradientOfLogitsPass) {
+  const nn::Router router = noisy_router(8.0, GetParam());
+  const at::Tensor x = randn({50, 6}, 2, torch::kFloat).requires_grad_();
+  const at::Tensor of_logits = randn({50, 4}, 3, torch::kFloat).to(GetParam());
+  const nn::RoutingRecord record = router->forward(x, nn::make_generator(5));
+  const auto gradients = [&](const at::Tensor& logits_TE) {
+    return torch::autograd::grad({logits_TE}, {x, router->weight}, {of_logits},
+                                 /*retain_graph=*/true);
+  };
+  const auto with = gradients(record.noisy_logits_TE), without = gradients(record.logits_TE);
+  for (const size_t i : {0, 1}) {
+    EXPECT_TRUE(torch::equal(with[i], without[i])) << i;
+    EXPECT_GT(with[i].abs().sum().item<double>(), 0.0) << i;
+  }
 }
 
 TEST(Router, IsDeterministicWithoutGeneratorOrNoise) {
@@ -68,14 +91,16 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
   }
 }
 
-TEST(Router, NoiseOfEvaluationHasTheDeviationOfTraining) {
+TEST_P(RouterNoiseOf, EvaluationHasTheDeviationOfTraining) {
   for (const auto kind : {NoiseKind::gaussian, NoiseKind::uniform}) {
     nn::RouterOptions options{.width = 6, .experts = 4};
     options.noise = {kind, 3.0};
     options.evaluation_seed = 5;
-    const nn::Router router(options, nn::make_generator(1));
+    nn::Router router(options, nn::make_generator(1));
+    router->to(GetParam());
     const at::Tensor x = randn({5000, 6}, 2, torch::kFloat);
-    const at::Tensor noise = router->forward(x).noisy_logits_TE - router->logits(x);
+    const at::Tensor noise = router->forward(x).noisy_logits_TE.to(torch::kDouble) -
+                             router->logits(x).to(torch::kDouble);
     const bool gaussian = kind == NoiseKind::gaussian;
     EXPECT_NEAR(noise.mean().item<double>(), gaussian ? 0.0 : 1.5, 0.03);
     EXPECT_NEAR(noise.std().item<double>(), gaussian ? 3.0 / 4 : 3.0 / std::sqrt(12.0), 0.03);

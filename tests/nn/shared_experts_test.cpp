@@ -41,7 +41,7 @@ at::Tensor loss_of(const at::Tensor& y, int64_t first_row) {
 
 /// Compares the gradients of a process' experts, summed over those that hold the same, with their
 /// slices of stacked ones of one process, or with those of the same names.
-void expect_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const Processes& processes) {
+void expect_same_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const Processes& processes) {
   const auto expected = whole->experts->named_parameters();
   for (const auto& item : layer->experts->named_parameters()) {
     at::Tensor gradient = gradient_or_zeros(item.value());
@@ -78,7 +78,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t sh
     const at::Tensor own = layer->forward(router_input, x, {}).y_Td;
     expect_near(own, y.narrow(0, first, tokens), "output");
     loss_of(own, first).backward();
-    expect_gradients(layer, whole, *processes);
+    expect_same_gradients(layer, whole, *processes);
     if (x_gradient.defined()) {
       expect_near(x.grad(), x_gradient.narrow(0, first, tokens), "gradient of the input");
     }

@@ -18,7 +18,7 @@ namespace {
 
 using test::run_processes;
 
-void expect_close(const at::Tensor& a, const at::Tensor& b) {
+void expect_same_sums(const at::Tensor& a, const at::Tensor& b) {
   EXPECT_TRUE(at::allclose(a, b, 1e-9, 1e-10)) << (a - b).abs().max().item<double>();
 }
 
@@ -46,12 +46,12 @@ TEST(SharesBatch, BatchNormTakesTheMomentsOfUnequalParts) {
     const int64_t first = processes->rank() * 2, count = processes->rank() == 0 ? 2 : 4;
     at::Tensor own = x.narrow(0, first, count).clone().requires_grad_();
     const at::Tensor out = norm->forward(own);
-    expect_close(out, y.narrow(0, first, count));
+    expect_same_sums(out, y.narrow(0, first, count));
     (out * weight.narrow(0, first, count)).sum().backward();
-    expect_close(own.grad(), all.grad().narrow(0, first, count));
-    expect_close(summed_gradient(norm->weight.grad(), *processes), whole->weight.grad());
-    expect_close(norm->running_mean, whole->running_mean);
-    expect_close(norm->running_var, whole->running_var);
+    expect_same_sums(own.grad(), all.grad().narrow(0, first, count));
+    expect_same_sums(summed_gradient(norm->weight.grad(), *processes), whole->weight.grad());
+    expect_same_sums(norm->running_mean, whole->running_mean);
+    expect_same_sums(norm->running_var, whole->running_var);
     EXPECT_EQ(norm->num_batches_tracked.template item<int64_t>(), 1);
   });
 }
@@ -95,11 +95,11 @@ TEST(SharesBatch, MapExpertsNormaliseByTheWholeBatch) {
     experts->share({processes});
     const int64_t first = processes->rank() * 8;
     const at::Tensor own = output(experts, x.narrow(0, first, 8), logits.narrow(0, first, 8));
-    expect_close(own, y.narrow(0, first, 8));
+    expect_same_sums(own, y.narrow(0, first, 8));
     own.square().sum().backward();
-    expect_close(summed_gradient(experts->w.grad(), *processes), whole->w.grad());
-    expect_close(summed_gradient(experts->weight.grad(), *processes), whole->weight.grad());
-    expect_close(experts->running_var, whole->running_var);
+    expect_same_sums(summed_gradient(experts->w.grad(), *processes), whole->w.grad());
+    expect_same_sums(summed_gradient(experts->weight.grad(), *processes), whole->weight.grad());
+    expect_same_sums(experts->running_var, whole->running_var);
   });
 }
 

@@ -15,8 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::randn;
-
 const c10::Device kCpu(c10::kCPU);
 
 ExpertWeights some_weights(bool gradient) {

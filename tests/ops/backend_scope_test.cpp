@@ -2,19 +2,17 @@
 #include "moesaic/ops/backend_scope.h"
 
 #include <ATen/Context.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "base/support.h"
 #include "moesaic/base/error.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using test::error_of;
-using ::testing::HasSubstr;
 
 constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
 

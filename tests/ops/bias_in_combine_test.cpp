@@ -16,9 +16,6 @@ namespace moesaic::ops {
 namespace {
 
 using at::Tensor;
-using moesaic::testing::expect_close;
-using moesaic::testing::expect_gradients;
-using moesaic::testing::randn;
 
 constexpr int64_t kTokens = 30, kWidth = 6, kHidden = 9, kExperts = 4;
 

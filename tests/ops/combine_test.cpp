@@ -11,10 +11,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
-
 TEST(Combine, IsTheGatedSumAndZeroForTokensWithoutAnExpert) {
   const Routing routing = route_token_choice(randn({50, 4}, 1), {.k = 2, .kept = {2}});
   const at::Tensor rows = randn({routing.row_bound(), 9}, 2);

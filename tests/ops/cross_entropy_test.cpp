@@ -12,10 +12,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
-
 at::Tensor some_labels(int64_t rows, int64_t classes) {
   return torch::arange(rows) * 7 % classes;
 }

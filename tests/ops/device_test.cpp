@@ -15,7 +15,6 @@ namespace {
 
 using test::ScopedEnv;
 using test::usage_of;
-using testing::randn;
 
 TEST(CudaOff, IsReadAtEveryCall) {
   const ScopedEnv nothing("MOESAIC_CUDA_OFF", std::nullopt);

@@ -11,9 +11,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_gradients;
-using testing::randn;
-
 TEST(Dispatch, CopiesEachTokenToItsRowsAndClearsTheRest) {
   const Routing routing =
       route_token_choice(randn({300, 4}, 1, torch::kFloat), {.k = 2, .kept = {1, 3}});

@@ -15,9 +15,6 @@ namespace moesaic {
 namespace {
 
 using testing::activation_reference;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
 
 struct FilterCase {
   int64_t patches, width, filters, outputs;

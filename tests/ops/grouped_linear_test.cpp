@@ -13,8 +13,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::randn;
 
 /// Experts of 5, 0 and 9 rows, and 2 rows that none has.
 Tensor some_offsets() {

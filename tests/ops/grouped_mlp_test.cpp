@@ -14,9 +14,6 @@ namespace moesaic {
 namespace {
 
 using testing::activation_reference;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
 
 ExpertWeights random_weights(int64_t experts, int64_t width, int64_t hidden, at::ScalarType type) {
   return {randn({experts, width, hidden}, 11, type) * 0.3, randn({experts, hidden}, 12, type),

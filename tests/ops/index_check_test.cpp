@@ -15,8 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::randn;
-
 Routing good_routing() {
   return route_token_choice(randn({6, 3}, 1, torch::kFloat), {.k = 2});
 }

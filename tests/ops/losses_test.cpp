@@ -14,8 +14,6 @@
 namespace moesaic {
 namespace {
 
-using testing::randn;
-
 std::vector<std::vector<double>> softmax_rows(const at::Tensor& logits) {
   std::vector<std::vector<double>> gates(logits.size(0), std::vector<double>(logits.size(1)));
   for (int64_t t = 0; t < logits.size(0); ++t) {

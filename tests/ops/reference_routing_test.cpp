@@ -14,8 +14,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-
 class ReferenceRouting : public ::testing::Test {
  protected:
   static const at::Tensor& golden(const std::string& name) {

@@ -16,7 +16,6 @@ namespace {
 using testing::adaptive_reference;
 using testing::expect_routing;
 using testing::expect_same_shapes;
-using testing::randn;
 
 void expect_adaptive(const at::Tensor& logits, double threshold,
                      const std::vector<int64_t>& kept = {}) {

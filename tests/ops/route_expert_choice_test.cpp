@@ -13,13 +13,10 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::expect_gradients;
 using testing::expect_routing;
 using testing::expect_same_routing;
 using testing::expect_same_shapes;
 using testing::expert_choice_reference;
-using testing::randn;
 
 constexpr ExpertGate kExpertGates[] = {ExpertGate::softmax_selected, ExpertGate::softmax_tokens,
                                        ExpertGate::softmax_experts, ExpertGate::one};

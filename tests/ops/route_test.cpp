@@ -14,9 +14,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 TokenChoiceOptions some_options(uint64_t seed, int64_t experts) {
   TokenChoiceOptions options;
   options.k = 1 + static_cast<int64_t>(seed % 3);

@@ -15,11 +15,9 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_gradients;
 using testing::expect_routing;
 using testing::expect_same_routing;
 using testing::expect_same_shapes;
-using testing::randn;
 using testing::token_choice_reference;
 
 constexpr Gate kGates[] = {Gate::softmax_selected, Gate::softmax_all, Gate::logit, Gate::one};

@@ -13,10 +13,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
-
 ExpertWeights weights_of(int64_t experts, int64_t width, int64_t hidden, at::ScalarType type) {
   return {randn({experts, width, hidden}, 11, type) * 0.2, randn({experts, hidden}, 12, type),
           randn({experts, hidden, width}, 13, type) * 0.2, randn({experts, width}, 14, type)};
@@ -85,7 +81,7 @@ TEST(RoutedMlp, PackedWeightsGiveTheSameBits) {
       const ExpertWeights w = weights_of(4, width, hidden, type), packed = pack_experts(w);
       ASSERT_TRUE(packed.packed || type != torch::kFloat);
       if (!packed.packed) continue;  // This processor has no products of two bytes.
-      if (hidden > 128) {  // More than one panel.
+      if (hidden > 128) {            // More than one panel.
         EXPECT_FALSE(torch::equal(packed.w1, w.w1));
       }
       const Routing routing = route_token_choice(randn({90, 4}, 2, torch::kFloat), {.k = 2});

@@ -15,7 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::randn;
 using testing::token_choice_reference;
 
 TEST(DispatchEntropy, EqualsPlainLoops) {

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/launch.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 
 #include "moesaic/base/error.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
 Launch launch_in(const Variables& variables) {

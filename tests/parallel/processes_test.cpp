@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/parallel/processes.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -16,13 +14,13 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/parallel/group.h"
+#include "support/matchers.h"
 #include "support/processes.h"
 
 namespace moesaic {
 namespace {
 
 using test::run_processes;
-using ::testing::HasSubstr;
 
 std::shared_ptr<const Group> world_of(const std::shared_ptr<const Processes>& processes) {
   return {processes, &processes->world()};

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/watch.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -12,10 +9,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
+#include "support/matchers.h"
+
 namespace moesaic {
 namespace {
-
-using ::testing::ElementsAre;
 
 constexpr std::chrono::hours kLong(1);
 

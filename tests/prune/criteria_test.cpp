@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/prune/criteria.h"
 
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <limits>
 
@@ -10,12 +8,11 @@
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/papers/clusters.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::small_vmoe;
 using testing::small_vmoe_config;
 

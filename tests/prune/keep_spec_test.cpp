@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/prune/plan.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "moesaic/config/document.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 KeepSpec from_text(const std::string& json) {
   return KeepSpec::from_value(Document::from_text(json, "keep.json").root());

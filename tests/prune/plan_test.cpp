@@ -2,20 +2,17 @@
 #include "moesaic/prune/plan.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/prune/criteria.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using testing::expect_close;
-using ::testing::HasSubstr;
 using testing::run;
 using testing::small_images;
 using testing::small_vmoe;

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/prune/prune_checkpoint.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "checkpoint/shards.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/papers/clusters.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::run;
 using testing::small_images;
 using testing::small_vmoe;

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of two checkpoints came first, as they themselves tell.
-#include <gmock/gmock.h>
 
 #include "base/support.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::small_vmoe;
 using testing::small_vmoe_config;
 

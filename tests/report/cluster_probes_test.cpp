@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Probes of what experts and routers find of latent clusters, against plain loops.
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -12,12 +10,12 @@
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/report/probe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::ElementsAre;
 
 /// Three experts of four neurons on the data "latent-small", whose means have norm 3.
 class ClusterProbes : public ::testing::Test {

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/evaluation_figures.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 const std::vector<std::string> kPets = {"cat, tabby", "it's_a dog", "bird"};
 

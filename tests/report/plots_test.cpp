@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
@@ -8,13 +6,10 @@
 #include "moesaic/report/runs.h"
 #include "report/panels.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 const char* const kRows = R"("rows": [{"name": "it's_a mixture"}, {"name": "single"}])";
 const char* const kPaper = R"(, "paper": {"single": {"test_accuracy": 80}})";

@@ -2,8 +2,6 @@
 #include "moesaic/report/probe.h"
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 
@@ -11,12 +9,11 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::Field;
 
 /// A small mixture on the clusters paper's data, as it is initialised.

@@ -2,19 +2,18 @@
 #include "moesaic/report/prune_search.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "base/support.h"
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/report/figure.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): runs of a second
-using ::testing::HasSubstr;
 
 /// A network of two layers with four experts each, of which a token selects one, on three quarters;
 /// of a seed with which accuracy falls with every expert.

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/results.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(Crossing, LiesBetweenTwoSizesLinearInTheLogarithm) {
   EXPECT_NEAR(crossing({100, 400}, {90, 100}, 95).value(), 200.0, 1e-9);

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/experiment.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
 #include "report/report_fixture.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 using report_test::error_of;
-using ::testing::HasSubstr;
 
 Reproduction run_tiny(const fs::path& out) {
   Experiment experiment{.name = "tiny", .kind = "runs", .description = "Two quarters."};

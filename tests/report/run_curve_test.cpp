@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/figure.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr const char* kTwoPhases =
     R"({"kind": "train", "step": 5, "phase": "a", "loss": 2.5, "accuracy": 10}

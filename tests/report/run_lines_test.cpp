@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files in which an experiment keeps its finished runs.
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 
@@ -11,12 +9,12 @@
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using report_test::runs_config;
-using ::testing::ElementsAre;
 
 const char* const kFiveRuns =
     R"("rows": [{"name": "mixture"}, {"name": "short", "runs": 2, "set": {"phases.0.steps": 2}}])";
@@ -57,7 +55,8 @@ std::filesystem::path& counted_folder() {
                {.meaning = "finished runs",
                 .metrics =
                     [](const Model&, const DataSplits&) {
-                      return std::vector<Metric>{{"finished", "finished runs", 0}};
+                      return std::vector<Metric>{
+                          {.name = "finished", .label = "finished runs", .digits = 0}};
                     },
                 .measure =
                     [](ProbeSubject&, Measurement& measurement) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder of an experiment: its settings, and the log of the runs that are made.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +9,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/report/runs.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -18,7 +17,6 @@ namespace {
 using report_test::kTwoRows;
 using report_test::Runs;
 using report_test::runs_config;
-using ::testing::HasSubstr;
 
 TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
   const RunsConfig config = runs_config(kTwoRows);
@@ -125,6 +123,22 @@ TEST_F(Runs, TakesAFolderThatLacksLaterSettings) {
   write_atomic(file, older.dump());
   EXPECT_THAT(test::usage_of([&] { run(with("")); }),
               HasSubstr("preprocess.orientation' was \"stored\" and is \"data\" now"));
+}
+
+TEST_F(Runs, RecomputeDecidesWhereSecondsAreMeasured) {
+  const auto with = [](const std::string& converged, const std::string& set) {
+    return runs_config(R"("rows": [{"name": "a", "runs": 1, "set": {)" + set +
+                       R"(}}], "snapshots": {"probes": ["test_accuracy"], "converged": [)" +
+                       converged + "]}");
+  };
+  const std::string timed = R"("test_accuracy")", again = R"("recompute": true)";
+  run(with("", ""));
+  run(with("", again));
+  std::filesystem::remove_all(folder_ / "out");
+  run(with(timed, ""));
+  EXPECT_THAT(test::usage_of([&] { run(with(timed, again)); }),
+              HasSubstr("settings: 'runs.a.recompute' was false and is true now"));
+  run(with(timed, R"("checkpoint_every": 7)"));
 }
 
 TEST_F(Runs, TakesWhatOtherProcessesOfAKilledCallMade) {

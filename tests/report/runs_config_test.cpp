@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
@@ -8,13 +6,12 @@
 #include "moesaic/report/experiment.h"
 #include "report/experiment_run.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using report_test::runs_config;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<std::string> names_of(const RunsConfig& config) {
   std::vector<std::string> names;

@@ -66,10 +66,11 @@ inline MeasuredTable counts(double last) {
 
 /// A mixture of two runs with snapshots, and a single network of one run without a router.
 inline std::vector<MeasuredRow> measured_rows() {
-  const std::vector<Metric> metrics = {{"test_accuracy", "test accuracy, %"},
-                                       {"entropy", "dispatch entropy, nats", 3},
-                                       {"dispatch", "training examples", 0, true},
-                                       {"expert_signal", "expert and signal", 3, true}};
+  const std::vector<Metric> metrics = {
+      {"test_accuracy", "test accuracy, %"},
+      {.name = "entropy", .label = "dispatch entropy, nats", .digits = 3},
+      table_metric("dispatch", "training examples", 0),
+      table_metric("expert_signal", "expert and signal", 3)};
   MeasuredRow mixture{"it's_a mixture", metrics, {}};
   for (const double accuracy : {90.0, 94.0}) {
     RunRecord run;

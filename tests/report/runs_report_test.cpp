@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/runs.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RunsReport : public ::testing::Test {
  protected:

@@ -2,8 +2,6 @@
 #include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +13,7 @@
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "report/runs_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -22,9 +21,6 @@ namespace {
 using report_test::kTwoRows;
 using report_test::Runs;
 using report_test::runs_config;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Twice the updates, and a table of one number: registered once for this program.
 void register_twice() {
@@ -32,8 +28,9 @@ void register_twice() {
   probes().add("twice", {.meaning = "twice the updates",
                          .metrics =
                              [](const Model&, const DataSplits&) {
-                               return std::vector<Metric>{{"twice", "twice the updates", 0},
-                                                          {"square", "squared", 0, true}};
+                               return std::vector<Metric>{
+                                   {.name = "twice", .label = "twice the updates", .digits = 0},
+                                   table_metric("square", "squared", 0)};
                              },
                          .measure =
                              [](ProbeSubject& subject, Measurement& measurement) {

@@ -2,19 +2,17 @@
 #include "moesaic/report/experiment.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "moesaic/base/process.h"
 #include "moesaic/config/document.h"
 #include "report/report_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
 using report_test::error_of;
-using ::testing::HasSubstr;
 
 std::string samples_text(const std::string& rest) {
   return R"({"name": "tiny", "kind": "samples", "description": "A test.", "data": "three",)" +

@@ -14,9 +14,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 at::Tensor golden(const std::string& name) {
   static const TensorMap all =
       read_tensors(MOESAIC_TEST_SOURCE_DIR "/tests/golden/tsne.safetensors");

@@ -22,3 +22,11 @@ void expect_gradients(const std::function<at::Tensor(const std::vector<at::Tenso
                       std::vector<at::Tensor> inputs, double tolerance = 1e-6);
 
 }  // namespace moesaic::testing
+
+namespace moesaic {
+
+using testing::expect_close;
+using testing::expect_gradients;
+using testing::randn;
+
+}  // namespace moesaic

@@ -2,20 +2,15 @@
 // Weights of auxiliary losses that could change nothing, found before a run starts.
 #include "moesaic/train/objective.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "moesaic/train/run_plan.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using train_test::config_of;
 using train_test::error_of;
 using train_test::four_phases;

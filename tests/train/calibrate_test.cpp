@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/evaluate.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -12,14 +10,13 @@
 #include "base/support.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::Pair;
 
 constexpr int64_t kTokens = 5;  // of an image: four patches and the class token

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs keep their names from network to network and from phase to phase.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/views.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// The images of "three": "turned" has its classes in another order, "foreign" under other names.
 std::shared_ptr<const Dataset> open_named(std::string_view name, std::string_view split) {

@@ -12,9 +12,6 @@
 namespace moesaic {
 namespace {
 
-using ::moesaic::testing::expect_close;
-using ::moesaic::testing::randn;
-
 /// [R, C] of doubles.
 std::vector<std::vector<double>> rows_of(const at::Tensor& tensor) {
   std::vector<std::vector<double>> rows;

@@ -13,7 +13,6 @@
 namespace moesaic {
 namespace {
 
-using ::moesaic::testing::randn;
 using Row = std::vector<double>;
 
 Row probabilities(const at::Tensor& logits, bool sigmoid) {

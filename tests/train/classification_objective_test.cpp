@@ -15,8 +15,6 @@
 namespace moesaic {
 namespace {
 
-using ::moesaic::testing::randn;
-
 ModelOutput output_with(const std::vector<at::Tensor>& router_logits) {
   ModelOutput output;
   output.logits = randn({3, 4}, 1, torch::kFloat);

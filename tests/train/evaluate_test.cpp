@@ -212,12 +212,30 @@ TEST(Evaluate, RefusesDataThatDoesNotFit) {
             "[1, 4, 4]");
 }
 
-TEST(EvaluateCheckpoint, FindsTheRunsNewestCheckpointAndItsData) {
+/// A run in a folder of its own, whose newest checkpoint is measured.
+class EvaluateTrained : public ::testing::Test {
+ protected:
+  EvaluateTrained() {
+    train(folder / "run");
+    options.checkpoint = folder / "run";
+    options.open = open_tiny;
+  }
+
   TempDir folder;
-  train(folder / "run");
   EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run";
-  options.open = open_tiny;
+};
+
+/// The images of `data` described otherwise.
+std::shared_ptr<const Dataset> described(const Dataset& data, const DatasetInfo& info) {
+  std::vector<uint8_t> pixels(static_cast<size_t>(data.size() * 16)), labels;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    data.image(i, pixels.data() + i * 16);
+    labels.push_back(static_cast<uint8_t>(data.label(i)));
+  }
+  return make_memory_dataset(info, pixels, labels);
+}
+
+TEST_F(EvaluateTrained, FindsTheRunsNewestCheckpointAndItsData) {
   const CheckpointEvaluation newest = evaluate_checkpoint(options);
   EXPECT_EQ(newest.data, "two");
   EXPECT_EQ(newest.checkpoint.filename(), "step_12");
@@ -251,21 +269,12 @@ DatasetOpener open_classes(const std::vector<std::string>& classes, bool renamed
     const auto chosen = make_class_subset(data, renamed ? data->info().classes : classes, "chosen");
     DatasetInfo info = chosen->info();
     info.classes = classes;
-    std::vector<uint8_t> pixels(static_cast<size_t>(chosen->size() * 16)), labels;
-    for (int64_t i = 0; i < chosen->size(); ++i) {
-      chosen->image(i, pixels.data() + i * 16);
-      labels.push_back(static_cast<uint8_t>(chosen->label(i)));
-    }
-    return make_memory_dataset(info, pixels, labels);
+    return described(*chosen, info);
   };
 }
 
-TEST(EvaluateCheckpoint, FindsClassesByTheirNames) {
-  TempDir folder;
-  train(folder / "run");
-  EvaluateCheckpointOptions options;
+TEST_F(EvaluateTrained, FindsClassesByTheirNames) {
   options.checkpoint = folder / "run/checkpoints/pretrain";
-  options.open = open_tiny;
   const CheckpointEvaluation before = evaluate_checkpoint(options);
   options.open = open_classes({"class 2", "class 0", "class 1"});
   const CheckpointEvaluation after = evaluate_checkpoint(options);
@@ -285,12 +294,8 @@ TEST(EvaluateCheckpoint, FindsClassesByTheirNames) {
   }
 }
 
-TEST(EvaluateCheckpoint, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
-  TempDir folder;
-  train(folder / "run");
-  EvaluateCheckpointOptions options;
+TEST_F(EvaluateTrained, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   options.checkpoint = folder / "run/checkpoints/pretrain";
-  options.open = open_tiny;
   const double loss = evaluate_checkpoint(options).evaluation.metric("loss");
   options.open = open_classes({"class 0", "class x", "class 2"}, /*renamed=*/true);
   const std::string error = error_of([&] { evaluate_checkpoint(options); });
@@ -316,12 +321,7 @@ TEST(EvaluateCheckpoint, AnUnknownClassIsAnErrorUnlessTheDatasNamesAreTaken) {
   }
 }
 
-TEST(EvaluateCheckpoint, MeasuresOnTheSplitThatIsAskedFor) {
-  TempDir folder;
-  train(folder / "run");
-  EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run";
-  options.open = open_tiny;
+TEST_F(EvaluateTrained, MeasuresOnTheSplitThatIsAskedFor) {
   EXPECT_NE(to_text(evaluate_checkpoint(options)).find("two, 9 test images"), std::string::npos);
   options.split = "train";
   const CheckpointEvaluation found = evaluate_checkpoint(options);
@@ -333,11 +333,7 @@ TEST(EvaluateCheckpoint, MeasuresOnTheSplitThatIsAskedFor) {
             "usage: dataset 'two' has no split 'validation'; choose one of train, test");
 }
 
-TEST(EvaluateCheckpoint, WithoutATestSplitItIsTheValidationSplit) {
-  TempDir folder;
-  train(folder / "run");
-  EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run";
+TEST_F(EvaluateTrained, WithoutATestSplitItIsTheValidationSplit) {
   const auto open = [](std::string_view name, std::string_view split) {
     return open_tiny(name, split == "validation" ? "train" : split);
   };
@@ -403,20 +399,10 @@ std::shared_ptr<const Dataset> open_changed(std::string_view name, std::string_v
   const auto data = open_tiny(name, split);
   DatasetInfo info = data->info();
   info.mean = {0.1};
-  std::vector<uint8_t> pixels(static_cast<size_t>(data->size() * 16)), labels;
-  for (int64_t i = 0; i < data->size(); ++i) {
-    data->image(i, pixels.data() + i * 16);
-    labels.push_back(static_cast<uint8_t>(data->label(i)));
-  }
-  return make_memory_dataset(info, pixels, labels);
+  return described(*data, info);
 }
 
-TEST(EvaluateCheckpoint, TakesMeanAndStdOfTheCheckpoint) {
-  TempDir folder;
-  train(folder / "run");
-  EvaluateCheckpointOptions options;
-  options.checkpoint = folder / "run";
-  options.open = open_tiny;
+TEST_F(EvaluateTrained, TakesMeanAndStdOfTheCheckpoint) {
   const CheckpointEvaluation before = evaluate_checkpoint(options);
   options.open = open_changed;
   ::testing::internal::CaptureStderr();

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs whose steps are read while the next one runs, as on a GPU, write what others do.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <csignal>
 
 #include "moesaic/train/gradient_phase.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 /// Registers gradient phases that read late, once.
 void add_late_kind() {

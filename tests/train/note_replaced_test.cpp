@@ -2,12 +2,10 @@
 // Damaged images are part of a run's state, and several processes count them together.
 #include "moesaic/train/shared_run.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "moesaic/train/gradient_phase.h"
+#include "support/matchers.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 
@@ -16,8 +14,6 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using test::run_processes;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Indices = std::vector<int64_t>;
 
 /// The images of `base`, some of which are damaged.

@@ -13,7 +13,6 @@
 namespace moesaic {
 namespace {
 
-using ::moesaic::testing::randn;
 using ::moesaic::train_test::error_of;
 using Numbers = std::vector<double>;
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs of several processes, which are threads here, make the steps of one.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -10,6 +8,7 @@
 
 #include "moesaic/models/registry.h"
 #include "moesaic/train/run_plan.h"
+#include "support/matchers.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 
@@ -18,7 +17,6 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using test::run_processes;
-using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 using Changes = std::vector<std::string>;
 

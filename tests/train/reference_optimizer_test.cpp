@@ -15,8 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-
 constexpr double kUpdateTolerance = 2e-6;
 
 const TensorMap& golden_training() {

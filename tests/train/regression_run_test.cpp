@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs on real-valued targets, in memory and generated on the fly.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/train/evaluate.h"
+#include "support/matchers.h"
 #include "support/toy_family.h"
 #include "train/train_fixture.h"
 
@@ -15,10 +14,6 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 /// Inputs of 4 x 4 waves; the targets are their mean and their first value.
 DatasetInputs waves(int64_t first, int64_t count) {

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Same seed, same bits: twice, with any number of loader threads, and resumed at any step.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <csignal>
 #include <span>
 
 #include "moesaic/base/hash.h"
 #include "moesaic/checkpoint/store.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// A finished run that all tests compare with.
 const fs::path& reference() {

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_config.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "moesaic/base/path.h"
 #include "moesaic/train/gradient_phase.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 using train_test::config_of;
 using train_test::error_of;
 using train_test::four_phases;

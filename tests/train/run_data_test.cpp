@@ -2,22 +2,18 @@
 #include "moesaic/train/run_folder.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <span>
 
 #include "data/png_bytes.h"
 #include "moesaic/base/hash.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 DataRecord record_of(std::vector<std::string> classes, std::vector<uint8_t> labels) {
   DatasetInfo info{"few", "train", "", std::move(classes), 1, 1, 1, {0.5}, {0.5}};

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_folder.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 /// What is there when a run fails in its first step.
 void leave_a_start(const fs::path& run) {

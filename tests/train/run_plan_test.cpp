@@ -2,8 +2,6 @@
 #include "moesaic/train/run_plan.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -11,16 +9,12 @@
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 using train_test::config_of;
 using train_test::error_of;
 using train_test::four_phases;

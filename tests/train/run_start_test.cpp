@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/run_plan.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 using train_test::config_of;
 using train_test::error_of;
 using train_test::four_phases;

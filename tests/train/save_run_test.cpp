@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints are written behind training.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <optional>
 
 #include "moesaic/checkpoint/store.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> names;

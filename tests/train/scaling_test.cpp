@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/run_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -11,15 +8,13 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/processes.h"
 #include "moesaic/train/gradient_phase.h"
+#include "support/matchers.h"
 #include "support/processes.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using train_test::config_of;
 using train_test::error_of;
 using train_test::four_phases;

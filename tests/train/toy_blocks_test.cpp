@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A phase whose steps come in blocks: whatever is done at intervals is also done where a block
 // jumps over a multiple.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <set>
 #include <sstream>
 
 #include "report/experiment_run.h"
+#include "support/matchers.h"
 #include "support/toy_family.h"
 #include "support/toy_phase.h"
 #include "train/train_fixture.h"
@@ -16,7 +15,6 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::ElementsAre;
 
 /// Five blocks of four steps.
 RunConfig block_run(const std::vector<std::string>& changes = {}) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // An objective from outside of the library trains and is evaluated like the library's own, and so
 // does a kind of phase that has an objective of its own.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <sstream>
 
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/objective.h"
+#include "support/matchers.h"
 #include "support/toy_family.h"
 #include "support/toy_phase.h"
 #include "train/train_fixture.h"
@@ -17,7 +16,6 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::HasSubstr;
 
 struct ToyHingeConfig {
   double margin = 1.0;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A family and a kind of phase from outside of the library are planned, trained, resumed, evaluated
 // and pruned like the library's own, without an edit in src/.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/evaluate.h"
+#include "support/matchers.h"
 #include "support/toy_family.h"
 #include "support/toy_phase.h"
 #include "train/train_fixture.h"
@@ -16,9 +15,6 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 std::string toy_run() {
   return R"({"name": "toy-run", "seed": 5, "log_every": 2, "checkpoint_every": 1,

@@ -2,8 +2,6 @@
 // What a run does and leaves, and what it refuses.
 #include "moesaic/train/trainer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <limits>
@@ -11,14 +9,13 @@
 
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 std::vector<nlohmann::ordered_json> metrics(const fs::path& run) {
   std::vector<nlohmann::ordered_json> lines;

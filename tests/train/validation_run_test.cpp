@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs on data with a validation split: decisions follow it, the test split is for the end.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "moesaic/checkpoint/store.h"
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 struct Seen {
   int64_t step = 0;

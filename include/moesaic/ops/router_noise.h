@@ -30,7 +30,7 @@ struct NoiseOptions {
 /// Returns the standard deviation of gaussian noise among `experts` experts, for load_loss().
 double gaussian_noise_std(const NoiseOptions& options, int64_t experts);
 
-/// Returns noise [T, E] for logits with such options, float32 or float64, drawn anew for every
+/// Returns noise [T, E] for logits with such options, of any floating dtype, drawn anew for every
 /// token and expert from `generator`, which must be defined and live on the logits' device. The
 /// same state of the generator gives the same bits.
 at::Tensor router_noise(int64_t tokens, int64_t experts, const at::TensorOptions& tensor,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "moesaic/config/schema.h"
@@ -29,6 +30,20 @@ struct Metric {
   /// Value that guessing hardly exceeds, for an accuracy.
   double guessed = std::numeric_limits<double>::lowest();
 };
+
+/// Returns the metric of a number from 0 to `most`.
+inline Metric amount_metric(std::string name, std::string label, int digits = 2,
+                            double most = Metric().most) {
+  return {.name = std::move(name),
+          .label = std::move(label),
+          .digits = digits,
+          .least = 0.0,
+          .most = most};
+}
+/// Returns the metric of a table of numbers.
+inline Metric table_metric(std::string name, std::string label, int digits = 2) {
+  return {.name = std::move(name), .label = std::move(label), .digits = digits, .is_table = true};
+}
 
 /// A table of numbers with named rows and columns, e.g. examples by cluster and expert.
 struct MeasuredTable {

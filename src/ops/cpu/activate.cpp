@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "vector_clones.h"
+#include "moesaic/ops/compiled_for.h"
 
 namespace moesaic::ops {
 namespace {

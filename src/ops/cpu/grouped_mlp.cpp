@@ -11,8 +11,8 @@
 #include <tuple>
 
 #include "../mlp_operators.h"
-#include "large_memory.h"
 #include "mlp_layer.h"
+#include "moesaic/ops/memory.h"
 
 namespace moesaic::ops {
 namespace {

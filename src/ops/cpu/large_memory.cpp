@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "large_memory.h"
+#include "moesaic/ops/memory.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
@@ -9,7 +9,6 @@
 #include <mutex>
 
 #include "moesaic/base/process.h"
-#include "moesaic/ops/memory.h"
 
 namespace moesaic::ops {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "../check.h"
 #include "activate.h"
-#include "expert_work.h"
+#include "moesaic/ops/expert_work.h"
 #include "moesaic/ops/grouped_mlp.h"
 #include "product.h"
 
@@ -64,20 +64,21 @@ struct MlpLayer {
     for (int64_t from = 0; from < m; from += stretch()) {
       const int64_t count = std::min(stretch(), m - from);
       const int64_t wide1 = panel_width<Scalar>(d), wide2 = panel_width<Scalar>(count);
-      for_panels(panels_of(one_each.data(), experts(), count, wide1), forward_scratch(d, wide1),
-                 [&](const Panel& p, uint8_t* memory) {
-                   auto* const b = reinterpret_cast<Scalar*>(memory);
-                   const int64_t column = from + p.column;
-                   std::copy_n(first_panel(p.expert, column, p.columns, b), d * p.columns,
-                               to_w1 + p.expert * d * m + column * d);
-                 });
-      for_panels(panels_of(one_each.data(), experts(), d, wide2), forward_scratch(count, wide2),
-                 [&](const Panel& p, uint8_t* memory) {
-                   auto* const b = reinterpret_cast<Scalar*>(memory);
-                   std::copy_n(second_panel(p.expert, from, count, p.column, p.columns, b),
-                               count * p.columns,
-                               to_w2 + p.expert * d * m + from * d + p.column * count);
-                 });
+      for_panels<ProductsOfThread>(panels_of(one_each.data(), experts(), count, wide1),
+                                   forward_scratch(d, wide1), [&](const Panel& p, uint8_t* memory) {
+                                     auto* const b = reinterpret_cast<Scalar*>(memory);
+                                     const int64_t column = from + p.column;
+                                     std::copy_n(first_panel(p.expert, column, p.columns, b),
+                                                 d * p.columns,
+                                                 to_w1 + p.expert * d * m + column * d);
+                                   });
+      for_panels<ProductsOfThread>(
+          panels_of(one_each.data(), experts(), d, wide2), forward_scratch(count, wide2),
+          [&](const Panel& p, uint8_t* memory) {
+            auto* const b = reinterpret_cast<Scalar*>(memory);
+            std::copy_n(second_panel(p.expert, from, count, p.column, p.columns, b),
+                        count * p.columns, to_w2 + p.expert * d * m + from * d + p.column * count);
+          });
     }
   }
 
@@ -110,15 +111,15 @@ struct MlpLayer {
   void backward(const int32_t* offsets, const BackwardArrays& in) const {
     const Packed packed = pack_rows_of(offsets, in);
     const int64_t width1 = std::min<int64_t>(panel_width<Scalar>(width()), 64);
-    for_panels(panels_of(offsets, experts(), hidden(), width1), hidden_scratch(width1),
-               [&](const Panel& panel, uint8_t* scratch) {
-                 hidden_gradients(panel, in, packed, Scratch(scratch));
-               });
+    for_panels<ProductsOfThread>(panels_of(offsets, experts(), hidden(), width1),
+                                 hidden_scratch(width1), [&](const Panel& panel, uint8_t* scratch) {
+                                   hidden_gradients(panel, in, packed, Scratch(scratch));
+                                 });
     const int64_t width2 = panel_width<Scalar>(stretch());
-    for_panels(panels_of(offsets, experts(), width(), width2), input_scratch(width2),
-               [&](const Panel& panel, uint8_t* scratch) {
-                 input_gradients(panel, in, Scratch(scratch));
-               });
+    for_panels<ProductsOfThread>(panels_of(offsets, experts(), width(), width2),
+                                 input_scratch(width2), [&](const Panel& panel, uint8_t* scratch) {
+                                   input_gradients(panel, in, Scratch(scratch));
+                                 });
   }
 
  private:
@@ -148,7 +149,7 @@ struct MlpLayer {
   void first_layer(const int32_t* offsets, const ForwardArrays& in, int64_t from,
                    int64_t count) const {
     const int64_t d = width(), m = hidden(), wide = panel_width<Scalar>(d);
-    for_panels(
+    for_panels<ProductsOfThread>(
         panels_of(offsets, experts(), count, wide), forward_scratch(d, wide),
         [&](const Panel& panel, uint8_t* memory) {
           Scratch scratch(memory);
@@ -170,7 +171,7 @@ struct MlpLayer {
                     int64_t count) const {
     const int64_t d = width(), wide = panel_width<Scalar>(count);
     const bool last = from + count == hidden();
-    for_panels(
+    for_panels<ProductsOfThread>(
         panels_of(offsets, experts(), d, wide), forward_scratch(count, wide),
         [&](const Panel& panel, uint8_t* memory) {
           auto* const space = Scratch(memory).take<Scalar>(padded_depth<Scalar>(count) * wide);
@@ -222,7 +223,7 @@ struct MlpLayer {
         blocks.push_back({all.expert, row, row + rows, packed.at(all, row), d});
       });
     }
-    for_panels(blocks, 0, [&](const Panel& block, uint8_t*) {
+    for_panels<ProductsOfThread>(blocks, 0, [&](const Panel& block, uint8_t*) {
       transpose(in.x + block.begin * d, d, block.rows(), d, x + block.column * d);
       pack_rows(in.grad + block.begin * d, d, block.rows(), d, grad + block.column * d);
     });

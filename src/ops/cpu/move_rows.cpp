@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "../mlp_operators.h"
-#include "large_memory.h"
+#include "moesaic/ops/memory.h"
 #include "rows.h"
 
 namespace moesaic::ops {

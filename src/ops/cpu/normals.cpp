@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "float_vector.h"
 #include "moesaic/base/random.h"
-#include "vector_clones.h"
+#include "moesaic/ops/compiled_for.h"
+#include "moesaic/ops/float_vector.h"
 
 namespace moesaic {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "moesaic/ops/compiled_for.h"
 #include "product.h"
-#include "vector_clones.h"
 
 namespace moesaic::ops {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "../route.h"
 #include "../route_math.h"
-#include "vector_clones.h"
+#include "moesaic/ops/compiled_for.h"
 
 namespace moesaic::ops {
 namespace {

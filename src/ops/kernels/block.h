@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "../host_device.h"
+#include "moesaic/ops/compiled_for.h"
 
 #if defined(__CUDACC__)
 #define MOESAIC_INLINE MOESAIC_HD __forceinline__

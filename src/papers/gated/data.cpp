@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "../../ops/cpu/vector_clones.h"
-#include "../../ops/route_math.h"
 #include "link.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/format.h"
+#include "moesaic/ops/compiled_for.h"
 #include "moesaic/ops/normals.h"
+#include "moesaic/ops/softmax_exp.h"
 #include "moesaic/papers/gated.h"
 
 namespace moesaic {

@@ -9,9 +9,9 @@
 #include <numbers>
 #include <vector>
 
-#include "../../ops/check.h"
 #include "link.h"
 #include "moesaic/base/error.h"
+#include "moesaic/ops/check_tensor.h"
 
 namespace moesaic {
 namespace {

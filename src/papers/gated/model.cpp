@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "../../ops/names.h"
 #include "link.h"
 #include "moesaic/base/error.h"
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
+#include "moesaic/ops/names.h"
 
 namespace moesaic {
 

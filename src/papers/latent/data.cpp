@@ -9,11 +9,11 @@
 #include <cmath>
 #include <vector>
 
-#include "../../ops/cpu/vector_clones.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/format.h"
+#include "moesaic/ops/compiled_for.h"
 #include "moesaic/ops/normals.h"
 #include "moesaic/papers/latent.h"
 

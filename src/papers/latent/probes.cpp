@@ -43,14 +43,16 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
       !data.at("train")->directions().contains("mean") || data.at("test")->info().groups.empty()) {
     return {};
   }
-  return {
-      {"routed", "experts whose router is positive on one cluster's mean alone", 3, false, false,
-       0.0, 1.0},
-      {"covered", "clusters with such an expert", 3, false, false, 0.0, 1.0},
-      {"misrouted", "test samples on the wrong side of such an expert's router, %", 2, false,
-       /*optional=*/true, 0.0, 100.0},
-      {"misrouted_limit", "where the nearest two clusters overlap, %", 2, false, false, 0.0, 50.0},
-      {"router_cosine", "cosine of router and mean", 2, true}};
+  return {amount_metric("routed", "experts whose router is positive on one cluster's mean alone", 3,
+                        1.0),
+          amount_metric("covered", "clusters with such an expert", 3, 1.0),
+          {.name = "misrouted",
+           .label = "test samples on the wrong side of such an expert's router, %",
+           .optional = true,
+           .least = 0.0,
+           .most = 100.0},
+          amount_metric("misrouted_limit", "where the nearest two clusters overlap, %", 2, 50.0),
+          table_metric("router_cosine", "cosine of router and mean")};
 }
 
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
@@ -124,25 +126,31 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
   const std::vector<std::string> tasks = task_names(clusters);
   std::vector<Metric> metrics;
   for (const std::string& task : tasks) {
-    metrics.push_back({"max_" + task, "largest |alignment| with " + task + ", mean of experts", 3,
-                       false, false, 0.0});
+    metrics.push_back(
+        amount_metric("max_" + task, "largest |alignment| with " + task + ", mean of experts", 3));
   }
   for (const std::string& task : tasks) {
-    metrics.push_back({"share_" + task, "neurons above 0.5 on " + task, 4, false, false, 0.0, 1.0});
+    metrics.push_back(amount_metric("share_" + task, "neurons above 0.5 on " + task, 4, 1.0));
   }
   for (int64_t c = 1; c <= clusters; ++c) {
-    metrics.push_back({fmt::format("experts_{}", c), fmt::format("experts led by w{}", c), 1, false,
-                       false, 0.0, static_cast<double>(weights.at("neuron").size(0))});
+    metrics.push_back(amount_metric(fmt::format("experts_{}", c),
+                                    fmt::format("experts led by w{}", c), 1,
+                                    static_cast<double>(weights.at("neuron").size(0))));
   }
-  metrics.push_back({"largest", "largest |alignment| of an expert", 2, true});
-  metrics.push_back({"leading", "task of the largest |alignment|", 0, true});
+  metrics.push_back(table_metric("largest", "largest |alignment| of an expert"));
+  metrics.push_back(table_metric("leading", "task of the largest |alignment|", 0));
   for (const std::string& task : tasks) {
-    metrics.push_back({"distribution_" + task, "neurons by |alignment| with " + task, 0, true});
+    metrics.push_back(
+        table_metric("distribution_" + task, "neurons by |alignment| with " + task, 0));
   }
   if (!weights.contains("router") || !known.contains("mean")) return metrics;
   const auto add_own = [&](std::string name, std::string label, int digits, bool is_table) {
-    metrics.push_back(
-        {std::move(name), std::move(label), digits, is_table, /*optional=*/true, 0.0});
+    metrics.push_back({.name = std::move(name),
+                       .label = std::move(label),
+                       .digits = digits,
+                       .is_table = is_table,
+                       .optional = true,
+                       .least = 0.0});
   };
   add_own("max_own", "largest |alignment| with the own cluster's task", 3, false);
   add_own("max_other", "largest |alignment| with another cluster's task", 3, false);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "../../ops/cpu/float_vector.h"
+#include "moesaic/ops/float_vector.h"
 
 namespace moesaic::ops {
 namespace {

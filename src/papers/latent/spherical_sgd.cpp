@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "../../ops/check.h"
-#include "../../ops/cpu/expert_work.h"
-#include "../../ops/cpu/large_memory.h"
 #include "moesaic/base/error.h"
+#include "moesaic/ops/check_tensor.h"
+#include "moesaic/ops/expert_work.h"
+#include "moesaic/ops/memory.h"
 #include "spherical_kernel.h"
 
 namespace moesaic {

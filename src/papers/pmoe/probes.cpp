@@ -38,8 +38,8 @@ std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   for (size_t c = 0; c < test.info().classes.size(); ++c) {
     const std::string& name = test.info().classes[c];
     const auto add = [&](const char* what, const char* text) {
-      metrics.push_back({name_of(what, c), fmt::format("{}: deciding patch {}, %", name, text), 1,
-                         false, false, 0.0, 100.0});
+      metrics.push_back(amount_metric(
+          name_of(what, c), fmt::format("{}: deciding patch {}, %", name, text), 1, 100.0));
     };
     add(kRouted, "to one expert");
     if (gates_differ(model)) add(kLargest, "has largest gate");

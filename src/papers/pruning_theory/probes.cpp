@@ -39,18 +39,18 @@ std::string table_name(const std::string& weights, const std::string& direction,
 
 std::vector<Metric> neurons_metrics(const Model& model, const DataSplits& data) {
   std::vector<Metric> metrics;
-  for_each_pair(
-      model, *data.at("train"),
-      [&](const std::string& weights, const at::Tensor&, const std::string& direction,
-          const at::Tensor&) {
-        const int64_t groups = model.moe_blocks()[0].ranked_groups();
-        for (int64_t g = 0; g < groups; ++g) {
-          metrics.push_back({table_name(weights, direction, g),
-                             fmt::format("single {} and {}{}: <w, v>", weights, direction,
-                                         groups > 1 ? fmt::format(", group {}", g + 1) : ""),
-                             4, true});
-        }
-      });
+  for_each_pair(model, *data.at("train"),
+                [&](const std::string& weights, const at::Tensor&, const std::string& direction,
+                    const at::Tensor&) {
+                  const int64_t groups = model.moe_blocks()[0].ranked_groups();
+                  for (int64_t g = 0; g < groups; ++g) {
+                    metrics.push_back(table_metric(
+                        table_name(weights, direction, g),
+                        fmt::format("single {} and {}{}: <w, v>", weights, direction,
+                                    groups > 1 ? fmt::format(", group {}", g + 1) : ""),
+                        4));
+                  }
+                });
   return metrics;
 }
 
@@ -111,9 +111,9 @@ constexpr double kProficient = 0.5;
 std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
   if (!find_layer_of<nn::PatternExperts>(model)) return {};
   return {
-      {kSeparation, "norm of proficient routers over others", 1, false, false, 0.0},
-      {kFromIdle, "norm of proficient routers over those of neither class", 1, false, false, 0.0},
-      {kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4, true}};
+      amount_metric(kSeparation, "norm of proficient routers over others", 1),
+      amount_metric(kFromIdle, "norm of proficient routers over those of neither class", 1),
+      table_metric(kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4)};
 }
 
 /// Returns [2, K]: the fraction of the examples of each class in which an expert selects the

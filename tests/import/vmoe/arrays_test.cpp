@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "import/vmoe/reference.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "import/vmoe/fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class VMoEArraysOfFiles : public ::testing::Test {
  protected:

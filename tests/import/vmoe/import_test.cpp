@@ -2,8 +2,6 @@
 #include "moesaic/import/vmoe/import.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "import/vmoe/fixture.h"
@@ -13,6 +11,7 @@
 #include "moesaic/export/formats.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic::testing {
@@ -20,9 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class ImportVMoE : public ::testing::Test {
  protected:

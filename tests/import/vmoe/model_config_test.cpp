@@ -2,19 +2,14 @@
 #include "import/vmoe/reference.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "import/vmoe/fixture.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::HasSubstr;
 
 VMoEModelConfig read_model(const std::string& text) {
   return vmoe_model_config(Document::from_text(text, "config.json").root());

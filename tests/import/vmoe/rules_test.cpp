@@ -2,18 +2,15 @@
 #include "import/vmoe/reference.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "import/vmoe/fixture.h"
 #include "moesaic/config/document.h"
+#include "support/matchers.h"
 
 namespace moesaic::testing {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using vmoe_checkpoint::Entry;
 
 VMoERules rules_of(const std::string& text) {

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/vmoe/config.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 Value config_with(const std::string& change) {
   Document document = Document::from_text(R"({"name": "vmoe", "encoder": {"num_layers": 2,

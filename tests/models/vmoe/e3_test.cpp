@@ -19,7 +19,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
 using testing::run;
 using testing::small_images;
 using testing::small_vmoe;

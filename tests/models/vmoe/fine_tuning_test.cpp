@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/vmoe/vmoe.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 #include "support/reference_files.h"
 
 namespace moesaic::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(VitZoom, EqualsTheReference) {
   NEEDS_REFERENCE();

@@ -13,9 +13,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 constexpr int64_t kChannels = 3, kHeight = 8, kWidth = 24, kPatchHeight = 4, kPatchWidth = 3,
                   kTokenWidth = 8, kGridHeight = kHeight / kPatchHeight,
                   kGridWidth = kWidth / kPatchWidth;

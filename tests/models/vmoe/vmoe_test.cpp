@@ -17,9 +17,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 VMoEConfig small_config() {
   VMoEConfig config;
   config.image_size = 8;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/large_memory.h"
+#include "moesaic/ops/memory.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "moesaic/ops/memory.h"
 
 namespace moesaic::ops {
 namespace {

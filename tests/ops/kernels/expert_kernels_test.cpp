@@ -19,10 +19,8 @@ namespace moesaic::ops::kernels {
 namespace {
 
 using at::Tensor;
-using moesaic::testing::expect_close;
 using moesaic::testing::kOrders;
 using moesaic::testing::Poison;
-using moesaic::testing::randn;
 using moesaic::testing::SerialDevice;
 
 Tensor wide(const Tensor& tensor) {

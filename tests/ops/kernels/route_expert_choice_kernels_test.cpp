@@ -18,7 +18,6 @@ using testing::coarse;
 using testing::expect_same_rows;
 using testing::kOrders;
 using testing::Poison;
-using testing::randn;
 using testing::SerialDevice;
 
 void expect_expert_choice(const at::Tensor& logits, const ExpertChoiceOptions& options) {

@@ -15,12 +15,10 @@ namespace moesaic {
 namespace {
 
 using testing::coarse;
-using testing::expect_close;
 using testing::expect_same_indices;
 using testing::expect_same_rows;
 using testing::kOrders;
 using testing::Poison;
-using testing::randn;
 using testing::SerialDevice;
 
 void expect_token_choice(const at::Tensor& logits, const TokenChoiceOptions& options) {

@@ -13,9 +13,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 ClusterMoEConfig small_mixture() {
   ClusterMoEConfig config;
   config.patches = 3;

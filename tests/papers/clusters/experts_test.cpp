@@ -13,8 +13,6 @@ namespace moesaic {
 namespace {
 
 using namespace experts_test;  // NOLINT(google-build-using-namespace): the fixture of such tests
-using testing::expect_close;
-using testing::randn;
 
 nn::FilterExperts small_filters() {
   nn::FilterExperts experts(

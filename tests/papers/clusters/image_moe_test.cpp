@@ -15,9 +15,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 ImageMoEConfig small_images(const std::string& expert = "resnet18") {
   ImageMoEConfig config;
   config.expert = expert;

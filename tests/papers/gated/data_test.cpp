@@ -17,7 +17,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
 
 TEST(GatedMixture, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
   const GatedMixtureConfig config{.width = 9, .experts = 3, .link = "tanh", .gates = kRandom};

@@ -10,8 +10,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::randn;
 
 struct Drawn {
   Tensor x, y, a, w;

@@ -11,9 +11,6 @@
 namespace moesaic {
 namespace {
 
-using testing::expect_close;
-using testing::randn;
-
 TEST(Gru, TorchScriptEqualsItInBothViews) {
   for (const char* view : nn::kGruViewNames) {
     SCOPED_TRACE(view);

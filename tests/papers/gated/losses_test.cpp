@@ -18,9 +18,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
 
 constexpr L4Weights kWeights{.lambda = 3.0, .mu = 0.7, .delta = 0.4};
 

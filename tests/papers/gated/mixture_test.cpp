@@ -13,9 +13,6 @@ namespace moesaic::nn {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::expect_gradients;
-using testing::randn;
 
 constexpr int64_t kWidth = 3, kHidden = 5;
 

@@ -18,8 +18,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::randn;
 
 std::shared_ptr<Model> build(const std::string& json) {
   return build_model(Document::from_text(json, "model.json").root(), 3);

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "papers/gated/losses.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <numbers>
 
 #include "base/support.h"
 #include "papers/gated/link.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// E[f(Z)] by the trapezoidal rule, with a node on the kink at 0.
 double mean(const std::function<double(double)>& f) {

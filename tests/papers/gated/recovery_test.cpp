@@ -15,7 +15,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::randn;
 
 Tensor unit(const Tensor& rows) {
   return rows / rows.norm(2, {1}, true);

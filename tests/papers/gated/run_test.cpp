@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases of gated mixtures: what they recover, that they continue with the same bits, and what they
 // refuse.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/papers/gated.h"
+#include "support/matchers.h"
 #include "support/toy_family.h"
 #include "train/train_fixture.h"
 
@@ -14,8 +13,6 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// Trains without a folder.
 std::shared_ptr<Model> train_in_memory(const RunConfig& config) {

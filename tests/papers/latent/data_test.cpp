@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/latent.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -11,14 +9,13 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/ops/normals.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using ::testing::HasSubstr;
 
 double he3(double z) {
   return (z * z * z - 3 * z) / std::sqrt(6.0);

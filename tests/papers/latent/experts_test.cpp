@@ -15,8 +15,6 @@ namespace moesaic::nn {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::randn;
 
 ShallowExperts some_experts(bool hermite) {
   return ShallowExperts(

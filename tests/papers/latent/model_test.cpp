@@ -19,8 +19,6 @@ namespace moesaic {
 namespace {
 
 using at::Tensor;
-using testing::expect_close;
-using testing::randn;
 
 std::shared_ptr<LatentMoE> build_latent(const std::string& settings = "") {
   const auto model = std::dynamic_pointer_cast<LatentMoE>(

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases of Algorithm 1 of the latent paper: their steps against plain loops, that they continue
 // with the same bits, and what they refuse.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -13,6 +11,7 @@
 #include "moesaic/papers/latent.h"
 #include "moesaic/train/run_plan.h"
 #include "papers/latent/phase.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 
@@ -21,8 +20,6 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using at::Tensor;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 RunConfig latent_run(const std::vector<std::string>& changes = {}) {
   return config_of(

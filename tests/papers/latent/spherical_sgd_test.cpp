@@ -2,7 +2,6 @@
 #include "papers/latent/spherical_sgd.h"
 
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -13,14 +12,13 @@
 
 #include "base/support.h"
 #include "papers/latent/spherical_kernel.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
-using testing::randn;
 
 constexpr double kStep = 0.01;
 

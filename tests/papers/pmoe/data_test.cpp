@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pmoe.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
 
 constexpr PatchPatternsConfig kCase{
     .width = 20, .patches = 10, .sets = 9, .threshold = 4, .delta_d = 0.3, .delta_r = 0.5};

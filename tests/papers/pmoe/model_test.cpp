@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pmoe.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/plan.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
 
 PMoEConfig small_pmoe(int64_t classes = 2) {
   PMoEConfig config;

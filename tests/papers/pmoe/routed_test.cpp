@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The probe "routed", and the picture of routed patches.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
@@ -10,12 +8,12 @@
 #include "moesaic/papers/pmoe.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/probe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
 
 /// Two experts of two of four patches, which are single numbers: the first takes the largest, the
 /// second the smallest.

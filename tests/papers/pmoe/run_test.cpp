@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Algorithms 1 and 2 of the pMoE paper as runs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/derived.h"
 #include "moesaic/data/source.h"
 #include "moesaic/papers/pmoe.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
 
@@ -16,8 +15,6 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 using at::Tensor;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr const char* kSeparate = R"({"name": "patches", "seed": 5, "checkpoint_every": 10,
     "keep_checkpoints": 100, "loader_threads": 0, "evaluate_batch_size": 500,

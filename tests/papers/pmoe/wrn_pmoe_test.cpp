@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pmoe.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
@@ -10,13 +9,13 @@
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
 
 /// A network of 4 experts that select 3 of the 9 patches of a map of 6 x 6.
 WrnPMoEConfig small_wrn(int64_t kernel = 3, int64_t classes = 3) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pruning_theory.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "base/support.h"
@@ -10,13 +9,13 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/prune/plan.h"
 #include "papers/pruning_theory/pattern_sgd.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
 
 PatternMoEConfig small_patterns() {
   PatternMoEConfig config;

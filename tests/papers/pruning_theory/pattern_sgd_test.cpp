@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "papers/pruning_theory/pattern_sgd.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -9,14 +8,13 @@
 #include <numeric>
 
 #include "base/support.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
 namespace {
 
 using at::Tensor;
-using ::testing::HasSubstr;
-using testing::randn;
 
 constexpr int64_t kExperts = 4, kPatterns = 7, kHidden = 5, kTokens = 9, kExamples = 6;
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,7 @@
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "papers/pruning_theory/pattern_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -15,7 +15,6 @@ namespace {
 using report_test::measured;
 using report_test::pattern_data;
 using report_test::pattern_model;
-using ::testing::ElementsAre;
 
 /// Whether an expert with this row of the router selects the token of pattern `own` among an
 /// example's with a gate of at least 1 / 3, by loops.

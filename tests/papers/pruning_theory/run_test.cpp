@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Algorithm 1 of the pruning paper as a run: phases that restore, prune and go on.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/matchers.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 RunConfig pattern_run(const std::vector<std::string>& changes = {}) {
   return config_of(

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
 
 #include <cmath>
 #include <cstring>
@@ -12,16 +11,12 @@
 
 #include "import/vmoe/files/fixture.h"
 #include "moesaic/formats/safetensors.h"
+#include "support/matchers.h"
 
 namespace moesaic::vmoe_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 const fs::path kGolden = MOESAIC_TEST_SOURCE_DIR "/tests/golden/vmoe_checkpoint";
 const fs::path kShared = MOESAIC_TEST_SOURCE_DIR "/../shared/golden/vmoe";

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are wrong: each is refused with one line, in bounded time and memory.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <sys/resource.h>
 
 #include <fstream>
 #include <functional>
 
 #include "import/vmoe/files/fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic::vmoe_test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // While it lives, the process gets no more than `bytes` beyond what it has.
 class MemoryLimit {

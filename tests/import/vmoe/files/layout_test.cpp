@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "import/vmoe/files/checkpoint.h"
 
-#include <gmock/gmock.h>
-
 #include <string>
 #include <utility>
 
+#include "support/matchers.h"
+
 namespace moesaic::vmoe_checkpoint {
 namespace {
-
-using ::testing::HasSubstr;
 
 // The chunks' places, one after the other.
 std::string cut_text(const Shape& shape, std::size_t element_size, uint64_t limit) {

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "import/vmoe/files/message_pack.h"
 
-#include <gmock/gmock.h>
-
 #include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic::message_pack {
 namespace {
-
-using ::testing::HasSubstr;
 
 class MessagePackTest : public ::testing::Test {
  protected:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division of the experts' products among threads.
+// Division of the experts' work among threads.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -9,9 +9,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <variant>
 #include <vector>
-
-#include "product.h"
 
 namespace moesaic::ops {
 
@@ -35,10 +34,10 @@ inline std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int
   return panels;
 }
 
-/// Calls use(panel, scratch) for all panels on all threads, each of which has `scratch_bytes`
-/// aligned to a cache line and takes the next panel when it is done with one. What a panel gives
-/// does not depend on the thread that computes it.
-template <class Use>
+/// Calls use(panel, scratch) for all panels on all threads, each of which has a `OfThread` while it
+/// works and `scratch_bytes` aligned to a cache line, and takes the next panel when it is done with
+/// one. What a panel gives does not depend on the thread that computes it.
+template <class OfThread = std::monostate, class Use>
 void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use) {
   const auto count = static_cast<int64_t>(panels.size());
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
@@ -48,7 +47,7 @@ void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use
   auto* const scratch = memory.mutable_data_ptr<uint8_t>();
   std::atomic<int64_t> next = 0;
   at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t last) {
-    const ProductsOfThread products;
+    [[maybe_unused]] const OfThread of_thread;
     for (; thread < last; ++thread) {
       for (int64_t i = next++; i < count; i = next++) use(panels[i], scratch + thread * stride);
     }

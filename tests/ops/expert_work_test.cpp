@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/expert_work.h"
+#include "moesaic/ops/expert_work.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 // that they are inlined into.
 #pragma once
 
-#include "vector_clones.h"
+#include "moesaic/ops/compiled_for.h"
 
 namespace moesaic::ops {
 

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 template <class Fields>
 void describe(Fields& f, Manifest& c) {
-  f("format", c.format, "what the folder is", required);
-  f("version", c.version, "of that format", required);
+  f("format", c.format, "kind of the folder's content", required);
+  f("version", c.version, "version of that format", required);
   f("files", c.files, "all other files of the folder", required);
 }
 
@@ -157,9 +157,9 @@ void check_files(const fs::path& folder, const Manifest& manifest,
 
 template <class Fields>
 void describe(Fields& f, WrittenPart& c) {
-  f("index", c.index, "of the part, from 0", required, at_least(0));
-  f("count", c.count, "of parts", required, at_least(1));
-  f("files", c.files, "that it wrote", required);
+  f("index", c.index, "index of the part, from 0", required, at_least(0));
+  f("count", c.count, "number of parts", required, at_least(1));
+  f("files", c.files, "files written by the part", required);
 }
 
 std::string slice_name(const TensorSlice& slice) {

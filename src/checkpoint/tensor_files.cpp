@@ -36,8 +36,8 @@ struct TensorIndex {
 
 template <class Fields>
 void describe(Fields& f, TensorIndex& c) {
-  f("metadata", c.metadata, "total_size and whatever else its writer says");
-  f("weight_map", c.weight_map, "the file of each tensor", required);
+  f("metadata", c.metadata, "total_size and further entries of the writer");
+  f("weight_map", c.weight_map, "file of each tensor", required);
 }
 
 namespace {

@@ -84,11 +84,11 @@ struct KeepSettings {
 };
 template <class Fields>
 void describe(Fields& f, KeepSettings& c) {
-  f("fraction", c.fraction, "of the experts that stay", above(0.0), at_most(1.0));
-  f("count", c.count, "or their number", at_least(1));
-  f("parameters", c.parameters, "or how much of the network's parameters may stay", above(0.0),
-    at_most(1.0));
-  f("scope", c.scope, "experts are chosen within each layer, or among all of the network",
+  f("fraction", c.fraction, "fraction of experts kept", above(0.0), at_most(1.0));
+  f("count", c.count, "number of experts kept, instead of fraction", at_least(1));
+  f("parameters", c.parameters, "fraction of the network's parameters kept, instead of fraction",
+    above(0.0), at_most(1.0));
+  f("scope", c.scope, "scope of the ranking: within each layer, or over the whole network",
     one_of(keep_scope_names()));
   f("whole", c.whole, "blocks that keep all experts", at_least(0));
 }

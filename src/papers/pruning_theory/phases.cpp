@@ -23,11 +23,11 @@ struct PatternSgdConfig {
 };
 template <class Fields>
 void describe(Fields& f, PatternSgdConfig& c) {
-  f("batch_size", c.batch_size, "fresh examples a step", between(1, 65536));
-  f("expert_lr", c.expert_lr, "eta_e, of the neurons", between(0.0, 1e6));
-  f("router_lr", c.router_lr, "eta_r, of the routers", between(0.0, 1e6));
-  f("until_zero", c.until_zero, "end with the first batch whose hinge loss is 0");
-  f("block", c.block, "steps that are made at once", between(1, 4096));
+  f("batch_size", c.batch_size, "number of new examples per step", between(1, 65536));
+  f("expert_lr", c.expert_lr, "learning rate of the neurons (eta_e)", between(0.0, 1e6));
+  f("router_lr", c.router_lr, "learning rate of the routers (eta_r)", between(0.0, 1e6));
+  f("until_zero", c.until_zero, "early end at the first batch whose hinge loss is 0");
+  f("block", c.block, "number of steps computed together", between(1, 4096));
 }
 
 class PatternSgd final : public OnlinePhase {

@@ -165,9 +165,12 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
 
 // A text is read without its neighbours: "seed of ..." and not "of ...", "or ...".
 TEST_F(Newcomer, TextsOfHelpStandAlone) {
-  const std::regex fragment(R"(\n  \S[^\n]*  (of|or|by|whose|for) )");
-  const std::vector<std::vector<std::string>> commands = {{"train"}, {"prune"},  {"eval"},
-                                                          {"bench"}, {"import"}, {"data", "pack"}};
+  const std::regex fragment(R"(\n  \S[^\n]*  (of|or|by|whose|for|what|where|how|)"
+                            R"(also|only|at most|in place of|with|this) )");
+  const std::vector<std::vector<std::string>> commands = {
+      {},          {"train"},        {"eval"}, {"predict"}, {"prune"},     {"export"},
+      {"inspect"}, {"data", "pack"}, {"list"}, {"import"},  {"reproduce"}, {"bench"},
+      {"doctor"}};
   for (std::vector<std::string> command : commands) {
     command.emplace_back("--help");
     const std::string text = run_program(command).out;
@@ -255,13 +258,14 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
                         "did you mean 'validation'?");
   const auto kinds = run_program({"list"});
   ASSERT_EQ(kinds.exit_code, 0) << kinds.err;
-  EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos)
+  EXPECT_NE(kinds.out.find("criteria     rankings of experts for moesaic prune"), std::string::npos)
       << kinds.out;
   for (const auto& [kind, line] :
-       {std::pair("criteria", "mean of gate times norm of output over their tokens (needs images)"),
+       {std::pair("criteria",
+                  "mean of gate times norm of output over the expert's tokens (needs images)"),
         {"experiments", "Dispatch entropy over training"},
         {"phases", "minimises a loss on batches by the gradients of any network"},
-        {"probes", "how well routers select the patterns that tell the class"},
+        {"probes", "proficiency of routers: fraction of class-deciding patterns that they select"},
         {"recipes", "Every kind of phase in a few seconds"}}) {
     const auto listed = run_program({"list", kind});
     EXPECT_EQ(listed.exit_code, 0) << listed.err;

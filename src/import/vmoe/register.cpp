@@ -98,8 +98,8 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
                .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
                .converted = arrays_of});
   export_formats().add(
-      "vmoe", {.meaning = "what google-research/vmoe reads",
-               .out = "the prefix of new files",
+      "vmoe", {.meaning = "checkpoint of google-research/vmoe",
+               .out = "prefix of new files",
                .max_shards = vmoe_checkpoint::kMaxShards,
                .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
                .write =

@@ -76,8 +76,7 @@ const bench::Benchmark& find(const std::string& name) {
   }
   if (const std::string network = nearest_network(name);
       !network.empty() && !nearest(name, names)) {
-    fail_usage("bench: '{}' is no benchmark, and there is no such run or checkpoint{}", name,
-               network);
+    fail_usage("bench: '{}' is neither a benchmark nor a run or checkpoint{}", name, network);
   }
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
@@ -127,7 +126,7 @@ void check_folder(const std::string& file) {
     fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
   }
   if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
-    fail_usage("bench: --write {}: it is there already and is not a regular file", file);
+    fail_usage("bench: --write {}: it already exists and is not a regular file", file);
   }
 }
 
@@ -262,7 +261,8 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
   }
   for (const CLI::Option* option : of_checkpoints) {
     if (option->count() == 0) continue;
-    fail_usage("bench: {} is for a checkpoint, '{}' is none", option->get_name(), options.name);
+    fail_usage("bench: {} is for a checkpoint, but '{}' is a benchmark", option->get_name(),
+               options.name);
   }
   exit_code = run_benchmark(options) ? 0 : 1;
 }

@@ -63,7 +63,8 @@ int64_t most_shards() {
 /// Returns the network whose experts compute all tokens that select them, whatever the batch.
 std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
   const std::string setting = shape_of(checkpoint)->setting_paths().evaluation_capacity_factor;
-  if (setting.empty()) fail_usage("export: --without-capacity: this network has no capacities");
+  if (setting.empty())
+    fail_usage("export: --without-capacity: this network has no expert capacity; leave it out");
   Document document(model_config(checkpoint));
   document.set(setting + "=0");
   return model_of(document.root(), checkpoint.model, checkpoint.folder.string());

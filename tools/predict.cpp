@@ -100,7 +100,7 @@ std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
     if (!left_out.empty()) log_warning("{}: {}", name, left_out);
     files.insert(files.end(), found.files.begin(), found.files.end());
   }
-  if (files.empty()) fail_usage("no image is named; {}", of_system.text());
+  if (files.empty()) fail_usage("no image is given; {}", of_system.text());
   if (!of_system.empty()) log_warning("{}", of_system.text());
   return files;
 }

@@ -48,8 +48,8 @@ std::string criteria_text() {
 void check_split(const std::string& split) {
   if (split != "test") return;
   fail_usage(
-      "--split: a network that is chosen by test images has none left to be tested on; "
-      "choose train or validation");
+      "--split: test images must not select the network that they test; choose train or "
+      "validation");
 }
 
 const char* examples_of(const CheckpointData& data) {
@@ -96,7 +96,7 @@ void check_one_size(const PruneArguments& arguments) {
                     int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
   const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
   if (!arguments.plan.empty() && chooses) {
-    fail_usage("--plan: it says which experts stay; leave --whole and --scope out");
+    fail_usage("--plan lists the experts to keep; leave --whole and --scope out");
   }
   if (given == 1) return;
   fail_usage("prune: give one of --keep, --keep-parameters, --max-drop and --plan, found {}",
@@ -108,7 +108,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
                    const CLI::App& verb) {
   const auto refuse = [&](const char* option, const std::string& user) {
     if (verb.get_option(option)->count() == 0) return;
-    fail_usage("{}: it would change nothing here: it is for {}", option, user);
+    fail_usage("{} has no effect here; it is for {}", option, user);
   };
   const bool searches = arguments.max_drop.has_value(), ranks = !options.plan;
   if (!searches) {
@@ -122,7 +122,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
   }
   if (!ranks) {
     for (const char* option : {"--criterion", "--pretrained"}) {
-      refuse(option, "ranking experts, and --plan says which stay");
+      refuse(option, "ranking experts, and --plan lists those to keep");
     }
   }
   if (needs_images(options)) return;

@@ -42,7 +42,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   Reproduction done;
   run_together("reproduce", options.processes, [&] { done = reproduce(experiment, options); });
   if (done.signal != 0) {
-    log_warning("stopped; the same command goes on from here");
+    log_warning("stopped; the same command continues from here");
     return 128 + done.signal;
   }
   if (!leads) return 0;

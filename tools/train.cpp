@@ -98,7 +98,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
     log_info("stopped at step {}, saved; go on with: {}", result.steps,
              resume_command(arguments, out));
     if (processes == nullptr) return;
-    log_info("it goes on with any number of processes{}",
+    log_info("it can be resumed with any number of processes{}",
              processes->config().experts == 1
                  ? ""
                  : " that --expert-parallel divides; with one, leave that out");
@@ -128,7 +128,7 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
   const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
   if (!arguments.dry_run) {
     if (!asked) return {};
-    fail_usage("train: {} plans processes on paper; add --dry-run",
+    fail_usage("train: {} is for a dry run; add --dry-run",
                !arguments.processes.empty() ? "--processes" : "--gpu");
   }
   if (!arguments.gpu.empty()) gpus().at(arguments.gpu, "train: --gpu");

@@ -64,7 +64,7 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
   }
   for (const auto& [name, entry] : manifest.files) {
     if (is_plain_name(name) && name != kManifestFile) continue;
-    fail("{}: '{}' is no file name", path.string(), name);
+    fail("{}: '{}' is not a file name", path.string(), name);
   }
   check_tensors(manifest, folder, kModelFile, true);
   check_tensors(manifest, folder, kOptimizerFile, false);
@@ -98,9 +98,8 @@ bool is_of_optimizer(std::string_view name) {
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   if (!path_exists(path)) {
-    throw DamagedCheckpoint(
-        fmt::format("{}: no {}: it is no checkpoint, or one that was not written to its end",
-                    folder.string(), kManifestFile));
+    throw DamagedCheckpoint(fmt::format("{}: {} is missing: not a checkpoint, or an incomplete one",
+                                        folder.string(), kManifestFile));
   }
   return as_stored([&] {
     const Value root = read_stored(path);

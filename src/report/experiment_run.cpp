@@ -88,7 +88,7 @@ void plan_after(const PlannedRow& row, const RunsConfig& experiment, const Model
                      shape, probing, probing.row.empty() ? own.metrics : filled->metrics);
   }
   if (earlier.empty()) return;
-  fail_usage("{}: row '{}': 'after' measures nothing at the end of a phase '{}' of it",
+  fail_usage("{}: row '{}': 'earlier' names the phase '{}', at whose end 'after' measures nothing",
              place_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
 }
 

@@ -54,8 +54,7 @@ TEST_F(Newcomer, SuggestionsAreOfWhatTheVerbTakes) {
                    fmt::format("cd {}; exec {} bench rn", shell_quoted(text_path("")),
                                shell_quoted(MOESAIC_PROGRAM))});
   expect_one_line_error(bench, 2,
-                        "'rn' is no benchmark, and there is no such run or checkpoint; did you "
-                        "mean 'rn1'?");
+                        "'rn' is neither a benchmark nor a run or checkpoint; did you mean 'rn1'?");
 }
 
 /// Writes images of two classes and a recipe that says no size, and trains it.
@@ -146,10 +145,9 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   const auto idle =
       train({"phases.0.trains=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
   EXPECT_EQ(idle.exit_code, 0);
-  EXPECT_NE(
-      idle.err.find("warning: phase 'train': 'embedding' in frozen changes nothing: trains has "
-                    "none of its parameters"),
-      std::string::npos)
+  EXPECT_NE(idle.err.find("warning: phase 'train': 'embedding' in frozen has no effect: trains "
+                          "selects none of its parameters"),
+            std::string::npos)
       << idle.err;
   expect_one_line_error(train({"--seed", "3"}), 2,
                         "settings of a recipe have no dashes: seed=VALUE");

@@ -138,7 +138,7 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
   write_atomic(folder / "mine/notes.txt", "mine");
   for (const char* name : {"run", "mine"}) {
     EXPECT_THAT(error_of([&] { RunFolder::check(folder / name, true); }),
-                HasSubstr("has no config.json that says how to go on"));
+                HasSubstr("config.json is missing, so the run cannot be resumed"));
   }
   EXPECT_NO_THROW(RunFolder::check(folder / "new", true));
 }

@@ -271,7 +271,8 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void reset_head(int64_t classes) override {
     fail_usage(
-        "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
+        "{}: the experts have a fixed second layer, so the model cannot get a new head for {} "
+        "classes; leave new_head out",
         config_.name, classes);
   }
   std::vector<int64_t> input_shape() const override { return {1, config_.patches, config_.width}; }

@@ -183,8 +183,10 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void reset_head(int64_t classes) override {
-    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
-               config_.name, classes);
+    fail_usage(
+        "{}: the model has one output, so it cannot get a new head for {} classes; leave new_head "
+        "out",
+        config_.name, classes);
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {

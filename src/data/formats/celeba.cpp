@@ -163,7 +163,7 @@ int64_t integer(std::string_view word, const fs::path& path, int64_t line) {
 
 std::string image_name(std::string_view word, const fs::path& path, int64_t line) {
   if (word.find('/') != std::string_view::npos || word.starts_with('.')) {
-    fail("{}:{}: '{}' is no file name", path.string(), line, word);
+    fail("{}:{}: '{}' is not a file name", path.string(), line, word);
   }
   return std::string(word);
 }

@@ -283,7 +283,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     results.push_back({std::move(shard.described.name), std::move(shard.path), problem, doubt});
   }
   for (FileVerification& image : verify_image_files(spec, split, folder)) {
-    if (differs) image.doubt = "its shards are not what is described";
+    if (differs) image.doubt = "its shards differ from their description";
     results.push_back(std::move(image));
   }
   return results;

@@ -114,9 +114,10 @@ void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, 
   check_mixture(places, mixture->options(), data);
   check_samples(places, batch, mixture->options().width);
   if (moves.within(phase, model).names(model).empty()) {
-    fail_usage("{}: phase '{}': it moves {}, of which 'trains' and 'frozen' leave nothing",
-               places.of({"frozen", "trains", "kind"}), phase.name,
-               fmt::join(moves.names(model), " and "));
+    fail_usage(
+        "{}: phase '{}': 'trains' and 'frozen' leave none of the parameters that it trains, {}",
+        places.of({"frozen", "trains", "kind"}), phase.name,
+        fmt::join(moves.names(model), " and "));
   }
   if (!data.endless() && batch > data.size()) {
     fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",

@@ -181,13 +181,15 @@ void plan_spherical(PhasePlan& plan, const PhasePlaces& places, const Model& mod
   const auto known = data.directions();
   if (config.router == kIdeal && !known.contains("mean")) {
     fail_usage(
-        "{}: phase '{}': the data '{}' do not say what means their clusters have, which "
-        "router 'ideal' takes",
+        "{}: phase '{}': router 'ideal' needs the means of the clusters, which the data '{}' do "
+        "not have",
         places.of({"router"}), plan.config.name, plan.config.data);
   }
   if (config.until_local > 0.0 && !known.contains("local")) {
-    fail_usage("{}: phase '{}': the data '{}' do not say what their clusters' tasks look at",
-               places.of({"until_local"}), plan.config.name, plan.config.data);
+    fail_usage(
+        "{}: phase '{}': until_local needs the directions of the clusters' tasks, which the data "
+        "'{}' do not have",
+        places.of({"until_local"}), plan.config.name, plan.config.data);
   }
 }
 
@@ -305,9 +307,9 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
   }
   check_moves_all(
       plan, places, model,
-      fmt::format("what it moves is given by its kind '{}'; leave 'trains' and 'frozen' "
-                  "out",
-                  phase.kind.name()));
+      fmt::format(
+          "the kind '{}' determines the trained parameters; leave 'trains' and 'frozen' out",
+          phase.kind.name()));
   plan_steps(plan, data.size(), samples);
 }
 

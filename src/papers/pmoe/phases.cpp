@@ -227,8 +227,8 @@ class PatchSgd final : public OnlinePhase {
 void check_linear(const PhasePlaces& places, const nn::PatchMixtureImpl& mixture, int64_t classes) {
   const std::string& name = places.phase().name;
   if (mixture.moe.is_empty()) {
-    fail_usage("{}: phase '{}': there is no router to train", places.of_model("router", "loss"),
-               name);
+    fail_usage("{}: phase '{}': the model has no router to train; choose another loss",
+               places.of_model("router", "loss"), name);
   }
   const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
   if (experts != classes || classes % 2 != 0) {
@@ -260,8 +260,8 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
                phase.data, count_text(data.size(), "sample"), samples);
   }
   if (moved_by(model, phase).empty()) {
-    fail_usage("{}: phase '{}': it would move nothing", places.of({"trains", "frozen", "kind"}),
-               phase.name);
+    fail_usage("{}: phase '{}': 'trains' and 'frozen' leave no parameter that it can train",
+               places.of({"trains", "frozen", "kind"}), phase.name);
   }
   plan.batch = std::min(config.batch_size, samples);
   plan.steps_per_epoch = (samples + plan.batch - 1) / plan.batch;

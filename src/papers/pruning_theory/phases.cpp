@@ -93,7 +93,7 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer) {
     fail_needs(places, places.of_model("name", "kind"),
-               "a model whose experts are of patterns (moesaic list models)");
+               "a model with pattern experts (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
     fail_needs(places, places.of({"data"}),
@@ -107,9 +107,9 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
                places.of_model("patterns", "data"), phase.name, width, phase.data,
                patterns == known.end() ? 0 : patterns->second.size(0));
   }
-  check_moves_all(plan, places, model,
-                  "it moves routers and neurons; set a learning rate to 0 in place of 'trains' and "
-                  "'frozen'");
+  check_moves_all(
+      plan, places, model,
+      "it trains routers and neurons; set a learning rate to 0 instead of 'trains' and 'frozen'");
   plan_steps(plan, data.size(), settings_of<PatternSgdConfig>(phase).batch_size);
 }
 

@@ -76,8 +76,7 @@ const bench::Benchmark& find(const std::string& name) {
   }
   if (const std::string network = nearest_network(name);
       !network.empty() && !nearest(name, names)) {
-    fail_usage("bench: '{}' is no benchmark, and there is no such run or checkpoint{}", name,
-               network);
+    fail_usage("bench: '{}' is neither a benchmark nor a run or checkpoint{}", name, network);
   }
   fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
 }
@@ -127,7 +126,7 @@ void check_folder(const std::string& file) {
     fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
   }
   if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
-    fail_usage("bench: --write {}: it is there already and is not a regular file", file);
+    fail_usage("bench: --write {}: it already exists and is not a regular file", file);
   }
 }
 
@@ -262,7 +261,8 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
   }
   for (const CLI::Option* option : of_checkpoints) {
     if (option->count() == 0) continue;
-    fail_usage("bench: {} is for a checkpoint, '{}' is none", option->get_name(), options.name);
+    fail_usage("bench: {} is for a checkpoint, but '{}' is a benchmark", option->get_name(),
+               options.name);
   }
   exit_code = run_benchmark(options) ? 0 : 1;
 }
@@ -271,7 +271,7 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
 
 void add_bench(CLI::App& app, int& exit_code) {
   auto* verb =
-      add_verb(app, "bench", "Time a network, or this software against others' way to do the same.",
+      add_verb(app, "bench", "Time a network, or benchmark this program against other software.",
                "bench checkpoints/first --batch-sizes 1,8");
   auto options = std::make_shared<BenchOptions>();
   verb->add_option("NAME", options->name,
@@ -279,17 +279,19 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->required()
       ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");
-  verb->add_option("--write", options->file,
-                   "write the figures with chip, commit and date, as in tests/bench/results/")
+  verb->add_option(
+          "--write", options->file,
+          "file for the measurements with chip, commit and date, as in tests/bench/results/")
       ->type_name("FILE")
       ->check(not_empty());
   const CLI::Option* const rows =
       verb->add_option("--rows", options->rows,
-                       "names of the rows of a benchmark to measure, with * and ?: 'gpu/*'")
+                       "names of the benchmark's rows to measure, with * and ?: 'gpu/*'")
           ->type_name("PATTERN")
           ->check(not_empty());
   const std::vector<CLI::Option*> of_checkpoints = {
-      verb->add_option("--batch-sizes", options->batch_sizes, "images in a forward pass: 1,8,32")
+      verb->add_option("--batch-sizes", options->batch_sizes,
+                       "numbers of images per forward pass: 1,8,32")
           ->delimiter(',')
           ->allow_extra_args(false)
           ->check(batch_size())
@@ -297,10 +299,10 @@ void add_bench(CLI::App& app, int& exit_code) {
       add_device(*verb, options->device), add_precision(*verb, options->precision),
       add_trust(*verb, options->trust),
       verb->add_option("--seconds", options->seconds,
-                       "time in seconds that is measured for each batch size")
+                       "measured time in seconds for each batch size")
           ->check(number(0.0, 3600.0))
           ->capture_default_str()};
-  for (CLI::Option* option : of_checkpoints) option->group("Of a checkpoint");
+  for (CLI::Option* option : of_checkpoints) option->group("Options of a checkpoint");
   verb->callback([=, &exit_code] { run(*options, of_checkpoints, *rows, exit_code); });
 }
 

@@ -104,22 +104,21 @@ CLI::Validator known_dataset() {
 }
 
 CLI::Option* add_device(CLI::App& verb, std::string& device) {
-  return verb.add_option("--device", device, "where to compute: cpu | cuda")
+  return verb.add_option("--device", device, "device to compute on: cpu | cuda")
       ->check(accepted_by(check_device))
       ->type_name("DEVICE")
       ->capture_default_str();
 }
 
 CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
-  return verb
-      .add_option("--precision", precision, "dtype of products in the network: float32 | bfloat16")
+  return verb.add_option("--precision", precision, "dtype of matrix products: float32 | bfloat16")
       ->check(one_of_words({"float32", "bfloat16"}))
       ->capture_default_str();
 }
 
 CLI::Option* add_trust(CLI::App& verb, bool& trust) {
   return verb.add_flag("--trust", trust,
-                       "also unpickle old TorchScript files; a hostile one can take over");
+                       "unpickle old TorchScript files too; a malicious one can run any code");
 }
 
 namespace {

@@ -13,7 +13,7 @@ namespace moesaic::tools {
 
 /// What every verb that reads a network takes.
 inline constexpr const char* kCheckpointHelp =
-    "a checkpoint, an export, or a run: its newest checkpoint (RUN/best is the best)";
+    "checkpoint, export, or run, whose newest checkpoint is taken (RUN/best: the best)";
 
 /// Declares a verb: what it does, as a sentence in the imperative, and one way to call it, without
 /// the program's name, below `notes` at the end of its help.

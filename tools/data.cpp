@@ -101,30 +101,31 @@ void add_pack(CLI::App& verb, int& exit_code) {
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;
-  command->add_option("FOLDER", arguments->name, "folder of images with a slash, or a dataset")
+  command->add_option("FOLDER", arguments->name, "dataset, or folder of images with a slash")
       ->required()
       ->check(known_dataset());
   command
       ->add_option("--shards", options.shards,
-                   "number of tar archives of the largest split; those of other splits hold as "
+                   "number of tar archives of the largest split; archives of other splits hold as "
                    "many images each")
       ->required()
       ->check(whole_number(1, kMost));
   command
-      ->add_option(
-          "--size", options.size,
-          "pixels of the shorter side of larger images, resized once; by default files are "
-          "copied as they are")
+      ->add_option("--size", options.size,
+                   "shorter side in pixels to which larger images are resized; by default files "
+                   "are copied unchanged")
       ->check(whole_number(1, kMost));
   command->add_option("--quality", options.quality, "JPEG quality of resized images, 1 to 100")
       ->capture_default_str()
       ->check(whole_number(1, 100));
-  command->add_option("--split", options.split, "the only split to pack; by default all");
+  command->add_option("--split", options.split,
+                      "name of the only split to pack; by default all splits");
   command->add_option("--seed", options.seed, "seed of the order of the images")
       ->capture_default_str();
   command
-      ->add_option("--out", arguments->out,
-                   "folder for the shards and NAME.json, named after it; by default NAME-shards")
+      ->add_option(
+          "--out", arguments->out,
+          "folder of the shards and of NAME.json, named like the folder; by default NAME-shards")
       ->check(not_empty());
   command->callback([arguments, &exit_code] {
     require_one_process("data pack");
@@ -150,7 +151,7 @@ void add_data(CLI::App& app, int& exit_code) {
   const auto with_name = [&](const char* name, const char* help, auto action) {
     auto* command = add_verb(*verb, name, help, fmt::format("data {} cifar10", name));
     auto dataset = std::make_shared<std::string>();
-    command->add_option("NAME", *dataset, "dataset")->required();
+    command->add_option("NAME", *dataset, "name of the dataset")->required();
     command->callback([dataset, action] { action(*dataset); });
   };
   with_name("fetch", "Download a dataset and check its SHA-256.", fetch_data);
@@ -160,7 +161,7 @@ void add_data(CLI::App& app, int& exit_code) {
   verb->set_help_flag();  // Not before the commands, which take it over.
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_data_help(*verb, words); },
-          "this text, or help on what a description of data says: describe [KEY], format NAME")
+          "print this help, or that of a dataset's description: describe [KEY], format NAME")
       ->expected(0, -1)
       ->type_name("WHAT");
 }

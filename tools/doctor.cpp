@@ -133,11 +133,11 @@ void doctor(bool all, int& exit_code) {
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  auto* verb = add_verb(app, "doctor", "Check this installation and print what a bug report needs.",
-                        "doctor");
+  auto* verb = add_verb(app, "doctor",
+                        "Check this installation and print a report for bug reports.", "doctor");
   const auto all = std::make_shared<bool>(false);
   verb->add_flag("--all", *all,
-                 "compare every operator of a GPU as it is, without turning any off for the next");
+                 "compare every operator of a GPU without disabling any that differs");
   verb->callback([all, &exit_code] { doctor(*all, exit_code); });
 }
 

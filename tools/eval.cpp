@@ -181,40 +181,38 @@ int run_eval(const EvalArguments& arguments) {
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
-  const std::string group = "A figure of the evaluation";
-  CLI::Option* tsne =
-      verb.add_option("--tsne", arguments->tsne,
-                      "draw images as points on a plane, by t-SNE: a new .png or .svg, with "
-                      "gnuplot's script and data beside it")
-          ->check(not_empty())
-          ->type_name("FILE");
-  CLI::Option* of =
-      verb.add_option("--tsne-of", arguments->points.of,
-                      "what lies near: inputs, what the network saw; embedding, the last layer's "
-                      "input")
-          ->check(one_of_words({"inputs", "embedding"}))
-          ->capture_default_str();
-  CLI::Option* points =
-      verb.add_option("--tsne-points", arguments->points.points,
-                      "at most so many, drawn at random with a fixed seed; time grows with their "
-                      "square")
-          ->check(whole_number(kMinPoints, kMaxPoints))
-          ->capture_default_str();
+  const std::string group = "Options of the t-SNE figure";
+  CLI::Option* tsne = verb.add_option("--tsne", arguments->tsne,
+                                      "t-SNE plot of the images: a new .png or .svg file, with "
+                                      "gnuplot's script and data beside it")
+                          ->check(not_empty())
+                          ->type_name("FILE");
+  CLI::Option* of = verb.add_option("--tsne-of", arguments->points.of,
+                                    "features that t-SNE embeds: inputs, the network's inputs; "
+                                    "embedding, the last layer's input")
+                        ->check(one_of_words({"inputs", "embedding"}))
+                        ->capture_default_str();
+  CLI::Option* points = verb.add_option("--tsne-points", arguments->points.points,
+                                        "largest number of points, drawn at random with a fixed "
+                                        "seed; time grows with its square")
+                            ->check(whole_number(kMinPoints, kMaxPoints))
+                            ->capture_default_str();
   CLI::Option* color =
       verb.add_option("--tsne-color", arguments->points.color,
-                      "expert, where the last routing layer sends each image to one; class; or "
-                      "group (expert, else class)")
+                      "color of the points: expert, where the last routing layer sends each image "
+                      "to one; class; or group (expert, else class)")
           ->check(one_of_words({"expert", "class", "group"}));
-  CLI::Option* only =
-      verb.add_option("--tsne-class", arguments->points.only_class, "only images of this class")
-          ->type_name("NAME");
-  CLI::Option* groups = verb.add_option("--tsne-group", arguments->points.only_groups,
-                                        "only images of these groups: --tsne-group frog,ship")
-                            ->type_name("NAME")
-                            ->delimiter(',');
-  CLI::Option* boundary =
-      verb.add_flag("--tsne-boundary", arguments->points.boundary,
-                    "lines between the two classes as they are predicted on average nearby");
+  CLI::Option* only = verb.add_option("--tsne-class", arguments->points.only_class,
+                                      "class to which the images are restricted")
+                          ->type_name("NAME");
+  CLI::Option* groups =
+      verb.add_option("--tsne-group", arguments->points.only_groups,
+                      "groups to which the images are restricted: --tsne-group frog,ship")
+          ->type_name("NAME")
+          ->delimiter(',');
+  CLI::Option* boundary = verb.add_flag(
+      "--tsne-boundary", arguments->points.boundary,
+      "draw the decision boundary between the two classes, from predictions averaged nearby");
   for (CLI::Option* option : {of, points, color, only, groups, boundary})
     option->needs(tsne)->group(group);
   tsne->group(group);
@@ -224,45 +222,42 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
 
 void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* verb = add_verb(app, "eval", "Measure a network on a split of a data set.",
+  CLI::App* verb = add_verb(app, "eval", "Evaluate a network on a split of a dataset.",
                             "eval checkpoints/first --split test");
   verb->add_option("checkpoint", arguments->checkpoints,
                    std::string(kCheckpointHelp) + "; several are compared in a table")
       ->required()
       ->check(not_empty())
       ->type_name("RUN_OR_CHECKPOINT");
-  verb->add_option("--data", arguments->options.data,
-                   "data set (what the checkpoint was trained on)")
+  verb->add_option("--data", arguments->options.data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME");
-  verb->add_option(
-          "--split", arguments->options.split,
-          "train, validation or test (test, or validation of data that have no test split)")
+  verb->add_option("--split", arguments->options.split,
+                   "split of the dataset: train, validation or test (test, or validation where "
+                   "there is no test split)")
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--classes-of", arguments->classes_of,
-                   "whose names the network's outputs have: checkpoint, so that the data's classes "
-                   "are found by name; or data, in their order, whatever they are called")
+                   "source of the names of the network's outputs: checkpoint: the data's classes "
+                   "are matched by name; data: the data's classes in order, whatever their names")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
-                   "images a batch (evaluate_batch_size of the run, 256 without one)")
+                   "number of images per batch (the run's evaluate_batch_size, 256 without a run)")
       ->check(batch_size());
   add_precision(*verb, arguments->options.evaluate.precision);
   add_device(*verb, arguments->options.device);
   add_trust(*verb, arguments->options.trust);
-  verb->add_option(
-          "--confusion", arguments->confusion,
-          "write the confusion matrix: a new .csv, or a .png or .svg with gnuplot's script "
-          "and data beside it; may be given several times")
+  verb->add_option("--confusion", arguments->confusion,
+                   "confusion matrix: a new .csv file, or a .png or .svg file with gnuplot's "
+                   "script and data beside it; may be given several times")
       ->allow_extra_args(false)
       ->check(not_empty())
       ->type_name("FILE");
   CLI::Option* routing =
-      verb->add_option(
-              "--routing-images", arguments->routing_images,
-              "draw where each expert of the last MoE layer looks: the patches that it got, "
-              "over images; a new .png or .svg, with gnuplot's script and data beside it")
+      verb->add_option("--routing-images", arguments->routing_images,
+                       "figure of the patches routed to each expert of the last MoE layer, over "
+                       "images: a new .png or .svg file, with gnuplot's script and data beside it")
           ->check(not_empty())
           ->type_name("FILE");
   verb->add_option("--images", arguments->images,
@@ -270,7 +265,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);
-  verb->add_flag("--json", arguments->json, "one JSON document on standard output");
+  verb->add_flag("--json", arguments->json, "print one JSON document on standard output");
   add_tsne_options(*verb, arguments);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });
 }

@@ -63,7 +63,8 @@ int64_t most_shards() {
 /// Returns the network whose experts compute all tokens that select them, whatever the batch.
 std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
   const std::string setting = shape_of(checkpoint)->setting_paths().evaluation_capacity_factor;
-  if (setting.empty()) fail_usage("export: --without-capacity: this network has no capacities");
+  if (setting.empty())
+    fail_usage("export: --without-capacity: this network has no expert capacity; leave it out");
   Document document(model_config(checkpoint));
   document.set(setting + "=0");
   return model_of(document.root(), checkpoint.model, checkpoint.folder.string());
@@ -107,23 +108,27 @@ void add_export(CLI::App& app, int& exit_code) {
   ExportOptions& options = arguments->options;
   const auto any = [](const ExportFormat&) { return true; };
   CLI::App* verb =
-      add_verb(app, "export", "Write a network for use without this library.",
+      add_verb(app, "export", "Export a network for use without this library.",
                "export checkpoints/small --format torchscript --out small.ts.pt", kNotes);
   verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");
-  verb->add_option("--format", arguments->format,
-                   listed_formats([](const ExportFormat& format) { return format.meaning; }, any))
+  verb->add_option(
+          "--format", arguments->format,
+          "format of the export; " +
+              listed_formats([](const ExportFormat& format) { return format.meaning; }, any))
       ->required()
       ->type_name("NAME");
   verb->add_option("--out", options.out,
-                   listed_formats([](const ExportFormat& format) { return format.out; }, any))
+                   "output path; " +
+                       listed_formats([](const ExportFormat& format) { return format.out; }, any))
       ->required()
       ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--shards", options.shards,
-                   fmt::format("data files, for the format {} (1)", formats_with_shards()))
+  verb->add_option(
+          "--shards", options.shards,
+          fmt::format("number of data files, for the format {} (1)", formats_with_shards()))
       ->check(whole_number(1, most_shards()))
       ->type_name("N");
   verb->add_flag("--without-capacity", arguments->without_capacity,

@@ -90,43 +90,44 @@ void add_import(CLI::App& app, int& exit_code) {
   CLI::App* verb =
       add_verb(app, "import", "Convert another project's checkpoint.",
                "import vmoe pretrained --model-config model.json --out checkpoints/start", kNotes);
-  verb->add_option("format", arguments->format, "vmoe: google-research/vmoe")
+  verb->add_option("format", arguments->format,
+                   "format of the checkpoint; vmoe: google-research/vmoe")
       ->required()
       ->type_name("FORMAT");
-  verb->add_option(
-          "prefix", options.prefix,
-          "path of a checkpoint up to its endings: PREFIX.index and PREFIX.data-nnnnn-of-NNNNN")
+  verb->add_option("prefix", options.prefix,
+                   "path of the checkpoint without its extensions PREFIX.index and "
+                   "PREFIX.data-nnnnn-of-NNNNN")
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");
   verb->add_option("--model-config", options.model_config,
-                   "the model's configuration as JSON, with the reference's names or ours; may be "
-                   "left out where no block has experts")
+                   "configuration of the model as JSON, with the reference's names or ours; "
+                   "optional where no block has experts")
       ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
+  verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")
       ->required()
       ->check(not_empty())
       ->type_name("DIR");
-  verb->add_option("--classes", options.classes, "begin fine-tuning: a head of zeros for so many")
+  verb->add_option("--classes", options.classes,
+                   "number of classes of a new head of zeros, for fine-tuning")
       ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
       ->type_name("N");
   verb->add_option("--image-size", arguments->image_size,
-                   "begin fine-tuning on images of so many pixels, or of height x width: resize "
-                   "the position embedding")
+                   "image size for fine-tuning, one number or height x width, to which the "
+                   "position embedding is resized")
       ->check(not_empty())
       ->check(check_sides)
       ->type_name("S or HxW");
-  verb->add_option(
-          "--rules", options.rules,
-          "other ways to begin, as JSON: [[pattern, replacement, transformation...], ...]; "
-          "the configuration is then the new network's")
+  verb->add_option("--rules", options.rules,
+                   "mapping of parameters, as JSON: [[pattern, replacement, transformation...], "
+                   "...]; the configuration is then the new network's")
       ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--seed", options.seed, "seed of parameters that begin with random values")
+  verb->add_option("--seed", options.seed, "seed of parameters with random initial values")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
-  verb->add_flag("--json", arguments->json, "print what was done as one JSON document");
+  verb->add_flag("--json", arguments->json, "print the result as one JSON document");
   verb->callback([arguments, &exit_code] {
     require_one_process("import");
     exit_code = import_checkpoint(*arguments);

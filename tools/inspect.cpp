@@ -142,7 +142,7 @@ void inspect_verb(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int&) {
-  auto* verb = add_verb(app, "inspect", "Show what a run, a checkpoint or a file holds.",
+  auto* verb = add_verb(app, "inspect", "Show the content of a run, a checkpoint or a file.",
                         "inspect checkpoints/first");
   auto options = std::make_shared<InspectOptions>();
   verb->add_option("PATH", options->first,
@@ -151,7 +151,7 @@ void add_inspect(CLI::App& app, int&) {
       ->required()
       ->check(not_empty());
   verb->add_option("PATH2", options->second,
-                   "another one of any of these kinds: show how they differ")
+                   "second item of any of these kinds, to compare the first with")
       ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document");
   add_trust(*verb, options->trust);

@@ -112,30 +112,34 @@ const std::map<std::string, Kind>& kinds() {
   static const std::map<std::string, Kind> list = {
       {"models", {"families of networks and presets, for \"model\" of a recipe", models}},
       {"datasets",
-       {"data, for \"data\" of a phase and --data",
+       {"datasets, for \"data\" of a phase and --data",
         [] {
           return each(dataset_names(),
                       [](const std::string& name) { return load_dataset_spec(name).description; });
         }}},
       {"experiments",
-       {"what moesaic reproduce runs",
+       {"experiments for moesaic reproduce",
         [] {
           return each(experiment_names(), [](const std::string& name) {
             return load_experiment(name, Scale::paper).description;
           });
         }}},
       {"criteria",
-       {"what moesaic prune ranks experts by; those with the largest numbers stay",
+       {"rankings of experts for moesaic prune; experts with the largest scores are kept",
         listed_criteria}},
-      {"recipes", {"runs for moesaic train", [] { return each(recipe_paths(), first_sentence); }}},
+      {"recipes",
+       {"recipes of runs for moesaic train", [] { return each(recipe_paths(), first_sentence); }}},
       {"checkpoints",
        {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
       {"formats",
-       {"\"format\" of a dataset's description", [] { return of_registry(dataset_formats()); }}},
+       {"file formats, for \"format\" of a dataset's description",
+        [] { return of_registry(dataset_formats()); }}},
       {"objectives",
-       {"\"loss\" of a phase of the kind gradient", [] { return of_registry(objectives()); }}},
-      {"phases", {"\"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
-      {"probes", {"what an experiment measures", [] { return of_registry(probes()); }}},
+       {"training objectives, for \"loss\" of a phase of the kind gradient",
+        [] { return of_registry(objectives()); }}},
+      {"phases",
+       {"kinds of phases, for \"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
+      {"probes", {"measurements of an experiment", [] { return of_registry(probes()); }}},
   };
   return list;
 }
@@ -187,14 +191,13 @@ void list(const std::string& kind, bool json) {
 }  // namespace
 
 void add_list(CLI::App& app, int&) {
-  auto* verb =
-      add_verb(app, "list", "List the known models, datasets, recipes, experiments and others.",
-               "list recipes");
+  auto* verb = add_verb(app, "list", "List models, datasets, recipes, experiments and other names.",
+                        "list recipes");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option(
-      "KIND", *kind,
-      fmt::format("{}; without it, what these are", fmt::join(names_of(described_kinds()), ", ")));
+  verb->add_option("KIND", *kind,
+                   fmt::format("kind of the listed names: {}; by default the kinds themselves",
+                               fmt::join(names_of(described_kinds()), ", ")));
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

@@ -29,8 +29,8 @@ namespace {
 int run(int argc, char** argv) {
   CLI::App app{"moesaic: train, prune and ship mixture-of-experts networks for vision", "moesaic"};
   app.require_subcommand(1);
-  app.set_help_flag("-h,--help", "this text");
-  app.set_version_flag("--version", MOESAIC_VERSION, "the version");
+  app.set_help_flag("-h,--help", "print this help");
+  app.set_version_flag("--version", MOESAIC_VERSION, "print the version");
   app.formatter(std::make_shared<moesaic::tools::HelpFormatter>());
   int exit_code = 0;
   namespace tools = moesaic::tools;

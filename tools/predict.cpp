@@ -101,7 +101,7 @@ std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
     if (!left_out.empty()) log_warning("{}: {}", name, left_out);
     files.insert(files.end(), found.files.begin(), found.files.end());
   }
-  if (files.empty()) fail_usage("no image is named; {}", of_system.text());
+  if (files.empty()) fail_usage("no image is given; {}", of_system.text());
   if (!of_system.empty()) log_warning("{}", of_system.text());
   return files;
 }
@@ -190,7 +190,7 @@ int predict(const PredictArguments& arguments) {
 
 void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
-  CLI::App* verb = add_verb(app, "predict", "Apply a network to images.",
+  CLI::App* verb = add_verb(app, "predict", "Predict the classes of images.",
                             "predict checkpoints/first photos shoe.jpg --top 3");
   verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
       ->required()
@@ -204,32 +204,32 @@ void add_predict(CLI::App& app, int& exit_code) {
               "standard error, and exit code 1 at the end")
           ->check(not_empty())
           ->type_name("IMAGE|FOLDER");
-  CLI::Option* top = verb->add_option("--top", arguments->top, "classes of an image, at most")
-                         ->check(whole_number(1, 1 << 20))
-                         ->capture_default_str();
-  CLI::Option* json = verb->add_flag("--json", arguments->json, "one JSON document");
+  CLI::Option* top =
+      verb->add_option("--top", arguments->top, "largest number of classes per image")
+          ->check(whole_number(1, 1 << 20))
+          ->capture_default_str();
+  CLI::Option* json = verb->add_flag("--json", arguments->json, "print one JSON document");
   CLI::Option* csv =
-      verb->add_flag("--csv", arguments->csv, "lines of file, rank, class and probability");
+      verb->add_flag("--csv", arguments->csv, "print lines of file, rank, class and probability");
   json->excludes(csv);
-  CLI::Option* input =
-      verb->add_option("--input", arguments->input,
-                       "in place of image files: safetensors with 'images' [batch, C, H, W] "
-                       "float32, normalised")
-          ->check(not_empty())
-          ->type_name("FILE");
+  CLI::Option* input = verb->add_option("--input", arguments->input,
+                                        "safetensors file with 'images' [batch, C, H, W] float32, "
+                                        "normalised, instead of image files")
+                           ->check(not_empty())
+                           ->type_name("FILE");
   CLI::Option* output = verb->add_option("--output", arguments->output,
-                                         "safetensors with 'logits' and 'pre_logits'; a new file")
+                                         "new safetensors file for 'logits' and 'pre_logits'")
                             ->check(not_empty())
                             ->type_name("FILE");
   input->needs(output);
   output->needs(input);
   for (CLI::Option* option : {images, top, json, csv}) input->excludes(option);
   verb->add_flag("--routing", arguments->routing,
-                 "also each token's experts and gates, of images in --json; of tensors "
+                 "add each token's experts and gates: for images to --json; for tensors as "
                  "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
   verb->add_option("--batch-size", arguments->batch_size,
-                   "images at a time (32, of tensors 256); networks whose experts have a capacity "
-                   "take image files one by one and tensors all at once")
+                   "number of images per batch (32, of tensors 256); networks whose experts have a "
+                   "capacity take image files one by one and tensors all at once")
       ->check(batch_size());
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);

@@ -48,8 +48,8 @@ std::string criteria_text() {
 void check_split(const std::string& split) {
   if (split != "test") return;
   fail_usage(
-      "--split: a network that is chosen by test images has none left to be tested on; "
-      "choose train or validation");
+      "--split: test images must not select the network that they test; choose train or "
+      "validation");
 }
 
 const char* examples_of(const CheckpointData& data) {
@@ -96,7 +96,7 @@ void check_one_size(const PruneArguments& arguments) {
                     int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
   const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
   if (!arguments.plan.empty() && chooses) {
-    fail_usage("--plan: it says which experts stay; leave --whole and --scope out");
+    fail_usage("--plan lists the experts to keep; leave --whole and --scope out");
   }
   if (given == 1) return;
   fail_usage("prune: give one of --keep, --keep-parameters, --max-drop and --plan, found {}",
@@ -108,7 +108,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
                    const CLI::App& verb) {
   const auto refuse = [&](const char* option, const std::string& user) {
     if (verb.get_option(option)->count() == 0) return;
-    fail_usage("{}: it would change nothing here: it is for {}", option, user);
+    fail_usage("{} has no effect here; it is for {}", option, user);
   };
   const bool searches = arguments.max_drop.has_value(), ranks = !options.plan;
   if (!searches) {
@@ -122,7 +122,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
   }
   if (!ranks) {
     for (const char* option : {"--criterion", "--pretrained"}) {
-      refuse(option, "ranking experts, and --plan says which stay");
+      refuse(option, "ranking experts, and --plan lists those to keep");
     }
   }
   if (needs_images(options)) return;
@@ -227,16 +227,15 @@ int prune_until_stopped(const PruneArguments& arguments, const CLI::App& verb) {
 }
 
 void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
-  const std::string group = "How much stays (one of these)";
+  const std::string group = "Number of experts kept (one of these)";
   verb.add_option(
           "--keep", arguments->keep,
           "experts kept in each layer, in an ensemble of each member: a fraction (0.25, to the "
           "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE")
       ->group(group);
-  verb.add_option(
-          "--keep-parameters", arguments->keep_parameters,
-          "fraction of the network's parameters that is kept, by as many experts as fit into it")
+  verb.add_option("--keep-parameters", arguments->keep_parameters,
+                  "fraction of the network's parameters kept, by as many experts as fit into it")
       ->check(number(0.0, 1.0))
       ->type_name("FRACTION")
       ->group(group);
@@ -259,31 +258,32 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("NAME")
       ->capture_default_str();
   verb.add_option("--scope", arguments->scope,
-                  "experts are chosen within each layer, or among those of the whole network")
+                  "scope of the ranking: within each layer, or over the whole network")
       ->check(one_of_words(keep_scope_names()))
       ->capture_default_str();
   verb.add_option("--whole", arguments->whole, "blocks that keep all their experts: --whole 9,11")
       ->delimiter(',')
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("BLOCKS");
-  verb.add_option("--replace", prune.replace,
-                  "what a removed expert leaves to tokens that still select it: nothing, or mean, "
-                  "its mean output on calibration images; with --plan, in place of what it says")
+  verb.add_option(
+          "--replace", prune.replace,
+          "replacement of a removed expert's output, for tokens that still select it: nothing, or "
+          "mean, its mean output on calibration images; overrides that of --plan")
       ->check(one_of_words({kReplaceByNothing, kReplaceByMean}))
       ->default_str(kReplaceByNothing);
   verb.add_option("--seed", prune.seed,
                   "seed of --criterion random, and of the order of calibration images")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
-  verb.add_option("--search", arguments->search,
-                  "way in which --max-drop searches: bisection, over one number for all layers; "
-                  "greedy, one expert at a time from the layer that bears it best, which evaluates "
-                  "many more networks")
+  verb.add_option(
+          "--search", arguments->search,
+          "search method of --max-drop: bisection, over one number for all layers; greedy, one "
+          "expert at a time from the layer that loses least, which evaluates many more networks")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();
   verb.add_option("--figure", arguments->figure,
-                  "draw what --max-drop tried: a new .png or .svg, with gnuplot's script and data "
-                  "beside it")
+                  "figure of the networks that --max-drop tried: a new .png or .svg file, with "
+                  "gnuplot's script and data beside it")
       ->check(not_empty())
       ->type_name("FILE");
 }
@@ -291,15 +291,15 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group =
       "Images, for --max-drop (all but --images), --replace mean and criteria that need them";
-  verb.add_option("--data", arguments->data, "data set (what the checkpoint was trained on)")
+  verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME")
       ->group(group);
   verb.add_option("--split", arguments->split,
-                  "split of the data set (validation where there is one, else train)")
+                  "split of the dataset (validation where there is one, else train)")
       ->type_name("NAME")
       ->group(group);
-  verb.add_option("--images", arguments->images, "calibration images, drawn by the seed")
+  verb.add_option("--images", arguments->images, "number of calibration images, drawn by the seed")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
       ->group(group);
@@ -312,18 +312,19 @@ void add_prune(CLI::App& app, int& exit_code) {
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
-  verb->add_option("--finetuned,checkpoint", options.finetuned,
-                   std::string("what to prune, by its place or by --finetuned: ") + kCheckpointHelp)
+  verb->add_option(
+          "--finetuned,checkpoint", options.finetuned,
+          std::string("network to prune, by its place or by --finetuned: ") + kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--pretrained", options.pretrained,
-                   "what it was fine-tuned from (what the run tells: an earlier phase, or its "
-                   "init). Criteria that compare need it: router-norm-change, "
-                   "neuron-magnitude-change; for others it is checked to be the same network")
+                   "network before fine-tuning (that of the run: an earlier phase, or its init), "
+                   "required by criteria that compare: router-norm-change, "
+                   "neuron-magnitude-change; with others it must have the same configuration")
       ->check(not_empty())
       ->type_name("DIR");
-  verb->add_option("--out", options.out, "folder of the new checkpoint, absent or empty")
+  verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")
       ->check(not_empty())
       ->type_name("DIR");
   add_sizes(*verb, arguments);
@@ -331,7 +332,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   add_images(*verb, arguments);
   add_device(*verb, options.device);
   add_trust(*verb, options.trust);
-  verb->add_flag("--dry-run", options.dry_run, "show the plan, write no checkpoint");
+  verb->add_flag("--dry-run", options.dry_run, "print the plan without writing a checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments, verb, &exit_code] {
     require_one_process("prune");

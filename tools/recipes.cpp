@@ -41,7 +41,7 @@ std::string shortened(const std::string& path) {
                name);
   }
   if (fs::is_directory(folder / "checkpoints") && fs::exists(folder / "config.json")) {
-    fail_usage("train: {}: a run, not a recipe; go on with it by: {} train {} --out {} --resume",
+    fail_usage("train: {}: a run, not a recipe; resume it by: {} train {} --out {} --resume",
                folder.string(), called_as(), shell_quoted((folder / "config.json").string()), name);
   }
   if (fs::is_directory(folder / "train")) {

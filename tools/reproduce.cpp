@@ -42,7 +42,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   Reproduction done;
   run_together("reproduce", options.processes, [&] { done = reproduce(experiment, options); });
   if (done.signal != 0) {
-    log_warning("stopped; the same command goes on from here");
+    log_warning("stopped; the same command continues from here");
     return 128 + done.signal;
   }
   if (!leads) return 0;
@@ -56,24 +56,25 @@ int run_reproduce(const ReproduceArguments& arguments) {
 
 void add_reproduce(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<ReproduceArguments>();
-  CLI::App* verb = add_verb(app, "reproduce", "Make an experiment's table and figure again.",
+  CLI::App* verb = add_verb(app, "reproduce", "Reproduce the table and figure of an experiment.",
                             "reproduce clusters/table1 --scale quick --out checkpoints/table1");
   verb->add_option("experiment", arguments->experiment,
-                   "a name (moesaic list experiments) or a JSON file")
+                   "name of the experiment (moesaic list experiments), or a JSON file")
       ->required()
       ->type_name("EXPERIMENT");
   verb->add_option("overrides", arguments->overrides, "settings to change, e.g. train.seed=2")
       ->type_name("KEY=VALUE");
-  verb->add_option("--out", arguments->out, "folder for everything (checkpoints/<name>)")
+  verb->add_option("--out", arguments->out, "folder of runs and results (checkpoints/<name>)")
       ->check(not_empty())
       ->type_name("DIR");
-  verb->add_option("--scale", arguments->scale, "sizes: paper, or quick to try it out")
+  verb->add_option("--scale", arguments->scale,
+                   "scale of the experiment: paper, or quick to try it out")
       ->type_name("SCALE")
       ->capture_default_str();
   add_device(*verb, arguments->device);
   verb->add_flag("--json", arguments->json, "print results.json on standard output");
   verb->add_flag("--dry-run", arguments->dry_run,
-                 "check everything, print the plan, train nothing");
+                 "check everything and print the plan without training");
   verb->callback([arguments, &exit_code] { exit_code = run_reproduce(*arguments); });
 }
 

@@ -14,8 +14,8 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/ops/memory.h"
-#include "moesaic/parallel/launch.h"
 #include "moesaic/parallel/group.h"
+#include "moesaic/parallel/launch.h"
 #include "runtime.h"
 
 namespace moesaic::tools {
@@ -101,7 +101,7 @@ void run_together(const std::string& verb, const std::shared_ptr<const Processes
 void require_one_process(std::string_view verb) {
   const Launch launch = launch_of(process_environment());
   if (launch.alone()) return;
-  fail_usage("{}: this takes one process, and {} were started", verb, launch.size);
+  fail_usage("{}: it runs in one process, but {} were started", verb, launch.size);
 }
 
 }  // namespace moesaic::tools

@@ -98,7 +98,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
     log_info("stopped at step {}, saved; go on with: {}", result.steps,
              resume_command(arguments, out));
     if (processes == nullptr) return;
-    log_info("it goes on with any number of processes{}",
+    log_info("it can be resumed with any number of processes{}",
              processes->config().experts == 1
                  ? ""
                  : " that --expert-parallel divides; with one, leave that out");
@@ -128,7 +128,7 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
   const bool asked = !arguments.processes.empty() || !arguments.gpu.empty();
   if (!arguments.dry_run) {
     if (!asked) return {};
-    fail_usage("train: {} plans processes on paper; add --dry-run",
+    fail_usage("train: {} is for a dry run; add --dry-run",
                !arguments.processes.empty() ? "--processes" : "--gpu");
   }
   if (!arguments.gpu.empty()) gpus().at(arguments.gpu, "train: --gpu");
@@ -197,33 +197,34 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->set_help_flag();
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
-          "this text, or help on KEY.PATH, model NAME, kind NAME or loss NAME")
+          "print this help, or that of KEY.PATH, model NAME, kind NAME or loss NAME")
       ->expected(0, -1)
       ->type_name("WHAT");
   verb->add_option("config", arguments->config,
-                   "the run as JSON, e.g. models/vmoe/recipes/smoke.json")
+                   "recipe of the run, a JSON file, e.g. models/vmoe/recipes/smoke.json")
       ->type_name("CONFIG");
   verb->add_option("overrides", arguments->overrides,
                    "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")
       ->type_name("KEY=VALUE");
-  verb->add_option("--out", arguments->out, "the run's folder (checkpoints/<name>)")
+  verb->add_option("--out", arguments->out, "folder of the run (checkpoints/<name>)")
       ->check(not_empty())
       ->type_name("DIR");
-  verb->add_flag("--resume", arguments->resume, "go on from the folder's newest checkpoint");
+  verb->add_flag("--resume", arguments->resume, "resume from the newest checkpoint of the folder");
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   verb->add_flag("--dry-run", arguments->dry_run,
-                 "check everything, print the plan, train nothing; files may be missing");
+                 "check everything and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
-                   "with --dry-run: plan a step of so many processes, a GPU each")
+                   "number of processes, one GPU each, of a step planned by --dry-run")
       ->check(process_counts())
       ->type_name("N[,N...]");
-  verb->add_option("--gpu", arguments->gpu,
-                   fmt::format("with --dry-run: {} (h100)", fmt::join(gpus().names(), ", ")))
+  verb->add_option(
+          "--gpu", arguments->gpu,
+          fmt::format("GPU for which --dry-run plans: {} (h100)", fmt::join(gpus().names(), ", ")))
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "processes that share a layer's experts; goes before parallel.experts")
+                   "number of processes that share a layer's experts; overrides parallel.experts")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

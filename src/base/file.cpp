@@ -59,7 +59,7 @@ fs::path replaceable(const fs::path& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
-    fail("{}: cannot write: it is there already and is not a regular file", path.string());
+    fail("{}: cannot write: it already exists and is not a regular file", path.string());
   }
   if (!fs::is_symlink(fs::symlink_status(path, ignored))) return path;
   const fs::path target = fs::weakly_canonical(path, ignored);
@@ -393,7 +393,7 @@ void StagedDirectory::commit() {
     return;
   }
   if (!fs::is_directory(final_place_, error)) {
-    fail("{}: cannot replace: it is there already and is not a folder", final_place_.string());
+    fail("{}: cannot replace: it already exists and is not a folder", final_place_.string());
   }
   const UniqueFd held = hold_folder(final_place_);  // It gets the name of a leftover.
   const fs::path old = replace_folder(staging_, final_place_);

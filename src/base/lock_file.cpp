@@ -83,7 +83,8 @@ LockFile::LockFile(const std::filesystem::path& folder) {
     fail_errno(path, "cannot lock", error);
   }
   if (error != 0) {
-    log_warning("{}: this file system has no locks, going on without", path.string());
+    log_warning("{}: this file system does not support locks; continuing without one",
+                path.string());
   }
   if (!own) return;
   const std::string text = fmt::format("{}\n", ::getpid());

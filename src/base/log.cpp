@@ -23,8 +23,8 @@ LogLevel threshold_from_environment() {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == wanted) return static_cast<LogLevel>(i);
   }
-  log_line(LogLevel::warning,
-           fmt::format("MOESAIC_LOG={} is no level; {}", wanted, did_you_mean(wanted, kNames)));
+  log_line(LogLevel::warning, fmt::format("MOESAIC_LOG={} is not a log level; {}", wanted,
+                                          did_you_mean(wanted, kNames)));
   return LogLevel::info;
 }
 

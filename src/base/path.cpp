@@ -66,8 +66,8 @@ void check_leads_somewhere(const fs::path& path, std::string_view what, std::str
   std::error_code no_link, ignored;
   const fs::path target = fs::read_symlink(path, no_link);
   if (no_link || fs::exists(path, ignored)) return;
-  fail_usage("{}: '{}' is a link to '{}', where nothing is; {}", what, path.string(),
-             target.string(), way_out);
+  fail_usage("{}: '{}' is a broken link to '{}'; {}", what, path.string(), target.string(),
+             way_out);
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(cons
     return fmt::format("; nothing is at '{}'{}", parent.string(), outer);
   }
   std::error_code ignored;
-  if (fs::is_symlink(named, ignored)) return "; it is a link to a file that is gone";
+  if (fs::is_symlink(named, ignored)) return "; it is a broken link";
   std::vector<std::string> names = names_in_folder(parent);
   auto near = nearest(named.filename().string(), names);
   while (near && takes != nullptr && !takes(parent / *near)) {
@@ -123,7 +123,7 @@ void check_new_file(const fs::path& path, std::string_view what) {
   check_named(path, what);
   check_leads_somewhere(path, what, "name a new file");
   if (fs::exists(look_up(path, false))) {
-    fail_usage("{}: '{}' is there already; name a new file", what, path.string());
+    fail_usage("{}: '{}' already exists; name a new file", what, path.string());
   }
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   check_folder_path(folder, what);
@@ -140,7 +140,7 @@ void check_new_folder(const fs::path& path, std::string_view what) {
   const fs::file_status status = look_up(folder, false);
   check_leads_somewhere(folder, what, "name a new or an empty folder");
   if (relative || (fs::exists(status) && (fs::is_symlink(status) || !holds_nothing(folder)))) {
-    fail_usage("{}: '{}' is there already; name a new or an empty folder", what, path.string());
+    fail_usage("{}: '{}' already exists; name a new or an empty folder", what, path.string());
   }
 }
 

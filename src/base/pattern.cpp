@@ -36,8 +36,8 @@ std::string problem_of(const re2::RE2& expression) {
     words.resize(words.size() - end.size());
     part = fmt::format(" {}", printable(expression.error_arg()));
   }
-  return fmt::format("{} is no regular expression that can be used: {}{}",
-                     printable(expression.pattern()), words, part);
+  return fmt::format("{} is not a valid regular expression: {}{}", printable(expression.pattern()),
+                     words, part);
 }
 
 }  // namespace

@@ -182,8 +182,8 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   if (is_pickled(path)) {
     if (!safetensors::File::is_in_archive(path, "extra/config.json")) {
       fail_usage(
-          "{}: TorchScript of another program, which does not tell its network, so that --trust "
-          "is of no use; give what 'moesaic export' wrote, a run or a checkpoint",
+          "{}: a TorchScript file of another program, without a model configuration, so that "
+          "--trust does not help; give a file of 'moesaic export', a run or a checkpoint",
           path.string());
     }
     if (options.trust) return load_pickled(path, options);
@@ -198,7 +198,8 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   const fs::path weights = weights_file(checkpoint);
   const Texts texts = weights == path ? open_tensors(path).metadata : texts_beside(path);
   if (!texts.contains("config") && path_exists(path.parent_path() / "config.json")) {
-    fail_usage("{}: the weights alone; give the folder that they are in", path.string());
+    fail_usage("{}: a file of weights without a model configuration; give its folder",
+               path.string());
   }
   if (!texts.contains("config")) {
     if (weights != path) fail("{}: the file is missing", part_of_export(path, "config"));

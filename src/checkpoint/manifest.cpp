@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 template <class Fields>
 void describe(Fields& f, Manifest& c) {
-  f("format", c.format, "what the folder is", required);
-  f("version", c.version, "of that format", required);
+  f("format", c.format, "kind of the folder's content", required);
+  f("version", c.version, "version of that format", required);
   f("files", c.files, "all other files of the folder", required);
 }
 
@@ -64,7 +64,7 @@ void check_names(const Manifest& manifest, const fs::path& folder, const fs::pat
   }
   for (const auto& [name, entry] : manifest.files) {
     if (is_plain_name(name) && name != kManifestFile) continue;
-    fail("{}: '{}' is no file name", path.string(), name);
+    fail("{}: '{}' is not a file name", path.string(), name);
   }
   check_tensors(manifest, folder, kModelFile, true);
   check_tensors(manifest, folder, kOptimizerFile, false);
@@ -98,9 +98,8 @@ bool is_of_optimizer(std::string_view name) {
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   if (!path_exists(path)) {
-    throw DamagedCheckpoint(
-        fmt::format("{}: no {}: it is no checkpoint, or one that was not written to its end",
-                    folder.string(), kManifestFile));
+    throw DamagedCheckpoint(fmt::format("{}: {} is missing: not a checkpoint, or an incomplete one",
+                                        folder.string(), kManifestFile));
   }
   return as_stored([&] {
     const Value root = read_stored(path);
@@ -157,9 +156,9 @@ void check_files(const fs::path& folder, const Manifest& manifest,
 
 template <class Fields>
 void describe(Fields& f, WrittenPart& c) {
-  f("index", c.index, "of the part, from 0", required, at_least(0));
-  f("count", c.count, "of parts", required, at_least(1));
-  f("files", c.files, "that it wrote", required);
+  f("index", c.index, "index of the part, from 0", required, at_least(0));
+  f("count", c.count, "number of parts", required, at_least(1));
+  f("files", c.files, "files written by the part", required);
 }
 
 std::string slice_name(const TensorSlice& slice) {

@@ -38,8 +38,8 @@ struct Manifest {
 
 template <class Fields>
 void describe(Fields& f, FileContent& c) {
-  f("size", c.size, "bytes", required, at_least(0));
-  f("sha256", c.sha256, "of the content, as hexadecimal digits", required);
+  f("size", c.size, "size in bytes", required, at_least(0));
+  f("sha256", c.sha256, "checksum (SHA-256) of the content, as hexadecimal digits", required);
 }
 
 /// Returns size and SHA-256 of a file.

@@ -195,14 +195,14 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
     describe_data(name, spec);
     if (spec.images) {
       log_warning(
-          "{}: does not store mean and std of its input (an older version wrote it): those of data "
-          "set '{}' as it is described now are used",
+          "{}: mean and std of the input are not stored (by an older version); those in today's "
+          "description of dataset '{}' are used",
           checkpoint.folder.string(), name);
     }
   } else {
     log_warning(
-        "{}: stores neither mean nor std of its input, and data set '{}' is not described "
-        "here: they are not known",
+        "{}: mean and std of the input are not stored, and dataset '{}' has no description here; "
+        "they are unknown",
         checkpoint.folder.string(), name);
   }
   if (!spec.images) return spec;
@@ -258,16 +258,17 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
     try {
       return load_checkpoint(step, options_of(step));
     } catch (const DamagedCheckpoint& error) {
-      log_warning("{}; passing over this checkpoint", error.what());
+      log_warning("{}; this checkpoint is skipped", error.what());
       if (first_error.empty()) first_error = error.what();
     } catch (const Error& error) {
-      fail("{}; {} may be whole, so it is not passed over: make it readable or move it away",
+      fail("{}; {} may be intact, so it is not skipped; make it readable or move it away",
            error.what(), step.filename().string());
     }
   }
   const std::string none =
-      steps.size() == 1 ? "its only checkpoint of a step is not whole"
-                        : fmt::format("none of its {} checkpoints of steps is whole", steps.size());
+      steps.size() == 1
+          ? "its only checkpoint of a step is damaged"
+          : fmt::format("all of its {} checkpoints of steps are damaged", steps.size());
   fail("{}: {}; the newest: {}{}", checkpoints.string(), none, first_error,
        others_beside(checkpoints));
 }

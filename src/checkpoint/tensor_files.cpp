@@ -36,8 +36,8 @@ struct TensorIndex {
 
 template <class Fields>
 void describe(Fields& f, TensorIndex& c) {
-  f("metadata", c.metadata, "total_size and whatever else its writer says");
-  f("weight_map", c.weight_map, "the file of each tensor", required);
+  f("metadata", c.metadata, "total_size and further entries of the writer");
+  f("weight_map", c.weight_map, "file of each tensor", required);
 }
 
 namespace {
@@ -208,7 +208,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
       as_stored([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
   for (const auto& [tensor, file] : index.weight_map) {
     if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
-    fail("{}: {} is no name of a {} file beside it", path.string(), printable(file), kFileSuffix);
+    fail("{}: {} is not the name of a {} file in its folder", path.string(), printable(file),
+         kFileSuffix);
   }
   return std::move(index.weight_map);
 }

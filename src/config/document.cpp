@@ -424,7 +424,7 @@ class Extension {
     }
     Value base = read(path, depth);
     if (base.is_object()) return base;
-    fail_usage("{}: extends '{}', which is {} and no object", name.where(), path.string(),
+    fail_usage("{}: extends '{}', which is {}, not an object", name.where(), path.string(),
                base.described());
   }
 
@@ -437,8 +437,7 @@ class Extension {
     for (auto file = first; file != chain_.end(); ++file) {
       circle += file->filename().string() + " -> ";
     }
-    fail_usage("{}: 'extends' goes round in a circle: {}{}", name.where(), circle,
-               path.filename().string());
+    fail_usage("{}: 'extends' is circular: {}{}", name.where(), circle, path.filename().string());
   }
 
   uint64_t max_bytes_, bytes_ = 0;

@@ -231,7 +231,7 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     }
     if (!found.empty()) return found;
   }
-  fail_usage("no setting '{}'; {}", one_line(path), did_you_mean(path, known));
+  fail_usage("unknown setting '{}'; {}", one_line(path), did_you_mean(path, known));
 }
 
 std::string help_text(const HelpRows& rows) {
@@ -354,7 +354,7 @@ nlohmann::ordered_json write_sides(const Sides& sides) {
 }
 
 nlohmann::ordered_json write_number(double number) {
-  if (!std::isfinite(number)) fail_usage("a setting holds {}, which is no JSON number", number);
+  if (!std::isfinite(number)) fail_usage("a setting is {}, which JSON cannot represent", number);
   return number;
 }
 

@@ -138,7 +138,8 @@ Value::Value(Origin origin, uint64_t integer) : content_(integer), origin_(std::
 }
 
 Value::Value(Origin origin, double number) : content_(number), origin_(std::move(origin)) {
-  if (!std::isfinite(number)) fail_usage("{}: found {}, which is no JSON number", where(), number);
+  if (!std::isfinite(number))
+    fail_usage("{}: found {}, which JSON cannot represent", where(), number);
 }
 
 Value::Value(Origin origin, std::string string)
@@ -275,7 +276,7 @@ Value Value::with(std::string_view key, Value value) const {
 Value Value::with(size_t index, Value item) const {
   Array copy = items();
   if (index >= copy.size()) {
-    fail_usage("{}: there is no item {}: the list holds {}", where(), index, copy.size());
+    fail_usage("{}: item {} does not exist: the list holds {}", where(), index, copy.size());
   }
   copy[index] = std::move(item);
   return Value(origin(), std::move(copy));

@@ -69,7 +69,7 @@ class InputDataset final : public Dataset {
     std::copy_n(all.const_data_ptr<float>() + row * all.size(1), all.size(1), out);
   }
   void oriented_image(int64_t, std::optional<bool>, uint8_t*) const override {
-    fail("dataset '{}' has inputs that are no images", info().name);
+    fail("dataset '{}': the inputs are not images", info().name);
   }
 
  private:

@@ -140,7 +140,7 @@ bool has_bytes(const fs::path& part) {
 DownloadResult download_rest(const std::string& url, const WantedFile& file, const fs::path& part) {
   const UniqueFd fd = open_own(part, O_WRONLY | O_APPEND);
   const uint64_t start = fs::file_size(part);
-  if (start > file.max_bytes) return {"what an earlier try left is too long", true};
+  if (start > file.max_bytes) return {"the file of an earlier attempt is too long", true};
   Sink sink{file, part, fd.get(), start, start, "", std::nullopt};
   std::array<char, CURL_ERROR_SIZE> message{};
   const Handle handle = make_handle();
@@ -211,7 +211,7 @@ void make_room(const fs::path& place) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(place, error))) return;
   const fs::path kept = set_aside(place, "old");
-  log_warning("{}: is not what is described; it is kept as {}", place.string(),
+  log_warning("{}: the content differs from its description; it is kept as {}", place.string(),
               kept.filename().string());
 }
 

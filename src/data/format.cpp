@@ -44,7 +44,7 @@ DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
 ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool given, bool endless) {
   if (!given) return {fmt::format("format {} needs '{}'", spec.format.name(), key)};
   if (endless && spec.validation.value_or(0.0) > 0.0) {
-    return {"nothing can be held out of endless examples: leave 'validation' out", {"validation"}};
+    return {"endless examples have no validation split; leave 'validation' out", {"validation"}};
   }
   return first_problem(no_images_problem(spec), unknown_split(spec.images, "images"));
 }

@@ -105,8 +105,7 @@ std::string ImageFiles::read(int64_t index) const {
 
 void StoredImages::oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const {
   if (info().height == 0) {
-    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
-               info().name);
+    fail_usage("dataset '{}': the images may differ in size; set preprocess.size", info().name);
   }
   Bitmap bitmap;
   const auto whole = [](int64_t h, int64_t w) { return Rectangle{0, 0, h, w}; };
@@ -145,8 +144,8 @@ Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, const Re
 
 void StoredImages::warn_once(int64_t index, const std::string& oddity) const {
   if (warned_.exchange(true)) return;
-  log_warning("{}: can be used, but: {}; of others like it nothing is said", path(index).string(),
-              oddity);
+  log_warning("{}: readable, with a defect: {}; further such files are not reported",
+              path(index).string(), oddity);
 }
 
 StoredImages::Problem StoredImages::problem(int64_t index) const {
@@ -163,7 +162,8 @@ StoredImages::Problem StoredImages::problem(int64_t index) const {
     std::vector<uint8_t> pixels;
     decoder.decode(8, pixels);  // A JPEG at 1/8 is read whole at little cost.
     if (decoder.warning().empty()) return {};
-    return {fmt::format("{}: can be used, but: {}", path(index).string(), decoder.warning())};
+    return {
+        fmt::format("{}: readable, with a defect: {}", path(index).string(), decoder.warning())};
   } catch (const Error& error) {
     return {fmt::format("{}: {}", path(index).string(), error.what()), false};
   }

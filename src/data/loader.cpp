@@ -47,13 +47,14 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
   }
   if (!dataset.has_images() && to_json(options.augment) != to_json(AugmentConfig())) {
     fail_usage(
-        "loader: '{}' has inputs that are no images: nothing of 'augment' can be done to "
-        "them",
+        "loader: 'augment' needs images, but the inputs of '{}' are not images; leave 'augment' "
+        "out",
         dataset.info().name);
   }
   if (options.augment.mixup > 0 && dataset.info().classes.empty()) {
-    fail_usage("loader: the targets of '{}' are no classes: 'mixup' cannot mix them",
-               dataset.info().name);
+    fail_usage(
+        "loader: 'mixup' needs classes, but the targets of '{}' are not classes; leave 'mixup' out",
+        dataset.info().name);
   }
   if (options.drop_last && dataset.size() < options.batch_size) {
     fail_usage("loader: drop_last leaves no batch: '{}' has {}, batch_size is {}",
@@ -133,10 +134,10 @@ class Loader::State {
 
   void seek(int64_t epoch, int64_t batch) {
     if (epoch < 0 || epoch >= std::numeric_limits<int64_t>::max() / dataset->size() - 1) {
-      fail_usage("loader: there is no epoch {}", epoch);
+      fail_usage("loader: epoch {} does not exist", epoch);
     }
     if (batch < 0 || batch > batches) {
-      fail_usage("loader: there is no batch {} in an epoch of {}", batch, batches);
+      fail_usage("loader: batch {} does not exist: an epoch has {}", batch, batches);
     }
     {
       const std::lock_guard lock(mutex_);

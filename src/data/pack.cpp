@@ -137,7 +137,7 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
   }
   // Before opening, which may take long and say much.
   if (!format_of(DatasetSource(name).base()).images) {
-    fail_usage("dataset '{}': its inputs are no images: only those are packed", name);
+    fail_usage("dataset '{}': the inputs are not images; only images can be packed", name);
   }
   check_outside_images(out, std::string(name));
   const std::vector<std::string> splits = dataset_splits(name);
@@ -150,12 +150,12 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
 void check_source(const Dataset& data) {
   const DatasetInfo& info = data.info();
   if (info.classes.empty()) {
-    fail_usage("dataset '{}': its images have no classes: only those that have are packed",
+    fail_usage("dataset '{}': the images have no classes; only images with classes can be packed",
                info.name);
   }
-  if (data.endless()) fail_usage("dataset '{}' is endless: it cannot be packed", info.name);
+  if (data.endless()) fail_usage("dataset '{}': endless data cannot be packed", info.name);
   if (info.channels != 1 && info.channels != 3) {
-    fail_usage("dataset '{}': its images have {} channels; only 1 and 3 are packed", info.name,
+    fail_usage("dataset '{}': the images have {} channels; only 1 or 3 can be packed", info.name,
                info.channels);
   }
 }
@@ -168,7 +168,7 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
   for (const std::string& split : wanted) {
     // Without a split's files an error says how to get them, if it is the only one.
     if (wanted.size() > 1 && split != "train" && !DatasetSource(name).missing(split).empty()) {
-      log_info("dataset '{}': no files of its {} split are here: left out", name, split);
+      log_info("dataset '{}': the files of the {} split are missing; it is left out", name, split);
       continue;
     }
     sources.push_back(open_dataset(name, split));

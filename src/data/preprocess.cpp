@@ -75,8 +75,7 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) 
     info.width = config.size.width;
   }
   if (info.height < 1 || info.width < 1) {
-    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
-               info.name);
+    fail_usage("dataset '{}': the images may differ in size; set preprocess.size", info.name);
   }
   if (config.orientation != "data") info.upright = config.orientation == "upright";
   if (config.channels != 0 && converts_channels(info.channels, config.channels)) {
@@ -180,7 +179,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                                             const PreprocessConfig& config) {
   if (!base->has_images()) {
     if (to_json(config) == to_json(PreprocessConfig())) return base;
-    fail_usage("dataset '{}' has inputs that are no images: leave 'preprocess' out",
+    fail_usage("dataset '{}': the inputs are not images; leave 'preprocess' out",
                base->info().name);
   }
   DatasetInfo info = preprocessed_info(base->info(), config);
@@ -311,8 +310,8 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
   const bool images = base->has_images();
   if (images != spec.images) {
     fail_usage("dataset '{}' has {}, the network was trained on {}", base->info().name,
-               images ? "images" : "inputs that are no images",
-               spec.images ? "images" : "inputs that are no images");
+               images ? "images" : "inputs other than images",
+               spec.images ? "images" : "inputs other than images");
   }
   if (!images) return base;
   // Before the setting existed photos were as stored unless the data told otherwise.

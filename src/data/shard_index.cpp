@@ -264,7 +264,7 @@ std::string ClassNumbers::problem(std::string_view text) const {
                        count_text(static_cast<int64_t>(classes_.size()), "class"),
                        classes_.size() - 1);
   }
-  if (texts_ == "number") return fmt::format("class {} is no number", printable(word));
+  if (texts_ == "number") return fmt::format("class {} is not a number", printable(word));
   return fmt::format("unknown class {}{}", printable(word),
                      nearest(word, classes_) ? "; " + did_you_mean(word, classes_) : "");
 }

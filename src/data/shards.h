@@ -32,12 +32,12 @@ struct ShardFile {
 };
 template <class Fields>
 void describe(Fields& f, ShardFile& c) {
-  f("name", c.name, "file name, or several at once: train-{0000..0127}.tar", required, not_empty);
+  f("name", c.name, "file name, or a range of names: train-{0000..0127}.tar", required, not_empty);
   f("images", c.images,
-    "how many images each has; 0: not known, so that it must be there when data are opened",
+    "number of images per file; 0: unknown, so that the files must be there when data are opened",
     between(0, kMaxShardImages));
-  f("size", c.size, "its bytes; 0: not known", at_least(0));
-  f("sha256", c.sha256, "its SHA-256");
+  f("size", c.size, "size in bytes; 0: unknown", at_least(0));
+  f("sha256", c.sha256, "checksum (SHA-256) of the file");
 }
 
 /// Checks the form of name and hash.

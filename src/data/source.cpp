@@ -53,7 +53,7 @@ class Outline final : public Dataset {
 
  private:
   [[noreturn]] void fail_unreadable() const {
-    fail("dataset '{}': this is its outline, without images", info().name);
+    fail("dataset '{}': opened without its files, so it has no images", info().name);
   }
   int64_t size_;
 };
@@ -163,7 +163,7 @@ struct DatasetSource::Request {
 
 DatasetSource::DatasetSource(std::string_view asked, std::string_view name, int depth)
     : name_(name) {
-  if (depth > kMaxSubsetDepth) fail_usage("dataset '{}': bases lead round in a circle", asked);
+  if (depth > kMaxSubsetDepth) fail_usage("dataset '{}': its bases are circular", asked);
   spec_ = load_dataset_spec(name);
   const auto part = [&](const std::string& of) {
     return std::shared_ptr<const DatasetSource>(new DatasetSource(asked, of, depth + 1));
@@ -243,7 +243,7 @@ std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Datas
   }
   if (request.all_training_files() &&
       (spec_.first.contains("train") || spec_.first.contains("validation"))) {
-    fail_usage("dataset '{}' has no {} split: the first images of each are no part of the whole",
+    fail_usage("dataset '{}': the {} split cannot be formed from the first images of each split",
                name, request.split);
   }
   const auto first = spec_.first.find(request.split);

@@ -164,8 +164,7 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
     : channels_(info.channels), height_(info.height), width_(info.width), augment_(augment) {
   const auto channels = static_cast<size_t>(channels_);
   if (height_ < 1 || width_ < 1) {
-    fail_usage("dataset '{}': no size is known that all its images have: set preprocess.size",
-               info.name);
+    fail_usage("dataset '{}': the images may differ in size; set preprocess.size", info.name);
   }
   if (info.mean.size() != channels || info.std.size() != channels) {
     fail_usage("dataset '{}': {} channels need as many means and stds, found {} and {}", info.name,

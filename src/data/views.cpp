@@ -113,7 +113,7 @@ std::string first_names(const std::vector<std::string>& names) {
                                const std::vector<std::string>& outputs, std::string_view way_out) {
   const std::string meant =
       nearest(name, outputs) ? did_you_mean(name, outputs) : "it has " + first_names(outputs);
-  fail_usage("'{}' has a class {}, which the network does not have; {}{}{}", one_line(data),
+  fail_usage("'{}': the class {} is not one of the network's; {}{}{}", one_line(data),
              printable(name), meant, way_out.empty() ? "" : "; ", way_out);
 }
 
@@ -179,8 +179,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
 std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
                                              std::string name, std::string description) {
   if (count > base->size()) {
-    fail("dataset '{}': the first {} of the {} images of '{}' are asked for", name, count,
-         base->size(), base->info().name);
+    fail("dataset '{}': 'first' is {}, more than the {} images of '{}'", name, count, base->size(),
+         base->info().name);
   }
   DatasetInfo info = renamed_info(*base, std::move(name), std::move(description));
   info.endless = false;
@@ -212,7 +212,7 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
     const auto found = numbers.find(name);
     if (found == numbers.end()) fail_unknown(own.name, name, outputs, way_out);
     if (found->second == kTwice) {
-      fail_usage("'{}' has a class {}, as two outputs of the network are called{}{}",
+      fail_usage("'{}': two outputs of the network are called like the class {}{}{}",
                  one_line(own.name), printable(name), way_out.empty() ? "" : "; ", way_out);
     }
     labels.push_back(found->second);
@@ -231,7 +231,8 @@ int64_t training_count(int64_t count, double validation) {
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
                                         const std::string& split, bool by_class) {
   if (all->endless()) {
-    fail_usage("dataset '{}' is endless: nothing can be held out of it", all->info().name);
+    fail_usage("dataset '{}': endless data have no validation split; leave 'validation' out",
+               all->info().name);
   }
   const bool held = split == "validation";
   const int64_t size = all->size(), train = training_count(size, validation);

@@ -76,16 +76,16 @@ ExportFormat made_by(void (*write)(const Model&, const fs::path&, const ExportIn
 
 ExportFormat safetensors_format() {
   ExportFormat format = made_by(export_safetensors);
-  format.meaning = "the form that lasts";
-  format.out = "a new folder, or a new file that ends in .safetensors";
+  format.meaning = "weights and JSON files, readable without PyTorch";
+  format.out = "new folder, or new file that ends in .safetensors";
   format.check_out = [](const fs::path& out) { check_new_weights(out, "--out"); };
   return format;
 }
 
 ExportFormat torchscript_format() {
   ExportFormat format = made_by(export_torchscript);
-  format.meaning = "one file that PyTorch and LibTorch run as it is";
-  format.out = "a new file";
+  format.meaning = "one file that PyTorch and LibTorch run without this library";
+  format.out = "new file";
   format.check_out = [](const fs::path& out) { check_new_file(out, "--out"); };
   return format;
 }

@@ -26,7 +26,7 @@ constexpr int kMaxDepth = 8;  // Stops presets that name one another in a cycle.
 Value read_preset(const std::string& name, const std::string& where) {
   const std::vector<std::string> names = preset_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    fail_usage("{}: no preset is called '{}'; {}", where, name, did_you_mean(name, names));
+    fail_usage("{}: unknown preset '{}'; {}", where, name, did_you_mean(name, names));
   }
   return Document::from_file(preset_path(name)).root();
 }
@@ -40,7 +40,7 @@ Value without_key(const Value& config, std::string_view key) {
 Value filled(const Value& config, int depth) {
   const Value* name = config.find(kKey);
   if (name == nullptr) return config;
-  if (depth == kMaxDepth) fail_usage("{}: presets name one another in a circle", name->where());
+  if (depth == kMaxDepth) fail_usage("{}: presets extend one another in a circle", name->where());
   const Value preset = read_preset(name->as_string(kKey), name->where());
   return filled(preset, depth + 1).merged(without_key(config, kKey));
 }

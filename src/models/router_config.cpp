@@ -27,15 +27,15 @@ ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherCon
                                const RouterPlace& place) {
   const std::string& path = place.router;
   if (dispatcher.limits() || dispatcher.evaluation_capacity_factor || dispatcher.batch_priority) {
-    return {fmt::format("{0}dispatcher limits an expert's rows, but the router {1} drops nobody; "
-                        "leave its capacity and batch_priority out",
+    return {fmt::format("{0}dispatcher limits the rows per expert, but the router {1} drops no "
+                        "token; leave its capacity and batch_priority out",
                         path, kAdaptive),
             {path + "dispatcher.capacity", path + "dispatcher.capacity_factor",
              path + "dispatcher.evaluation_capacity_factor", path + "dispatcher.batch_priority",
              path + "name"}};
   }
   if (routing.gate != "one") {
-    return {fmt::format("{}gate is '{}', but the router {} weighs nothing; set it to 'one'", path,
+    return {fmt::format("{}gate is '{}', but the router {} has no gates; set it to 'one'", path,
                         routing.gate, kAdaptive),
             {path + "gate", path + "name"}};
   }
@@ -51,11 +51,10 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
             {path + "gate"}};
   }
   if (dispatcher.evaluation_capacity_factor == 0.0) {
-    return {
-        fmt::format("{}dispatcher.evaluation_capacity_factor 0 leaves experts nothing to choose "
-                    "by; give a factor above 0, or null for that of training",
-                    path),
-        {path + "dispatcher.evaluation_capacity_factor"}};
+    return {fmt::format("{}dispatcher.evaluation_capacity_factor is 0, but expert choice needs a "
+                        "capacity; give a factor above 0, or null for that of training",
+                        path),
+            {path + "dispatcher.evaluation_capacity_factor"}};
   }
   if (limited == (routing.num_selected_tokens > 0)) {
     return {fmt::format("{0} needs either {1}dispatcher.capacity_factor, or {1}num_selected_tokens "
@@ -84,10 +83,10 @@ ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherC
   const bool limits = dispatcher.limits() || dispatcher.evaluation_capacity_factor.value_or(0) > 0;
   if (dispatcher.batch_priority && (routing.experts_choose() || !limits)) {
     return {
-        fmt::format("{}batch_priority says who is dropped, but {}", path,
+        fmt::format("{}batch_priority decides which tokens are dropped, but {}", path,
                     routing.experts_choose()
                         ? fmt::format("experts choose; leave it out or choose {}", kTokensChoose)
-                        : "nobody is without " + path + "capacity_factor; set that"),
+                        : "none is without " + path + "capacity_factor; set that"),
         {path + "batch_priority", path + "capacity_factor"}};
   }
   return {};

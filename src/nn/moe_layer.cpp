@@ -17,7 +17,7 @@ namespace {
 
 void check_can_stand_in(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
-    fail("MoELayer: no token selects a pruned expert, so nothing can stand in for it");
+    fail("MoELayer: tokens are rerouted from pruned experts, so mean outputs cannot replace them");
   }
 }
 
@@ -99,12 +99,13 @@ void MoELayerImpl::check_shares(int64_t processes) const {
   if (processes == 1) return;
   if (experts->sharing() == Sharing::none) {
     fail_usage(
-        "parallel.experts: the experts of this network stay in every process; choose "
+        "parallel.experts: the experts of this network cannot be divided among processes; choose "
         "parallel.experts=1");
   }
   if (experts->count() % processes != 0) {
-    fail_usage("parallel.experts: {} processes cannot have equal shares of {} experts; choose {}",
-               processes, experts->count(), nearest_divisor(experts->count(), processes));
+    fail_usage(
+        "parallel.experts: {1} experts cannot be divided equally among {0} processes; choose {2}",
+        processes, experts->count(), nearest_divisor(experts->count(), processes));
   }
 }
 
@@ -156,7 +157,7 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
   }
   if (means.defined()) check_can_stand_in(options().rule);
   if (stand_in.defined() && !means.defined() && ids.size() < present.size()) {
-    fail("MoELayer: experts that were removed before left their means, so these need theirs");
+    fail("MoELayer: earlier pruning kept mean outputs, so this one needs them too");
   }
   const std::vector<int64_t> gone = removed();
   experts->keep(slots);

@@ -38,7 +38,7 @@ void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& 
     check_same_device(kOp, name, *weight, x);
   }
   if (outputs < 1 || w.sym_size(2) < 1 || w.sym_size(2) % outputs != 0) {
-    fail("filter_experts: {} filters cannot be shared out among {} outputs",
+    fail("filter_experts: {} filters cannot be divided equally among {} outputs",
          c10::str(w.sym_size(2)), c10::str(outputs));
   }
   check_row_count(kOp, token.sym_size(0), x.sym_size(1));

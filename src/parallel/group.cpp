@@ -340,7 +340,7 @@ void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, i
   if (batch % processes == 0) {
     choice = fmt::format("accumulate={}", nearest_divisor(batch / processes, parts));
   }
-  fail_usage("{}{} cannot have equal parts of a batch of {}{}; choose {}", where,
+  fail_usage("{0}a batch of {2}{3} cannot be divided equally among {1}; choose {4}", where,
              count_text(processes, "process"), count_text(batch, "image"),
              parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
 }

@@ -94,7 +94,7 @@ struct Meeting {
                      c10::make_intrusive<c10d::ProcessGroupNCCL>(prefix, group.getRank(),
                                                                  group.getSize(), options));
 #else
-    fail_usage("this build has no CUDA half, so several processes train with --device cpu");
+    fail_usage("this build does not support CUDA, so several processes need --device cpu");
 #endif
   }
 };
@@ -104,7 +104,7 @@ void choose_gpu(const Launch& launch) {
   const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
   const auto gpus = static_cast<int64_t>(guard.deviceCount());
   if (launch.local_rank >= gpus) {
-    fail("process {} is number {} on its machine, which has {}; start as many as there are GPUs",
+    fail("process {} has local rank {}, but its machine has {}; start one process per GPU",
          launch.rank, launch.local_rank, count_text(gpus, "GPU"));
   }
   guard.setDevice(
@@ -197,16 +197,15 @@ Store meet(const Launch& launch, std::chrono::seconds timeout) {
                         std::string(error.what()).find("EADDRINUSE") != std::string::npos;
     if (in_use) {
       fail_usage(
-          "{}: the processes cannot meet there: the port is in use; set MASTER_PORT to a free one",
+          "{}: the processes cannot connect: the port is in use; set MASTER_PORT to a free one",
           place);
     }
     if (options.isServer) {
       fail_usage(
-          "{}: the processes cannot meet there; set MASTER_ADDR to this machine's name or "
-          "address",
+          "{}: the processes cannot connect; set MASTER_ADDR to this machine's name or address",
           place);
     }
-    fail("{}: process 0 is not to be met there within {}; does it run, and is MASTER_ADDR right?",
+    fail("{}: process 0 did not answer within {}; check that it runs and that MASTER_ADDR is right",
          place, count_text(timeout.count(), "second"));
   }
 }
@@ -287,8 +286,8 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
                         gloo_devices(launch),
                         cuda};
   if (store->add("here/" + std::to_string(rank), 1) > 1) {
-    fail_usage("two processes say that they are number {} of {}; is {}:{} another run's?", rank,
-               size, launch.address, launch.port);
+    fail_usage("two processes have rank {} of {}; check that no other run uses {}:{}", rank, size,
+               launch.address, launch.port);
   }
   check_same_mesh(store, launch, config);
   const std::shared_ptr<Processes> processes(new Processes());
@@ -320,7 +319,7 @@ std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch&
     fail("some of {} were lost at the start: {}", count_text(size, "process"),
          one_line(error.what_without_backtrace(), 200));
   }
-  fail("of {}, {} did not come within {}; is the command the same there?",
+  fail("of {}, {} did not connect within {}; check that all run the same command",
        count_text(size, "process"), missing, count_text(config.init_timeout, "second"));
 }
 

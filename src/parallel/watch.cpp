@@ -188,9 +188,8 @@ std::vector<std::string> Processes::Watch::exchange(const std::string& text,
     const auto idle = silence.after(pause, std::move(now));
     if (idle == 0ms) return progress();  // Of those that wait for this one, too.
     if (idle < limit) return;
-    fail(
-        "{} made no progress in a save for {}; does its disk answer? The limit is parallel.timeout",
-        name_of(missing.front()), count_text(patience.count(), "second"));
+    fail("{} made no progress in a save for {}; check its disk, or raise parallel.timeout",
+         name_of(missing.front()), count_text(patience.count(), "second"));
   });
 } catch (const Error&) {
   throw;
@@ -235,7 +234,7 @@ std::string Processes::Watch::explain(const std::string& message) try {
     if (at != activity())
       late += fmt::format("{}process {} is at {}", late.empty() ? "" : ", ", rank, at);
   }
-  return fmt::format("the processes do not come together at {}: {}", activity(),
+  return fmt::format("the processes are out of step at {}: {}", activity(),
                      late.empty() ? one_line(message, 300) : late);
 } catch (const std::exception&) {
   return without_store();

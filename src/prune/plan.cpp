@@ -21,8 +21,10 @@ namespace {
 
 KeepRule fraction_rule(double fraction, const std::string& where) {
   if (!(fraction > 0.0 && fraction <= 1.0)) {
-    fail_usage("{}: a fraction must be above 0 and at most 1, found {}; a count has no point",
-               where, fraction);
+    fail_usage(
+        "{}: a fraction must be above 0 and at most 1, found {}; write a count without a decimal "
+        "point",
+        where, fraction);
   }
   return {KeepFraction{fraction}, where};
 }
@@ -84,11 +86,11 @@ struct KeepSettings {
 };
 template <class Fields>
 void describe(Fields& f, KeepSettings& c) {
-  f("fraction", c.fraction, "of the experts that stay", above(0.0), at_most(1.0));
-  f("count", c.count, "or their number", at_least(1));
-  f("parameters", c.parameters, "or how much of the network's parameters may stay", above(0.0),
-    at_most(1.0));
-  f("scope", c.scope, "experts are chosen within each layer, or among all of the network",
+  f("fraction", c.fraction, "fraction of experts kept", above(0.0), at_most(1.0));
+  f("count", c.count, "number of experts kept, instead of fraction", at_least(1));
+  f("parameters", c.parameters, "fraction of the network's parameters kept, instead of fraction",
+    above(0.0), at_most(1.0));
+  f("scope", c.scope, "scope of the ranking: within each layer, or over the whole network",
     one_of(keep_scope_names()));
   f("whole", c.whole, "blocks that keep all experts", at_least(0));
 }
@@ -204,7 +206,7 @@ void KeepSpec::set_scope(KeepScope scope) {
 
 void KeepSpec::leave_whole(std::vector<int64_t> blocks) {
   if (!blocks.empty() && !every_) {
-    fail_usage("keep: blocks that stay whole need no rule: leave {} out of the file",
+    fail_usage("keep: blocks in 'whole' keep all experts; leave {} out of the file",
                fmt::join(blocks, " and "));
   }
   whole_ = std::move(blocks);
@@ -224,17 +226,17 @@ const KeepRule* KeepSpec::rule_of(int64_t block) const {
 void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
   for (const int64_t block : whole_) {
     if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) continue;
-    fail_usage("keep: block {}, which is to stay whole, has no experts; blocks that have: {}",
-               block, fmt::join(blocks, ", "));
+    fail_usage("keep: block {} in 'whole' has no experts; choose among the blocks {}", block,
+               fmt::join(blocks, ", "));
   }
   if (every_ && !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [&](int64_t block) {
         return rule_of(block) == nullptr;
       })) {
-    fail_usage("{}: every block stays whole, so nothing would be pruned", every_->where);
+    fail_usage("{}: 'whole' names every block, so no expert would be pruned", every_->where);
   }
   for (const auto& [block, rule] : blocks_) {
     if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
-      fail_usage("{}: block {} has no experts; blocks that have: {}", rule.where, block,
+      fail_usage("{}: block {} has no experts; choose among the blocks {}", rule.where, block,
                  fmt::join(blocks, ", "));
     }
   }
@@ -406,13 +408,13 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
     if (means && nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute) {
-      return fmt::format("block {} routes tokens past pruned experts, so no mean can replace one",
-                         block.block);
+      return fmt::format(
+          "block {} reroutes tokens of pruned experts, so mean outputs cannot replace them",
+          block.block);
     }
     if (!layer->is_pruned() || means == layer->stand_in.defined()) continue;
-    return means
-               ? "experts that were removed before left nothing, so these cannot leave their means"
-               : "experts that were removed before left their means; these need --replace mean too";
+    return means ? "earlier pruning kept no mean outputs; choose --replace nothing"
+                 : "earlier pruning kept mean outputs; choose --replace mean";
   }
   return "";
 }

@@ -139,10 +139,8 @@ void check_rebuilds(const Model& pruned) {
   const TensorMap wanted = state_of(pruned), found = state_of(*again);
   for (const auto& [name, tensor] : wanted) {
     if (found.contains(name)) continue;
-    fail_usage(
-        "prune: networks of the family '{}' have no place for '{}', so experts can leave "
-        "nothing behind",
-        pruned.config().at("name").get<std::string>(), name);
+    fail_usage("prune: networks of the family '{}' cannot store '{}'; choose --replace nothing",
+               pruned.config().at("name").get<std::string>(), name);
   }
 }
 
@@ -423,7 +421,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   const int64_t experts = experts_of(*shape);
   const TensorMaker make = prune_shape(*shape, checkpoint.model, result.plan);
   if (experts_of(*shape) == experts) {
-    log_warning("prune: all {} experts stay, so the network is what it was", experts);
+    log_warning("prune: all {} experts are kept, so the network is unchanged", experts);
   }
   check_rebuilds(*shape);
   warn_of_ties(result.plan);

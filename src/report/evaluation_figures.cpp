@@ -67,8 +67,8 @@ void check_new_confusion(const fs::path& file, const std::string& what) {
 
 void check_confusion_classes(const DatasetInfo& data, const fs::path& file) {
   if (data.classes.empty()) {
-    fail_usage("{}: the targets of '{}' are real numbers, which nothing confuses", file.string(),
-               data.name);
+    fail_usage("{}: a confusion matrix needs classes, but the targets of '{}' are real numbers",
+               file.string(), data.name);
   }
   if (!is_csv(file) && data.classes.size() > kMaxFigureClasses) {
     fail_usage("{}: a figure shows at most {} classes, '{}' has {}; choose a name ending in .csv",
@@ -165,7 +165,7 @@ at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches
 void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
   const DatasetInfo& info = batch.dataset.info();
   if (!batch.dataset.has_images()) {
-    fail_usage("--routing-images: '{}' has inputs that are no images", info.name);
+    fail_usage("--routing-images: the inputs of '{}' are not images", info.name);
   }
   const std::optional<PatchTokens> patches = batch.model.patch_tokens();
   if (batch.output.routings.empty() || !patches) {
@@ -317,19 +317,19 @@ std::string sample_title(const Dataset& data, int64_t index) {
 
 ConfigProblem config_problem(const SamplesConfig& config) {
   if (config.augment.mixup == 0.0) return {};
-  return {"mixup mixes the images of a batch, of which these are none; leave it out",
+  return {"mixup needs a batch, but images are drawn one by one; leave it out",
           {"augment.mixup", "augment"}};
 }
 
 Figure samples_figure(const SamplesConfig& config, const ReproduceOptions& options) {
   Datasets datasets(options.open);
   const auto data = datasets.get(config.data, config.split, config.preprocess);
-  if (!data->has_images()) fail_usage("dataset '{}' has inputs that are no images", config.data);
+  if (!data->has_images()) fail_usage("dataset '{}': the inputs are not images", config.data);
   const ImageTransform transform(data->info(), config.augment);
   std::vector<Panel> panels;
   for (const int64_t index : config.images) {
     if (index >= data->size()) {
-      fail_usage("the split '{}' of '{}' has {} images, there is no image {}", config.split,
+      fail_usage("the split '{}' of '{}' has {} images; image {} does not exist", config.split,
                  config.data, data->size(), index);
     }
     const CounterRng rng = augment_rng(static_cast<uint64_t>(config.seed), 0, index);

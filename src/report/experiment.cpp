@@ -48,7 +48,7 @@ fs::path find_experiment(const std::string& name_or_file) {
   }
   const auto shipped = shipped_experiments();
   if (const auto found = shipped.find(name_or_file); found != shipped.end()) return found->second;
-  fail_usage("no experiment '{}'; {}", name_or_file,
+  fail_usage("unknown experiment '{}'; {}", name_or_file,
              did_you_mean(name_or_file, experiment_names()));
 }
 
@@ -105,7 +105,7 @@ Scale parse_scale(std::string_view name) {
   for (const Scale scale : {Scale::paper, Scale::quick}) {
     if (name == scale_name(scale)) return scale;
   }
-  fail_usage("no scale '{}'; choose one of paper, quick", name);
+  fail_usage("unknown scale '{}'; choose one of paper, quick", name);
 }
 
 std::string Experiment::command() const {

@@ -91,7 +91,7 @@ void plan_after(const PlannedRow& row, const decltype(RunsConfig::after)& after,
                      probing.row.empty() ? own.metrics : filled->metrics);
   }
   if (earlier.empty()) return;
-  fail_usage("{}: row '{}': 'after' measures nothing at the end of a phase '{}' of it",
+  fail_usage("{}: row '{}': 'earlier' names the phase '{}', at whose end 'after' measures nothing",
              place({"rows", "grid"}), row.name, earlier.begin()->first);
 }
 

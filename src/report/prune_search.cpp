@@ -179,7 +179,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
                            const std::shared_ptr<const Dataset>& data,
                            const PruneSearchOptions& search) {
   if (data->info().classes.empty()) {
-    fail_usage("--max-drop: '{}' has no classes to be right or wrong about", data->info().name);
+    fail_usage("--max-drop needs an accuracy, but '{}' has no classes", data->info().name);
   }
   const std::shared_ptr<Model> shape = shape_of(checkpoint);
   PruneCheckpointOptions whole = options;

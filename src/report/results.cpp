@@ -139,16 +139,14 @@ const Value* paper_value(const PaperValues& paper, const std::string& row,
 ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows) {
   for (const auto& [row, metrics] : paper) {
     if (std::find(rows.begin(), rows.end(), row) == rows.end()) {
-      return {fmt::format("paper names the row '{}', which there is not; {}", row,
-                          did_you_mean(row, rows)),
+      return {fmt::format("paper has the unknown row '{}'; {}", row, did_you_mean(row, rows)),
               {"paper." + row + ":", "paper"}};
     }
     for (const auto& [metric, value] : metrics) {
       const bool list = value.kind() == Value::Kind::array;
       if (!list || value.items().size() == 1 || value.items().size() == 2) continue;
-      return {
-          fmt::format("what the paper has for {} of '{}' is a value, or [value, std]", metric, row),
-          {"paper." + row, "paper"}};
+      return {fmt::format("paper: {} of '{}' must be a value or [value, std]", metric, row),
+              {"paper." + row, "paper"}};
     }
   }
   return {};

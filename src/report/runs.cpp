@@ -42,8 +42,7 @@ std::optional<std::string> repeated(const std::vector<std::string>& names) {
 
 ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row) {
   if (std::find(rows.begin(), rows.end(), row) != rows.end()) return {};
-  return {fmt::format("there is no row '{}'; {}", row, did_you_mean(row, rows)),
-          {"ratios", "plots"}};
+  return {fmt::format("unknown row '{}'; {}", row, did_you_mean(row, rows)), {"ratios", "plots"}};
 }
 
 /// Returns what is wrong with curves that have no row of some size.
@@ -69,7 +68,7 @@ ConfigProblem grid_problem(const RunsConfig& config) {
   for (const char* key : {"whole", "by_layer", "criteria", "replace", "images", "finetuned",
                           "recover", "throughput", "export", "kept"}) {
     if (config.source.find(key) == nullptr) continue;
-    return {fmt::format("'{}' is for networks that are pruned: give 'keep', too", key), {key}};
+    return {fmt::format("'{}' is for pruned networks; give 'keep' too", key), {key}};
   }
   size_t rows = 1;
   for (size_t i = 0; i < config.grid.size(); ++i) {
@@ -78,7 +77,7 @@ ConfigProblem grid_problem(const RunsConfig& config) {
   }
   if (rows > kMaxRows) return {fmt::format("the grid has more than {} rows", kMaxRows), {"grid"}};
   if (!config.rows.empty() || !config.grid.empty()) return {};
-  return {"there is neither a grid nor a row, nor 'keep'", {"rows", "grid"}};
+  return {"one of 'rows', 'grid' and 'keep' must be given", {"rows", "grid"}};
 }
 
 }  // namespace
@@ -276,7 +275,8 @@ class RunsCheck {
       const std::string place = where({fmt::format("snapshots.{}", setting)});
       for (const std::string& name : names) {
         if (!known(curves_, name, place).is_table) continue;
-        fail_usage("{}: '{}' is a table, of which there is no {}", place, name, setting);
+        fail_usage("{}: '{}' is a table, for which '{}' is not defined; name a number", place, name,
+                   setting);
       }
     }
   }
@@ -287,9 +287,8 @@ class RunsCheck {
       const PlotConfig& plot = config_.plots[i];
       for (const std::string& row : plot.rows) {
         if (std::find(names_.begin(), names_.end(), row) != names_.end()) continue;
-        fail_usage("{}: there is no row '{}'; {}",
-                   where({fmt::format("plots.{}.rows", i), "plots"}), row,
-                   did_you_mean(row, names_));
+        fail_usage("{}: unknown row '{}'; {}", where({fmt::format("plots.{}.rows", i), "plots"}),
+                   row, did_you_mean(row, names_));
       }
       const std::string place =
           where({fmt::format("plots.{}", i), "plots", "probes", "snapshots.probes", "snapshots"});

@@ -149,7 +149,7 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
   for (const char* key : {"rows", "grid", "separator", "set", "max_steps", "probes", "after",
                           "snapshots", "plots", "fits", "ratios"}) {
     if (config.source.find(key) == nullptr) continue;
-    return {fmt::format("'keep' makes the rows, which '{}' does not go with", key), {key}};
+    return {fmt::format("'keep' and '{}' exclude one another: 'keep' makes the rows", key), {key}};
   }
   if (sweep.criteria.empty() || !sweep.recover) {
     return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",

@@ -149,7 +149,8 @@ ConfigProblem aux_losses_problem(const std::map<std::string, double>& phase) {
   const std::vector<std::string> known = aux_loss_names();
   for (const auto& [name, weight] : phase) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return {fmt::format("aux_losses has no '{}'; {}", name, did_you_mean(name, known)),
+    return {fmt::format("unknown auxiliary loss '{}' in aux_losses; {}", name,
+                        did_you_mean(name, known)),
             {"aux_losses." + name + ":"}};
   }
   return {};

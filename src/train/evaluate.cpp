@@ -154,7 +154,7 @@ void check_fits(const Model& model, const DatasetInfo& data) {
 
 double Evaluation::metric(const std::string& name) const {
   const auto found = metrics.find(name);
-  if (found == metrics.end()) fail("an evaluation has no metric '{}'", name);
+  if (found == metrics.end()) fail("unknown metric of an evaluation '{}'", name);
   return found->second;
 }
 

@@ -34,9 +34,9 @@ std::string trained_on(const nlohmann::ordered_json& config, const std::filesyst
   if (!data.is_string() || data.get<std::string>().empty()) {
     const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
     if (!name.is_string() || name.get<std::string>().empty()) {
-      fail_usage("{}: does not say what it was trained on; give --data", from.string());
+      fail_usage("{}: the dataset of its training is not stored; give --data", from.string());
     }
-    fail_usage("{}: does not say where its data '{}' lie; give --data", from.string(),
+    fail_usage("{}: the path of its dataset '{}' is not stored; give --data", from.string(),
                one_line(name.get<std::string>()));
   }
   return data.get<std::string>();
@@ -77,8 +77,8 @@ void check_is_here(const DatasetOpener& open, const std::string& data,
     open.splits(data);
   } catch (const Error&) {
     if (is_described(data)) throw;
-    fail_usage("{}: was trained on '{}', which is not here; give --data", checkpoint.string(),
-               one_line(data));
+    fail_usage("{}: the dataset of its training, '{}', is not here; give --data",
+               checkpoint.string(), one_line(data));
   }
 }
 

@@ -89,7 +89,7 @@ void check_patterns(const Model& model, const PhasePlaces& places, const std::st
     const bool found = std::any_of(parameters.begin(), parameters.end(),
                                    [&](const auto& item) { return pattern.found_in(item.key()); });
     if (found) continue;
-    fail_usage("{}: phase '{}': {} has '{}', but no parameter is called so; the nearest are {}",
+    fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
                places.of({fmt::format("{}.{}", setting, i)}), places.phase().name, setting,
                patterns[i], nearest_parameters(model, patterns[i]));
   }
@@ -120,7 +120,7 @@ ConfigProblem update_problem(const GradientConfig& config) {
 
 ConfigProblem config_problem(const OptimizerConfig& config) {
   if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
-    return {fmt::format("'{}' normalises no expert; choose normalized_sgd", config.name),
+    return {fmt::format("'{}' has no expert_norm; choose normalized_sgd", config.name),
             {"expert_norm", "name"}};
   }
   if (config.betas.size() != 2) return {"betas must hold two numbers", {"betas"}};
@@ -146,7 +146,7 @@ ConfigProblem config_problem(const ScheduleConfig& config) {
     return excluding({"end", "0"}, {"end_lr", "null"});
   }
   if (!falls && (config.end > 0.0 || config.end_lr)) {
-    return {fmt::format("'{}' has no end to fall to; choose cosine or linear", config.name),
+    return {fmt::format("'{}' has no end value; choose cosine or linear", config.name),
             {"end_lr", "end", "name"}};
   }
   if (config.name != "rsqrt" && config.cooldown_steps > 0) {
@@ -171,8 +171,8 @@ namespace {
 void check_augment(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
   if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
     fail_usage(
-        "{}: phase '{}': '{}' has inputs that are no images: nothing of 'augment' can be done to "
-        "them",
+        "{}: phase '{}': 'augment' needs images, but the inputs of '{}' are not images; leave "
+        "'augment' out",
         places.of({"augment", "data"}), places.phase().name, places.phase().data);
   }
   at_place(places.of({"augment.shift", "augment"}),
@@ -187,7 +187,7 @@ void check_samples(const GradientConfig& config, const PhasePlaces& places, cons
   const std::string& name = places.phase().data;
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   if (!data.endless() && classes == 0) {
-    refuse(fmt::format("samples of '{}', which has no classes, cannot be drawn", name));
+    refuse(fmt::format("'samples' needs classes, which '{}' does not have; leave it out", name));
   }
   if (config.samples < classes) {
     refuse(fmt::format("{} cannot have all {} classes of '{}'",

@@ -279,8 +279,7 @@ struct HingeConfig {
 template <class Fields>
 void describe(Fields& f, HingeConfig& c) {
   f("linear", c.linear,
-    "the gradient is that of 1 - margin on every image, also where the loss is 0 (pruning paper, "
-    "section 4.2)");
+    "gradient of 1 - margin on every image, also where the loss is 0 (pruning paper, section 4.2)");
 }
 
 /// The mean over images of max(0, 1 - margin), where the margin is the logit of the class less the

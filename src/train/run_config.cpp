@@ -47,9 +47,10 @@ ConfigProblem length_problem(const PhaseConfig& config) {
 ConfigProblem config_problem(const PhaseConfig& config) {
   ConfigProblem reserved;
   if (config.name.starts_with("step_")) {
-    reserved = {fmt::format("name '{}' could be a checkpoint on the way; do not begin with 'step_'",
-                            config.name),
-                {"name"}};
+    reserved = {
+        fmt::format("name '{}' is reserved for checkpoints of steps; do not begin it with 'step_'",
+                    config.name),
+        {"name"}};
   }
   return first_problem({name_problem(config.name), reserved, length_problem(config),
                         patterns_problem("trains", config.trains),
@@ -63,7 +64,7 @@ ConfigProblem config_problem(const RunConfig& config) {
   for (size_t i = 0; i < config.phases.size(); ++i) {
     const auto [first, fresh] = names.emplace(config.phases[i].name, i);
     if (!fresh) {
-      return {fmt::format("two phases are '{}'", config.phases[i].name),
+      return {fmt::format("two phases are called '{}'", config.phases[i].name),
               {fmt::format("phases.{}.name", i), fmt::format("phases.{}.name", first->second)}};
     }
   }

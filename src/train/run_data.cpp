@@ -253,7 +253,7 @@ void warn_of_one_class(const std::string& name, const Dataset& data) {
     if (label) only = label;
   }
   if (!only) return;
-  log_warning("data '{}': all {} are of one class, {}, so that there is nothing to learn",
+  log_warning("data '{}': all {} are of one class, {}; training needs two classes or more",
               one_line(name), count_text(data.size(), "training example"),
               printable(data.info().classes[static_cast<size_t>(*only)]));
 }
@@ -322,8 +322,8 @@ void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started
     const std::string old = then;
     if (!follow_moved_network(prune->pretrained, then)) continue;
     log_warning(
-        "phase '{}': the network that pruning compares with was {}, which is not there any more; "
-        "{} is taken for the same network, which nothing tells",
+        "phase '{}': prune.pretrained was {}, which no longer exists; {} is assumed to be the same "
+        "network",
         now.phases[i].name, old, prune->pretrained);
   }
 }

@@ -130,7 +130,7 @@ void check_no_links(const fs::path& root) {
   for (const char* name : {".lock", "config.json", "data.json", "metrics.jsonl", "checkpoints"}) {
     std::error_code error;
     if (!fs::is_symlink(root / name, error)) continue;
-    fail_usage("{}: a link, which a run does not follow; remove it or give another --out",
+    fail_usage("{}: a link, which training does not follow; remove it or give another --out",
                (root / name).string());
   }
 }
@@ -147,13 +147,13 @@ void RunFolder::check(const fs::path& root, bool resume) {
   check_no_links(root);
   if (!resume && holds_something(root)) {
     fail_usage("{}: output directory is not empty; pass {}another --out", root.string(),
-               fs::exists(root / "config.json") ? "--resume to go on with its run, or " : "");
+               fs::exists(root / "config.json") ? "--resume to continue its run, or " : "");
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
     // A run that lost it is as damaged as one whose config.json cannot be read.
     throw Error(has_checkpoint(root) ? ErrorKind::failure : ErrorKind::usage,
-                fmt::format("{}: has no config.json that says how to go on; {}", root.string(),
-                            other_folder(root)));
+                fmt::format("{}: config.json is missing, so the run cannot be resumed; {}",
+                            root.string(), other_folder(root)));
   }
 }
 

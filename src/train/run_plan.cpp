@@ -96,7 +96,7 @@ void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
       return trains.any_found_in(name) && frozen.found_in(name);
     });
     if (freezes) continue;
-    log_warning("phase '{}': '{}' in frozen changes nothing: trains has none of its parameters",
+    log_warning("phase '{}': '{}' in frozen has no effect: trains selects none of its parameters",
                 phase.name, text);
   }
 }
@@ -112,8 +112,8 @@ int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   const std::vector<std::string> names = trained_parameters(model, phase);
   for (const std::string& name : names) count += parameters[name].numel();
   if (count == 0 && phase.steps != 0) {
-    fail_usage("{}: phase '{}': {}, so that nothing would train", places.of({"frozen", "trains"}),
-               phase.name,
+    fail_usage("{}: phase '{}': {}, so no parameter would be trained",
+               places.of({"frozen", "trains"}), phase.name,
                names.empty() ? "frozen covers all that trains selects"
                              : fmt::format("{} has no numbers", fmt::join(names, " nor ")));
   }
@@ -132,8 +132,8 @@ void check_restored(const RunConfig& config, size_t index, const PhasePlaces& pl
   const PhaseConfig& phase = places.phase();
   const std::string& wanted = phase.on_entry.restore;
   if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
-  fail_usage("{}: phase '{}': there is no earlier phase '{}' to restore{}{}",
-             places.of({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
+  fail_usage("{}: phase '{}': no earlier phase is called '{}'{}{}", places.of({"on_entry.restore"}),
+             phase.name, wanted, earlier.empty() ? "" : "; ",
              earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 

@@ -124,8 +124,10 @@ void check_shared_folder(const Processes& processes, const fs::path& out) {
     if (fs::exists(out / ".lock")) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(250));
   }
-  fail("{}: process 0 has made this folder elsewhere; give --out on a file system that all share",
-       out.string());
+  fail(
+      "{}: this folder is not the one that process 0 made; give --out on a file system that all "
+      "processes share",
+      out.string());
 }
 
 /// Where the recipe leaves the orientation to the data, a run goes on as it began: by its record,
@@ -221,7 +223,8 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (resuming) {
     restore();
   } else if (options_.resume) {
-    log_warning("{}: no checkpoint to go on from, the run begins", options_.out.string());
+    log_warning("{}: no checkpoint to resume from; the run starts from its beginning",
+                options_.out.string());
   }
   state_.computed_with = arithmetic_of(options_.device);
   if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
@@ -247,7 +250,7 @@ bool has_other_names(const std::vector<std::string>& names, std::vector<std::str
 
 void Trainer::check_data(const std::optional<RunData>& started) {
   if (!started) {
-    log_info("{}: has no data.json, so that nothing tells whether its data have changed",
+    log_info("{}: data.json is missing, so changes of the data cannot be detected",
              options_.out.string());
   }
   const auto changed = [&](const std::string& name, const std::string& split,
@@ -296,8 +299,8 @@ void Trainer::check_processes(const Model& shape) {
     const bool shared = processes->experts().size() > 1;
     if (shared && !trains_experts_alike(shape, Patterns(plan.config.trains))) {
       fail_usage(
-          "{}: phase '{}' trains some experts and not others, which processes that share them "
-          "cannot; choose parallel.experts=1, or patterns of all experts",
+          "{}: phase '{}' trains only some experts, which expert parallelism does not support; "
+          "choose parallel.experts=1, or patterns of all experts",
           places.of({"trains"}), plan.config.name);
     }
   }
@@ -347,14 +350,14 @@ void Trainer::restore() {
     resumed_tensors_ = std::move(loaded.optimizer);
   }
   if (complete()) {
-    log_info("{}: the run is finished after {}; there is nothing to go on with", from,
+    log_info("{}: the run finished after {}; nothing is left to train", from,
              count_text(state_.phase_index, "phase"));
   } else {
     log_info("going on from {}", from);
     if (!then.empty() && then != now) {
       log_warning(
-          "{}: was computed with {}, and the run goes on with {}, which rounds sums otherwise: it "
-          "will not have the bits of a run that was never stopped",
+          "{}: computed with {}, resumed with {}, which rounds sums differently: the run will not "
+          "have the bits of an uninterrupted one",
           from, then, now);
     }
   }

@@ -100,7 +100,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   const auto& config = settings_of<GradientConfig>(phase.config);
   std::vector<MoEBlock> blocks = model.moe_blocks();
   if (parallel.experts > 1 && blocks.empty()) {
-    fail_usage("parallel.experts: the network has none that tokens are routed to; choose 1");
+    fail_usage("parallel.experts: the network has no routed experts; choose 1");
   }
   for (const MoEBlock& block : blocks) block.layer->check_shares(parallel.experts);
   check_equal_parts(fmt::format("phase '{}': ", phase.config.name), phase.batch, config.accumulate,
@@ -283,7 +283,7 @@ std::string describe_scaling(Model& model, const RunConfig& config,
     if (phase.steps == 0) continue;
     const std::string& name = phase.config.name;
     if (phase.config.kind.find<GradientConfig>() == nullptr) {
-      text += fmt::format("\nprocesses     {}: a phase of kind '{}' is not parted among them\n",
+      text += fmt::format("\nprocesses     {}: a phase of kind '{}' is not divided among them\n",
                           name, phase.config.kind.name());
       continue;
     }

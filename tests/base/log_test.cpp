@@ -39,9 +39,9 @@ TEST_F(LogDeathTest, TakesTheLevelFromTheEnvironment) {
 
 TEST(Log, EscapesCommandsOfTerminals) {
   ::testing::internal::CaptureStderr();
-  log_error("MANIFEST.json: '{}' is no file name", "\x1b]0;title\x07\nerror: none");
+  log_error("MANIFEST.json: '{}' is not a file name", "\x1b]0;title\x07\nerror: none");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "error: MANIFEST.json: '\\x1b]0;title\\x07\\nerror: none' is no file name\n");
+            "error: MANIFEST.json: '\\x1b]0;title\\x07\\nerror: none' is not a file name\n");
 }
 
 TEST(Log, SaysOnceWhatIsSaidOften) {
@@ -53,7 +53,7 @@ TEST(Log, SaysOnceWhatIsSaidOften) {
 TEST_F(LogDeathTest, SaysSoWhenTheLevelIsUnknown) {
   const test::ScopedEnv env("MOESAIC_LOG", "warnin");
   EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),
-              "MOESAIC_LOG=warnin is no level; did you mean 'warning'.*\nb 2\n");
+              "MOESAIC_LOG=warnin is not a log level; did you mean 'warning'.*\nb 2\n");
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST(CheckInputFile, SuggestsWhatIsThere) {
   EXPECT_EQ(test::usage_of([] { check_input_file("/dev/null"); }), "/dev/null: not a regular file");
   fs::create_symlink("nowhere", folder / "link");
   EXPECT_THAT(test::usage_of([&] { check_input_file(folder / "link"); }),
-              HasSubstr("no such file; it is a link to a file that is gone"));
+              HasSubstr("no such file; it is a broken link"));
 }
 
 TEST(NearestSibling, IsOneThatTheCallerTakes) {
@@ -61,11 +61,11 @@ TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {
   fs::create_symlink("file", folder / "alias");
   for (const char* name : {"file", "folder", "alias"}) {
     EXPECT_THAT(test::usage_of([&] { check_new_file(folder / name, "--out"); }),
-                HasSubstr("is there already"))
+                HasSubstr("already exists"))
         << name;
   }
   EXPECT_THAT(test::usage_of([&] { check_new_file(folder / "link", "--out"); }),
-              HasSubstr("is a link to 'nowhere', where nothing is; name a new file"));
+              HasSubstr("is a broken link to 'nowhere'; name a new file"));
   EXPECT_THAT(test::usage_of([&] { check_new_file("", "--out"); }), HasSubstr("--out: must not"));
   EXPECT_THAT(test::usage_of([&] { check_new_file(folder / "foldre/x", "--out"); }),
               HasSubstr("no such folder; did you mean '" + (folder / "folder").string() + "'?"));
@@ -82,12 +82,12 @@ TEST(CheckNewFolder, TakesANewOrAnEmptyOne) {
   }
   for (const char* name : {"full", "file", "link", "empty/."}) {
     EXPECT_THAT(test::usage_of([&] { check_new_folder(folder / name, "--out"); }),
-                HasSubstr("is there already"))
+                HasSubstr("already exists"))
         << name;
   }
   fs::create_symlink("nowhere", folder / "dangling");
   EXPECT_THAT(test::usage_of([&] { check_new_folder(folder / "dangling", "--out"); }),
-              HasSubstr("is a link to 'nowhere', where nothing is; name a new or an empty folder"));
+              HasSubstr("is a broken link to 'nowhere'; name a new or an empty folder"));
   test::usage_of([] { check_new_folder("", "--out"); });
 }
 
@@ -106,8 +106,7 @@ TEST(Paths, ALinkToNothingIsNamed) {
   const test::TempDir folder;
   fs::create_directory_symlink("gone/runs", folder / "runs");
   const std::string told = "--out: '" + (folder / "runs").string() +
-                           "' is a link to 'gone/runs', where nothing is; make that folder or "
-                           "remove the link";
+                           "' is a broken link to 'gone/runs'; make that folder or remove the link";
   for (const char* name : {"runs", "runs/", "runs/a/b"}) {
     EXPECT_EQ(test::usage_of([&] { check_folder_path(folder / name, "--out"); }), told) << name;
   }

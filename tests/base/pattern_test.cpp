@@ -36,18 +36,18 @@ TEST(Pattern, IsAnchoredToTheWholeText) {
 
 TEST(Pattern, SaysInOneLineWhatIsWrong) {
   EXPECT_EQ(Pattern::problem("a(b)*"), "");
-  EXPECT_THAT(Pattern::problem("a("), HasSubstr("'a(' is no regular expression"));
-  EXPECT_THAT(Pattern::problem("(?=a)"), HasSubstr("'(?=a)' is no regular expression"));
+  EXPECT_THAT(Pattern::problem("a("), HasSubstr("'a(' is not a valid regular expression"));
+  EXPECT_THAT(Pattern::problem("(?=a)"), HasSubstr("'(?=a)' is not a valid regular expression"));
   EXPECT_THAT(Pattern::problem("(\n"),
-              AllOf(HasSubstr("'(\\n' is no regular expression"), Not(HasSubstr("\n"))));
-  EXPECT_THAT(Pattern::problem("\xff("), HasSubstr("no regular expression"));
+              AllOf(HasSubstr("'(\\n' is not a valid regular expression"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(Pattern::problem("\xff("), HasSubstr("not a valid regular expression"));
 }
 
 TEST(Pattern, RefusesWhatItCannotHold) {
   EXPECT_EQ(Pattern::problem(std::string(20000, '(')),
             "a pattern of 20000 characters; at most 1000 are allowed");
   EXPECT_EQ(Pattern::problem(std::string(1000, 'a')), "");
-  EXPECT_THAT(Pattern::problem("((((a{100}){100}){100}){100})"), HasSubstr("no regular"));
+  EXPECT_THAT(Pattern::problem("((((a{100}){100}){100}){100})"), HasSubstr("not a valid regular"));
   EXPECT_THAT(Pattern::problem("((\\pL{100}){10}){1}"), HasSubstr("too large"));
 }
 

@@ -16,12 +16,12 @@ TEST(Registry, EntriesThatHaveAMeaningSayIt) {
   Registry<Described> registry("thing", {{"one", {"the first of all"}}});
   registry.add("two", {"the one after it"});
   EXPECT_EQ(test::usage_of([&] { registry.add("three", {}); }),
-            "thing 'three' does not say its meaning");
+            "thing 'three' has no meaning; give its one-line description");
   EXPECT_EQ(registry.names(), (std::vector<std::string>{"one", "two"}));
   EXPECT_EQ(test::usage_of([] {
               Registry<Described>("thing", {{"one", {""}}});
             }),
-            "thing 'one' does not say its meaning");
+            "thing 'one' has no meaning; give its one-line description");
 }
 
 TEST(Registry, EntriesWithoutAMeaningNeedNone) {
@@ -30,7 +30,7 @@ TEST(Registry, EntriesWithoutAMeaningNeedNone) {
   EXPECT_EQ(registry.at("two"), 2);
   EXPECT_EQ(test::usage_of([&] { registry.at("tow"); }),
             "unknown number 'tow'; did you mean 'two'?");
-  EXPECT_EQ(test::usage_of([&] { registry.add("two", 3); }), "number 'two' is registered already");
+  EXPECT_EQ(test::usage_of([&] { registry.add("two", 3); }), "number 'two' is already registered");
 }
 
 }  // namespace

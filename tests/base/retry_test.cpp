@@ -36,8 +36,7 @@ TEST(Retry, AMomentaryErrorIsTriedAgainAndSaid) {
   const Tried tried(2, MomentaryError("a.png: cannot read: Input/output error"));
   EXPECT_EQ(tried.result, 7);
   EXPECT_THAT(tried.pauses, ElementsAre(100, 400));
-  EXPECT_THAT(tried.said,
-              HasSubstr("a.png: cannot read: Input/output error; tried again in 0.1 s"));
+  EXPECT_THAT(tried.said, HasSubstr("a.png: cannot read: Input/output error; retrying in 0.1 s"));
   EXPECT_THAT(tried.said, HasSubstr("in 0.4 s"));
 }
 

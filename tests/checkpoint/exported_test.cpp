@@ -220,7 +220,7 @@ TEST(ExportedTorchScript, OfAnotherProgramIsRefusedByWhatItIs) {
   to_torchscript(*small_vmoe()).save(file.string());
   for (const bool trust : {false, true}) {
     EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file, {.trust = trust}); }),
-                HasSubstr("--trust is of no use"));
+                HasSubstr("--trust does not help"));
   }
 }
 
@@ -228,7 +228,7 @@ TEST(ExportedFolder, ItsWeightsAloneAreNone) {
   const test::TempDir folder;
   export_safetensors(*small_vmoe(), folder / "out", testing::toy_info());
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder / "out/model.safetensors"); }),
-              HasSubstr("give the folder"));
+              HasSubstr("give its folder"));
 }
 
 TEST(ExportedOfAFolderOfImages, DoesNotSayThatItsNameIsListed) {
@@ -239,7 +239,7 @@ TEST(ExportedOfAFolderOfImages, DoesNotSayThatItsNameIsListed) {
   const Checkpoint checkpoint = load_newest_checkpoint(folder / "out");
   EXPECT_FALSE(checkpoint.config.contains("data"));
   EXPECT_THAT(test::usage_of([&] { evaluate_checkpoint({.checkpoint = folder / "out"}); }),
-              HasSubstr("'toys' lie; give --data"));
+              HasSubstr("'toys' is not stored; give --data"));
 }
 
 TEST(NotExported, ACheckpointThatLostAFileIsDamagedWhicheverItIs) {

@@ -73,7 +73,7 @@ TEST(CheckpointInput, OfAnOlderCheckpointIsGuessedWithAWarning) {
   const auto [other, no_data] = guessed({{"data", "a-set-of-my-own"}});
   EXPECT_EQ(other.dataset, "a-set-of-my-own");
   EXPECT_TRUE(other.mean.empty());
-  EXPECT_THAT(no_data, HasSubstr("not known"));
+  EXPECT_THAT(no_data, HasSubstr("unknown"));
   EXPECT_TRUE(guessed({{"data", nullptr}, {"classes", nullptr}}).first.dataset.empty());
   EXPECT_TRUE(guessed({{"data", "."}}).first.mean.empty());  // a name, though there is such a path
 

@@ -52,7 +52,7 @@ TEST_F(InspectParts, AnIndexAloneIsDescribedAsAFileIs) {
   EXPECT_EQ(found["kind"], "safetensors");
   EXPECT_EQ(found["tensors"].size(), state_of(*model_).size());
   EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder_ / "four" / kWeightsIndex); }),
-              HasSubstr("the weights alone; give the folder"));
+              HasSubstr("a file of weights without a model configuration; give its folder"));
 }
 
 TEST_F(InspectParts, NothingDiffersFromOneFile) {

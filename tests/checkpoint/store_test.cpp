@@ -195,7 +195,7 @@ TEST(Store, RefusesForeignManifests) {
   EXPECT_THAT(with([](Json& m) { m["files"].erase("optimizer.safetensors"); }),
               HasSubstr("'optimizer.safetensors' is there but not listed"));
   EXPECT_THAT(with([](Json& m) { m["files"]["../b"] = m["files"]["config.json"]; }),
-              HasSubstr("'../b' is no file name"));
+              HasSubstr("'../b' is not a file name"));
   EXPECT_THAT(with([](Json& m) { m["files"]["config.json"]["size"] = -1; }),
               HasSubstr("must be at least 0"));
   EXPECT_THAT(error_with(place, "MANIFEST.json", "[]"), HasSubstr("must be an object"));
@@ -256,8 +256,8 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(newest_folder(folder / "run"), checkpoints / "step_2");
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(
-      log, AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("passing over")));
+  EXPECT_THAT(log,
+              AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("is skipped")));
 
   fs::remove(checkpoints / "step_1/config.json");
   fs::remove(checkpoints / "step_2/config.json");
@@ -265,7 +265,7 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   save_checkpoint(folder / "run/best", example());
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
-              AllOf(HasSubstr("none of its 4 checkpoints of steps is whole"), HasSubstr("step_4"),
+              AllOf(HasSubstr("all of its 4 checkpoints of steps are damaged"), HasSubstr("step_4"),
                     EndsWith("; its others are " + (folder / "run/best").string() + ", " +
                              (checkpoints / "train").string())));
   ::testing::internal::GetCapturedStderr();

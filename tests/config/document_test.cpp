@@ -273,14 +273,12 @@ TEST_F(Extends, AMissingFileIsNamedWithTheNearestOne) {
 TEST_F(Extends, CirclesAndWhatIsNoObjectAreRefused) {
   put("a.json", R"({"extends": "b.json"})");
   put("b.json", R"({"x": {"extends": "./a.json"}})");
-  EXPECT_EQ(error("a.json"),
-            "b.json:1:19: 'extends' goes round in a circle: a.json -> b.json -> a.json");
+  EXPECT_EQ(error("a.json"), "b.json:1:19: 'extends' is circular: a.json -> b.json -> a.json");
   put("self.json", R"({"extends": "self.json"})");
-  EXPECT_EQ(error("self.json"),
-            "self.json:1:13: 'extends' goes round in a circle: self.json -> self.json");
+  EXPECT_EQ(error("self.json"), "self.json:1:13: 'extends' is circular: self.json -> self.json");
   put("list.json", "[1]");
   put("c.json", R"({"extends": "list.json"})");
-  EXPECT_EQ(error("c.json"), "c.json:1:13: extends 'list.json', which is a list and no object");
+  EXPECT_EQ(error("c.json"), "c.json:1:13: extends 'list.json', which is a list, not an object");
   put("d.json", R"({"extends": 3})");
   EXPECT_EQ(error("d.json"), "d.json:1:13: 'extends' must be a string, found the integer 3");
 }

@@ -139,7 +139,7 @@ TEST(Schema, RoundTripsThroughJson) {
   EXPECT_TRUE(to_json(PhaseConfig{})["epochs"].is_null());
   OptimizerConfig bad;
   bad.lr = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(usage_of([&] { to_json(bad); }), HasSubstr("no JSON number"));
+  EXPECT_THAT(usage_of([&] { to_json(bad); }), HasSubstr("which JSON cannot represent"));
 }
 
 TEST(Schema, UnknownKeysGetTheNearestName) {
@@ -289,7 +289,7 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   EXPECT_EQ(keys("epochs"), std::vector<std::string>{"phases.N.epochs"});
   EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});
   EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
-            "no setting 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
+            "unknown setting 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
 }
 
 struct ManyWords {

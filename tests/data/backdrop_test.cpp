@@ -200,7 +200,7 @@ TEST_F(BackdropFiles, DescriptionsAreChecked) {
   describe_on(R"("base": "tiny", "backdrop": {"size": 2})");
   EXPECT_THAT(misuse(), HasSubstr("missing key 'images' in backdrop"));
   describe_on(R"("base": "tiny", "backdrop": {"images": "on", "size": 2})");
-  EXPECT_THAT(misuse(), HasSubstr("lead round in a circle"));
+  EXPECT_THAT(misuse(), HasSubstr("are circular"));
 }
 
 }  // namespace

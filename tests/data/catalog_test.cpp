@@ -181,7 +181,7 @@ TEST(Outline, KnowsEverythingButPixels) {
   test::Bytes pixels(3072);
   EXPECT_THAT(error_of(ErrorKind::failure,
                        [&] { DatasetSource("cifar10").outline("test")->image(0, pixels.data()); }),
-              HasSubstr("outline"));
+              HasSubstr("has no images"));
   const auto digits = DatasetSource("mnist").outline("test");
   EXPECT_EQ(digits->size(), 10000);
   EXPECT_EQ(digits->info().height, 28);

@@ -69,7 +69,7 @@ TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
   replace(list, "1\nBald Smiling\n000001.jpg 1 7\n");
   EXPECT_THAT(failure(), HasSubstr(":3: Smiling is 7"));
   replace(list, "1\nBald Smiling\n../../x.jpg 1 1\n");
-  EXPECT_THAT(failure(), HasSubstr("'../../x.jpg' is no file name"));
+  EXPECT_THAT(failure(), HasSubstr("'../../x.jpg' is not a file name"));
   replace(list, "1\nBald Smiling\n000009.jpg 1 1\n");
   EXPECT_THAT(failure(), HasSubstr("no part of '000009.jpg'"));
   replace(list, "1\nBald Smilin\n000001.jpg 1 1\n");

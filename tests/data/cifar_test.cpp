@@ -107,9 +107,9 @@ TEST_F(MiniCifar, WhatItDidNotMakeIsSetAside) {
   write_file(place().parent_path() / ".film.part", std::string("precious"));
   testing::internal::CaptureStderr();
   EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
-  EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
-      HasSubstr(place().string() + ": is not what is described; it is kept as mini-bin.old"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(place().string() +
+                        ": the content differs from its description; it is kept as mini-bin.old"));
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
   EXPECT_EQ(test::get(place().parent_path() / "mini-bin.old/holiday.jpg"), "precious");
   EXPECT_EQ(test::get(place().parent_path() / ".film.part"), "precious");

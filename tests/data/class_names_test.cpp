@@ -63,16 +63,15 @@ TEST(ClassNames, GeneratedLabelsAreMappedToo) {
 }
 
 TEST(ClassNames, AnUnknownOneIsAnErrorWithTheNearestAndTheWayOut) {
-  EXPECT_EQ(refusal({"cat", "dgo"}, {"cat", "dog"}),
-            "'pets' has a class 'dgo', which the network does not have; did you mean 'dog'?; set "
-            "new_head");
+  EXPECT_EQ(
+      refusal({"cat", "dgo"}, {"cat", "dog"}),
+      "'pets': the class 'dgo' is not one of the network's; did you mean 'dog'?; set new_head");
   EXPECT_EQ(refusal({"apple", "cow"}, {"cat", "dog"}),
-            "'pets' has a class 'apple', which the network does not have; it has cat, dog; set "
-            "new_head");
+            "'pets': the class 'apple' is not one of the network's; it has cat, dog; set new_head");
   EXPECT_THAT(refusal({"cafe\u0301"}, {"caf\u00e9"}),
               HasSubstr("did you mean 'caf\u00e9' (caf\\u{e9}, not cafe\\u{301})?"));
   EXPECT_THAT(refusal({"crane", "cat"}, {"cat", "crane", "crane"}),
-              HasSubstr("'crane', as two outputs of the network are called"));
+              HasSubstr("two outputs of the network are called like the class 'crane'"));
 }
 
 TEST(ClassNames, AreTextThatCanBeStored) {

@@ -196,7 +196,7 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
   home_.write_description(
       "few", R"({"name": "few", "base": "tiny", "description": "d", "first": {"train": 13}})");
   EXPECT_THAT(open_error(ErrorKind::failure, "few"),
-              HasSubstr("the first 13 of the 12 images of 'tiny'"));
+              HasSubstr("'first' is 13, more than the 12 images of 'tiny'"));
 }
 
 TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
@@ -247,7 +247,7 @@ TEST_F(TinyDataset, SubsetRejectsWrongClasses) {
   home_.write_description("few", R"({"name": "few", "base": "tini", "keep_classes": ["dog"]})");
   EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("unknown dataset 'tini'"));
   home_.write_description("few", R"({"name": "few", "base": "few", "keep_classes": ["dog"]})");
-  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("circle"));
+  EXPECT_THAT(open_error(ErrorKind::usage, "few"), HasSubstr("circular"));
 }
 
 TEST(MemoryDataset, SizesMustAgree) {

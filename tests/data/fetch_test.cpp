@@ -91,9 +91,10 @@ TEST_F(Fetch, AFileThatIsNotTheDescribedOneIsSetAside) {
   write_file(place("test-labels"), std::string("precious"));
   testing::internal::CaptureStderr();
   EXPECT_THAT(DatasetSource("tiny").fetch(kQuiet).fetched, SizeIs(4));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr(place("test-labels").string() +
-                        ": is not what is described; it is kept as test-labels.gz.old"));
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr(place("test-labels").string() +
+                ": the content differs from its description; it is kept as test-labels.gz.old"));
   EXPECT_EQ(test::get(home_.cache() / "test-labels.gz.old"), "precious");
   expect_all_in_place();
 }
@@ -248,7 +249,7 @@ TEST_F(Fetch, AFolderThatIsALinkToNothingIsNamed) {
   test::fs::create_directory_symlink("gone", data / "tiny");
   const test::ScopedEnv env("MOESAIC_DATA", data.path().string());
   EXPECT_THAT(test::usage_of([] { DatasetSource("tiny").fetch(kQuiet); }),
-              HasSubstr((data / "tiny").string() + "' is a link to 'gone', where nothing is"));
+              HasSubstr((data / "tiny").string() + "' is a broken link to 'gone'"));
 }
 
 TEST_F(Fetch, AFolderThatCannotBeMadeIsNamed) {

@@ -137,7 +137,7 @@ TEST_F(ToyFormat, ItsSettingsAreParsedStrictly) {
 
 TEST_F(ToyFormat, ANameIsTakenOnce) {
   EXPECT_THAT(error_of(ErrorKind::usage, [] { dataset_formats().add("idx", table_format()); }),
-              HasSubstr("dataset format 'idx' is registered already"));
+              HasSubstr("dataset format 'idx' is already registered"));
 }
 
 TEST(DatasetFormats, SettingsOfOneAreUnknownToTheOthers) {
@@ -155,7 +155,7 @@ TEST(DatasetFormats, SettingsOfOneAreUnknownToTheOthers) {
               HasSubstr("image_folder has no described files"));
   EXPECT_THAT(complaint(R"("clusters")"), HasSubstr("needs 'clusters'"));
   EXPECT_THAT(complaint(R"("clusters", "clusters": {"endless": true}, "validation": 0.1)"),
-              HasSubstr("nothing can be held out"));
+              HasSubstr("no validation split"));
   EXPECT_THAT(complaint(R"("image_folder", "mean": [0, 0, 0], "std": [1, 1, 1],
                            "splits": {"validation": "dev"}, "validation": 0.1)"),
               HasSubstr("there is a validation split already"));

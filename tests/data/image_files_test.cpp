@@ -143,7 +143,7 @@ TEST_F(ImageFolder, AFileThatCannotBeReadIsTriedAgainAndIsNotDamaged) {
   EXPECT_EQ(pauses, 5);
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, AllOf(HasSubstr(file.string() + ": cannot open: No such file or directory"),
-                          Not(HasSubstr("takes its place"))));
+                          Not(HasSubstr("replaces it"))));
 }
 
 TEST_F(ImageFolder, ManyDamagedImagesAreAnError) {

@@ -177,7 +177,7 @@ TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   EXPECT_EQ(data->info().width, 6);
   EXPECT_THAT(
       test::usage_of([&] { preprocessed(open_dataset("clusters-setting1", "test"), spec); }),
-      HasSubstr("inputs that are no images"));
+      HasSubstr("inputs other than images"));
 }
 
 TEST(DatasetName, WithoutASlashMayBeThatOfAFolderOrADescriptionHere) {

@@ -344,10 +344,10 @@ TEST(Loader, SeeksOutsideAreRefused) {
   const auto refuse = [&](int64_t epoch, int64_t batch) {
     return error_of(ErrorKind::usage, [&] { loader.seek(epoch, batch); });
   };
-  EXPECT_THAT(refuse(-1, 0), HasSubstr("no epoch -1"));
-  EXPECT_THAT(refuse(INT64_MAX, 0), HasSubstr("no epoch"));
-  EXPECT_THAT(refuse(0, -1), HasSubstr("no batch -1"));
-  EXPECT_THAT(refuse(0, 3), HasSubstr("no batch 3 in an epoch of 2"));
+  EXPECT_THAT(refuse(-1, 0), HasSubstr("epoch -1 does not exist"));
+  EXPECT_THAT(refuse(INT64_MAX, 0), HasSubstr("does not exist"));
+  EXPECT_THAT(refuse(0, -1), HasSubstr("batch -1 does not exist"));
+  EXPECT_THAT(refuse(0, 3), HasSubstr("batch 3 does not exist: an epoch has 2"));
   EXPECT_EQ(loader.next().position, 0) << "a refused seek changes nothing";
 }
 

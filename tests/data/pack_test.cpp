@@ -193,10 +193,10 @@ TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.split = "tset"}), HasSubstr("did you mean 'test'"));
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.shards = 0}), HasSubstr("--shards"));
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.quality = 101}), HasSubstr("--quality"));
-  EXPECT_THAT(refusal(ErrorKind::usage, "latent-small", {}), HasSubstr("no images"));
+  EXPECT_THAT(refusal(ErrorKind::usage, "latent-small", {}), HasSubstr("are not images"));
   EXPECT_THAT(refusal(ErrorKind::usage, "no-such-dataset", {}), HasSubstr("unknown dataset"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { pack_dataset(name, root(), {}); }),
-              AllOf(HasSubstr("is there already"), HasSubstr("name a new or an empty folder")));
+              AllOf(HasSubstr("already exists"), HasSubstr("name a new or an empty folder")));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { pack_dataset(name, folder_ / "a b", {}); }),
               HasSubstr("'a b'"));
   // Refused before the images are read: the description in the folder has its name.

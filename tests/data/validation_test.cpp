@@ -69,7 +69,7 @@ TEST_F(HeldOut, WhatIsMadeOfADatasetTakesTheSameSplit) {
               HasSubstr("has no train+validation split"));
   describe("first", R"("first": {"train": 10})");
   EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("first", "train"); }),
-              HasSubstr("the first 10 of the 9 images"));
+              HasSubstr("'first' is 10, more than the 9 images"));
   describe("turned", R"("rotate": {})");
   EXPECT_EQ(open_dataset("turned", "train")->size(), 18);
   EXPECT_EQ(open_dataset("turned", "validation")->size(), 6);

@@ -184,7 +184,7 @@ TEST(PredictFile, WritesOverNothing) {
   const fs::path in = folder / "in.safetensors";
   write_tensors(in, {{"images", small_images(2)}});
   const std::string before = test::get(in);
-  EXPECT_THAT(test::usage_of([&] { predict_file(*model, in, in); }), HasSubstr("is there already"));
+  EXPECT_THAT(test::usage_of([&] { predict_file(*model, in, in); }), HasSubstr("already exists"));
   EXPECT_EQ(test::get(in), before);
 }
 

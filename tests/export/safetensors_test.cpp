@@ -118,7 +118,7 @@ TEST(ExportSafetensors, OverwritesNoFolder) {
   fs::create_directory(folder / "out");
   test::put(folder / "out/mine.txt", "mine");
   EXPECT_THAT(test::usage_of([&] { export_safetensors(*model, folder / "out"); }),
-              HasSubstr("is there already"));
+              HasSubstr("already exists"));
   test::put(folder / "file", "mine");
   test::usage_of([&] { export_safetensors(*model, folder / "file"); });
   EXPECT_EQ(test::get(folder / "file"), "mine");

@@ -211,7 +211,7 @@ TEST_F(BadInput, DataWithAnotherNumberOfClasses) {
   NEEDS_FASHION_MNIST();
   const std::string checkpoint = (smoke_run() / "checkpoints/finetune").string();
   const auto result = run_program({"eval", checkpoint, "--data", "fashion-mnist"});
-  expect_one_line_error(result, 2, "a class 'T-shirt/top', which the network does not have");
+  expect_one_line_error(result, 2, "the class 'T-shirt/top' is not one of the network's");
   EXPECT_NE(result.err.find("Sandal, Sneaker, Ankle boot"), std::string::npos);
   expect_one_line_error(train(smoke_recipe(), {"phases.0.data=fashion-mnist-footwear"}), 2, "3");
   expect_no_run();
@@ -350,8 +350,9 @@ TEST_F(BadInput, FoldersOfImagesSayWhatTheyLack) {
 TEST_F(BadInput, ALevelOfMessagesThatIsNone) {
   for (const std::vector<std::string>& command :
        {std::vector<std::string>{"list", "models"}, {"data", "list"}, {"train", "--help"}}) {
-    EXPECT_EQ(run_program(command, {.environment = {"MOESAIC_LOG=loud"}}).err,
-              "warning: MOESAIC_LOG=loud is no level; choose one of debug, info, warning, error\n")
+    EXPECT_EQ(
+        run_program(command, {.environment = {"MOESAIC_LOG=loud"}}).err,
+        "warning: MOESAIC_LOG=loud is not a log level; choose one of debug, info, warning, error\n")
         << command.front();
   }
 }
@@ -383,14 +384,14 @@ TEST_F(BadInput, WhatIsThereIsNeverWrittenOver) {
   for (const char* format : {"torchscript", "safetensors"}) {
     expect_one_line_error(
         run_program({"export", checkpoint.string(), "--format", format, "--out", weights}), 2,
-        "is there already");
+        "already exists");
   }
   expect_one_line_error(run_program({"export", checkpoint.string(), "--format", "torchscript",
                                      "--out", checkpoint.string()}),
-                        2, "is there already");
+                        2, "already exists");
   expect_one_line_error(
       run_program({"predict", checkpoint.string(), "--input", weights, "--output", weights}), 2,
-      "is there already");
+      "already exists");
   EXPECT_EQ(sha256_file_hex(weights), before);
   expect_one_line_error(run_program({"reproduce", "quickstart", "--out", text_path("")}), 2,
                         "something already");

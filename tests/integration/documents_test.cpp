@@ -124,7 +124,7 @@ TEST_F(Documents, CommandsOfTerminalsAreNotPrinted) {
   manifest["files"]["\x1b]0;pwned\x07"] = {{"size", 0}, {"sha256", ""}};
   write("checkpoint/MANIFEST.json", manifest.dump());
   const ProgramResult result = run_program({"inspect", folder});
-  expect_one_line_error(result, 1, "'\\x1b]0;pwned\\x07' is no file name");
+  expect_one_line_error(result, 1, "'\\x1b]0;pwned\\x07' is not a file name");
   EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
   // Names of tensors have none either, also where a pager shows what a pipe gets.
   write_tensors(path("t.safetensors"),

@@ -40,7 +40,7 @@ TEST_F(ProgramFaults, ACheckpointThatCannotBeReadIsOneLineAndStays) {
   for (const char* error : {"EIO", "ESTALE", "EMFILE", "EACCES", "ENOMEM"}) {
     for (int n = 2; n < 6; ++n) {  // The first call only asks what to read.
       expect_one_line_error(resume(fmt::format("open:{}:{}", n, error), step), 1,
-                            "step_6 may be whole, so it is not passed over");
+                            "step_6 may be intact, so it is not skipped");
       ASSERT_TRUE(fs::exists(step / "MANIFEST.json"));
     }
   }
@@ -99,9 +99,8 @@ TEST_F(ImageFaults, OneThatPassesChangesNoBit) {
     const std::string run = fmt::format("run-{}", i);
     const auto result = train(run, faults[i]);
     ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.err,
-                AllOf(HasSubstr(image().filename().string() + ": cannot "),
-                      HasSubstr("; tried again in 0.1 s"), Not(HasSubstr("takes its place"))));
+    EXPECT_THAT(result.err, AllOf(HasSubstr(image().filename().string() + ": cannot "),
+                                  HasSubstr("; retrying in 0.1 s"), Not(HasSubstr("replaces it"))));
     EXPECT_TRUE(bits(run) == bits("whole")) << faults[i];
   }
 }
@@ -119,8 +118,8 @@ TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
   const std::string last = result.err.substr(error);
   EXPECT_THAT(last, AllOf(HasSubstr("phase 'train', step "), HasSubstr(what)));
   EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 1) << last;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("; tried again in 1.6 s"), Not(HasSubstr("damaged")),
-                                Not(HasSubstr("takes its place"))));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("; retrying in 1.6 s"), Not(HasSubstr("damaged")),
+                                Not(HasSubstr("replaces it"))));
 }
 
 TEST_F(ImageFaults, AReaderThatClosesThePipeStopsTheRunAsASignalDoes) {

@@ -291,8 +291,8 @@ TEST_F(Import, APlaceThatCannotBeWritten) {
     return run_program({"import", "vmoe", text_path("ckpt"), "--model-config",
                         text_path("config.json"), "--out", out});
   };
-  expect_refused(2, "is there already", into(text_path("file")));
-  expect_refused(2, "is there already", into(text_path("")));
+  expect_refused(2, "already exists", into(text_path("file")));
+  expect_refused(2, "already exists", into(text_path("")));
   expect_refused(2, "file", into(text_path("file/out")));
   expect_refused(1, "/proc/none", into("/proc/none/out"));
   const auto full = run_command(
@@ -329,9 +329,9 @@ TEST_F(Import, AnExportThatCannotBe) {
     command.insert(command.end(), more.begin(), more.end());
     return run_program(command);
   };
-  expect_one_line_error(into(text_path("ckpt")), 2, "is there already");
+  expect_one_line_error(into(text_path("ckpt")), 2, "already exists");
   fs::remove(path("ckpt.index"));
-  expect_one_line_error(into(text_path("ckpt")), 2, "is there already");
+  expect_one_line_error(into(text_path("ckpt")), 2, "already exists");
   expect_one_line_error(into(text_path("none/ckpt")), 2, "no such folder");
   expect_one_line_error(into(text_path("new"), {"--shards", "0"}), 2, "between 1 and");
   expect_one_line_error(run_program({"export", text_path("out"), "--format", "safetensors", "--out",

@@ -102,7 +102,7 @@ TEST_F(LostProcesses, FewDescriptorsForSixEndWithTheLimit) {
       run_in_processes(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}), 6, fate);
   EXPECT_EQ(results[5].exit_code, 1);
   EXPECT_NE(results[5].err.find("and this one may have 48"), std::string::npos) << results[5].err;
-  EXPECT_NE(results[0].err.find("number 5 did not come"), std::string::npos) << results[0].err;
+  EXPECT_NE(results[0].err.find("number 5 did not connect"), std::string::npos) << results[0].err;
 }
 
 // Process 0 of 20 would have 144 open: 2 x 19 of two groups, 4 x 20 of the store's, and its own.
@@ -170,7 +170,7 @@ TEST_F(LostProcesses, AServerThatDoesNotAnswerEndsTheWait) {
                          "MASTER_PORT=" + std::to_string(silent.number())};
   expect_one_line_error(
       run_program(clusters({"--out", text_path("a"), "parallel.init_timeout=5"}), options), 1,
-      "process 0 is not to be met there within 5 seconds");
+      "process 0 did not answer within 5 seconds");
 }
 
 TEST_F(LostProcesses, ASignalEndsOneThatWaitsForTheOthers) {

@@ -54,8 +54,7 @@ TEST_F(Newcomer, SuggestionsAreOfWhatTheVerbTakes) {
                    fmt::format("cd {}; exec {} bench rn", shell_quoted(text_path("")),
                                shell_quoted(MOESAIC_PROGRAM))});
   expect_one_line_error(bench, 2,
-                        "'rn' is no benchmark, and there is no such run or checkpoint; did you "
-                        "mean 'rn1'?");
+                        "'rn' is neither a benchmark nor a run or checkpoint; did you mean 'rn1'?");
 }
 
 /// Writes images of two classes and a recipe that says no size, and trains it.
@@ -146,10 +145,9 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   const auto idle =
       train({"phases.0.trains=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
   EXPECT_EQ(idle.exit_code, 0);
-  EXPECT_NE(
-      idle.err.find("warning: phase 'train': 'embedding' in frozen changes nothing: trains has "
-                    "none of its parameters"),
-      std::string::npos)
+  EXPECT_NE(idle.err.find("warning: phase 'train': 'embedding' in frozen has no effect: trains "
+                          "selects none of its parameters"),
+            std::string::npos)
       << idle.err;
   expect_one_line_error(train({"--seed", "3"}), 2,
                         "settings of a recipe have no dashes: seed=VALUE");
@@ -165,9 +163,12 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
 
 // A text is read without its neighbours: "seed of ..." and not "of ...", "or ...".
 TEST_F(Newcomer, TextsOfHelpStandAlone) {
-  const std::regex fragment(R"(\n  \S[^\n]*  (of|or|by|whose|for) )");
-  const std::vector<std::vector<std::string>> commands = {{"train"}, {"prune"},  {"eval"},
-                                                          {"bench"}, {"import"}, {"data", "pack"}};
+  const std::regex fragment(R"(\n  \S[^\n]*  (of|or|by|whose|for|what|where|how|)"
+                            R"(also|only|at most|in place of|with|this) )");
+  const std::vector<std::vector<std::string>> commands = {
+      {},          {"train"},        {"eval"}, {"predict"}, {"prune"},     {"export"},
+      {"inspect"}, {"data", "pack"}, {"list"}, {"import"},  {"reproduce"}, {"bench"},
+      {"doctor"}};
   for (std::vector<std::string> command : commands) {
     command.emplace_back("--help");
     const std::string text = run_program(command).out;
@@ -236,7 +237,7 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
   const std::string phases = run_program({"train", "--help", "phases"}).out;
   EXPECT_EQ(phases.find("phases.N.optimizer.lr "), phases.rfind("phases.N.optimizer.lr "));
   EXPECT_NE(phases.find("moesaic train --help kind NAME"), std::string::npos) << phases;
-  EXPECT_NE(phases.find("sgd: fraction of the last step"), std::string::npos) << phases;
+  EXPECT_NE(phases.find("momentum of sgd: m = g + momentum m"), std::string::npos) << phases;
   const std::string patches = run_program({"train", "--help", "kind", "patch_sgd"}).out;
   EXPECT_NE(patches.find("phases.N.lr  "), std::string::npos) << patches;
   EXPECT_EQ(patches.find("patch_sgd: "), std::string::npos) << patches;
@@ -258,13 +259,14 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
                         "did you mean 'validation'?");
   const auto kinds = run_program({"list"});
   ASSERT_EQ(kinds.exit_code, 0) << kinds.err;
-  EXPECT_NE(kinds.out.find("criteria     what moesaic prune ranks"), std::string::npos)
+  EXPECT_NE(kinds.out.find("criteria     rankings of experts for moesaic prune"), std::string::npos)
       << kinds.out;
   for (const auto& [kind, line] :
-       {std::pair("criteria", "mean of gate times norm of output over their tokens (needs images)"),
+       {std::pair("criteria",
+                  "mean of gate times norm of output over the expert's tokens (needs images)"),
         {"experiments", "Dispatch entropy over training"},
         {"phases", "minimises a loss on batches by the gradients of any network"},
-        {"probes", "how well routers select the patterns that tell the class"},
+        {"probes", "proficiency of routers: fraction of class-deciding patterns that they select"},
         {"recipes", "Every kind of phase in a few seconds"}}) {
     const auto listed = run_program({"list", kind});
     EXPECT_EQ(listed.exit_code, 0) << listed.err;

@@ -298,7 +298,7 @@ TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
   EXPECT_THAT(by_name.err,
               HasSubstr("warning: 1 left out: 1 hidden ('" + text_path("folder/Thumbs.db") + "')"));
   EXPECT_EQ(predict({text_path("folder"), "--json"}).err, result.err);
-  expect_one_line_error(predict({text_path("folder/Thumbs.db")}), 2, "no image is named; 1 left");
+  expect_one_line_error(predict({text_path("folder/Thumbs.db")}), 2, "no image is given; 1 left");
   for (const std::string& file : files) fs::remove(file);
   const auto none = predict({text_path("folder")});
   expect_one_line_error(none, 2, "1 link to nothing ('gone.jpg')");

@@ -128,7 +128,7 @@ TEST_F(ProcessesTest, AWarningOfOneIsWrittenOnceWithItsNumber) {
     ASSERT_EQ(two[0].exit_code, 0) << two[0].err;
     ASSERT_EQ(two[1].exit_code, 0) << two[1].err;
     const std::string all = two[0].err + two[1].err;
-    EXPECT_EQ(count_in(all, "takes its place"), 1U) << all;
+    EXPECT_EQ(count_in(all, "replaces it"), 1U) << all;
     if (!two[1].err.empty()) {
       EXPECT_EQ(two[1].err.find("warning: process 1: "), 0U) << two[1].err;
     }
@@ -179,8 +179,7 @@ TEST_F(ProcessesTest, TwoOfOneNumberAreRefused) {
                            third=$?; wait $second; second=$?; wait $first || exit 99
                            [ $((second * third)) = 0 ] && exit $((second + third)); exit 98)");
   EXPECT_EQ(result.exit_code, 2) << result.err;  // Of the one that came later.
-  EXPECT_NE(result.err.find("process 1 of 2: two processes say that they are number 1 of 2"),
-            std::string::npos)
+  EXPECT_NE(result.err.find("process 1 of 2: two processes have rank 1 of 2"), std::string::npos)
       << result.err;
 }
 
@@ -222,32 +221,32 @@ TEST_F(ProcessesTest, PartsOfACheckpointNeedAFolderThatAllShare) {
       run_script_of_two(clusters({"--out", "run", "--expert-parallel", "2"}),
                         "cd " + text_path("") + R"( && mkdir -p a b
          (cd a && RANK=1 "$@") & first=$!; cd b && RANK=0 "$@"; code=$?; wait $first; exit $code)");
-  expect_one_line_of_all({result}, "give --out on a file system that all share");
+  expect_one_line_of_all({result}, "give --out on a file system that all processes share");
 }
 
 TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
   expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("a")}), 3),
-                         "3 processes cannot have equal parts of a batch of 4000 images");
+                         "a batch of 4000 images cannot be divided equally among 3 processes");
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "--expert-parallel", "2"}), 3),
       "3 processes cannot be divided into groups of 2 that share experts; choose 1");
   expect_one_line_of_all(
       run_in_processes(
           clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),
-      "2 processes cannot have equal shares of 9 experts");
+      "9 experts cannot be divided equally among 2 processes");
   expect_one_line_of_all(
       run_in_processes(
           clusters(
               {"--out", text_path("a"), "--expert-parallel", "2",
                R"(phases.train.on_entry={"prune": {"keep": 3, "criterion": "router-magnitude"}})"}),
           2),
-      "2 processes cannot have equal shares of 3 experts");
+      "3 experts cannot be divided equally among 2 processes");
   expect_one_line_of_all(
       run_in_processes(clusters({"--out", text_path("a"), "parallel.data=4"}), 2),
       "choose parallel.data=2");
   expect_one_line_of_all(
       run_in_processes({"data", "pack", "cifar10", "--shards", "2", "--out", text_path("a")}, 2),
-      "data pack: this takes one process, and 2 were started");
+      "data pack: it runs in one process, but 2 were started");
   EXPECT_FALSE(std::filesystem::exists(path("a")));
 }
 
@@ -259,7 +258,7 @@ TEST_F(ProcessesTest, WhatIsWrongInOneIsSaidByIt) {
   EXPECT_EQ(results[1].exit_code, 2);
   EXPECT_EQ(results[1].err.find("error: process 1 of 2: "), 0U) << results[1].err;
   EXPECT_NE(results[1].err.find("not-there.json"), std::string::npos) << results[1].err;
-  EXPECT_NE(results[0].err.find("number 1 did not come within 15 seconds"), std::string::npos)
+  EXPECT_NE(results[0].err.find("number 1 did not connect within 15 seconds"), std::string::npos)
       << results[0].err;
 }
 

@@ -55,12 +55,11 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
     EXPECT_THAT(result.err, HasSubstr(text));
   };
   refused({"--processes", "48", whole},
-          "48 processes cannot have equal parts of a batch of 4096 images; choose a batch of 4080 "
-          "images, "
-          "or 32 processes");
+          "a batch of 4096 images cannot be divided equally among 48 processes; choose a batch of "
+          "4080 images, or 32 processes");
   refused({"--processes", "64"}, " accumulated parts; choose accumulate=64");
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
-          "parallel.experts: 3 processes cannot have equal shares of 8 experts; choose 2");
+          "parallel.experts: 8 experts cannot be divided equally among 3 processes; choose 2");
   refused({"--processes", "4", whole, "--expert-parallel", "8"},
           "parallel.experts: 4 processes cannot be divided into groups of 8 that share experts; "
           "choose 4");
@@ -70,8 +69,8 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--processes", "8,4", whole, "parallel.data=4"},
           "parallel.data: 4 x 1 (parallel.experts) is 4 processes, but there are 8; choose "
           "parallel.data=8");
-  refused({"--gpu", "h100"}, "--gpu plans processes on paper; add --dry-run", false);
-  refused({"--processes", "8"}, "--processes plans processes on paper; add --dry-run", false);
+  refused({"--gpu", "h100"}, "--gpu is for a dry run; add --dry-run", false);
+  refused({"--processes", "8"}, "--processes is for a dry run; add --dry-run", false);
   refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);
 }
 

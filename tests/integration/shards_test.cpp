@@ -139,7 +139,7 @@ TEST_F(PackedData, WrongUseIsOneLineAndLeavesNothing) {
   expect_one_line_error(pack("packed", {"0"}), 2, "--shards");
   expect_one_line_error(pack("packed", {"2", "--split", "tset"}), 2, "did you mean 'test'?");
   expect_one_line_error(pack("packed", {"2", "--size", "x"}), 2, "--size");
-  expect_one_line_error(pack("data", {"2"}), 2, "is there already; name a new or an empty folder");
+  expect_one_line_error(pack("data", {"2"}), 2, "already exists; name a new or an empty folder");
   EXPECT_FALSE(std::filesystem::exists(path("packed")));
   expect_one_line_error(
       run_program({"data", "pack", "latent-small", "--shards", "2", "--out", text_path("packed")}),

@@ -75,7 +75,7 @@ TEST_F(OwnNetwork, IsComparedWithOthersInATable) {
 TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
   write("there.csv", "");
   for (const auto& [file, text] :
-       std::vector<std::pair<std::string, std::string>>{{"there.csv", "is there already"},
+       std::vector<std::pair<std::string, std::string>>{{"there.csv", "already exists"},
                                                         {"a.pdf", ".png, .svg or .csv"},
                                                         {"none/a.png", "none"}}) {
     const auto result = run_program({"eval", run(), "--confusion", text_path(file)});
@@ -108,7 +108,7 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
   }
   expect_one_line_error(run_program({"bench", run(), "--batch-sizes", "0"}), 2, "between 1 and");
   expect_one_line_error(run_program({"bench", "vmoe", "--seconds", "1"}), 2,
-                        "--seconds is for a checkpoint, 'vmoe' is none");
+                        "--seconds is for a checkpoint, but 'vmoe' is a benchmark");
   expect_one_line_error(run_program({"bench", text_path("none")}), 2, "none");
 }
 

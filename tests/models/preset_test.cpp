@@ -174,7 +174,7 @@ TEST(Preset, NamesTheNearestOfAnUnknownOne) {
   EXPECT_THAT(test::usage_of([] { build_model(named("vmoe/b16-evry2"), 1); }),
               AllOf(HasSubstr("recipe.json:1:12"), HasSubstr("did you mean 'vmoe/b16-every2'")));
   EXPECT_THAT(test::usage_of([] { build_model(named("../../etc/x"), 1); }),
-              HasSubstr("no preset is called"));
+              HasSubstr("unknown preset"));
 }
 
 }  // namespace

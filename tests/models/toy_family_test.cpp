@@ -63,7 +63,7 @@ TEST_F(ToyFamily, IsBuiltListedAndCounted) {
   EXPECT_THAT(test::usage_of([] { build_model(toy_value("experts=0"), 1); }),
               AllOf(HasSubstr("argument 'experts=0'"), HasSubstr("experts")));
   EXPECT_THAT(test::usage_of([] { families().add("toy", family_of<Toy, ToyConfig>("twice")); }),
-              HasSubstr("model 'toy' is registered already"));
+              HasSubstr("model 'toy' is already registered"));
 }
 
 TEST_F(ToyFamily, IsSavedAndLoaded) {

@@ -28,14 +28,14 @@ TEST(EqualParts, AreRefusedWithTheNearestChoice) {
   };
   EXPECT_EQ(refusal(12, 2, 3), "none");
   EXPECT_EQ(refusal(12, 1, 5),
-            "here: 5 processes cannot have equal parts of a batch of 12 images; choose a batch of "
-            "10 images, or 4 processes");
+            "here: a batch of 12 images cannot be divided equally among 5 processes; choose a "
+            "batch of 10 images, or 4 processes");
   EXPECT_EQ(refusal(2, 1, 5),
-            "here: 5 processes cannot have equal parts of a batch of 2 images; choose a batch of 5 "
-            "images, or 2 processes");
+            "here: a batch of 2 images cannot be divided equally among 5 processes; choose a batch "
+            "of 5 images, or 2 processes");
   EXPECT_EQ(refusal(12, 4, 6),
-            "here: 6 processes cannot have equal parts of a batch of 12 images in 4 accumulated "
-            "parts; choose accumulate=2");
+            "here: a batch of 12 images in 4 accumulated parts cannot be divided equally among 6 "
+            "processes; choose accumulate=2");
 }
 
 }  // namespace

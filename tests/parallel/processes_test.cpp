@@ -146,7 +146,7 @@ TEST(Processes, NameTheFirstOfManyThatDidNotCome) {
     ADD_FAILURE() << "nobody was missed";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("of 20 processes, number 1, 2, 3, 4, 5, 6, 7, 8 and others "
-                                        "did not come within 1 second"));
+                                        "did not connect within 1 second"));
   }
 }
 

@@ -102,7 +102,7 @@ TEST(KeepSpec, NamesABlockWithoutExperts) {
   EXPECT_THAT(test::usage_of([] {
                 from_text("{\"1\": 2,\n\"2\": 2}").check_blocks({1, 3});
               }),
-              HasSubstr("keep.json:2:6: block 2 has no experts; blocks that have: 1, 3"));
+              HasSubstr("keep.json:2:6: block 2 has no experts; choose among the blocks 1, 3"));
   from_text("{\"1\": 2}").check_blocks({1, 3});
   KeepSpec::count(2).check_blocks({1, 3});
 }
@@ -134,9 +134,8 @@ TEST(KeepSpec, OfSettingsHasScopeAndWholeBlocks) {
   EXPECT_THAT(test::usage_of([&] {
                 spec.check_blocks({1, 5});
               }),
-              HasSubstr("block 3, which is to stay whole, has no experts"));
-  EXPECT_THAT(test::usage_of([&] { spec.check_blocks({3}); }),
-              HasSubstr("every block stays whole"));
+              HasSubstr("block 3 in 'whole' has no experts"));
+  EXPECT_THAT(test::usage_of([&] { spec.check_blocks({3}); }), HasSubstr("names every block"));
   KeepSpec blocks = from_text("{\"1\": 2}");
   EXPECT_THAT(test::usage_of([&] { blocks.set_scope(KeepScope::network); }),
               HasSubstr("not for rules of blocks"));

@@ -240,11 +240,11 @@ TEST_F(PruneCheckpoint, OverwritesNothing) {
   fs::create_directory(options_.out);
   prune_checkpoint(options_);  // an empty folder is fine
   const std::string config = test::get(options_.out / "config.json");
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("is there already"));
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("already exists"));
   EXPECT_EQ(test::get(options_.out / "config.json"), config);
   options_.out = folder_ / "file";
   test::put(options_.out, "mine");
-  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("is there already"));
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }), HasSubstr("already exists"));
   EXPECT_EQ(test::get(options_.out), "mine");
 }
 
@@ -339,7 +339,7 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   again.out = folder_ / "mixed";
   again.prune.replace = kReplaceByNothing;
   EXPECT_THAT(test::failure_of([&] { prune_checkpoint(again); }),
-              HasSubstr("left their means; these need --replace mean too"));
+              HasSubstr("earlier pruning kept mean outputs; choose --replace mean"));
   EXPECT_FALSE(fs::exists(again.out));
 }
 
@@ -366,7 +366,7 @@ TEST_F(PruneCheckpoint, ThatRemovesNothingSaysSo) {
   };
   EXPECT_EQ(said(options_), "");
   options_.prune.keep = KeepSpec::fraction(1.0);
-  const std::string all = "warning: prune: all 12 experts stay, so the network is what it was\n";
+  const std::string all = "warning: prune: all 12 experts are kept, so the network is unchanged\n";
   EXPECT_EQ(said(options_), all);
   options_.pretrained.clear();
   options_.plan =

@@ -40,7 +40,7 @@ TEST(ConfusionMatrix, IsWrittenByTheEndingOfItsName) {
     write_confusion(pets(), kPets, "pets", file);
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
     EXPECT_THAT(test::usage_of([&] { check_new_confusion(file, "--confusion"); }),
-                HasSubstr("is there already"));
+                HasSubstr("already exists"));
   }
   EXPECT_THAT(read_text(figure), StartsWith("\x89PNG"));
   EXPECT_EQ(read_text(table), confusion_csv(pets(), kPets));

@@ -75,7 +75,7 @@ TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
 
 TEST(Experiments, AnUnknownNameGetsTheNearestOne) {
   EXPECT_EQ(error_of([] { load_experiment("quikstart", Scale::paper); }),
-            "usage: no experiment 'quikstart'; did you mean 'quickstart'?");
+            "usage: unknown experiment 'quikstart'; did you mean 'quickstart'?");
 }
 
 TEST(Experiments, AFileThatIsMissingIsNamed) {
@@ -181,7 +181,7 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
       {"export.criterion=magnitude",
        "export is keep 2 by 'magnitude', which is not part of the sweep"},
       {"keep=[4, 2, 4]", "two rows are called 'keep4/router-norm-change'"},
-      {"max_steps=3", "'keep' makes the rows, which 'max_steps' does not go with"},
+      {"max_steps=3", "'keep' and 'max_steps' exclude one another"},
       {"criteria=[\"router-norm-change\", \"router-norm-change\"]",
        "two rows are called 'keep4/router-norm-change'"},
       {"train.phases=[" + one_phase + "]",
@@ -192,15 +192,14 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_EQ(file.error(), "no error");
   const ExperimentFile grid(
       replaced(report_test::tiny_sweep(), R"("keep": [4, 3, 2])", R"("rows": [{"name": "a"}])"));
-  EXPECT_NE(grid.error().find("is for networks that are pruned: give 'keep', too"),
-            std::string::npos);
+  EXPECT_NE(grid.error().find("is for pruned networks; give 'keep' too"), std::string::npos);
 }
 
 TEST(Scale, HasTwoNames) {
   EXPECT_EQ(parse_scale("paper"), Scale::paper);
   EXPECT_EQ(parse_scale("quick"), Scale::quick);
   EXPECT_EQ(error_of([] { parse_scale("fast"); }),
-            "usage: no scale 'fast'; choose one of paper, quick");
+            "usage: unknown scale 'fast'; choose one of paper, quick");
 }
 
 TEST(Scale, ResultsOfTheTwoNeverMix) {

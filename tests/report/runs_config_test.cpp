@@ -57,7 +57,8 @@ TEST(RunsConfig, WhatARowSetsIsBlamedWhereItStands) {
 
 TEST(RunsConfig, RefusesWhatIsNoTableOfRows) {
   EXPECT_THAT(problem(R"("runs": 1)"), HasSubstr("is given twice"));
-  EXPECT_THAT(problem(R"("separator": " ")"), HasSubstr("neither a grid nor a row"));
+  EXPECT_THAT(problem(R"("separator": " ")"),
+              HasSubstr("one of 'rows', 'grid' and 'keep' must be given"));
   EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"), HasSubstr("grid.1 has no points"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "grid": [[{"name": "a"}]])"),
               HasSubstr("two rows are called 'a'"));
@@ -97,7 +98,7 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   EXPECT_THAT(problem(R"("rows": [{"name": "cubic"}], "paper": {"cubik": {}})"),
               HasSubstr("did you mean 'cubic'?"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, 2, 3]}})"),
-              HasSubstr("a value, or [value, std]"));
+              HasSubstr("a value or [value, std]"));
   const RunsConfig uneven = runs_config(R"("rows": [{"name": "a"}],
       "paper": {"a": {"dispatch": {"rows": [[1, 2], [3]]}}})");
   EXPECT_THAT(test::usage_of([&] { paper_table(uneven.paper, "a", "dispatch"); }),

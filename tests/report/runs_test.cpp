@@ -203,8 +203,10 @@ TEST_F(Runs, AnEarlierRowNeedsAPhaseThatIsMeasured) {
     return refusal(R"("rows": [{"name": "a", "earlier": {)" + earlier +
                    R"(}}], "after": {"train": {"entropy": "e"}})");
   };
-  EXPECT_THAT(with(R"("trian": "b")"),
-              HasSubstr("row 'a': 'after' measures nothing at the end of a phase 'trian' of it"));
+  EXPECT_THAT(
+      with(R"("trian": "b")"),
+      HasSubstr(
+          "row 'a': 'earlier' names the phase 'trian', at whose end 'after' measures nothing"));
   EXPECT_THAT(with(R"("train": "a")"), HasSubstr("two rows are called 'a'"));
 }
 
@@ -272,7 +274,7 @@ TEST_F(Runs, FitsNeedRowsAndMetricsThatExist) {
               HasSubstr("no row has the metric 'stepz'"));
   EXPECT_THAT(
       test::usage_of([&] { runs_config(rows + R"("metric": "steps", "x": {"a": 1, "c": 2}}])"); }),
-      HasSubstr("fits: there is no row 'c'"));
+      HasSubstr("fits: unknown row 'c'"));
   EXPECT_THAT(
       test::usage_of([&] { runs_config(rows + R"("metric": "steps", "x": {"a": 1, "b": 1}}])"); }),
       HasSubstr("a fit needs rows at two values of x or more, found 1"));
@@ -281,7 +283,7 @@ TEST_F(Runs, FitsNeedRowsAndMetricsThatExist) {
 TEST_F(Runs, ATableHasNoBestSnapshot) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "snapshots": {"probes": ["dispatch"], "best":
                          ["dispatch"]})"),
-              HasSubstr("'dispatch' is a table, of which there is no best"));
+              HasSubstr("'dispatch' is a table, for which 'best' is not defined"));
 }
 
 TEST_F(Runs, SnapshotsMayCountEpochs) {

@@ -59,10 +59,10 @@ TEST(Samples, AreAugmentedBySeed) {
 
 TEST(Samples, RefuseWhatThereIsNot) {
   EXPECT_THAT(error_of([] { samples_config(R"("images": [0], "augment": {"mixup": 0.5})"); }),
-              HasSubstr("mixup mixes the images of a batch"));
+              HasSubstr("mixup needs a batch"));
   EXPECT_THAT(
       error_of([] { samples_figure(samples_config(R"("images": [48])"), samples_options()); }),
-      HasSubstr("'train' of 'three' has 48 images, there is no image 48"));
+      HasSubstr("'train' of 'three' has 48 images; image 48 does not exist"));
 }
 
 TEST(Samples, AreDrawnByReproduce) {

@@ -102,7 +102,8 @@ TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
     EXPECT_EQ(text.find("usage: "), 0u) << text;
     EXPECT_FALSE(fs::exists(out)) << choices;
   };
-  expect(R"([{"name": "a", "keep": {"0": 2}}])", "block 0 has no experts; blocks that have: 1");
+  expect(R"([{"name": "a", "keep": {"0": 2}}])",
+         "block 0 has no experts; choose among the blocks 1");
   expect(R"([{"name": "a", "keep": {"1": 5}}])", "cannot keep 5 experts");
   expect(R"([{"name": "a", "keep": {"1": 1}}])", "that a token selects");
   expect(R"([{"name": "a", "keep": {"1": 2}}, {"name": "a", "keep": 3}])",
@@ -137,7 +138,7 @@ TEST_F(SweepChoices, APapersValuesMayBeOfChoicesByLayer) {
   EXPECT_EQ(paper("half/random", {half}), 1u);
   EXPECT_EQ(paper("half/reap", {half}), 1u) << "a criterion that was left out";
   EXPECT_EQ(paper("other/random", {half}), 1u) << "a choice that the command line left out";
-  EXPECT_NE(error_of([&] { paper("half/random"); }).find("names the row 'half/random'"),
+  EXPECT_NE(error_of([&] { paper("half/random"); }).find("unknown row 'half/random'"),
             std::string::npos);
   EXPECT_NE(error_of([&] { paper("half/radom", {half}); }).find("did you mean 'half/random'"),
             std::string::npos);

@@ -190,10 +190,10 @@ TEST_F(SweepRuns, FindsClassesByTheirNamesInDataOfAnotherOrder) {
     info.classes = {"shade 0", "shade 11"};
     return make_memory_dataset(std::move(info), std::vector<uint8_t>(32), {0, 1});
   };
-  EXPECT_EQ(error_of([&] { measure_rows(config, options, outcome.rows); }),
-            "usage: " + (checkpoints / "finetune").string() +
-                ": 'two' has a class 'shade 11', which the network does not have; did you mean "
-                "'shade 1'?");
+  EXPECT_EQ(
+      error_of([&] { measure_rows(config, options, outcome.rows); }),
+      "usage: " + (checkpoints / "finetune").string() +
+          ": 'two': the class 'shade 11' is not one of the network's; did you mean 'shade 1'?");
 }
 
 TEST_F(SweepRuns, WhatPruningSavesIsOfTheWholeNetwork) {

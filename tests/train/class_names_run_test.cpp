@@ -67,9 +67,9 @@ TEST(ClassNamesRun, OtherNamesNeedANewHead) {
   const std::string init = (folder / "first").string();
   EXPECT_THAT(error_of([&] { train_named(folder / "b", phase_on("b", "foreign"), init); }),
               AllOf(HasSubstr("usage: "),
-                    HasSubstr("phase 'b': 'foreign' has a class 'cat', which the network does not "
-                              "have; it has class 0, class 1, class 2; set \"on_entry\": "
-                              "{\"new_head\": true} for a head of the data's classes")));
+                    HasSubstr("phase 'b': 'foreign': the class 'cat' is not one of the network's; "
+                              "it has class 0, class 1, class 2; set \"on_entry\": {\"new_head\": "
+                              "true} for a head of the data's classes")));
   EXPECT_FALSE(fs::exists(folder / "b"));
   train_named(folder / "b", phase_on("b", "foreign", true), init);
   EXPECT_THAT(outputs_of(folder / "b/checkpoints/b"), ElementsAre("cat", "dog", "ship"));
@@ -88,7 +88,7 @@ TEST(ClassNamesRun, PhasesShareThem) {
   EXPECT_THAT(outputs_of(folder / "run/checkpoints/d"),
               ElementsAre("class 0", "class 1", "class 2"));
   EXPECT_THAT(error_of([&] { train_named(folder / "x", three + ", " + phase_on("b", "foreign")); }),
-              HasSubstr("phase 'b': 'foreign' has a class 'cat', which the network does not have"));
+              HasSubstr("phase 'b': 'foreign': the class 'cat' is not one of the network's"));
 }
 
 TEST(ClassNamesRun, AResumedPhaseKeepsThemWithoutInit) {

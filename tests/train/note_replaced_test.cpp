@@ -78,7 +78,7 @@ int count_of(const std::string& text, const std::string& part) {
 TEST(ReplacedImages, AreStateSoThatAResumedRunHasTheSameBits) {
   const TempDir folder;
   const std::string said = train_damaged(folder / "whole");
-  EXPECT_EQ(count_of(said, "7.png: cut off; the next image takes its place"), 1);
+  EXPECT_EQ(count_of(said, "7.png: cut off; the next image replaces it"), 1);
   EXPECT_THAT(replaced_in(folder / "whole", 3), ElementsAre(7));
   copy_killed_after(folder / "whole", 3, folder / "resumed");
   // The image is sound again: what was replaced says the state alone.
@@ -110,7 +110,7 @@ TEST(ReplacedImages, OfAllProcessesAreInTheStateAndAreNamedOnce) {
     Trainer(config, options).run();
   });
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count_of(said, "7.png: cut off; the next image takes its place"), 1) << said;
+  EXPECT_EQ(count_of(said, "7.png: cut off; the next image replaces it"), 1) << said;
   train_damaged(folder / "one");
   for (int step = 1; step <= 6; ++step) {
     EXPECT_EQ(replaced_in(folder / "one", step), replaced_in(folder / "two", step)) << step;
@@ -145,8 +145,8 @@ TEST(NoteReplaced, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
     EXPECT_EQ(loader.next().replaced.size(), 2u);
   });
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count_of(said, "3.png; the next image takes its place"), 1) << said;
-  EXPECT_EQ(count_of(said, "8.png; the next image takes its place"), 1) << said;
+  EXPECT_EQ(count_of(said, "3.png; the next image replaces it"), 1) << said;
+  EXPECT_EQ(count_of(said, "8.png; the next image replaces it"), 1) << said;
 }
 
 TEST(NoteReplaced, OneLimitHoldsForAllProcesses) {

@@ -331,7 +331,7 @@ TEST(ProcessesRun, SomeOfTheNamedExpertsCannotBeTrainedBySharers) {
     changes.emplace_back(sharers);
     return error_of([&] { train_in_processes("", 2, kImageMoE, changes); });
   };
-  EXPECT_THAT(error_with("parallel.experts=2"), HasSubstr("trains some experts and not others"));
+  EXPECT_THAT(error_with("parallel.experts=2"), HasSubstr("trains only some experts"));
   EXPECT_EQ(error_with("parallel.experts=1"), "no error");
 }
 

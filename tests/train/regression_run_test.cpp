@@ -103,8 +103,9 @@ TEST(RegressionRun, RefusesAuxiliaryLossesThatWouldBeZero) {
                 trainer("", {uniform, load});
               }),
               HasSubstr("aux_losses.load needs gaussian noise, but the router's noise is uniform"));
-  EXPECT_THAT(error_of([] { trainer("", {"phases.fit.aux_losses={\"importanse\": 1}"}); }),
-              HasSubstr("aux_losses has no 'importanse'; did you mean 'importance'?"));
+  EXPECT_THAT(
+      error_of([] { trainer("", {"phases.fit.aux_losses={\"importanse\": 1}"}); }),
+      HasSubstr("unknown auxiliary loss 'importanse' in aux_losses; did you mean 'importance'?"));
 }
 
 TEST(RegressionRun, RefusesEnsembles) {

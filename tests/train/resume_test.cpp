@@ -60,9 +60,9 @@ TEST(Resume, OnOtherArithmeticIsSaid) {
     expect_equal_bits(reference(), folder / "run");  // Later checkpoints have what is true now.
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_THAT(said_by(""), Not(HasSubstr("was computed with")));
+  EXPECT_THAT(said_by(""), Not(HasSubstr("computed with")));
   EXPECT_THAT(said_by("99 threads, none"),
-              HasSubstr("step_8: was computed with 99 threads, none, and the run goes on with "));
+              HasSubstr("step_8: computed with 99 threads, none, resumed with "));
 }
 
 TEST(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {
@@ -200,7 +200,7 @@ TEST(Resume, ACheckpointThatCannotBeReadEndsItAndStays) {
     const auto before = files_of(folder / "run");
     EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }),
                 AllOf(HasSubstr("failure: "), HasSubstr(text),
-                      HasSubstr("step_8 may be whole, so it is not passed over")));
+                      HasSubstr("step_8 may be intact, so it is not skipped")));
     EXPECT_EQ(before, files_of(folder / "run")) << text;
   }
 }

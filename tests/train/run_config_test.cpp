@@ -34,28 +34,28 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"phases.0.epochs=2", "'epochs' and 'steps' exclude one another"},
       {"phases.recover.epochs=null", "'epochs' or 'steps' must be given"},
-      {"phases.1.name=pretrain", "two phases are 'pretrain'"},
+      {"phases.1.name=pretrain", "two phases are called 'pretrain'"},
       {"phases.1.name=../up", "letters, digits"},
       {"phases.1.name=.hidden", "not begin with '.'"},
       {"phases.1.name=step_3", "'step_'"},
       {"name=a/b", "letters, digits"},
       {"model=null", "'model' or 'init' must be given"},
-      {"phases.0.trains=[\"(\"]", "no regular expression"},
-      {"phases.0.optimizer.no_decay=[\"(\"]", "no regular expression"},
+      {"phases.0.trains=[\"(\"]", "not a valid regular expression"},
+      {"phases.0.optimizer.no_decay=[\"(\"]", "not a valid regular expression"},
       {"phases.0.optimizer.betas=[0.9]", "two numbers"},
       {"phases.0.aux_losses={\"importanse\": 1}", "did you mean 'importance'?"},
       {"phases.0.optimizer.name=adam", "'adam' has no weight decay; choose 'adamw'"},
       {"phases.0.optimizer.weight_decays=[{\"pattern\": \"w\", \"value\": 1}]",
        "'weight_decay' and 'weight_decays' exclude one another; give "},
       {"phases.1.optimizer.weight_decays=[{\"pattern\": \"(\", \"value\": 1}]",
-       "no regular expression"},
+       "not a valid regular expression"},
       {"phases.0.clip_value=1", "'clip_norm' and 'clip_value' exclude one another"},
       {"phases.0.accumulate=3",
        "'phases.0.accumulate=3': accumulate 3 does not divide batch_size 4"},
       {"phases.0.loss=softmaks", "did you mean 'softmax'?"},
-      {"phases.0.frozen=[\"(\"]", "frozen: '(' is no regular expression"},
+      {"phases.0.frozen=[\"(\"]", "frozen: '(' is not a valid regular expression"},
       {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]",
-       "gradient_scale: '(' is no regular expression"},
+       "gradient_scale: '(' is not a valid regular expression"},
       {"phases.0.schedule={\"end\": 0.1, \"end_lr\": 1e-5}",
        "'end' and 'end_lr' exclude one another"},
       {"phases.0.schedule={\"name\": \"constant\", \"end\": 0.1}", "choose cosine or linear"},
@@ -175,7 +175,7 @@ TEST(RunConfig, PointsAtTheSettingThatIsWrong) {
   };
   replace("\"importance\"", "\n\"importanc\"");
   EXPECT_THAT(error_of([&] { config_of(text); }),
-              HasSubstr("recipe.json:11:1: aux_losses has no 'importanc'"));
+              HasSubstr("recipe.json:11:1: unknown auxiliary loss 'importanc' in aux_losses"));
   replace("\"name\": \"finetune\"", "\n\"name\": \"step_1\"");
   EXPECT_THAT(error_of([&] { config_of(text); }), HasSubstr("recipe.json:12:9: name 'step_1'"));
   for (const char* change : {"phases.1.name=pretrain", "phases.0.epochs=2",

@@ -220,7 +220,7 @@ TEST(MovedData, TheNetworkThatPruningComparesWithMayHaveMovedToo) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(after(old, there), there);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr(" was " + old + ", which is not there any more; " + there + " is taken"));
+              HasSubstr(" was " + old + ", which no longer exists; " + there + " is assumed"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(after(there, there), there);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
@@ -393,7 +393,7 @@ TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
   ::testing::internal::CaptureStderr();
   const std::string error = resume({"data_changed=accept"});
   ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(error, HasSubstr("has a class 'x', which the network does not have"));
+  EXPECT_THAT(error, HasSubstr("the class 'x' is not one of the network's"));
 }
 
 TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {
@@ -403,7 +403,7 @@ TEST_F(ChangedData, ARunWithoutARecordGoesOnAndGetsOne) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(resume(), "no error");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("has no data.json, so that nothing"));
+              HasSubstr("data.json is missing, so changes"));
   EXPECT_TRUE(fs::exists(folder_ / "run/data.json"));
 }
 

@@ -133,8 +133,9 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
   write_atomic(folder / "mine/notes.txt", "mine");
   // A damaged run, and what is none.
   for (const auto& [name, kind] : {std::pair("run", "failure: "), std::pair("mine", "usage: ")}) {
-    EXPECT_THAT(error_of([&] { RunFolder::check(folder / name, true); }),
-                AllOf(HasSubstr(kind), HasSubstr("has no config.json that says how to go on")));
+    EXPECT_THAT(
+        error_of([&] { RunFolder::check(folder / name, true); }),
+        AllOf(HasSubstr(kind), HasSubstr("config.json is missing, so the run cannot be resumed")));
   }
   EXPECT_NO_THROW(RunFolder::check(folder / "new", true));
 }

@@ -95,7 +95,7 @@ TEST(RunPlan, InputsThatAreNoImagesAreNotAugmented) {
   EXPECT_EQ(refusal({}), "no error");
   EXPECT_THAT(refusal({"phases.0.augment.flip=true"}),
               AllOf(StartsWith("usage: argument 'phases.0.augment.flip=true'"),
-                    HasSubstr("inputs that are no images")));
+                    HasSubstr("are not images")));
 }
 
 TEST(RunPlan, ExpertsCannotChooseMoreThanAGroupHolds) {
@@ -208,7 +208,7 @@ TEST(RunPlan, PatternsMustFindAParameter) {
         "phases.0.gradient_scale=[{\"pattern\": \"heat\", \"value\": 2}]",
         "phases.1.optimizer.weight_decays=[{\"pattern\": \"heat\", \"value\": 2}]"}) {
     EXPECT_THAT(plan_refusal({change}), AllOf(StartsWith("usage: argument '" + change + "': "),
-                                              HasSubstr("has 'heat', but no parameter")));
+                                              HasSubstr("has 'heat', which matches no parameter")));
   }
   EXPECT_THAT(plan_refusal({"phases.0.frozen=[\"heat\"]"}),
               EndsWith("; the nearest are head.weight, head.bias, embedding.bias"));
@@ -227,12 +227,13 @@ TEST(RunPlan, PatternsOfOptimizersMustFindAParameter) {
   EXPECT_EQ(plan_refusal({parts(R"(["router"])", "{}")}), "no error");
   EXPECT_THAT(plan_refusal({parts(R"(["router", "^blocsk"])", "{}")}),
               AllOf(StartsWith("usage: argument 'phases.0.optimizers="),
-                    HasSubstr("phase 'pretrain': optimizers.1.parameters has '^blocsk', but no "
-                              "parameter is called so; the nearest are blocks.0."),
+                    HasSubstr("phase 'pretrain': optimizers.1.parameters has '^blocsk', which "
+                              "matches no parameter; the nearest are blocks.0."),
                     Not(HasSubstr("\n"))));
   const std::string decays = R"({"weight_decays": [{"pattern": "heat", "value": 2}]})";
-  EXPECT_THAT(plan_refusal({parts(R"(["router"])", decays)}),
-              HasSubstr("optimizers.1.optimizer.weight_decays has 'heat', but no parameter"));
+  EXPECT_THAT(
+      plan_refusal({parts(R"(["router"])", decays)}),
+      HasSubstr("optimizers.1.optimizer.weight_decays has 'heat', which matches no parameter"));
 }
 
 TEST(RunPlan, ACooldownMustFitIntoThePhase) {

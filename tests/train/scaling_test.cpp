@@ -365,21 +365,22 @@ TEST(ScalingMesh, IsRefusedWithTheNearestChoice) {
   const PaperRun run;
   EXPECT_EQ(run.refusal({.processes = 4, .experts = 4}), "no error");
   EXPECT_EQ(run.refusal({.processes = 3}),
-            "usage: phase 'pretrain': 3 processes cannot have equal parts of a batch of 4 images; "
-            "choose a batch of 3 images, or 2 processes");
-  EXPECT_EQ(run.refusal({.processes = 4, .experts = 3}),
-            "usage: parallel.experts: 3 processes cannot have equal shares of 4 experts; choose 2");
+            "usage: phase 'pretrain': a batch of 4 images cannot be divided equally among 3 "
+            "processes; choose a batch of 3 images, or 2 processes");
+  EXPECT_EQ(
+      run.refusal({.processes = 4, .experts = 3}),
+      "usage: parallel.experts: 4 experts cannot be divided equally among 3 processes; choose 2");
   EXPECT_EQ(run.refusal({.processes = 2, .experts = 4}),
             "usage: parallel.experts: 2 processes cannot be divided into groups of 4 that share "
             "experts; choose 2");
   const PaperRun parts({"phases.0.accumulate=4"});
-  EXPECT_EQ(
-      parts.refusal({.processes = 2}),
-      "usage: phase 'pretrain': 2 processes cannot have equal parts of a batch of 4 images in "
-      "4 accumulated parts; choose accumulate=2");
+  EXPECT_EQ(parts.refusal({.processes = 2}),
+            "usage: phase 'pretrain': a batch of 4 images in 4 accumulated parts cannot be divided "
+            "equally among 2 processes; choose accumulate=2");
   const PaperRun dense(
       {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}", "phases.prune.on_entry={}"});
-  EXPECT_THAT(dense.refusal({.processes = 2, .experts = 2}), HasSubstr("the network has none"));
+  EXPECT_THAT(dense.refusal({.processes = 2, .experts = 2}),
+              HasSubstr("the network has no routed experts"));
   EXPECT_EQ(dense.refusal({.processes = 2}), "no error");
   EXPECT_EQ(dense.sent("logits", {.processes = 2}), 0.0);
 }

@@ -218,7 +218,7 @@ TEST(Trainer, RefusesAFolderThatHoldsSomething) {
   EXPECT_EQ(names_in(folder / "run"), std::vector<std::string>{"notes.txt"});
   train(folder / "whole");
   EXPECT_THAT(error_of([&] { train(folder / "whole"); }),
-              HasSubstr("pass --resume to go on with its run, or another --out"));
+              HasSubstr("pass --resume to continue its run, or another --out"));
 }
 
 TEST(Trainer, RefusesAFolderThatIsInUse) {
@@ -271,7 +271,7 @@ TEST(Trainer, SaysThatARunIsFinished) {
   ::testing::internal::CaptureStderr();
   train(folder / "run", {}, true);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("the run is finished after 4 phases"));
+              HasSubstr("the run finished after 4 phases"));
 }
 
 TEST(Trainer, StopsAtImagesThatAreNotFinite) {
@@ -351,7 +351,7 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
   };
   resume_with_damage_at(6);  // The end of the first phase.
   EXPECT_THAT(error_of([&] { resume_with_damage_at(5); }),
-              HasSubstr("its only checkpoint of a step is not whole"));
+              HasSubstr("its only checkpoint of a step is damaged"));
 }
 
 TEST(Trainer, DescribesARunWithoutStartingIt) {

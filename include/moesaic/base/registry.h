@@ -29,7 +29,7 @@ class Registry {
   void add(const std::string& name, Entry entry) {
     check_meaning(name, entry);
     if (!entries_.emplace(name, std::move(entry)).second) {
-      fail_usage("{} '{}' is registered already", what_, name);
+      fail_usage("{} '{}' is already registered", what_, name);
     }
   }
 
@@ -58,7 +58,8 @@ class Registry {
  private:
   void check_meaning(const std::string& name, const Entry& entry) const {
     if constexpr (requires { entry.meaning.empty(); }) {
-      if (entry.meaning.empty()) fail_usage("{} '{}' does not say its meaning", what_, name);
+      if (entry.meaning.empty())
+        fail_usage("{} '{}' has no meaning; give its one-line description", what_, name);
     }
   }
 

@@ -48,7 +48,7 @@ auto retry_io(const Action& action, const Pause& pause) -> decltype(action()) {
     try {
       return action();
     } catch (const MomentaryError& error) {
-      log_warning("{}; tried again in {} s", error.what(),
+      log_warning("{}; retrying in {} s", error.what(),
                   static_cast<double>(kPauses[tries].count()) / 1000);
     }
     pause(kPauses[tries]);

@@ -52,7 +52,7 @@ class Choice {
   template <class T>
   const T& as() const {
     if (const T* found = find<T>()) return *found;
-    fail("settings of '{}' are not those that are asked for", name_);
+    fail("settings of '{}' have another type than the one asked for", name_);
   }
   template <class T>
   T& as() {

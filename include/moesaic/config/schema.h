@@ -5,9 +5,9 @@
 // and beside it, in the same namespace,
 //
 //   template <class Fields> void describe(Fields& f, OptimizerConfig& c) {
-//     f("name", c.name, "update rule", one_of({"sgd", "adamw"}));
+//     f("name", c.name, "name of the update rule", one_of({"sgd", "adamw"}));
 //     f("lr", c.lr, "peak learning rate", above(0.0));
-//     f("data", c.data, "data set to train on", required, common);
+//     f("data", c.data, "dataset to train on", required, common);
 //   }
 //
 // Members are bool, int64_t, double, std::string, Sides, Interval, another described struct, Value

@@ -22,10 +22,10 @@ struct RotateConfig {
 
 template <class Fields>
 void describe(Fields& f, RotateConfig& c) {
-  f("degrees", c.degrees, "angle, counter-clockwise", above(0.0), below(360.0));
+  f("degrees", c.degrees, "rotation angle in degrees, counter-clockwise", above(0.0), below(360.0));
   f("crop", c.crop,
-    "side of the square in the middle that is kept of each image, rotated or not, and resized to "
-    "the whole; 0: all of it, with the black corners that tell what was rotated",
+    "side of the central square cut from every image, rotated or not, and resized to full size; 0: "
+    "no crop, so that black corners show which images were rotated",
     at_least(0));
 }
 
@@ -49,19 +49,19 @@ struct MosaicConfig {
 };
 template <class Fields>
 void describe(Fields& f, MosaicConfig& c) {
-  f("deciding", c.deciding, "classes of the base, one image of which decides: the new classes",
-    required, not_empty);
-  f("others", c.others, "classes of the images that do not decide; none named: all that are left");
-  f("grid", c.grid, "images in a column and a row", between(1, 256));
-  f("tile", c.tile,
-    "size that images are resized to for their place; by default they stay as they are",
+  f("deciding", c.deciding,
+    "classes of the base dataset of which one image decides the label: the new classes", required,
+    not_empty);
+  f("others", c.others, "classes of the images that do not decide; empty: all classes left");
+  f("grid", c.grid, "images per row and per column of a mosaic", between(1, 256));
+  f("tile", c.tile, "size that images are resized to for their tile; null: their own size",
     between(1, 4096));
-  f("train", c.train, "images of an epoch; there is no end of them", at_least(1));
-  f("test", c.test, "images of every other split", at_least(1));
-  f("seed", c.seed, "which images are drawn");
+  f("train", c.train, "number of images in an epoch of the endless training split", at_least(1));
+  f("test", c.test, "number of images in every other split", at_least(1));
+  f("seed", c.seed, "seed of the random choice of images");
   f("replacement", c.replacement,
-    "draw the deciding images with replacement; false: every one of a class before any comes "
-    "again");
+    "sampling of the deciding images with replacement; false: every image of a class before any "
+    "repeats");
 }
 
 /// Whether the base has images, or is only an outline of them, for planning.
@@ -88,11 +88,11 @@ struct BackdropConfig {
 template <class Fields>
 void describe(Fields& f, BackdropConfig& c) {
   f("images", c.images,
-    "the dataset whose training images are the backdrops, or a folder of images; a path may be "
+    "dataset whose training images are the backdrops, or a folder of images; a path may be "
     "relative to this description",
     required, not_empty);
-  f("size", c.size, "size that the base's images are resized to", between(1, 4096));
-  f("seed", c.seed, "which backdrops and places are drawn");
+  f("size", c.size, "size in pixels that the base's images are resized to", between(1, 4096));
+  f("seed", c.seed, "seed of the random choice of backdrops and positions");
 }
 
 /// Makes a dataset with every image of `base` resized to `config.size` and put at a random place of

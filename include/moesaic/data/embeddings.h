@@ -26,11 +26,11 @@ template <class Fields>
 void describe(Fields& f, EmbeddingsConfig& c) {
   f("train", c.train, "safetensors file of the train split");
   f("test", c.test, "safetensors file of the test split");
-  f("file", c.file, "in place of both: one file, split at random");
-  f("test_fraction", c.test_fraction, "of the texts of 'file' that are the test split",
+  f("file", c.file, "one safetensors file to split at random, instead of train and test");
+  f("test_fraction", c.test_fraction, "fraction of the texts in 'file' that form the test split",
     between(0.0001, 0.9999));
-  f("seed", c.seed, "seed of that split", at_least(0));
-  f("width", c.width, "numbers that an embedding has to have; 0: any", between(0, 1048576));
+  f("seed", c.seed, "seed of the random split of 'file'", at_least(0));
+  f("width", c.width, "required size of an embedding; 0: any", between(0, 1048576));
 }
 /// Checks that there is one file, or one for each split, named without folders.
 ConfigProblem config_problem(const EmbeddingsConfig& config);

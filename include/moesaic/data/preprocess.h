@@ -33,30 +33,35 @@ struct PreprocessConfig {
 template <class Fields>
 void describe(Fields& f, PreprocessConfig& c) {
   f("size", c.size,
-    "what images are brought to, one number or [height, width]; 0: they stay as they are or, in "
-    "data that may hold images of any size, become as large as the network takes them",
+    "size of preprocessed images, one number or [height, width]; 0: unchanged or, for data that "
+    "may hold images of any size, the largest size that the network takes",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
-    "fraction of the shorter side that a square in the middle keeps, e.g. 0.875 (224 of 256), for "
-    "two sizes the largest part of their ratio; 0: the whole image, its sides' ratio lost",
+    "fraction of the shorter side kept by a central square crop, e.g. 0.875 (224 of 256), for two "
+    "sizes by the largest crop of their ratio; 0: the whole image, resized without keeping its "
+    "aspect ratio",
     between(0.0, 1.0));
   f("channels", c.channels,
-    "1: images become grey, 3: colours; 0: as the data are, of a folder as the network takes them",
+    "number of channels of preprocessed images, 1 (grey) or 3 (colour); 0: as the data have, for a "
+    "folder as the network takes",
     between(0, 3));
   f("orientation", c.orientation,
-    "upright: photos are turned as their EXIF says, as viewers show them; stored: they are not; "
-    "data: as the data's exif_orientation says, upright without one",
+    "source of an image's orientation: upright: the photo's EXIF tag, as viewers show it; stored: "
+    "none; data: the dataset's exif_orientation, upright without one",
     one_of({"data", "upright", "stored"}));
-  f("interpolation", c.interpolation, "how images are resized", one_of({"bilinear", "bicubic"}));
-  f("antialias", c.antialias, "let every pixel count where an image is made smaller");
+  f("interpolation", c.interpolation, "interpolation method for resizing images",
+    one_of({"bilinear", "bicubic"}));
+  f("antialias", c.antialias, "antialiased downsampling, in which every source pixel counts");
   f("truncate", c.truncate,
-    "drop the fractions of resized bytes, as google-research/vmoe does, instead of rounding; needs "
-    "bilinear and antialias false");
+    "truncation of resized bytes instead of rounding, as in google-research/vmoe; needs bilinear "
+    "and antialias false");
   f("values", c.values,
-    "standardized: by the dataset's mean and std; symmetric: from -1 to 1; unit: from 0 to 1",
+    "scaling of pixel values: standardized: by the dataset's mean and std; symmetric: to [-1, 1]; "
+    "unit: to [0, 1]",
     one_of({"standardized", "symmetric", "unit"}));
-  f("mean", c.mean, "of each channel, pixels scaled to [0, 1], in place of the dataset's");
-  f("std", c.std, "of each channel, pixels scaled to [0, 1], in place of the dataset's",
+  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1], instead of the dataset's");
+  f("std", c.std,
+    "standard deviation of each channel, of pixels scaled to [0, 1], instead of the dataset's",
     above(0.0));
 }
 
@@ -114,17 +119,19 @@ struct InputSpec {
 };
 template <class Fields>
 void describe(Fields& f, InputSpec& c) {
-  f("dataset", c.dataset, "name of the data that the network was trained on");
-  f("listed", c.listed, "whether moesaic data list has that name; false: it was given as a path");
-  f("images", c.images, "whether inputs are images, which the other settings are for", required);
-  f("input_size", c.input_size, "channels, height and width of an input", required,
+  f("dataset", c.dataset, "name of the dataset that the network was trained on");
+  f("listed", c.listed, "name known to moesaic data list; false: the data were given as a path");
+  f("images", c.images, "image inputs, which the other settings describe; false: other inputs",
+    required);
+  f("input_size", c.input_size, "shape of an input: channels, height and width", required,
     between(1, 1 << 24));
   describe(f, c.preprocess);
-  f("rescale_factor", c.rescale_factor, "what bytes are multiplied by first");
-  f("mean", c.mean, "then subtracted, of each channel", between(-1e30, 1e30));
-  f("std", c.std, "then divided by, of each channel", between(1e-30, 1e30));
-  f("own_values", c.own_values, "whether a recipe chose them in place of the data's");
-  f("channel_order", c.channel_order, "what the channels of an image are",
+  f("rescale_factor", c.rescale_factor, "factor by which bytes are multiplied first");
+  f("mean", c.mean, "mean of each channel, subtracted after rescaling", between(-1e30, 1e30));
+  f("std", c.std, "standard deviation of each channel, divided by after subtracting the mean",
+    between(1e-30, 1e30));
+  f("own_values", c.own_values, "mean and std chosen by a recipe, instead of the data's");
+  f("channel_order", c.channel_order, "order of an image's channels",
     one_of({"rgb", "gray", "as stored"}));
   f("classes", c.classes, "names of the network's outputs, in order");
 }

@@ -33,7 +33,7 @@ struct DatasetFile {
 template <class Fields>
 void describe(Fields& f, DatasetFile& c) {
   f("name", c.name, "file name without .gz", required);
-  f("sha256", c.sha256, "SHA-256 of the unpacked bytes");
+  f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes");
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
 }
 
@@ -48,11 +48,11 @@ struct DatasetArchive {
 
 template <class Fields>
 void describe(Fields& f, DatasetArchive& c) {
-  f("name", c.name, "file name below the URLs", required);
-  f("folder", c.folder, "folder in it that holds the files", required);
-  f("md5", c.md5, "MD5 of the archive, where that is all its makers published");
-  f("sha256", c.sha256, "SHA-256 of the archive");
-  f("max_size", c.max_size, "bytes that neither the archive nor what it holds exceeds", required,
+  f("name", c.name, "file name of the archive below the URLs", required);
+  f("folder", c.folder, "folder in the archive that holds the files", required);
+  f("md5", c.md5, "checksum (MD5) of the archive, where its makers published no other");
+  f("sha256", c.sha256, "checksum (SHA-256) of the archive");
+  f("max_size", c.max_size, "largest size in bytes of the archive, and of its content", required,
     at_least(1));
 }
 
@@ -97,44 +97,48 @@ std::vector<Choice> dataset_format_choices();
 template <class Fields>
 void describe(Fields& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
-  f("description", c.description, "one line for lists");
-  f.choice("format", c.format, dataset_format_choices(), "file format, or how it is generated");
-  f("classes", c.classes, "name of each label; image_folder: else the folders of the train split");
-  f("images", c.images, "number of images by split, known before the files are there", at_least(1));
-  f("mean", c.mean, "mean of each channel, pixels scaled to [0, 1]");
-  f("std", c.std, "standard deviation of each channel, pixels scaled to [0, 1]", above(0));
+  f("description", c.description, "one-line description for lists");
+  f.choice("format", c.format, dataset_format_choices(),
+           "file format of the data, or the generator that makes them");
+  f("classes", c.classes,
+    "name of each label; null: for image_folder the folders of the train split");
+  f("images", c.images, "number of images of each split, known before the files are there",
+    at_least(1));
+  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]");
+  f("std", c.std, "standard deviation of each channel, of pixels scaled to [0, 1]", above(0));
   f("files", c.files,
     "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
     "train_2, ..., test_1");
-  f("archive", c.archive, "the archive that they come in");
+  f("archive", c.archive, "archive that contains the files");
   f("urls", c.urls,
-    "folders on the web that hold the archive, else the files with .gz appended; shards: the "
-    "files");
-  f("debian_package", c.debian_package, "package that installs the files");
+    "web folders that hold the archive, or else the files with .gz appended; shards: the files "
+    "themselves");
+  f("debian_package", c.debian_package, "name of the Debian package with the files");
   f("folder", c.folder,
     "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
   f("paths", c.paths,
-    "further folders to look in, relative to this description, or else to the folder that holds "
-    "datasets/; one that begins with ./ is the first to look in");
+    "further folders to search, relative to this description, or else to the folder that holds "
+    "datasets/; one that begins with ./ is searched first");
   f("exif_orientation", c.exif_orientation,
-    "turn photos as EXIF's orientation says, as viewers do; true unless given, "
-    "google-research/vmoe leaves them as stored; with base: in place of the base's and the "
-    "backdrop's");
+    "rotation of photos by their EXIF orientation, as viewers do; null: true, false: as stored "
+    "(google-research/vmoe); with base: replaces the base's and the backdrop's setting");
   f("validation", c.validation,
-    "fraction of the training files that are the validation split: the last ones, image_folder: "
-    "of every class, whose folders may lie there without a folder train; 0: none; with base: in "
-    "place of the base's",
+    "fraction of the training files that form the validation split: the last ones, for "
+    "image_folder the last of every class, whose folders may lie there without a folder train; 0: "
+    "none; with base: replaces the base's setting",
     between(0.0, 0.9));
   f("base", c.base,
-    "the dataset that this one is made of, by one of the settings that follow; a path may be "
+    "base dataset from which one of the settings that follow derives this one; a path may be "
     "relative to this description");
-  f("keep_classes", c.keep_classes, "of a subset: its classes, in the order of the new labels");
-  f("first", c.first, "of a subset: how many images of a split it has, the first ones",
+  f("keep_classes", c.keep_classes,
+    "classes of a subset of the base, in the order of the new labels");
+  f("first", c.first, "number of images per split of a subset of the base: the first ones",
     at_least(1));
   f("rotate", c.rotate,
-    "the task to tell its images from the same ones rotated; its classes become groups");
-  f("mosaic", c.mosaic, "grids of its images, one of which decides the class");
-  f("backdrop", c.backdrop, "its images, made smaller, each at a random place of another image");
+    "rotation task on the base: is an image rotated; the base's classes become groups");
+  f("mosaic", c.mosaic, "mosaics of the base's images, one of which decides the class");
+  f("backdrop", c.backdrop,
+    "shrunk images of the base, each at a random position in another image");
 }
 
 /// Checks which settings go together: a dataset with a base has no files, any other one has what

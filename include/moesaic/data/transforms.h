@@ -27,9 +27,10 @@ struct RandAugmentConfig {
 
 template <class Fields>
 void describe(Fields& f, RandAugmentConfig& c) {
-  f("layers", c.layers, "changes made one after the other, each drawn from sixteen",
+  f("layers", c.layers, "number of consecutive operations per image, each drawn from sixteen",
     between(0, 16));
-  f("magnitude", c.magnitude, "strength; V-MoE: light0 0, light1 10, medium 15, strong 20",
+  f("magnitude", c.magnitude,
+    "strength of the operations; V-MoE: light0 0, light1 10, medium 15, strong 20",
     between(0.0, 20.0));
 }
 
@@ -66,10 +67,10 @@ struct BlurConfig {
 
 template <class Fields>
 void describe(Fields& f, BlurConfig& c) {
-  f("width", c.width, "pixels beside each other that count, an odd number", between(1, 255));
-  f("height", c.height, "pixels above each other that count, an odd number", between(1, 255));
-  f("min_sigma", c.min_sigma, "min standard deviation, in pixels", between(0.01, 1000.0));
-  f("max_sigma", c.max_sigma, "largest standard deviation", between(0.01, 1000.0));
+  f("width", c.width, "kernel width in pixels, an odd number", between(1, 255));
+  f("height", c.height, "kernel height in pixels, an odd number", between(1, 255));
+  f("min_sigma", c.min_sigma, "smallest standard deviation, in pixels", between(0.01, 1000.0));
+  f("max_sigma", c.max_sigma, "largest standard deviation, in pixels", between(0.01, 1000.0));
 }
 
 std::string config_problem(const BlurConfig& config);
@@ -105,10 +106,10 @@ struct CropConfig {
 
 template <class Fields>
 void describe(Fields& f, CropConfig& c) {
-  f("min_area", c.min_area, "min fraction of the image's area", above(0.0), at_most(1.0));
-  f("max_area", c.max_area, "max fraction of the image's area", above(0.0), at_most(1.0));
-  f("min_aspect", c.min_aspect, "min width by height", between(0.01, 100.0));
-  f("max_aspect", c.max_aspect, "largest width by height", between(0.01, 100.0));
+  f("min_area", c.min_area, "smallest fraction of the image's area", above(0.0), at_most(1.0));
+  f("max_area", c.max_area, "largest fraction of the image's area", above(0.0), at_most(1.0));
+  f("min_aspect", c.min_aspect, "smallest aspect ratio, width / height", between(0.01, 100.0));
+  f("max_aspect", c.max_aspect, "largest aspect ratio, width / height", between(0.01, 100.0));
 }
 
 std::string config_problem(const CropConfig& config);
@@ -126,13 +127,13 @@ struct AugmentConfig {
 
 template <class Fields>
 void describe(Fields& f, AugmentConfig& c) {
-  f("flip", c.flip, "mirror each image left to right with probability 1/2", common);
-  f("shift", c.shift, "move each image by up to so many pixels, both ways in both directions",
-    at_least(0));
-  f("crop", c.crop, "show a random part of each image, resized; {} takes the defaults", common);
-  f("rand_augment", c.rand_augment, "RandAugment; {} is V-MoE's light1");
-  f("blur", c.blur, "Gaussian blur of random strength; {} is that of CIFAR-10-Rotate");
-  f("mixup", c.mixup, "concentration a of Beta(a, a), by which images are mixed; 0: they are not",
+  f("flip", c.flip, "horizontal flip with probability 1/2", common);
+  f("shift", c.shift, "largest random shift in pixels, horizontally and vertically", at_least(0));
+  f("crop", c.crop, "random resized crop; {}: its defaults", common);
+  f("rand_augment", c.rand_augment, "settings of RandAugment; {}: V-MoE's light1");
+  f("blur", c.blur, "settings of a Gaussian blur of random strength; {}: those of CIFAR-10-Rotate");
+  f("mixup", c.mixup,
+    "concentration a of Beta(a, a), the distribution of mixup's weights; 0: no mixup",
     between(0.0, 100.0));
 }
 

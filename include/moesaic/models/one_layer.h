@@ -22,8 +22,10 @@ class OneLayerModel : public Model {
     return with_kept_experts(to_json(config_), *this);
   }
   void reset_head(int64_t classes) override {
-    fail_usage("{}: its output layer is fixed: there is no head to be made for {} classes",
-               config_.name, classes);
+    fail_usage(
+        "{}: the output layer is fixed, so the model cannot get a new head for {} classes; leave "
+        "new_head out",
+        config_.name, classes);
   }
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};

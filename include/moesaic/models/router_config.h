@@ -31,18 +31,21 @@ struct DispatcherConfig {
 };
 template <class Fields>
 void describe(Fields& f, DispatcherConfig& c) {
-  f("capacity", c.capacity, "rows of an expert in a group; 0: by capacity_factor",
+  f("capacity", c.capacity, "rows per expert and group (expert capacity); 0: by capacity_factor",
     between(0, kMaxTokens));
   f("capacity_factor", c.capacity_factor,
-    "rows of an expert over an even split; 0: no token is ever dropped",
+    "expert capacity relative to an even split of the tokens; 0: unlimited, no token is dropped",
     between(0.0, kMaxCapacityFactor));
-  f("capacity_ceil_or_round", c.capacity_ceil_or_round, "how rows become a whole number",
-    one_of(capacity_rounding_names()));
-  f("capacity_multiple_of", c.capacity_multiple_of, "rows are raised to a multiple; 1: are not",
+  f("capacity_ceil_or_round", c.capacity_ceil_or_round,
+    "rounding of the expert capacity to a whole number", one_of(capacity_rounding_names()));
+  f("capacity_multiple_of", c.capacity_multiple_of,
+    "number whose next multiple the expert capacity is raised to; 1: no change",
     between(1, kMaxTokens));
-  f("batch_priority", c.batch_priority, "tokens queue by their largest gate, not by position");
+  f("batch_priority", c.batch_priority,
+    "batch priority routing: tokens queue by their largest gate instead of their position");
   f("evaluation_capacity_factor", c.evaluation_capacity_factor,
-    "in place of either capacity outside of training; 0: no token is dropped there; null: the same",
+    "capacity factor outside of training, instead of capacity and capacity_factor; 0: unlimited, "
+    "no token is dropped; null: the same as in training",
     between(0.0, kMaxCapacityFactor));
 }
 
@@ -69,23 +72,26 @@ struct RoutingConfig {
 template <class Fields>
 void describe(Fields& f, RoutingConfig& c) {
   f("name", c.name,
-    "tokens choose experts (token_choice), experts choose tokens (expert_choice), or each token "
-    "goes to all experts whose logit reaches the threshold (threshold); or V-MoE's names of these",
+    "routing rule: tokens choose experts (token_choice), experts choose tokens (expert_choice), or "
+    "each token goes to all experts whose logit reaches the threshold (threshold); or V-MoE's "
+    "names of these",
     one_of(
         {"token_choice", "expert_choice", "threshold", kTokensChoose, kExpertsChoose, kAdaptive}));
   c.name = full_router_name(c.name);  // Checkpoints have one name of a rule.
-  f("num_selected_experts", c.num_selected_experts, "experts that a token selects",
+  f("num_selected_experts", c.num_selected_experts, "number of experts per token (top-k)",
     between(1, kMaxExperts));
   f("num_selected_tokens", c.num_selected_tokens,
-    "tokens that an expert selects in a group, where experts choose; 0: by the capacity",
+    "number of tokens per expert and group in expert choice; 0: by the capacity",
     between(0, kMaxTokens));
-  f("threshold", c.threshold, "of the adaptive router: the lowest logit that selects an expert",
+  f("threshold", c.threshold, "lowest logit that selects an expert, in threshold routing",
     between(-kMaxLogit, kMaxLogit));
   f("gate", c.gate,
-    "softmax over all experts, the selected ones (or tokens), or all tokens where experts choose; "
-    "the logit itself; one",
+    "gate of a selected expert: softmax over all experts, over the selected ones (or tokens), or "
+    "over all tokens in expert choice; the logit itself; or one",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
-  f("pruned", c.pruned, "pruned experts are selected and add zero, or tokens reroute to the others",
+  f("pruned", c.pruned,
+    "treatment of pruned experts: they stay selectable and add zero, or tokens are rerouted to the "
+    "other experts",
     one_of(pruned_selection_names()));
 }
 
@@ -117,7 +123,7 @@ ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t exp
                                    const std::string& key);
 
 inline constexpr const char* kStandInsMeaning =
-    "an expert that pruning removed left its mean output, for tokens that still select it";
+    "mean outputs in place of pruned experts, for tokens that still select them";
 
 /// Returns what is wrong with stand-ins where no token selects a pruned expert.
 ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,

@@ -128,27 +128,29 @@ struct ClusterMixtureConfig {
 };
 template <class Fields>
 void describe(Fields& f, ClusterMixtureConfig& c) {
-  f("clusters", c.clusters, "K, each with a signal v_k and a centre c_k", between(2, kMaxClusters));
-  f("patches", c.patches, "P of an input: a signal, a centre, another cluster's signal, noise",
+  f("clusters", c.clusters, "number of clusters (K), each with a signal v_k and a centre c_k",
+    between(2, kMaxClusters));
+  f("patches", c.patches,
+    "number of patches per input (P): a signal, a centre, another cluster's signal, noise",
     between(3, 4096));
-  f("width", c.width, "d of a patch; the 2 K signals and centres are orthogonal in it",
+  f("width", c.width, "patch dimension (d), in which the 2 K signals and centres are orthogonal",
     between(4, 65536));
   f("alpha", c.alpha, "range of the signal's strength", between(kMinNumber, kMaxNumber));
   f("beta", c.beta, "range of the centre's strength", between(kMinNumber, kMaxNumber));
   f("gamma", c.gamma, "range of the other cluster's signal's strength",
     between(kMinNumber, kMaxNumber));
-  f("noise", c.noise, "sigma_p; the variance of a number of a patch of noise is sigma_p^2 / d",
+  f("noise", c.noise, "noise level sigma_p: elements of a noise patch have variance sigma_p^2 / d",
     between(0.0, kMaxNumber));
-  f("scale", c.scale, "what every number is multiplied by in the end",
+  f("scale", c.scale, "factor on every element of the finished inputs",
     between(kMinNumber, kMaxNumber));
   f("shuffle", c.shuffle,
-    "an example's patches stand in random order; else as they are listed at 'patches'");
-  f("train", c.train, "examples to train on; of an endless stream those that count as an epoch",
+    "random order of an example's patches; false: the order listed at 'patches'");
+  f("train", c.train, "number of training examples; of an endless stream those of one epoch",
     between(1, 1e8));
-  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("test", c.test, "number of test examples", between(1, 1e8));
   f("endless", c.endless,
-    "examples to train on never come again: epoch e has those from e * train on; the test split "
-    "stays as it is");
+    "endless stream of training examples without repetition: epoch e has those from e * train on; "
+    "the test split is fixed");
   f("seed", c.seed, "seed of signals, centres and examples", at_least(0));
 }
 /// Checks that ranges are two numbers in order and that 2 K vectors fit into d dimensions.
@@ -185,17 +187,20 @@ struct ImageTokenRouterConfig : RoutingConfig {
 template <class Fields>
 void describe(Fields& f, ImageTokenRouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
-  f("dispatcher", c.dispatcher, "how many images an expert takes");
+  f("dispatcher", c.dispatcher, "dispatch of images to the experts");
   f("group_size", c.group_size,
-    "images that share a capacity, or that experts choose among; the last group of a batch has "
-    "those that are left; 0: all of a batch",
+    "number of images that share a capacity, or that experts choose among; the last group of a "
+    "batch may be smaller; 0: the whole batch",
     between(0, kMaxTokens));
-  f("noise", c.noise, "added to the logits", one_of(noise_kind_names()));
+  f("noise", c.noise, "distribution of the noise added to the logits", one_of(noise_kind_names()));
   f("noise_scale", c.noise_scale,
-    "uniform: its range from 0; gaussian: E times its deviation; 0: none", at_least(0.0));
-  f("noise_in_evaluation", c.noise_in_evaluation, "draw it outside of training too");
-  f("gate_noise", c.gate_noise, "the gate has it as well; false: it decides on the expert alone");
-  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+    "noise level; uniform: the upper end of its range from 0; gaussian: the number of experts "
+    "times its standard deviation; 0: no noise",
+    at_least(0.0));
+  f("noise_in_evaluation", c.noise_in_evaluation, "noise on the logits outside of training too");
+  f("gate_noise", c.gate_noise,
+    "noise on the gate as well; false: noise on the choice of the expert alone");
+  f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
   f("stand_ins", c.stand_ins, kStandInsMeaning);
 }
 
@@ -212,8 +217,7 @@ struct ClusterRouterConfig : ImageTokenRouterConfig {
 template <class Fields>
 void describe(Fields& f, ClusterRouterConfig& c) {
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
-  f("width", c.width,
-    "numbers that a filter sees: an input's pieces of this width are summed; 0: whole patches",
+  f("width", c.width, "filter width: pieces of this width of an input are summed; 0: whole patches",
     between(0, 65536));
 }
 
@@ -228,24 +232,29 @@ struct ClusterMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, ClusterMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kClusterMoE}));
-  f("patches", c.patches, "P of an input", between(1, 4096));
-  f("width", c.width, "d of a patch", between(1, 65536));
-  f("classes", c.classes, "outputs of an expert, unless it is scalar", between(1, 65536));
-  f("experts", c.experts, "M, two-layer convolutional networks", between(1, 4096));
-  f("filters", c.filters, "J of an expert, shared out among its outputs", between(1, 1048576));
-  f("activation", c.activation, "what is applied to each filter",
+  f("name", c.name, "name of the model family", required, one_of({kClusterMoE}));
+  f("patches", c.patches, "number of patches per input (P)", between(1, 4096));
+  f("width", c.width, "patch dimension (d)", between(1, 65536));
+  f("classes", c.classes, "number of outputs of an expert, unless scalar is set",
+    between(1, 65536));
+  f("experts", c.experts, "number of experts (M), two-layer convolutional networks",
+    between(1, 4096));
+  f("filters", c.filters, "number of filters of an expert (J), divided among its outputs",
+    between(1, 1048576));
+  f("activation", c.activation, "activation function of the filters",
     one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
   f("init", c.init, "distribution of the initial filters; the router starts at 0",
     one_of({"uniform", "normal"}));
-  f("init_scale", c.init_scale, "uniform: on +- this / sqrt(d); normal: the deviation",
+  f("init_scale", c.init_scale,
+    "scale of the initial filters; uniform: +- init_scale / sqrt(d); normal: standard deviation",
     between(1e-12, 1e6));
-  f("bias", c.bias, "whether filters have a bias");
+  f("bias", c.bias, "presence of a bias in each filter");
   f("scalar", c.scalar,
-    "one output f of an expert for two classes, whose logits are 0 and f: the cross entropy is the "
+    "one output f per expert for two classes, whose logits are 0 and f: cross entropy is then the "
     "logistic loss");
   f("router", c.router,
-    "switch over the sum of the patches, or of their pieces; null: a single expert without one");
+    "switch router over the sum of the patches, or of their pieces; null: a single expert without "
+    "a router");
 }
 /// Checks that outputs divide filters, that scalar experts have two classes, and that pieces divide
 /// a patch; one expert without a router.
@@ -262,7 +271,8 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void reset_head(int64_t classes) override {
     fail_usage(
-        "{}: its experts have a fixed second layer: there is no head to be made for {} classes",
+        "{}: the experts have a fixed second layer, so the model cannot get a new head for {} "
+        "classes; leave new_head out",
         config_.name, classes);
   }
   std::vector<int64_t> input_shape() const override { return {1, config_.patches, config_.width}; }
@@ -297,7 +307,8 @@ struct ImageRouterConfig : ImageTokenRouterConfig {
 };
 template <class Fields>
 void describe(Fields& f, ImageRouterConfig& c) {
-  f("patch_size", c.patch_size, "side of the squares whose sum it looks at", between(1, 1024));
+  f("patch_size", c.patch_size, "side in pixels of the squares whose sum is the router's input",
+    between(1, 1024));
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
 }
 
@@ -311,15 +322,17 @@ struct ImageMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, ImageMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kImageMoE}));
-  f("expert", c.expert, "what an expert is", one_of(nn::image_network_names()));
-  f("experts", c.experts, "M, networks of which one sees an image", between(1, 1024));
-  f("image_size", c.image_size, "height and width of the images", between(4, 1024));
-  f("channels", c.channels, "of the images", between(1, 16));
-  f("classes", c.classes, "outputs of an expert", between(1, 65536));
-  f("width", c.width, "fraction of an expert's usual channels, rounded", between(0.01, 16.0));
+  f("name", c.name, "name of the model family", required, one_of({kImageMoE}));
+  f("expert", c.expert, "network architecture of an expert", one_of(nn::image_network_names()));
+  f("experts", c.experts, "number of experts (M), of which one sees an image", between(1, 1024));
+  f("image_size", c.image_size, "height and width of the images, in pixels", between(4, 1024));
+  f("channels", c.channels, "number of image channels", between(1, 16));
+  f("classes", c.classes, "number of outputs of an expert", between(1, 65536));
+  f("width", c.width, "width multiplier on an expert's usual channels, rounded",
+    between(0.01, 16.0));
   f("router", c.router,
-    "linear switch over the sum of the image's squares; null: a single expert without one");
+    "linear switch router over the sum of the image's squares; null: a single expert without a "
+    "router");
 }
 /// Checks that squares fill the image and that there is one expert without a router.
 ConfigProblem config_problem(const ImageMoEConfig& config);

@@ -114,23 +114,25 @@ struct GatedMixtureConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedMixtureConfig& c) {
-  f("width", c.width, "d of an input", between(1, 65536));
-  f("experts", c.experts, "k, each with a regressor a_i; all but the last have gates w_i",
+  f("width", c.width, "input dimension (d)", between(1, 65536));
+  f("experts", c.experts,
+    "number of experts (k), each with a regressor a_i; all but the last have gates w_i",
     between(1, 1024));
-  f("link", c.link, "g: an output is g(<a_i, x>) and noise",
+  f("link", c.link, "link function g: an output is g(<a_i, x>) and noise",
     one_of({kLinkNames.begin(), kLinkNames.end()}));
-  f("noise", c.noise, "sigma, the noise's standard deviation", between(0.0, 1e3));
+  f("noise", c.noise, "standard deviation of the noise (sigma)", between(0.0, 1e3));
   f("regressors", c.regressors,
-    "unit vectors: e_1 to e_k, random orthogonal ones, or random ones, which are not orthogonal",
+    "kind of the regressors, unit vectors: e_1 to e_k, random orthogonal ones, or random ones, "
+    "which are not orthogonal",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gates", c.gates,
-    "vectors of norm gate_norm: along e_k+1 to e_2k-1, random ones orthogonal to each other and to "
-    "the regressors, or random ones",
+    "kind of the gates, vectors of norm gate_norm: along e_k+1 to e_2k-1, random ones orthogonal "
+    "to each other and to the regressors, or random ones",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gate_norm", c.gate_norm, "norm of every gate", between(0.0, 1e3));
-  f("train", c.train, "examples that count as an epoch of the endless training split",
+  f("train", c.train, "number of examples in an epoch of the endless training split",
     between(1, 1e12));
-  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("test", c.test, "number of test examples", between(1, 1e8));
   f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
 /// Refuses 2 k - 1 > d (assumption 3).
@@ -159,15 +161,16 @@ struct GatedMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kGatedMoE}));
-  f("width", c.width, "d of an input", between(1, 65536));
-  f("experts", c.experts, "k", between(1, 1024));
-  f("link", c.link, "g: expert i outputs g(<a_i, x>)",
+  f("name", c.name, "name of the model family", required, one_of({kGatedMoE}));
+  f("width", c.width, "input dimension (d)", between(1, 65536));
+  f("experts", c.experts, "number of experts (k)", between(1, 1024));
+  f("link", c.link, "link function g: expert i outputs g(<a_i, x>)",
     one_of({kLinkNames.begin(), kLinkNames.end()}));
-  f("noise", c.noise, "sigma of the data's outputs, as losses assume it", between(1e-6, 1e3));
-  f("regressors", c.regressors, "initial a_i: random unit vectors, or e_i",
+  f("noise", c.noise, "standard deviation (sigma) of the data's outputs, as assumed by losses",
+    between(1e-6, 1e3));
+  f("regressors", c.regressors, "initial regressors a_i: random unit vectors, or e_i",
     one_of({"random", "axes"}));
-  f("gates", c.gates, "initial w_i: 0, or random unit vectors", one_of({"zero", "random"}));
+  f("gates", c.gates, "initial gates w_i: 0, or random unit vectors", one_of({"zero", "random"}));
 }
 ConfigProblem config_problem(const GatedMoEConfig& config);
 
@@ -180,8 +183,10 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   void reset_head(int64_t classes) override {
-    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
-               config_.name, classes);
+    fail_usage(
+        "{}: the model has one output, so it cannot get a new head for {} classes; leave new_head "
+        "out",
+        config_.name, classes);
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
@@ -204,12 +209,13 @@ struct GruConfig {
 };
 template <class Fields>
 void describe(Fields& f, GruConfig& c) {
-  f("name", c.name, "which model", required, one_of({kGru}));
-  f("steps", c.steps, "T, rows of an image, which are read one after the other", between(1, 4096));
-  f("width", c.width, "d, numbers of a row", between(1, 65536));
-  f("hidden", c.hidden, "m, numbers of the state", between(1, 65536));
-  f("classes", c.classes, "outputs of the head", between(1, 65536));
-  f("view", c.view, "the candidate state as a mixture of experts, or as torch.nn.GRU has it",
+  f("name", c.name, "name of the model family", required, one_of({kGru}));
+  f("steps", c.steps, "number of steps (T): the rows of an image, read one after the other",
+    between(1, 4096));
+  f("width", c.width, "input size (d): the elements of a row", between(1, 65536));
+  f("hidden", c.hidden, "size of the hidden state (m)", between(1, 65536));
+  f("classes", c.classes, "number of outputs of the head", between(1, 65536));
+  f("view", c.view, "form of the candidate state: a mixture of experts, or as in torch.nn.GRU",
     one_of({nn::kGruViewNames.begin(), nn::kGruViewNames.end()}));
 }
 

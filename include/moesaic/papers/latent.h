@@ -94,26 +94,30 @@ struct LatentClustersConfig {
 };
 template <class Fields>
 void describe(Fields& f, LatentClustersConfig& c) {
-  f("width", c.width, "d of an input", between(1, 65536));
-  f("clusters", c.clusters, "C; a cluster c has a mean rho v_c, its own task and a sign s_c",
+  f("width", c.width, "input dimension (d)", between(1, 65536));
+  f("clusters", c.clusters,
+    "number of clusters (C); each cluster c has a mean rho v_c, its own task and a sign s_c",
     between(2, 1024));
-  f("rho", c.rho, "norm of the means", between(1e-6, 1e3));
+  f("rho", c.rho, "norm of the cluster means", between(1e-6, 1e3));
   f("noise", c.noise,
-    "zeta, deviation of the training targets' noise; test targets have none, so that the error is "
-    "that of the function",
+    "standard deviation (zeta) of the noise on training targets; test targets have none, so that "
+    "the error is that of the function",
     between(0.0, 1e3));
   f("local", c.local,
-    "coefficients of He_i / sqrt(i!) of the clusters' own tasks f_c, i = 0, 1, ...; where there "
-    "are fewer lists than clusters they repeat",
+    "coefficients of He_i / sqrt(i!) of the clusters' own tasks f_c, i = 0, 1, ...; fewer lists "
+    "than clusters repeat",
     not_empty);
   f("global", c.global,
-    "those of the task g that all clusters share, with signs s_c whose sum is 0", not_empty);
+    "coefficients of He_i / sqrt(i!) of the task g that all clusters share, with signs s_c whose "
+    "sum is 0",
+    not_empty);
   f("directions", c.directions,
-    "w_1 to w_C, w_g and v_1 to v_C: random unit vectors after Gram-Schmidt, or as they are",
+    "kind of w_1 to w_C, w_g and v_1 to v_C: random unit vectors, made orthogonal by Gram-Schmidt "
+    "or unchanged",
     one_of({"orthogonal", "random"}));
-  f("train", c.train, "examples that count as an epoch of the endless training split",
+  f("train", c.train, "number of examples in an epoch of the endless training split",
     between(1, 1e12));
-  f("test", c.test, "examples to test with", between(1, 1e8));
+  f("test", c.test, "number of test examples", between(1, 1e8));
   f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
 /// Refuses more directions than dimensions, and tasks whose information exponent is at most 2.
@@ -151,22 +155,24 @@ struct LatentMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, LatentMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kLatentMoE}));
-  f("width", c.width, "d of an input", between(1, 65536));
-  f("experts", c.experts, "M; 1 is the single, 'vanilla' network", between(1, 4096));
-  f("hidden", c.hidden, "J, neurons of an expert", between(1, 1048576));
+  f("name", c.name, "name of the model family", required, one_of({kLatentMoE}));
+  f("width", c.width, "input dimension (d)", between(1, 65536));
+  f("experts", c.experts, "number of experts (M); 1: the single, 'vanilla' network",
+    between(1, 4096));
+  f("hidden", c.hidden, "number of neurons per expert (J)", between(1, 1048576));
   f("activation", c.activation,
-    "of the neurons: relu, or hermite: a polynomial of Hermite polynomials with random signs for "
-    "each neuron (appendix A.3)",
+    "activation function of the neurons: relu, or hermite: a sum of Hermite polynomials with "
+    "random signs for each neuron (appendix A.3)",
     one_of({"relu", "hermite"}));
-  f("min_degree", c.min_degree, "k* of that polynomial", between(1, 16));
-  f("max_degree", c.max_degree, "p* of it", between(1, 16));
-  f("bias", c.bias, "C_b: biases start in U[-C_b, C_b]", between(0.0, 1e3));
+  f("min_degree", c.min_degree, "lowest degree (k*) of the hermite activation", between(1, 16));
+  f("max_degree", c.max_degree, "highest degree (p*) of the hermite activation", between(1, 16));
+  f("bias", c.bias, "range of the initial biases (C_b): U[-C_b, C_b]", between(0.0, 1e3));
   f("routing", c.routing,
-    "top1: the expert of the largest logit, weighted with its softmax, ties at random; adaptive: "
-    "every expert whose logit is at least 0; phases of the algorithm choose their own",
+    "routing rule outside of the algorithm's phases, which choose their own: top1: the expert of "
+    "the largest logit, weighted with its softmax, ties at random; adaptive: every expert whose "
+    "logit is at least 0",
     one_of({nn::kTopOne, nn::kEveryAboveZero}));
-  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+  f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
 }
 ConfigProblem config_problem(const LatentMoEConfig& config);
 
@@ -185,8 +191,10 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
     return config;
   }
   void reset_head(int64_t classes) override {
-    fail_usage("{}: it has one output and no head: there is none to be made for {} classes",
-               config_.name, classes);
+    fail_usage(
+        "{}: the model has one output, so it cannot get a new head for {} classes; leave new_head "
+        "out",
+        config_.name, classes);
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   SettingPaths setting_paths() const override {

@@ -187,17 +187,21 @@ struct PatchPatternsConfig {
 };
 template <class Fields>
 void describe(Fields& f, PatchPatternsConfig& c) {
-  f("width", c.width, "d of a patch", between(4, 65536));
-  f("patches", c.patches, "n of an example", between(2, 65536));
-  f("sets", c.sets, "p, sets of patterns that do not tell the class", between(3, 65536));
+  f("width", c.width, "patch dimension (d)", between(4, 65536));
+  f("patches", c.patches, "number of patches per example (n)", between(2, 65536));
+  f("sets", c.sets, "number of sets of patterns that do not determine the class (p)",
+    between(3, 65536));
   f("threshold", c.threshold,
-    "l*: of an example's patches that do not tell the class, l* - 1 are closer to one of o1 and o2",
+    "threshold l*: of an example's patches that do not determine the class, l* - 1 are closer to "
+    "one of o1 and o2",
     between(1, 65536));
-  f("delta_d", c.delta_d, "<o1, o2>", above(-1.0), below(1.0));
-  f("delta_r", c.delta_r, "most of |<o, q>| of a pattern q that does not tell the class",
+  f("delta_d", c.delta_d, "inner product <o1, o2> of the two patterns that determine the class",
+    above(-1.0), below(1.0));
+  f("delta_r", c.delta_r,
+    "largest inner product |<o, q>| with a pattern q that does not determine the class",
     between(0.0, 1.0));
-  f("train", c.train, "examples of an epoch; there is no end of them", at_least(1));
-  f("test", c.test, "examples of the test split", between(1, 10000000));
+  f("train", c.train, "number of examples in an epoch of the endless training split", at_least(1));
+  f("test", c.test, "number of test examples", between(1, 10000000));
   f("seed", c.seed, "seed of all examples", at_least(0));
 }
 /// Checks that so many patches are left to be close, and that patterns can be close: 2 delta_r >
@@ -233,14 +237,14 @@ struct PMoERouterConfig {
 };
 template <class Fields>
 void describe(Fields& f, PMoERouterConfig& c) {
-  f("selected", c.selected, "l, patches of an image that an expert selects", between(1, 65536),
+  f("selected", c.selected, "number of patches per image and expert (l)", between(1, 65536),
     common);
   f("gate", c.gate,
-    "softmax over the patches that an expert selected (joint training), or over all; one (separate "
-    "training)",
+    "gate of a selected patch: softmax over the patches that an expert selected (joint training), "
+    "or over all; or one (separate training)",
     one_of({"softmax_selected", "softmax_tokens", "one"}), common);
-  f("init_std", c.init_std, "deviation of the initial values", at_least(0.0));
-  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+  f("init_std", c.init_std, "standard deviation of the router's initial values", at_least(0.0));
+  f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
 }
 
 struct PMoEConfig {
@@ -262,22 +266,26 @@ struct PMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, PMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kPMoE}));
-  f("channels", c.channels, "of an image", between(1, 4096));
-  f("image_size", c.image_size, "side of the images, or [height, width]", between(1, 65536));
-  f("patch_size", c.patch_size, "side of a patch, or [height, width]", between(1, 65536));
-  f("classes", c.classes, "two: one output f, whose sign is the class; more: an output each",
+  f("name", c.name, "name of the model family", required, one_of({kPMoE}));
+  f("channels", c.channels, "number of image channels", between(1, 4096));
+  f("image_size", c.image_size, "side of the images in pixels, or [height, width]",
+    between(1, 65536));
+  f("patch_size", c.patch_size, "side of a patch in pixels, or [height, width]", between(1, 65536));
+  f("classes", c.classes,
+    "number of classes; 2: one output f, whose sign is the class; more: one output per class",
     between(2, 4096));
-  f("experts", c.experts, "k", between(1, 4096), common);
-  f("hidden", c.hidden, "m / k, neurons of an expert", between(1, 65536), common);
-  f("divisor", c.divisor, "what an expert's sum is divided by: l (eq. 1) or all n patches",
+  f("experts", c.experts, "number of experts (k)", between(1, 4096), common);
+  f("hidden", c.hidden, "number of neurons per expert (m / k)", between(1, 65536), common);
+  f("divisor", c.divisor,
+    "divisor of an expert's sum: the selected patches l (eq. 1) or all n patches",
     one_of({"selected", "patches"}));
   f("output", c.output,
     "fixed output weights: normal, or by_class: each expert adds to its class, with two classes "
     "+1 and -1",
     one_of({"normal", "by_class"}));
-  f("init_std", c.init_std, "deviation of the neurons' initial values", at_least(0.0));
-  f("router", c.router, "of each expert; null: a single expert with all patches, the CNN", common);
+  f("init_std", c.init_std, "standard deviation of the neurons' initial values", at_least(0.0));
+  f("router", c.router, "router of each expert; null: a single expert with all patches, the CNN",
+    common);
 }
 /// Checks that patches divide an image and that an expert selects no more than there are; classes
 /// share out experts whose outputs are by class; one expert without a router.
@@ -331,10 +339,12 @@ struct WrnMixtureConfig {
 };
 template <class Fields>
 void describe(Fields& f, WrnMixtureConfig& c) {
-  f("experts", c.experts, "k, which share out the last group's channels", between(1, 4096), common);
+  f("experts", c.experts,
+    "number of experts (k), among which the last group's channels are divided", between(1, 4096),
+    common);
   f("patch_size", c.patch_size, "side of a patch of the feature map", between(1, 1024), common);
-  f("kernel", c.kernel, "side of the kernel of an expert's convolution, odd", between(1, 15));
-  f("router", c.router, "of each expert");
+  f("kernel", c.kernel, "kernel size of an expert's convolution, an odd number", between(1, 15));
+  f("router", c.router, "router of each expert");
 }
 
 struct WrnPMoEConfig {
@@ -348,16 +358,18 @@ struct WrnPMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, WrnPMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kWrnPMoE}));
-  f("channels", c.channels, "of an image", between(1, 4096));
-  f("image_size", c.image_size, "side of the images", between(4, 4096));
-  f("classes", c.classes, "two: one output, whose sign is the class; more: an output each",
+  f("name", c.name, "name of the model family", required, one_of({kWrnPMoE}));
+  f("channels", c.channels, "number of image channels", between(1, 4096));
+  f("image_size", c.image_size, "side of the images, in pixels", between(4, 4096));
+  f("classes", c.classes,
+    "number of classes; 2: one output, whose sign is the class; more: one output per class",
     between(2, 65536));
-  f("blocks", c.blocks, "residual blocks of a group: the network has 6 blocks + 4 layers",
+  f("blocks", c.blocks, "number of residual blocks per group: the network has 6 blocks + 4 layers",
     between(1, 64));
-  f("widening", c.widening, "factor on the groups' 16, 32 and 64 channels, rounded down",
+  f("widening", c.widening, "widening factor on the groups' 16, 32 and 64 channels, rounded down",
     between(0.0625, 64.0), common);
-  f("moe", c.moe, "mixture in place of the last group's second convolution; null: the plain WRN",
+  f("moe", c.moe,
+    "mixture of experts in place of the last group's second convolution; null: the plain WRN",
     common);
 }
 /// Checks that patches divide the feature map, that there are as many as an expert selects, that

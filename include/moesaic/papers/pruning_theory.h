@@ -53,12 +53,12 @@ struct PatternTokensConfig {
 };
 template <class Fields>
 void describe(Fields& f, PatternTokensConfig& c) {
-  f("patterns", c.patterns, "d: two that decide the class, the others occur in both",
-    between(3, 65536));
-  f("tokens", c.tokens, "n of an example", between(1, 65536));
-  f("train", c.train, "examples that count as an epoch; there is no end of them",
+  f("patterns", c.patterns,
+    "number of patterns (d): two determine the class, the others occur in both", between(3, 65536));
+  f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
+  f("train", c.train, "number of examples in an epoch of the endless training split",
     between(1, 1000000000));
-  f("test", c.test, "examples of the test split", between(1, 10000000));
+  f("test", c.test, "number of test examples", between(1, 10000000));
   f("seed", c.seed, "seed of all examples", at_least(0));
 }
 
@@ -80,16 +80,17 @@ struct PatternMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, PatternMoEConfig& c) {
-  f("name", c.name, "which model", required, one_of({kPatternMoE}));
-  f("patterns", c.patterns, "d", between(3, 65536));
-  f("tokens", c.tokens, "n of an example", between(1, 65536));
-  f("experts", c.experts, "k; the first half adds to the output, the others subtract",
+  f("name", c.name, "name of the model family", required, one_of({kPatternMoE}));
+  f("patterns", c.patterns, "number of patterns, and token dimension (d)", between(3, 65536));
+  f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
+  f("experts", c.experts,
+    "number of experts (k); the first half adds to the output, the others subtract",
     between(2, 4096));
-  f("hidden", c.hidden, "m, neurons of an expert", between(1, 65536));
-  f("selected", c.selected, "l, tokens that an expert selects", between(1, 65536));
-  f("router_std", c.router_std, "of the routers' initial values", above(0.0));
-  f("neuron_std", c.neuron_std, "of the neurons' initial values", above(0.0));
-  f("kept_experts", c.kept_experts, "the experts that pruning left; empty: all");
+  f("hidden", c.hidden, "number of neurons per expert (m)", between(1, 65536));
+  f("selected", c.selected, "number of tokens that an expert selects (l)", between(1, 65536));
+  f("router_std", c.router_std, "standard deviation of the routers' initial values", above(0.0));
+  f("neuron_std", c.neuron_std, "standard deviation of the neurons' initial values", above(0.0));
+  f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
 }
 ConfigProblem config_problem(const PatternMoEConfig& config);
 

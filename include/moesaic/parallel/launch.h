@@ -69,21 +69,21 @@ struct ParallelConfig {
 template <class Fields>
 void describe(Fields& f, ParallelConfig& c) {
   f("data", c.data,
-    "D, replicas of the experts among the processes of torchrun; 0: as many as there are processes "
-    "for",
+    "number of replicas of the experts (D) among the processes of torchrun; 0: as many as the "
+    "processes allow",
     between(0, 1 << 20));
   f("experts", c.experts,
-    "K, processes that share the experts of a replica; the processes are D x K, and each takes its "
+    "number of processes (K) that share the experts of a replica; D x K processes each take their "
     "part of every batch",
     between(1, 1 << 20));
   f("shard_optimizer", c.shard_optimizer,
-    "each process keeps its part of the optimizer's state of what is not experts (ZeRO-1)");
+    "sharding of the optimizer state of all parameters but the experts' over the processes "
+    "(ZeRO-1)");
   f("init_timeout", c.init_timeout,
-    "seconds that the processes wait for each other where they meet, at the start",
-    between(5, 86400));
+    "time limit in seconds for all processes to connect at the start", between(5, 86400));
   f("timeout", c.timeout,
-    "seconds that a step, an evaluation's batch or a save waits for another process that makes no "
-    "progress",
+    "time limit in seconds of a step, an evaluation's batch or a save in which another process "
+    "makes no progress",
     between(5, 86400));
 }
 

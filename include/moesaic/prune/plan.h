@@ -111,10 +111,10 @@ struct PruneLayerPlan {
 };
 template <class Fields>
 void describe(Fields& f, PruneLayerPlan& c) {
-  f("layer", c.block, "block whose experts these are", required, at_least(0));
-  f("experts", c.experts, "experts of its router", required, at_least(1));
-  f("kept", c.kept, "those that stay, ascending", required, not_empty, at_least(0));
-  f("scores", c.scores, "of all of them, by which they were chosen");
+  f("layer", c.block, "index of the block with these experts", required, at_least(0));
+  f("experts", c.experts, "number of experts of the block's router", required, at_least(1));
+  f("kept", c.kept, "indices of the kept experts, ascending", required, not_empty, at_least(0));
+  f("scores", c.scores, "scores of all experts, by which the kept ones were chosen");
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
@@ -129,10 +129,10 @@ struct PrunePlan {
 };
 template <class Fields>
 void describe(Fields& f, PrunePlan& c) {
-  f("criterion", c.criterion, "what ranked the experts; empty: nobody did");
-  f("replace", c.replace, "what removed experts leave behind",
+  f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
+  f("replace", c.replace, "replacement of removed experts' outputs",
     one_of({kReplaceByNothing, kReplaceByMean}));
-  f("layers", c.layers, "a plan for each layer that changes", required, not_empty);
+  f("layers", c.layers, "plans of the layers that change, one each", required, not_empty);
 }
 ConfigProblem config_problem(const PrunePlan& plan);
 

@@ -92,14 +92,16 @@ struct SamplesConfig {
 template <class Fields>
 void describe(Fields& f, SamplesConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
-  f("kind", c.kind, "what is done", required, one_of({"samples"}));
-  f("description", c.description, "one line for lists and the report", required, not_empty);
-  f("data", c.data, "the dataset", required, not_empty);
+  f("kind", c.kind, "kind of the experiment", required, one_of({"samples"}));
+  f("description", c.description, "one-line description for lists and the report", required,
+    not_empty);
+  f("data", c.data, "name or description of the dataset", required, not_empty);
   f("split", c.split, "split of the dataset", not_empty);
-  f("preprocess", c.preprocess, "as a phase has it");
-  f("augment", c.augment, "as a phase has it, but for mixup");
-  f("images", c.images, "which: indices in the split", required, not_empty, at_least(0));
-  f("columns", c.columns, "images in a row of the figure", between(1, 100));
+  f("preprocess", c.preprocess, "preprocessing of the images, as in a phase");
+  f("augment", c.augment, "augmentation of the images, as in a phase, without mixup");
+  f("images", c.images, "indices in the split of the images shown", required, not_empty,
+    at_least(0));
+  f("columns", c.columns, "number of images per row of the figure", between(1, 100));
   f("seed", c.seed, "seed of the augmentation");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }

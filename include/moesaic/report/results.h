@@ -54,7 +54,8 @@ template <class Fields>
 void describe(Fields& f, MeasuredTable& c) {
   f("rows", c.rows, "names of the rows", required, not_empty);
   f("columns", c.columns, "names of the columns", required, not_empty);
-  f("values", c.values, "a list for each row, with a number for each column", required, not_empty);
+  f("values", c.values, "numbers of the table: a list per row, with a number per column", required,
+    not_empty);
 }
 ConfigProblem config_problem(const MeasuredTable& table);
 
@@ -65,9 +66,9 @@ struct Measurement {
 };
 template <class Fields>
 void describe(Fields& f, Measurement& c) {
-  f("step", c.step, "updates made before", required, at_least(0));
-  f("numbers", c.numbers, "by metric");
-  f("tables", c.tables, "by metric");
+  f("step", c.step, "number of updates made before the measurement", required, at_least(0));
+  f("numbers", c.numbers, "measured numbers by metric");
+  f("tables", c.tables, "measured tables by metric");
 }
 
 struct RunRecord {
@@ -76,8 +77,8 @@ struct RunRecord {
 };
 template <class Fields>
 void describe(Fields& f, RunRecord& c) {
-  f("final", c.final, "what the run came to", required);
-  f("snapshots", c.snapshots, "measured while it trained");
+  f("final", c.final, "measurements at the end of the run", required);
+  f("snapshots", c.snapshots, "measurements made during training");
 }
 
 /// The runs of one row of an experiment, by seed.
@@ -194,7 +195,7 @@ struct PaperTable {
 };
 template <class Fields>
 void describe(Fields& f, PaperTable& c) {
-  f("rows", c.rows, "numbers, a list for each row", required, not_empty);
+  f("rows", c.rows, "numbers of the table: a list per row", required, not_empty);
   f("initial", c.initial, "sums over the rows before training");
 }
 ConfigProblem config_problem(const PaperTable& table);
@@ -219,12 +220,13 @@ struct RatioConfig {
 template <class Fields>
 void describe(Fields& f, RatioConfig& c) {
   f("name", c.name, "name of the row in the results", required, not_empty);
-  f("metric", c.metric, "what its number is called", required, not_empty);
-  f("of", c.of, "the metric that is divided, or that the curves show", required, not_empty);
-  f("reaches", c.reaches, "the curves' level");
-  f("x", c.x, "the curves' sizes, ascending, by which rows are named", not_empty, above(0.0));
-  f("over", c.over, "one row, or a curve: its rows are named by this and x", required, not_empty);
-  f("under", c.under, "the other one, which it is divided by", required, not_empty);
+  f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
+  f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);
+  f("reaches", c.reaches, "level that the curves have to reach");
+  f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
+  f("over", c.over, "row of the numerator, or a curve: its rows are named by this and x", required,
+    not_empty);
+  f("under", c.under, "row of the denominator, or a curve, like over", required, not_empty);
 }
 ConfigProblem config_problem(const RatioConfig& config);
 

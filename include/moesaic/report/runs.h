@@ -31,8 +31,8 @@ struct ExportChoice {
 };
 template <class Fields>
 void describe(Fields& f, ExportChoice& c) {
-  f("keep", c.keep, "experts that it has in a layer", required, at_least(1));
-  f("criterion", c.criterion, "how they were chosen", required);
+  f("keep", c.keep, "number of experts per layer of the exported network", required, at_least(1));
+  f("criterion", c.criterion, "criterion that chose its experts", required);
 }
 
 /// A choice of how many experts stay in each layer.
@@ -42,9 +42,9 @@ struct LayerChoice {
 };
 template <class Fields>
 void describe(Fields& f, LayerChoice& c) {
-  f("name", c.name, "name of its rows", required, not_empty);
+  f("name", c.name, "name of the choice's rows", required, not_empty);
   f("keep", c.keep,
-    "what stays: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and its like",
+    "kept experts: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and the like",
     required);
 }
 ConfigProblem config_problem(const LayerChoice& choice);
@@ -66,25 +66,27 @@ struct SweepConfig {
 };
 template <class Fields>
 void describe(Fields& f, SweepConfig& c) {
-  f("keep", c.keep, "numbers of experts that stay in a layer of what train makes: a row for each",
+  f("keep", c.keep, "numbers of kept experts per layer of the trained network: a row for each",
     not_empty, at_least(1));
-  f("whole", c.whole, "blocks whose experts all stay, whatever keep says", at_least(0));
-  f("by_layer", c.by_layer, "choices of how many stay in which layer, beside those of keep");
-  f("criteria", c.criteria, "what ranks the experts (moesaic list criteria)", not_empty,
+  f("whole", c.whole, "blocks that keep all experts, whatever keep says", at_least(0));
+  f("by_layer", c.by_layer,
+    "choices of different numbers of experts per layer, besides those of keep");
+  f("criteria", c.criteria, "criteria that rank the experts (moesaic list criteria)", not_empty,
     one_of(criterion_names()));
-  f("replace", c.replace, "what removed experts leave to tokens that still select them",
+  f("replace", c.replace,
+    "replacement of a removed expert's output, for tokens that still select it",
     one_of({kReplaceByNothing, kReplaceByMean}));
   f("images", c.images,
     "number of images for criteria and means that need them, from the last phase's validation "
-    "split, or its training data where there is none",
+    "split, or without one from its training data",
     between(1, kMaxMeasuredImages));
   f("finetuned", c.finetuned,
-    "run or checkpoint that takes the place of training: the last phase of train says its data, "
-    "train.init what criteria compare it with");
-  f("recover", c.recover, "the phase that follows pruning, on the data of the last one");
-  f("throughput", c.throughput, "how forward passes are timed");
-  f("export", c.exported, "which recovered network of the first run becomes TorchScript");
-  f("kept", c.kept, "results.json of more runs, shown beside those of fewer");
+    "run or checkpoint used instead of training: the last phase of train names its data, "
+    "train.init the network that criteria compare it with");
+  f("recover", c.recover, "settings of the phase after pruning, on the data of the last one");
+  f("throughput", c.throughput, "timing of forward passes");
+  f("export", c.exported, "recovered network of the first run that is exported to TorchScript");
+  f("kept", c.kept, "results.json of an earlier, longer series of runs, shown beside these");
 }
 
 /// A phase of the training runs, evaluated on the test split of its data.
@@ -144,9 +146,8 @@ template <class Fields>
 void describe(Fields& f, RowConfig& c) {
   f("name", c.name, "name of the row, or its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
-  f("runs", c.runs, "number of runs, in place of the experiment's", at_least(1));
-  f("earlier", c.earlier,
-    "by phase: another row of the results, which has what 'after' measures at the phase's end");
+  f("runs", c.runs, "number of runs, instead of the experiment's", at_least(1));
+  f("earlier", c.earlier, "row of the results that receives the measurements of 'after', by phase");
 }
 
 /// What the names of metrics begin with that SnapshotConfig::converged adds.
@@ -159,17 +160,17 @@ struct SnapshotConfig {
 };
 template <class Fields>
 void describe(Fields& f, SnapshotConfig& c) {
-  f("every", c.every, "updates between two snapshots", at_least(1));
-  f("by_epoch", c.by_epoch, "every counts epochs of the last phase");
-  f("probes", c.probes, "what they measure", required, not_empty);
+  f("every", c.every, "number of updates between two snapshots", at_least(1));
+  f("by_epoch", c.by_epoch, "unit of every: true: epochs of the last phase; false: updates");
+  f("probes", c.probes, "probes measured at each snapshot", required, not_empty);
   f("best", c.best,
-    "metrics of which a run's best snapshot is reported too, as best_<metric>: the smallest of a "
-    "loss, the largest of another");
+    "metrics whose value at a run's best snapshot is reported too, as best_<metric>: the smallest "
+    "of a loss, the largest of another");
   f("converged", c.converged,
-    "metrics of which it is reported when a snapshot of the last phase was first no more than 0.5 "
-    "(accuracies: points) worse than the run's last one: converged_<metric>, in epochs of the "
-    "phase "
-    "or else in updates, and seconds_to_<metric>; and update_seconds, both of training alone");
+    "metrics whose convergence is reported too: the first snapshot of the last phase no more than "
+    "0.5 (accuracies: points) worse than the run's last one, as converged_<metric>, in epochs of "
+    "the phase or else in updates, and seconds_to_<metric>; and update_seconds, both of training "
+    "alone");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);
@@ -184,15 +185,19 @@ struct PlotConfig {
 template <class Fields>
 void describe(Fields& f, PlotConfig& c) {
   f("kind", c.kind,
-    "rows as points with error bars, snapshots as curves with bands, tables as heat maps, one "
-    "metric over another, fits over their x, or rows that differ in a size as lines or as a map",
+    "kind of the plot: rows as points with error bars, snapshots as curves with bands, tables as "
+    "heat maps, one metric over another, power-law fits over their x, or rows that differ in a "
+    "size as lines or as a map",
     required, one_of({"points", "curves", "heatmap", "scatter", "power", "lines", "map"}));
-  f("metrics", c.metrics, "a panel each; of a scatter plot x and y", required, not_empty);
-  f("rows", c.rows, "those it shows; none named: all");
-  f("series", c.series, "lines, map: the curves, whose rows are named by this and a size");
-  f("x", c.x, "lines, map: the sizes");
-  f("x_label", c.x_label, "lines, map, power: what the sizes are");
-  f("last_phase", c.last_phase, "curves: of each run's last phase alone, from its first update");
+  f("metrics", c.metrics, "metrics shown, one per panel; of a scatter plot x and y", required,
+    not_empty);
+  f("rows", c.rows, "names of the rows shown; empty: all");
+  f("series", c.series,
+    "names of the curves of lines and map, whose rows are named by this and a size");
+  f("x", c.x, "sizes along the x axis of lines and map");
+  f("x_label", c.x_label, "label of the x axis of lines, map and power");
+  f("last_phase", c.last_phase,
+    "restriction of curves to each run's last phase, from its first update");
 }
 ConfigProblem config_problem(const PlotConfig& config);
 
@@ -206,12 +211,13 @@ struct FitConfig {
 };
 template <class Fields>
 void describe(Fields& f, FitConfig& c) {
-  f("name", c.name, "name of the row that the exponent has in the results, and in 'paper'",
-    required, not_empty);
-  f("metric", c.metric, "whose logarithm is fitted; the result is <metric>_exponent", required,
+  f("name", c.name, "name of the row of the exponent in the results, and in 'paper'", required,
     not_empty);
-  f("x", c.x, "by row, what it is fitted over; runs of one number are fitted together", required,
-    not_empty, above(0.0));
+  f("metric", c.metric, "metric whose logarithm is fitted; the result is <metric>_exponent",
+    required, not_empty);
+  f("x", c.x,
+    "sizes over which the power law is fitted, by row; runs of the same number are fitted together",
+    required, not_empty, above(0.0));
 }
 ConfigProblem config_problem(const FitConfig& config);
 
@@ -236,29 +242,30 @@ struct RunsConfig {
 template <class Fields>
 void describe(Fields& f, RunsConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
-  f("kind", c.kind, "what is done", required, one_of({"runs"}));
-  f("description", c.description, "one line for lists and the report", required, not_empty);
-  f("runs", c.runs, "number of runs of each row, with seeds that follow each other",
-    between(1, 10000));
-  f("max_steps", c.max_steps, "no phase of a run makes more updates; 0: as they are configured",
+  f("kind", c.kind, "kind of the experiment", required, one_of({"runs"}));
+  f("description", c.description, "one-line description for lists and the report", required,
+    not_empty);
+  f("runs", c.runs, "number of runs per row, with consecutive seeds", between(1, 10000));
+  f("max_steps", c.max_steps, "largest number of updates of a phase; 0: as configured",
     at_least(0));
-  f("train", c.train, "the run that rows change, or that is pruned to 'keep' experts", required);
-  f("set", c.set, "settings of every run, by dotted name, before those of its row");
-  f("rows", c.rows, "what is run, one by one");
-  f("grid", c.grid, "and axes, each a list of points: a row for one point of each");
+  f("train", c.train, "recipe that rows change, or whose network is pruned to 'keep' experts",
+    required);
+  f("set", c.set, "settings of every run, by dotted name, applied before those of its row");
+  f("rows", c.rows, "rows of the results, one configuration each");
+  f("grid", c.grid, "axes of a grid, each a list of points: a row per combination");
   describe(f, c.sweep);
-  f("separator", c.separator, "between the names of a row's points");
-  f("probes", c.probes, "what is measured at the end of a run");
+  f("separator", c.separator, "separator between the names of a row's points");
+  f("probes", c.probes, "probes measured at the end of a run");
   f("after", c.after,
-    "by phase: metrics that are measured at its end in rows that have it, and what they are called "
-    "in the results");
-  f("snapshots", c.snapshots, "what is measured while it trains");
-  f("plots", c.plots, "a figure each", not_empty);
-  f("fits", c.fits, "exponents of power laws over rows");
-  f("ratios", c.ratios, "rows that the results have beside: where curves reach a level");
+    "metrics measured at the end of a phase, by phase, in rows that have it, with their names in "
+    "the results");
+  f("snapshots", c.snapshots, "measurements made during training");
+  f("plots", c.plots, "plots of the results, a figure each", not_empty);
+  f("fits", c.fits, "power laws fitted over rows, with their exponents");
+  f("ratios", c.ratios, "ratios of two rows or curves, added to the results as rows");
   f("paper", c.paper,
-    "by row and metric what the paper prints: a value, [value, std], or for a table {\"rows\": "
-    "lists, \"initial\": sums before training}");
+    "values printed in the paper, by row and metric: a value, [value, std], or for a table "
+    "{\"rows\": lists, \"initial\": sums before training}");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
 ConfigProblem config_problem(const RunsConfig& config);

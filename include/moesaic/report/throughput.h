@@ -22,8 +22,8 @@ struct ThroughputConfig {
 };
 template <class Fields>
 void describe(Fields& f, ThroughputConfig& c) {
-  f("batch_size", c.batch_size, "images in a forward pass", at_least(1));
-  f("rounds", c.rounds, "forward passes of each network", at_least(1));
+  f("batch_size", c.batch_size, "number of images per forward pass", at_least(1));
+  f("rounds", c.rounds, "number of forward passes of each network", at_least(1));
 }
 
 /// A function of a batch [B, C, H, W], e.g. of an exported network.

@@ -35,8 +35,10 @@ struct PatternValue {
 };
 template <class Fields>
 void describe(Fields& f, PatternValue& c) {
-  f("pattern", c.pattern, "searched in the names of parameters", required, not_empty);
-  f("value", c.value, "for those in which it is the first pattern found", required, at_least(0.0));
+  f("pattern", c.pattern, "regular expression searched in the names of parameters", required,
+    not_empty);
+  f("value", c.value, "value for parameters in which this pattern is the first found", required,
+    at_least(0.0));
 }
 
 /// A list of PatternValue, whose patterns are compiled once.
@@ -68,25 +70,29 @@ struct OptimizerConfig {
 };
 template <class Fields>
 void describe(Fields& f, OptimizerConfig& c) {
-  f("name", c.name, "update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}), common);
+  f("name", c.name, "name of the update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}),
+    common);
   f("lr", c.lr, "peak learning rate", above(0.0), common);
-  f("momentum", c.momentum, "sgd: fraction of the last step, m = g + momentum m", at_least(0.0),
+  f("momentum", c.momentum, "momentum of sgd: m = g + momentum m", at_least(0.0), below(1.0));
+  f("betas", c.betas, "decay rates of the two moments of adam and adamw", at_least(0.0),
     below(1.0));
-  f("betas", c.betas, "adam and adamw: decay rates of the two moments", at_least(0.0), below(1.0));
-  f("eps", c.eps, "adam and adamw: added to the root of the second moment", above(0.0));
-  f("weight_decay", c.weight_decay, "decoupled: an update also takes lr * weight_decay * parameter",
-    at_least(0.0), common);
+  f("eps", c.eps, "term added to the root of the second moment of adam and adamw", above(0.0));
+  f("weight_decay", c.weight_decay,
+    "decoupled weight decay: an update also subtracts lr * weight_decay * parameter", at_least(0.0),
+    common);
   f("l2", c.l2,
-    "coupled: gradients get l2 * parameter added before anything else is made of them, but after "
-    "normalized_sgd has normalised them",
+    "coupled weight decay: l2 * parameter is added to the gradient before anything else, but after "
+    "the normalization of normalized_sgd",
     at_least(0.0));
   f("expert_norm", c.expert_norm,
-    "normalized_sgd: what an expert's gradients are divided by, their joint norm or the sum of the "
-    "norms of its tensors",
+    "norm by which normalized_sgd divides an expert's gradients: their joint norm or the sum of "
+    "the norms of its tensors",
     one_of({"joint", "sum"}));
-  f("no_decay", c.no_decay, "parameters without weight decay: patterns searched in their names");
+  f("no_decay", c.no_decay,
+    "parameters without weight decay: regular expressions searched in their names");
   f("weight_decays", c.weight_decays,
-    "in place of weight_decay and no_decay: one for each pattern, 0 where none is found");
+    "weight decay per pattern of parameter names, instead of weight_decay and no_decay; 0 where "
+    "none is found");
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
 
@@ -101,20 +107,23 @@ struct ScheduleConfig {
 };
 template <class Fields>
 void describe(Fields& f, ScheduleConfig& c) {
-  f("name", c.name, "course of the learning rate after the warm-up",
+  f("name", c.name, "learning rate schedule after the warm-up",
     one_of({"cosine", "linear", "constant", "rsqrt"}), common);
-  f("warmup_steps", c.warmup_steps, "updates over which it rises linearly from 0", at_least(0),
+  f("warmup_steps", c.warmup_steps, "length in updates of the linear warm-up from 0", at_least(0),
     common);
-  f("end", c.end, "fraction of the peak that is left at the phase's end", between(0.0, 1.0));
-  f("end_lr", c.end_lr, "in place of end: the learning rate that is left", at_least(0.0));
-  f("timescale", c.timescale, "rsqrt: updates after which 1 / sqrt(2) of the peak is left",
-    at_least(1));
-  f("cooldown_steps", c.cooldown_steps, "rsqrt: last updates, over which it falls linearly to 0",
-    at_least(0));
+  f("end", c.end, "fraction of the peak learning rate at the phase's end", between(0.0, 1.0));
+  f("end_lr", c.end_lr, "learning rate at the phase's end, instead of end", at_least(0.0));
+  f("timescale", c.timescale,
+    "number of updates of rsqrt after which 1 / sqrt(2) of the peak is left", at_least(1));
+  f("cooldown_steps", c.cooldown_steps,
+    "length in updates of the final linear cooldown of rsqrt to 0", at_least(0));
   f("period", c.period,
-    "cosine: updates in which it falls to its end, to rise again in as many; null: the phase's",
+    "half period of cosine: updates from the peak to the end, and as many back; null: the phase's "
+    "length",
     at_least(1));
-  f("by_epoch", c.by_epoch, "it changes between epochs alone, and period counts those");
+  f("by_epoch", c.by_epoch,
+    "granularity of the schedule: true: changes between epochs alone, and period in epochs; false: "
+    "every update");
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
 
@@ -125,10 +134,11 @@ struct PartOptimizerConfig {
 };
 template <class Fields>
 void describe(Fields& f, PartOptimizerConfig& c) {
-  f("parameters", c.parameters, "which it moves: patterns searched in their names", required,
+  f("parameters", c.parameters,
+    "parameters of this optimizer: regular expressions searched in their names", required,
     not_empty);
-  f("optimizer", c.optimizer, "how they are updated", required);
-  f("schedule", c.schedule, "of their learning rate; null: the phase's");
+  f("optimizer", c.optimizer, "update rule of these parameters", required);
+  f("schedule", c.schedule, "learning rate schedule of these parameters; null: the phase's");
 }
 ConfigProblem config_problem(const PartOptimizerConfig& config);
 
@@ -139,10 +149,10 @@ struct StopConfig {
 };
 template <class Fields>
 void describe(Fields& f, StopConfig& c) {
-  f("loss_threshold", c.loss_threshold, "a loss so small ends the phase", at_least(0.0));
-  f("loss_rise", c.loss_rise, "so does one that is more than this above the smallest so far",
-    at_least(0.0));
-  f("after_steps", c.after_steps, "but not before so many updates", at_least(0));
+  f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
+  f("loss_rise", c.loss_rise,
+    "rise of the loss above the smallest so far beyond which the phase ends", at_least(0.0));
+  f("after_steps", c.after_steps, "number of updates before the phase may end early", at_least(0));
 }
 
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
@@ -163,30 +173,30 @@ struct GradientConfig {
 template <class Fields>
 void describe(Fields& f, GradientConfig& c) {
   f("samples", c.samples,
-    "N, training samples, of all classes in equal parts where the data allow, drawn by the run's "
-    "seed; those of a smaller N are among them; 0: all the data",
+    "number of training samples (N), of all classes in equal parts where the data allow, drawn by "
+    "the run's seed; those of a smaller N are among them; 0: all the data",
     at_least(0));
-  f("batch_size", c.batch_size, "images an update", between(1, kMaxBatchSize), common);
+  f("batch_size", c.batch_size, "number of images per update", between(1, kMaxBatchSize), common);
   f("accumulate", c.accumulate,
-    "parts of equal size that a batch goes through the network in; their gradients' mean is taken",
+    "number of micro-batches of equal size per update, whose gradients are averaged",
     between(1, kMaxBatchSize));
   f("accumulate_order", c.accumulate_order,
-    "images of part i of n: the next of the batch, or as the microsteps of V-MoE's trainer "
-    "i, i + n, i + 2n, ...",
+    "images of micro-batch i of n: consecutive ones of the batch, or as in V-MoE's trainer i, i + "
+    "n, i + 2n, ...",
     one_of({kConsecutive, kStrided}));
-  f("optimizer", c.optimizer, "how parameters are updated");
-  f("optimizers", c.optimizers, "others for some of the parameters");
-  f("schedule", c.schedule, "learning rate over the phase");
+  f("optimizer", c.optimizer, "optimizer of the parameters");
+  f("optimizers", c.optimizers, "further optimizers for some of the parameters");
+  f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "end the phase early, before the update of the first step whose loss says so and is not the "
-    "smallest so far");
-  f("gradient_scale", c.gradient_scale, "factors of gradients, before they are clipped");
-  f("clip_norm", c.clip_norm, "max global norm of the gradients; 0: no clipping", at_least(0.0),
+    "conditions that end the phase early, before the update of the first step whose loss meets one "
+    "and is not the smallest so far");
+  f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
+  f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);
-  f("clip_value", c.clip_value, "or max magnitude of each gradient's elements; 0: no clipping",
+  f("clip_value", c.clip_value, "largest magnitude of a gradient's elements; 0: no clipping",
     at_least(0.0));
-  f.choice("loss", c.loss, objective_choices(), "the objective: what is minimised", common);
-  f("augment", c.augment, "random changes to the images");
+  f.choice("loss", c.loss, objective_choices(), "training objective to minimise", common);
+  f("augment", c.augment, "random augmentation of the images");
 }
 ConfigProblem config_problem(const GradientConfig& config);
 
@@ -373,12 +383,12 @@ struct GradientPhaseState {
 };
 template <class Fields>
 void describe(Fields& f, GradientPhaseState& c) {
-  f("epoch", c.epoch, "epoch of the next batch, 0-based, per phase", at_least(0));
-  f("batch", c.batch, "place of the next batch in its epoch, 0-based", at_least(0));
-  f("updates", c.updates, "updates made by the phase's optimizers", at_least(0));
-  f("min_loss", c.min_loss, "smallest loss of the phase's steps so far, where one may end it");
-  f("stopped", c.stopped, "whether a step's loss has ended the phase");
-  f("replaced", c.replaced, "damaged images that others stood for so far, sorted");
+  f("epoch", c.epoch, "epoch of the next batch in the phase, from 0", at_least(0));
+  f("batch", c.batch, "index of the next batch in its epoch, from 0", at_least(0));
+  f("updates", c.updates, "number of updates made by the phase's optimizers", at_least(0));
+  f("min_loss", c.min_loss, "smallest loss of the phase's steps so far, for early stopping");
+  f("stopped", c.stopped, "early end of the phase by a step's loss");
+  f("replaced", c.replaced, "damaged images replaced by others so far, sorted");
 }
 
 /// A phase of gradient descent. Its metrics are the loss, the objective's terms, and the norm of

@@ -34,17 +34,18 @@ struct PrunePhaseConfig {
 };
 template <class Fields>
 void describe(Fields& f, PrunePhaseConfig& c) {
-  f("criterion", c.criterion, "what ranks the experts (moesaic list criteria)");
+  f("criterion", c.criterion, "criterion that ranks the experts (moesaic list criteria)");
   f("keep", c.keep,
-    "experts that stay in a layer: a fraction (0.25), a number (2), a file, or {\"fraction\", "
-    "\"count\" or \"parameters\", \"scope\", \"whole\"}",
+    "experts kept per layer: a fraction (0.25), a number (2), a file, or {\"fraction\", \"count\" "
+    "or \"parameters\", \"scope\", \"whole\"}",
     required, common);
-  f("pretrained", c.pretrained, "an earlier phase, or a checkpoint, to compare with");
-  f("replace", c.replace, "what removed experts leave to tokens that still select them",
+  f("pretrained", c.pretrained, "network to compare with: an earlier phase, or a checkpoint");
+  f("replace", c.replace,
+    "replacement of a removed expert's output, for tokens that still select it",
     one_of({kReplaceByNothing, kReplaceByMean}));
   f("images", c.images,
-    "of the phase's data, its validation split where there is one, for criteria and means that "
-    "need them",
+    "number of images for criteria and means that need them, from the phase's validation split, or "
+    "without one from its training data",
     between(1, kMaxMeasuredImages));
 }
 
@@ -56,9 +57,9 @@ struct EntryConfig {
 template <class Fields>
 void describe(Fields& f, EntryConfig& c) {
   f("restore", c.restore,
-    "an earlier phase, at whose end the network is taken up again; empty: where it is");
-  f("new_head", c.new_head, "a fresh head for the classes of the phase's data", common);
-  f("prune", c.prune, "remove experts");
+    "earlier phase whose final network is restored; empty: the current network");
+  f("new_head", c.new_head, "new head for the classes of the phase's data", common);
+  f("prune", c.prune, "expert pruning before the phase; null: none");
 }
 
 struct PhaseConfig {
@@ -74,22 +75,19 @@ struct PhaseConfig {
 };
 template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
-  f("name", c.name, "name of the phase, and of the checkpoint at its end", required, not_empty,
-    common);
-  f("data", c.data, "data set (moesaic list datasets), description or folder of images", required,
+  f("name", c.name, "name of the phase and of its final checkpoint", required, not_empty, common);
+  f("data", c.data, "dataset (moesaic list datasets), description or folder of images", required,
     not_empty, common);
-  f("epochs", c.epochs, "length of the phase in epochs, passes over the data",
-    between(0, kMaxSteps), common);
-  f("steps", c.steps, "length of the phase in updates, in place of epochs", between(0, kMaxSteps),
-    common);
-  f("trains", c.trains, "parameters that are trained: patterns searched in their names", not_empty,
-    common);
+  f("epochs", c.epochs, "length in epochs, passes over the data", between(0, kMaxSteps), common);
+  f("steps", c.steps, "length in updates, instead of epochs", between(0, kMaxSteps), common);
+  f("trains", c.trains, "names of trained parameters, as regular expressions", not_empty, common);
   f("frozen", c.frozen,
-    "parameters among these that never move, though their gradients count in the norm: patterns");
-  f("preprocess", c.preprocess, "what every image becomes, in training and in evaluation");
-  f("on_entry", c.on_entry, "what happens to the network before the phase");
-  f("evaluate", c.evaluate, "measure on the data's validation and test splits", common);
-  f.choice("kind", c.kind, phase_kind_choices(), "what a step of the phase does");
+    "trained parameters that stay fixed, though their gradients count in the norm: regular "
+    "expressions searched in their names");
+  f("preprocess", c.preprocess, "preprocessing of every image, in training and in evaluation");
+  f("on_entry", c.on_entry, "changes to the network before the phase");
+  f("evaluate", c.evaluate, "evaluation on the validation and test splits", common);
+  f.choice("kind", c.kind, phase_kind_choices(), "kind of the phase: what a step computes");
 }
 ConfigProblem config_problem(const PhaseConfig& config);
 

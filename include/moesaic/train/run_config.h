@@ -38,51 +38,46 @@ struct RunConfig {
 };
 template <class Fields>
 void describe(Fields& f, RunConfig& c) {
-  f("name", c.name, "name of the run, and of its folder unless --out says another", required,
-    not_empty, common);
-  f("seed", c.seed,
-    "seed of all random numbers: weights, order of images, augmentation, noise, dropout",
-    at_least(0), common);
-  f("init", c.init, "checkpoint or run to start from", common);
-  f("model", c.model, "the network (moesaic list models); may be left out where init is given",
+  f("name", c.name, "name of the run, and of its folder without --out", required, not_empty,
     common);
+  f("seed", c.seed, "seed of all random number generators", at_least(0), common);
+  f("init", c.init, "checkpoint or run to start from", common);
+  f("model", c.model, "network (moesaic list models); optional with init", common);
   f("precision", c.precision,
-    "dtype of products in the network: float32, or bfloat16 where rounding does little harm; "
-    "parameters, router, losses and optimizer stay float32",
+    "dtype of matrix products: float32, or bfloat16 where rounding does little harm; parameters, "
+    "router, losses and optimizer stay float32",
     one_of({"float32", "bfloat16"}), common);
   f("tf32", c.tf32,
-    "on a GPU, let products and convolutions of float32 round their inputs to 10 bits of mantissa: "
-    "several times faster");
+    "rounding to TF32 (10 bits of mantissa) of the inputs of float32 products and convolutions on "
+    "a GPU: several times faster");
   f("recompute", c.recompute,
-    "keep of each block its input alone and compute it again in backward: less memory, more time");
+    "activation checkpointing of each block: its input is kept and the rest computed again in "
+    "backward: less memory, more time");
   f("deterministic", c.deterministic,
-    "on a GPU, equal bits from run to run, which a CPU gives in any case: slower, and the "
-    "environment must hold CUBLAS_WORKSPACE_CONFIG=:4096:8");
-  f("loader_threads", c.loader_threads, "threads that make batches; any number gives equal bits",
-    between(0, 1024));
-  f("log_every", c.log_every, "steps (updates of the run) or epochs between two lines of metrics",
-    between(1, kMaxSteps), common);
-  f("checkpoint_every", c.checkpoint_every,
-    "steps or epochs between two checkpoints; 0: at the ends of phases only", between(0, kMaxSteps),
+    "deterministic algorithms on a GPU, for equal bits from run to run as on a CPU: slower, and "
+    "CUBLAS_WORKSPACE_CONFIG=:4096:8 must be set in the environment");
+  f("loader_threads", c.loader_threads,
+    "number of threads that make batches; any number gives equal bits", between(0, 1024));
+  f("log_every", c.log_every, "interval between two lines of metrics", between(1, kMaxSteps),
     common);
-  f("keep_checkpoints", c.keep_checkpoints, "checkpoints on the way that are kept", at_least(1));
+  f("checkpoint_every", c.checkpoint_every,
+    "interval between checkpoints; 0: at the ends of phases only", between(0, kMaxSteps), common);
+  f("keep_checkpoints", c.keep_checkpoints, "number of intermediate checkpoints kept", at_least(1));
   f("evaluate_every", c.evaluate_every,
-    "steps or epochs between two evaluations; 0: at the ends of phases only; a bare number is read "
-    "as epochs, with a warning, since it was so in earlier versions",
+    "interval between evaluations; 0: at the ends of phases only; a bare number is read as "
+    "epochs, with a warning, as in earlier versions",
     between(0, kMaxSteps), common);
-  f("evaluate_batch_size", c.evaluate_batch_size, "images a batch in evaluations",
+  f("evaluate_batch_size", c.evaluate_batch_size, "number of images per batch in evaluations",
     between(1, kMaxBatchSize));
   f("best", c.best,
-    "metric that the folder 'best' follows in the last phase, on the validation split where the "
-    "data "
-    "has one; empty: the task's first, accuracy for classes");
+    "metric that selects the checkpoint 'best' in the last phase, on the validation split where "
+    "the data have one; empty: the task's first, accuracy for classes");
   f("data_changed", c.data_changed,
-    "whether --resume goes on where classes, number, labels or files of the data are not those "
-    "that "
-    "the run began with",
+    "behaviour of --resume where classes, number, labels or files of the data differ from those "
+    "that the run began with",
     one_of({"refuse", "accept"}));
-  f("parallel", c.parallel, "how the processes of torchrun, mpirun or srun share the work");
-  f("phases", c.phases, "what is trained in turn", required, not_empty);
+  f("parallel", c.parallel, "division of the work among the processes of torchrun, mpirun or srun");
+  f("phases", c.phases, "training phases, in order", required, not_empty);
 }
 ConfigProblem config_problem(const RunConfig& config);
 

@@ -37,8 +37,8 @@ struct DataRecord {
 template <class Fields>
 void describe(Fields& f, DataRecord& c) {
   f("classes", c.classes, "names of the classes, in order");
-  f("examples", c.examples, "how many there are", required, at_least(0));
-  f("shards", c.shards, "hash of how many images each shard has");
+  f("examples", c.examples, "number of examples in the split", required, at_least(0));
+  f("shards", c.shards, "hash of the shards' numbers of images");
   f("labels", c.labels, "hash of the labels in order");
   f("files", c.files, "hash of names and sizes of all image files in order");
   f("images", c.images, "hash of some image files");
@@ -53,7 +53,7 @@ struct RunData {
 };
 template <class Fields>
 void describe(Fields& f, RunData& c) {
-  f("splits", c.splits, "marks of each split of the run's data");
+  f("splits", c.splits, "records of each split of the run's data");
 }
 
 /// Reads up to two million labels, the sizes of all image files, and up to 64 of these files, which

@@ -43,8 +43,8 @@ struct MetricWindow {
 };
 template <class Fields>
 void describe(Fields& f, MetricWindow& c) {
-  f("steps", c.steps, "steps since the last line", at_least(0));
-  f("sums", c.sums, "sum of each metric over them");
+  f("steps", c.steps, "number of steps since the last line", at_least(0));
+  f("sums", c.sums, "sum of each metric over these steps");
 }
 
 /// Progress of a run: a checkpoint's state.json. With weights and the phase's tensors it determines
@@ -74,20 +74,20 @@ struct TrainState {
 };
 template <class Fields>
 void describe(Fields& f, TrainState& c) {
-  f("step", c.step, "steps made in the run", required, at_least(0));
-  f("phase", c.phase, "name of the phase that the run has come to", required);
-  f("phase_index", c.phase_index, "place of the phase in the list, 0-based", required, at_least(0));
-  f("phase_step", c.phase_step, "steps made in the phase", required, at_least(0));
-  f("phase_complete", c.phase_complete, "whether the phase is done, so that the next one follows");
-  f("phase_state", c.phase_state, "what the phase itself needs to go on");
+  f("step", c.step, "number of steps made in the run", required, at_least(0));
+  f("phase", c.phase, "name of the current phase", required);
+  f("phase_index", c.phase_index, "index of the current phase, from 0", required, at_least(0));
+  f("phase_step", c.phase_step, "number of steps made in the phase", required, at_least(0));
+  f("phase_complete", c.phase_complete, "end of the phase reached, so that the next one follows");
+  f("phase_state", c.phase_state, "state of the phase needed to resume it");
   f("evaluations_due", c.evaluations_due,
-    "splits on which the network after the last step is still to be measured");
-  f("best_value", c.best_value, "best value of the metric that `best` follows, in the last phase");
-  f("best_step", c.best_step, "step at which that was measured", at_least(0));
-  f("window", c.window, "metrics that wait for their line");
-  f("metrics_lines", c.metrics_lines, "lines of metrics.jsonl that were written", at_least(0));
+    "splits on which the network after the last step is still to be evaluated");
+  f("best_value", c.best_value, "best value of the metric of `best` in the last phase");
+  f("best_step", c.best_step, "step of the best value", at_least(0));
+  f("window", c.window, "metrics not yet written as a line");
+  f("metrics_lines", c.metrics_lines, "number of lines written to metrics.jsonl", at_least(0));
   f("computed_with", c.computed_with,
-    "compute threads and instructions of the processor, or cuda; others round sums otherwise");
+    "compute threads and processor instructions, or cuda, which determine how sums are rounded");
 }
 
 struct TrainerOptions {

@@ -33,11 +33,12 @@ struct SpuriousSettings {
 };
 template <class Fields>
 void describe(Fields& f, SpuriousSettings& c) {
-  f("with", c.with, "attribute that most images with the label's have, e.g. Black_Hair", required,
+  f("with", c.with, "attribute of most images that have the label's, e.g. Black_Hair", required,
     not_empty);
-  f("without", c.without, "attribute that most of the others have, e.g. Blond_Hair", required,
-    not_empty);
-  f("fraction", c.fraction, "of the training images of each class; elsewhere it is one half",
+  f("without", c.without, "attribute of most images that lack the label's, e.g. Blond_Hair",
+    required, not_empty);
+  f("fraction", c.fraction,
+    "fraction of each class's training images that have this attribute; other splits: one half",
     between(0.5, 0.999));
 }
 
@@ -54,17 +55,18 @@ struct CelebaSettings {
 };
 template <class Fields>
 void describe(Fields& f, CelebaSettings& c) {
-  f("attribute", c.attribute, "the attribute that is the label, e.g. Smiling");
+  f("attribute", c.attribute, "attribute that is the label, e.g. Smiling");
   f("attributes", c.attributes,
-    "in place of attribute: several, whose combinations are the labels, counted in binary: none, "
+    "attributes whose combinations are the labels, instead of attribute, counted in binary: none, "
     "the last one, the last but one, both of these, ...");
   f("spurious", c.spurious,
-    "only images with exactly one of two more attributes, which in the train split goes along with "
-    "the label; classes are equally frequent; 'images' says how many, else all that allows");
+    "spurious correlation: only images with exactly one of two more attributes, which is "
+    "correlated with the label in the train split; classes are equally frequent; 'images' sets "
+    "their number, else all that allow it");
   f("balanced", c.balanced,
-    "as many images of each class as of the rarest one, in turn; 'images' says how many, else all "
-    "that allows");
-  f("splits", c.splits, "part of each split, by default train 0, validation 1, test 2");
+    "balanced classes: as many images of each class as of the rarest one, in turn; 'images' sets "
+    "their number, else all that allow it");
+  f("splits", c.splits, "partition number of each split; by default train 0, validation 1, test 2");
 }
 
 ConfigProblem attribute_problem(const DatasetSpec& spec) {
@@ -161,7 +163,7 @@ int64_t integer(std::string_view word, const fs::path& path, int64_t line) {
 
 std::string image_name(std::string_view word, const fs::path& path, int64_t line) {
   if (word.find('/') != std::string_view::npos || word.starts_with('.')) {
-    fail("{}:{}: '{}' is no file name", path.string(), line, word);
+    fail("{}:{}: '{}' is not a file name", path.string(), line, word);
   }
   return std::string(word);
 }

@@ -23,8 +23,8 @@ struct CifarSettings {
 };
 template <class Fields>
 void describe(Fields& f, CifarSettings& c) {
-  f("label_bytes", c.label_bytes, "label bytes before the pixels", between(1, 2));
-  f("label_at", c.label_at, "which of them is the label, from 0", between(0, 1));
+  f("label_bytes", c.label_bytes, "number of label bytes before the pixels", between(1, 2));
+  f("label_at", c.label_at, "index of the label among these bytes, from 0", between(0, 1));
 }
 ConfigProblem config_problem(const CifarSettings& c) {
   if (c.label_at < c.label_bytes) return {};

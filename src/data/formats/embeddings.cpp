@@ -211,8 +211,8 @@ struct EmbeddingsSettings {
 };
 template <class Fields>
 void describe(Fields& f, EmbeddingsSettings& c) {
-  f("class_count", c.class_count, "how many classes there have to be; 0: any", at_least(0));
-  f("embeddings", c.embeddings, "the files of texts that are embedded already");
+  f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
+  f("embeddings", c.embeddings, "files of texts already embedded");
 }
 
 const EmbeddingsConfig& config_of(const DatasetSpec& spec) {

@@ -34,10 +34,10 @@ struct ImageFolderSettings {
 };
 template <class Fields>
 void describe(Fields& f, ImageFolderSettings& c) {
-  f("class_count", c.class_count, "how many classes there have to be; 0: any", at_least(0));
+  f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
   f("splits", c.splits,
-    "folder of each split; by default train, to test with the first that is there of test, val, "
-    "validation and valid, and to validate with another one of the last three");
+    "folder of each split; by default train, for the test split the first that exists of test, "
+    "val, validation and valid, and for the validation split another one of the last three");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {

@@ -37,17 +37,16 @@ struct ShardsSettings {
 template <class Fields>
 void describe(Fields& f, ShardsSettings& c) {
   f("shards", c.shards,
-    "tar archives of each split, train, validation and test, in order: images 0001.jpg (or "
-    "another ending of images) with their classes, by number or name, in 0001.cls");
+    "tar archives of each split (train, validation, test), in order: images 0001.jpg (or another "
+    "image extension) with their classes, by number or name, in 0001.cls");
   f("classes_file", c.classes_file,
-    "file beside the shards with the name of a class a line, in place of classes");
+    "file beside the shards with a class name per line, instead of classes");
   f("labels", c.labels,
-    "what .cls holds: the number of a class, from 0, its name, or either, where no class has the "
-    "number of another one for its name",
+    "content of .cls files: the number of a class, from 0, its name, or either, where no class is "
+    "named like another one's number",
     one_of({"either", "number", "name"}));
-  f("height", c.height, "pixels of every image from top to bottom; 0: images differ in size",
-    at_least(0));
-  f("width", c.width, "pixels of every image from left to right", at_least(0));
+  f("height", c.height, "height of every image in pixels; 0: images differ in size", at_least(0));
+  f("width", c.width, "width of every image in pixels; 0: images differ in size", at_least(0));
 }
 
 const ShardsSettings& shards_of(const DatasetSpec& spec) {
@@ -310,7 +309,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     images = verify_images(*images_of(spec, described_info(spec, split), folder, std::move(sound)));
   }
   for (FileVerification& image : images) {
-    if (differs) image.doubt = "its shards are not what is described";
+    if (differs) image.doubt = "its shards differ from their description";
     results.push_back(std::move(image));
   }
   return results;

@@ -29,15 +29,15 @@ int64_t pruned_experts(const VMoE& model) {
     const auto& options = layer->options();
     if (layer->stand_in.defined()) {
       fail_usage(
-          "export: in block {} the pruned experts left mean outputs, for which a V-MoE checkpoint "
-          "has no place; safetensors does",
+          "export: block {} has mean outputs of pruned experts, which a V-MoE checkpoint cannot "
+          "store; choose safetensors",
           block);
     }
     const int64_t gone = options.experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
       fail_usage(
-          "export: in block {} the tokens of {} pruned experts reroute to the others, which "
-          "a V-MoE checkpoint cannot say; safetensors can",
+          "export: block {} reroutes tokens of {} pruned experts, which a V-MoE checkpoint cannot "
+          "express; choose safetensors",
           block, gone);
     }
     count += gone;
@@ -98,8 +98,8 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
                .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
                .converted = arrays_of});
   export_formats().add(
-      "vmoe", {.meaning = "what google-research/vmoe reads",
-               .out = "the prefix of new files",
+      "vmoe", {.meaning = "checkpoint of google-research/vmoe",
+               .out = "prefix of new files",
                .max_shards = vmoe_checkpoint::kMaxShards,
                .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
                .write =
@@ -118,7 +118,7 @@ void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
   const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
   for (const auto& item : fs::directory_iterator(folder)) {
     if (prefix_of_part(item.path().filename()) == prefix.filename().string()) {
-      fail_usage("{}: '{}' is there already; name a new prefix", what, item.path().string());
+      fail_usage("{}: '{}' already exists; name a new prefix", what, item.path().string());
     }
   }
 }

@@ -58,8 +58,8 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
         {size, path + "group_size"}};
   }
   if (moe.router.experts_choose()) {
-    return {fmt::format("{}router.name {} knows no ensemble; {} does", path, kExpertsChoose,
-                        kTokensChoose),
+    return {fmt::format("{}router.name {} does not support an ensemble; choose {}", path,
+                        kExpertsChoose, kTokensChoose),
             {path + "router.name", size}};
   }
   if (moe.router.tokens_choose() && moe.router.num_selected_experts > moe.num_experts / members) {

@@ -115,8 +115,7 @@ void VMoE::initialise_from(const Model& source, const TensorMap& values, bool ne
   }
   const auto given = parse<VMoEConfig>(Value::from_json(other->config(), "model"), "model");
   if (given.encoder.moe.stand_ins && !config_.encoder.moe.stand_ins) {
-    fail_usage("{}: its pruned experts left mean outputs, for which the network has no place",
-               from);
+    fail_usage("{}: the network cannot store mean outputs of pruned experts", from);
   }
   const bool drops_layer = given.representation_size != config_.representation_size;
   const bool drops_head = new_head && (given.classes != config_.classes ||

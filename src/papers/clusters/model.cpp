@@ -154,7 +154,7 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
   }
   if (!config.scalar && config.filters % config.classes != 0) {
     return {
-        fmt::format("{} filters cannot be shared out among {} classes; the next that can are {}",
+        fmt::format("{} filters cannot be divided equally among {} classes; the next number is {}",
                     config.filters, config.classes,
                     (config.filters / config.classes + 1) * config.classes),
         {"filters", "classes"}};

@@ -114,9 +114,10 @@ void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, 
   check_mixture(places, mixture->options(), data);
   check_samples(places, batch, mixture->options().width);
   if (moves.within(phase, model).names(model).empty()) {
-    fail_usage("{}: phase '{}': it moves {}, of which 'trains' and 'frozen' leave nothing",
-               places.of({"frozen", "trains", "kind"}), phase.name,
-               fmt::join(moves.names(model), " and "));
+    fail_usage(
+        "{}: phase '{}': 'trains' and 'frozen' leave none of the parameters that it trains, {}",
+        places.of({"frozen", "trains", "kind"}), phase.name,
+        fmt::join(moves.names(model), " and "));
   }
   if (!data.endless() && batch > data.size()) {
     fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
@@ -202,7 +203,7 @@ template <class Fields>
 void describe(Fields& f, L4Config& c) {
   f("lambda", c.weights.lambda, "weight of the regressors' norms", at_least(0.0));
   f("mu", c.weights.mu, "weight of the fourth moments", at_least(0.0));
-  f("delta", c.weights.delta, "weight decay", at_least(0.0));
+  f("delta", c.weights.delta, "weight decay coefficient (delta)", at_least(0.0));
 }
 
 struct LogConfig {
@@ -210,7 +211,7 @@ struct LogConfig {
 };
 template <class Fields>
 void describe(Fields& f, LogConfig& c) {
-  f("radius", c.radius, "R: longer gates are shortened to it after every step; 0: none",
+  f("radius", c.radius, "largest norm of a gate (R), enforced after every step; 0: none",
     at_least(0.0));
 }
 
@@ -240,12 +241,12 @@ struct GatedSgdConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedSgdConfig& c) {
-  f("batch_size", c.batch_size, "samples a step", between(1, 1048576));
-  f("optimizer", c.optimizer, "plain gradient descent");
-  f("schedule", c.schedule, "learning rate over the phase");
-  f("block", c.block, "steps that are made at once", between(1, 4096));
+  f("batch_size", c.batch_size, "number of samples per step", between(1, 1048576));
+  f("optimizer", c.optimizer, "settings of plain gradient descent");
+  f("schedule", c.schedule, "learning rate schedule of the phase");
+  f("block", c.block, "number of steps computed together", between(1, 4096));
   f.choice("loss", c.loss, loss_choices(),
-           "what is minimised: l4 for the regressors, l_log for the gates, squared for both");
+           "loss to minimise: l4 for the regressors, l_log for the gates, squared for both");
 }
 
 Moves moves_of(const GatedSgdConfig& config) {
@@ -346,10 +347,10 @@ struct GatedEmConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedEmConfig& c) {
-  f("samples", c.samples, "on which all steps are made", between(1, 1048576));
-  f("gate_steps", c.options.gate_steps, "gradient steps on the gates after each on the regressors",
-    between(0, 1000));
-  f("gate_lr", c.options.lr, "learning rate of those", above(0.0));
+  f("samples", c.samples, "number of samples used for all steps", between(1, 1048576));
+  f("gate_steps", c.options.gate_steps,
+    "number of gradient steps on the gates after each on the regressors", between(0, 1000));
+  f("gate_lr", c.options.lr, "learning rate of the steps on the gates", above(0.0));
 }
 
 constexpr Moves kBoth{.regressors = true, .gates = true};
@@ -386,7 +387,8 @@ struct GatedSignsConfig {
 };
 template <class Fields>
 void describe(Fields& f, GatedSignsConfig& c) {
-  f("samples", c.samples, "whose likelihood chooses", between(1, 1048576));
+  f("samples", c.samples, "number of samples whose likelihood decides the signs",
+    between(1, 1048576));
 }
 
 constexpr Moves kMoves{.regressors = true, .gates = false};

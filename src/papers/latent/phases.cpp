@@ -50,20 +50,22 @@ struct SphericalSgdConfig {
 };
 template <class Fields>
 void describe(Fields& f, SphericalSgdConfig& c) {
-  f("lr", c.lr, "eta; a neuron moves by eta / J", above(0.0));
+  f("lr", c.lr, "learning rate (eta); a neuron moves by eta / J", above(0.0));
   f("routing", c.routing,
-    "top1: F_1, as in phase I; adaptive: F^_M, as in phase III (see the model's)",
+    "routing rule of the phase: top1: F_1, as in phase I; adaptive: F^_M, as in phase III (see the "
+    "model's)",
     one_of({nn::kTopOne, nn::kEveryAboveZero}));
-  f("restart", c.restart, "draw first layers and a = +-1 anew before the first step (phase III)");
+  f("restart", c.restart, "new random first layers and a = +-1 before the first step (phase III)");
   f("router", c.router,
-    "before the first step: as_it_is, or ideal: expert m gets the direction of the mean of cluster "
-    "m mod C less that of the others' means",
+    "router before the first step: as_it_is: unchanged; ideal: expert m gets the mean direction of "
+    "cluster m mod C minus the mean of the other clusters",
     one_of({kAsItIs, kIdeal}));
   f("until_local", c.until_local,
-    "end where the largest alignment with each cluster's task, in the mean over clusters and "
-    "experts, reaches this; 0: never",
+    "alignment at which the phase ends: the largest with each cluster's task, averaged over "
+    "clusters and experts; 0: never",
     between(0.0, 1.0));
-  f("block", c.block, "steps, of one sample each, that are made at once", between(1, 1048576));
+  f("block", c.block, "number of steps, of one sample each, computed together",
+    between(1, 1048576));
 }
 
 /// Returns the mean over experts and directions of the largest magnitude of a neuron's product.
@@ -179,13 +181,15 @@ void plan_spherical(PhasePlan& plan, const PhasePlaces& places, const Model& mod
   const auto known = data.directions();
   if (config.router == kIdeal && !known.contains("mean")) {
     fail_usage(
-        "{}: phase '{}': the data '{}' do not say what means their clusters have, which "
-        "router 'ideal' takes",
+        "{}: phase '{}': router 'ideal' needs the means of the clusters, which the data '{}' do "
+        "not have",
         places.of({"router"}), plan.config.name, plan.config.data);
   }
   if (config.until_local > 0.0 && !known.contains("local")) {
-    fail_usage("{}: phase '{}': the data '{}' do not say what their clusters' tasks look at",
-               places.of({"until_local"}), plan.config.name, plan.config.data);
+    fail_usage(
+        "{}: phase '{}': until_local needs the directions of the clusters' tasks, which the data "
+        "'{}' do not have",
+        places.of({"until_local"}), plan.config.name, plan.config.data);
   }
 }
 
@@ -195,8 +199,9 @@ struct RouterAscentConfig {
 };
 template <class Fields>
 void describe(Fields& f, RouterAscentConfig& c) {
-  f("lr", c.lr, "eta", above(0.0));
-  f("batch_size", c.batch_size, "n, fresh samples a step; 10 d to 20 d are needed for a signal",
+  f("lr", c.lr, "learning rate (eta)", above(0.0));
+  f("batch_size", c.batch_size,
+    "number of new samples per step (n); 10 d to 20 d are needed for a signal",
     between(1, 1048576));
 }
 
@@ -302,9 +307,9 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
   }
   check_moves_all(
       plan, places, model,
-      fmt::format("what it moves is given by its kind '{}'; leave 'trains' and 'frozen' "
-                  "out",
-                  phase.kind.name()));
+      fmt::format(
+          "the kind '{}' determines the trained parameters; leave 'trains' and 'frozen' out",
+          phase.kind.name()));
   plan_steps(plan, data.size(), samples);
 }
 

@@ -252,7 +252,7 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
   // "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
   // costs the best rule.
   probes().add("cluster_routing",
-               {.meaning = "how a router parts the data's clusters, by their means",
+               {.meaning = "separation of the data's clusters by the router, by their means",
                 .metrics = routing_metrics,
                 .measure = measure_routing});
   return true;

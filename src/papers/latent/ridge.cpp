@@ -20,15 +20,15 @@ struct RidgeConfig {
 };
 template <class Fields>
 void describe(Fields& f, RidgeConfig& c) {
-  f("bias", c.bias, "C_b: new biases are U[-C_b, C_b]", between(0.0, 1e3));
-  f("flip", c.flip, "turn first layers of ReLU neurons round at random (appendix A.3)");
+  f("bias", c.bias, "range of the new biases (C_b): U[-C_b, C_b]", between(0.0, 1e3));
+  f("flip", c.flip, "random sign flips of the first layers of ReLU neurons (appendix A.3)");
   f("lambdas", c.lambdas,
-    "weights of the squared norm to choose among, relative to the mean square of a neuron's "
-    "feature",
+    "candidate weights of the squared norm, relative to the mean square of a neuron's feature",
     not_empty, above(0.0));
-  f("held_out", c.held_out, "samples after those of the steps, by whose error one is chosen",
+  f("held_out", c.held_out,
+    "number of held-out samples, after those of the steps, that choose among lambdas",
     between(1, 1e8));
-  f("block", c.block, "samples, a step each, whose products are summed at once",
+  f("block", c.block, "number of samples, one per step, whose products are summed together",
     between(1, 1048576));
 }
 

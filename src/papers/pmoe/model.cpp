@@ -130,9 +130,10 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
             {"moe.router.selected", "moe.patch_size", "image_size"}};
   }
   if (channels % moe.experts != 0) {
-    return {fmt::format("{} experts cannot share out the last group's {} channels", moe.experts,
-                        channels),
-            {"moe.experts", "widening"}};
+    return {
+        fmt::format("{1} channels of the last group cannot be divided equally among {0} experts",
+                    moe.experts, channels),
+        {"moe.experts", "widening"}};
   }
   if (moe.kernel % 2 == 0) {
     return {
@@ -168,7 +169,7 @@ ConfigProblem config_problem(const PMoEConfig& config) {
             {"patch_size", "image_size"}};
   }
   if (config.by_class() && config.experts % config.classes != 0) {
-    return {fmt::format("{} experts cannot be shared out among {} classes", config.experts,
+    return {fmt::format("{} experts cannot be divided equally among {} classes", config.experts,
                         config.classes),
             {"experts", "classes", "output"}};
   }

@@ -31,16 +31,16 @@ struct PatchSgdConfig {
 template <class Fields>
 void describe(Fields& f, PatchSgdConfig& c) {
   f("loss", c.loss,
-    "logistic (eqs. 2, 10), with more than two classes their cross-entropy (eq. 24); or linear, of "
-    "routers that are trained apart (eq. 6), in pairs of classes that follow each other",
+    "loss function: logistic (eqs. 2, 10), with more than two classes their cross entropy (eq. "
+    "24); or linear, of routers that are trained apart (eq. 6), in pairs of consecutive classes",
     one_of({kLogistic, kLinear}), common);
   f("samples", c.samples,
-    "N, training samples: the first of the data, of endless data from where the run's seed says; "
-    "0: an epoch of it",
+    "number of training samples (N): the first of the data, of endless data from a position set by "
+    "the run's seed; 0: one epoch",
     between(0, 1e7));
-  f("batch_size", c.batch_size, "samples a step", between(1, 65536));
-  f("lr", c.lr, "eta, of all that moves", above(0.0));
-  f("block", c.block, "steps that are made at once", between(1, 4096));
+  f("batch_size", c.batch_size, "number of samples per step", between(1, 65536));
+  f("lr", c.lr, "learning rate (eta) of all trained parameters", above(0.0));
+  f("block", c.block, "number of steps computed together", between(1, 4096));
 }
 
 int64_t samples_of(const PatchSgdConfig& config, const Dataset& data) {
@@ -227,8 +227,8 @@ class PatchSgd final : public OnlinePhase {
 void check_linear(const PhasePlaces& places, const nn::PatchMixtureImpl& mixture, int64_t classes) {
   const std::string& name = places.phase().name;
   if (mixture.moe.is_empty()) {
-    fail_usage("{}: phase '{}': there is no router to train", places.of_model("router", "loss"),
-               name);
+    fail_usage("{}: phase '{}': the model has no router to train; choose another loss",
+               places.of_model("router", "loss"), name);
   }
   const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
   if (experts != classes || classes % 2 != 0) {
@@ -260,8 +260,8 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
                phase.data, count_text(data.size(), "sample"), samples);
   }
   if (moved_by(model, phase).empty()) {
-    fail_usage("{}: phase '{}': it would move nothing", places.of({"trains", "frozen", "kind"}),
-               phase.name);
+    fail_usage("{}: phase '{}': 'trains' and 'frozen' leave no parameter that it can train",
+               places.of({"trains", "frozen", "kind"}), phase.name);
   }
   plan.batch = std::min(config.batch_size, samples);
   plan.steps_per_epoch = (samples + plan.batch - 1) / plan.batch;

@@ -102,12 +102,10 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
   // patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has the
   // largest gate of the expert in which it has that most often, unless all gates are 1; and
   // "routed_by_any_class_c".
-  probes().add(
-      "routed",
-      {.meaning = "how often the patch that decides the class is routed, to the expert that gets "
-                  "it most often or to any, by class",
-       .metrics = routed_metrics,
-       .measure = measure_routed});
+  probes().add("routed", {.meaning = "fraction of images whose class-deciding patch is routed, to "
+                                     "the expert that gets it most often or to any, by class",
+                          .metrics = routed_metrics,
+                          .measure = measure_routed});
   return true;
 }();
 

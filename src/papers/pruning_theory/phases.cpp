@@ -23,11 +23,11 @@ struct PatternSgdConfig {
 };
 template <class Fields>
 void describe(Fields& f, PatternSgdConfig& c) {
-  f("batch_size", c.batch_size, "fresh examples a step", between(1, 65536));
-  f("expert_lr", c.expert_lr, "eta_e, of the neurons", between(0.0, 1e6));
-  f("router_lr", c.router_lr, "eta_r, of the routers", between(0.0, 1e6));
-  f("until_zero", c.until_zero, "end with the first batch whose hinge loss is 0");
-  f("block", c.block, "steps that are made at once", between(1, 4096));
+  f("batch_size", c.batch_size, "number of new examples per step", between(1, 65536));
+  f("expert_lr", c.expert_lr, "learning rate of the neurons (eta_e)", between(0.0, 1e6));
+  f("router_lr", c.router_lr, "learning rate of the routers (eta_r)", between(0.0, 1e6));
+  f("until_zero", c.until_zero, "early end at the first batch whose hinge loss is 0");
+  f("block", c.block, "number of steps computed together", between(1, 4096));
 }
 
 class PatternSgd final : public OnlinePhase {
@@ -93,7 +93,7 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer) {
     fail_needs(places, places.of_model("name", "kind"),
-               "a model whose experts are of patterns (moesaic list models)");
+               "a model with pattern experts (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
     fail_needs(places, places.of({"data"}),
@@ -107,9 +107,9 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
                places.of_model("patterns", "data"), phase.name, width, phase.data,
                patterns == known.end() ? 0 : patterns->second.size(0));
   }
-  check_moves_all(plan, places, model,
-                  "it moves routers and neurons; set a learning rate to 0 in place of 'trains' and "
-                  "'frozen'");
+  check_moves_all(
+      plan, places, model,
+      "it trains routers and neurons; set a learning rate to 0 instead of 'trains' and 'frozen'");
   plan_steps(plan, data.size(), settings_of<PatternSgdConfig>(phase).batch_size);
 }
 

@@ -185,11 +185,10 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
                   "with the largest and the smallest router",
        .metrics = neurons_metrics,
        .measure = measure_neurons});
-  probes().add(
-      "proficiency",
-      {.meaning = "how well routers select the patterns that tell the class, and their norms",
-       .metrics = proficiency_metrics,
-       .measure = measure_proficiency});
+  probes().add("proficiency", {.meaning = "proficiency of routers: fraction of class-deciding "
+                                          "patterns that they select, and their norms",
+                               .metrics = proficiency_metrics,
+                               .measure = measure_proficiency});
   return true;
 }();
 

@@ -326,9 +326,9 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   config.encoder.moe.router.pruned = "reroute";
   const VMoE reroutes(config, 1);
   EXPECT_THAT(test::usage_of([&] { export_vmoe(reroutes, folder_ / "other", {}); }),
-              HasSubstr("pruned experts reroute"));
+              HasSubstr("reroutes tokens of"));
   EXPECT_THAT(test::usage_of([&] { export_vmoe(pruned, folder_ / "ckpt", {}); }),
-              HasSubstr("is there already"));
+              HasSubstr("already exists"));
 }
 
 TEST_F(ImportVMoE, NumberFormatsComeBack) {

@@ -119,7 +119,7 @@ TEST(VMoERules, WrongRulesHaveTheirPlace) {
     return test::usage_of([&] { rules_of(text); });
   };
   EXPECT_THAT(refused(R"([["a"]])"), HasSubstr("rules.json:1:2: a rule is [pattern"));
-  EXPECT_THAT(refused(R"([["a(", ""]])"), HasSubstr("rules.json:1:3: 'a(' is no regular"));
+  EXPECT_THAT(refused(R"([["a(", ""]])"), HasSubstr("rules.json:1:3: 'a(' is not a valid regular"));
   EXPECT_THAT(refused(R"([["a", "\\1"]])"), HasSubstr("'\\1' names group 1, the pattern has 0"));
   EXPECT_THAT(refused(R"([["a", "\\x"]])"), HasSubstr("a '\\' in a replacement"));
   EXPECT_THAT(refused(R"([["a", "b", "vitzoom"]])"), HasSubstr("did you mean 'vit_zoom'?"));

@@ -126,9 +126,8 @@ TEST(VMoEConfig, BatchPriorityNeedsACapacity) {
   const auto refusal = [&](const std::string& change) {
     return test::usage_of([&] { build_model(config_with(change), 0); });
   };
-  EXPECT_THAT(
-      refusal(dispatcher + R"({"batch_priority": true})"),
-      HasSubstr("nobody is without encoder.moe.router.dispatcher.capacity_factor; set that"));
+  EXPECT_THAT(refusal(dispatcher + R"({"batch_priority": true})"),
+              HasSubstr("none is without encoder.moe.router.dispatcher.capacity_factor; set that"));
   EXPECT_THAT(refusal(R"(encoder.moe.router={"name": "NoisyTopItemsPerExpertRouter", "dispatcher":
                          {"batch_priority": true, "capacity_factor": 1}})"),
               HasSubstr("experts choose; leave it out"));
@@ -142,10 +141,10 @@ TEST(VMoEConfig, AnEvaluationCapacityIsCheckedAsThatOfTraining) {
   };
   EXPECT_THAT(refusal(R"({"name": "NoisyTopItemsPerExpertRouter", "dispatcher":
                           {"capacity_factor": 1, "evaluation_capacity_factor": 0}})"),
-              HasSubstr("evaluation_capacity_factor 0 leaves experts nothing to choose by"));
+              HasSubstr("evaluation_capacity_factor is 0, but expert choice needs a capacity"));
   EXPECT_THAT(refusal(R"({"name": "adaptive", "gate": "one", "dispatcher":
                           {"evaluation_capacity_factor": 2}})"),
-              HasSubstr("drops nobody"));
+              HasSubstr("drops no token"));
   EXPECT_THAT(test::usage_of([&] {
                 build_model(config_with(R"(encoder.moe={"layers": [1], "group_size": 16, "router":
                               {"dispatcher":

@@ -183,7 +183,7 @@ TEST(E3, RefusesMembersThatDoNotFit) {
         std::pair{"name=vmoe", "is for the family e3"},
         std::pair{"encoder.moe.router={\"name\": \"NoisyTopItemsPerExpertRouter\", "
                   "\"dispatcher\": {\"capacity_factor\": 1}}",
-                  "knows no ensemble"}}) {
+                  "does not support an ensemble"}}) {
     Document document(Value::from_json(to_json(e3_config()), "model.json"));
     document.set(change);
     const std::string error = test::usage_of([&] { build_model(document.root(), 0); });

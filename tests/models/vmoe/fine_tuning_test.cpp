@@ -121,7 +121,7 @@ TEST(VMoEFineTuning, TakesMeanOutputsOfPrunedExpertsToANetworkWithThem) {
   EXPECT_THAT(test::usage_of([&] {
                 other.initialise_from(source, state_of(source), /*new_head=*/false, "source");
               }),
-              HasSubstr("source: its pruned experts left mean outputs"));
+              HasSubstr("source: the network cannot store mean outputs"));
 }
 
 /// Both for a network and for its shape alone, as a plan of a run has it.

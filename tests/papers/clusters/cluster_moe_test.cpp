@@ -359,10 +359,10 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   EXPECT_EQ(config_problem(config).text, "router.threshold is for the router adaptive");
   config.router->name = kAdaptive;
   EXPECT_EQ(config_problem(config).text,
-            "router.gate is 'logit', but the router adaptive weighs nothing; set it to 'one'");
+            "router.gate is 'logit', but the router adaptive has no gates; set it to 'one'");
   config.router->dispatcher.capacity_factor = 1.0;
   EXPECT_EQ(config_problem(config).text,
-            "router.dispatcher limits an expert's rows, but the router adaptive drops nobody; "
+            "router.dispatcher limits the rows per expert, but the router adaptive drops no token; "
             "leave its capacity and batch_priority out");
   config = printed_mixture();
   EXPECT_TRUE(config_problem(config).empty());

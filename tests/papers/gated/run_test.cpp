@@ -134,7 +134,7 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
                 Trainer(gated_run({"phases.signs.frozen=[\"regressors\"]"}),
                         options_with_described(""));
               }),
-              AllOf(HasSubstr("phase 'signs'"), HasSubstr("leave nothing")));
+              AllOf(HasSubstr("phase 'signs'"), HasSubstr("leave none of the parameters")));
 }
 
 TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {

@@ -144,7 +144,7 @@ TEST(PMoE, SaysWhatDoesNotFit) {
                 c.output = "by_class";
                 c.experts = 3;
               }),
-              HasSubstr("3 experts cannot be shared out among 2 classes"));
+              HasSubstr("3 experts cannot be divided equally among 2 classes"));
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ TEST(RoutingImages, RefuseWhatHasNoPatches) {
                                                .labels_N = torch::zeros({1}, torch::kLong),
                                                .groups_N = torch::zeros({1}, torch::kLong)});
   EXPECT_THAT(test::usage_of([&] { collected(*two_experts(), inputs, 2); }),
-              HasSubstr("inputs that are no images"));
+              HasSubstr("are not images"));
 }
 
 }  // namespace

@@ -261,7 +261,8 @@ TEST(WrnPMoE, PrunedExpertsLeaveZeros) {
   load_state(again, state_of(*model), "test");
   again.eval();
   EXPECT_TRUE(at::equal(again.forward(images).logits, model->forward(images).logits));
-  EXPECT_THAT(replacement_problem(*model, kReplaceByMean), HasSubstr("no mean can replace one"));
+  EXPECT_THAT(replacement_problem(*model, kReplaceByMean),
+              HasSubstr("mean outputs cannot replace them"));
 }
 
 TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {
@@ -316,7 +317,7 @@ TEST(WrnPMoE, SaysWhatDoesNotFit) {
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->patch_size = 4; }),
               HasSubstr("patches of 4 x 4 do not divide the last feature map, 6 x 6"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->experts = 3; }),
-              HasSubstr("3 experts cannot share out the last group's 8 channels"));
+              HasSubstr("8 channels of the last group cannot be divided equally among 3 experts"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->kernel = 2; }), HasSubstr("has no middle"));
 }
 

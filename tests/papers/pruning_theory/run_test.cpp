@@ -93,9 +93,9 @@ TEST(PatternRun, RefusesWhatDoesNotFit) {
     return error_of([&] { Trainer(pattern_run(changes), options_with_described("")); });
   };
   EXPECT_THAT(refusal({"phases.prune.on_entry.restore=lern"}),
-              AllOf(HasSubstr("no earlier phase 'lern' to restore"), HasSubstr("'learn'")));
+              AllOf(HasSubstr("no earlier phase is called 'lern'"), HasSubstr("'learn'")));
   EXPECT_THAT(refusal({"phases.learn.on_entry.restore=recover"}),
-              HasSubstr("no earlier phase 'recover'"));
+              HasSubstr("no earlier phase is called 'recover'"));
   EXPECT_THAT(refusal({"phases.learn.data=three"}), HasSubstr("the model takes 1 x 1 x 100"));
   EXPECT_THAT(refusal({"phases.learn.frozen=[\"router\"]"}), HasSubstr("set a learning rate to 0"));
   EXPECT_THAT(error_of([] {
@@ -104,7 +104,7 @@ TEST(PatternRun, RefusesWhatDoesNotFit) {
                                      "data": "three", "steps": 1}]})"),
                         options_with_described(""));
               }),
-              HasSubstr("needs a model whose experts are of patterns"));
+              HasSubstr("needs a model with pattern experts"));
 }
 
 }  // namespace

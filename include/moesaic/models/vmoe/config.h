@@ -24,7 +24,7 @@ template <class Fields>
 void describe(Fields& f, VMoEDispatcherConfig& c) {
   describe(f, static_cast<DispatcherConfig&>(c));
   f("bfloat16", c.bfloat16,
-    "tokens and experts' outputs, and the gradients of both, are rounded to bfloat16");
+    "rounding to bfloat16 of tokens and experts' outputs, and of the gradients of both");
 }
 
 /// When a router draws noise: with a generator, always, never.
@@ -41,19 +41,21 @@ template <class Fields>
 void describe(Fields& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std,
-    "E times the standard deviation of the noise on logits, which is noise_std / E, with E experts "
-    "(of one member)",
+    "standard deviation of the noise on logits times the number of experts E (of one ensemble "
+    "member): the noise has noise_std / E",
     between(0.0, kMaxNoise));
   f("noise", c.noise,
-    "when there is noise: in training; in evaluation too, the same whenever a network runs; never, "
-    "and then there is no load loss",
+    "time of the noise: in training; in evaluation too, equal whenever a network runs; or never, "
+    "which also disables the load loss",
     one_of({kNoiseInTraining, kNoiseAlways, kNoiseNever}));
   f("importance_loss_weight", c.importance_loss_weight,
-    "weight of V-MoE's importance loss in training, unless a phase's aux_losses has its own",
+    "weight of V-MoE's importance loss in training, unless a phase's aux_losses sets it",
     at_least(0.0));
-  f("load_loss_weight", c.load_loss_weight, "weight of V-MoE's load loss, likewise", at_least(0.0));
-  f("gshard_loss_weight", c.gshard_loss_weight, "weight of GShard's loss, likewise", at_least(0.0));
-  f("dispatcher", c.dispatcher, "how selected tokens reach the experts");
+  f("load_loss_weight", c.load_loss_weight,
+    "weight of V-MoE's load loss in training, unless a phase's aux_losses sets it", at_least(0.0));
+  f("gshard_loss_weight", c.gshard_loss_weight,
+    "weight of GShard's loss in training, unless a phase's aux_losses sets it", at_least(0.0));
+  f("dispatcher", c.dispatcher, "dispatch of selected tokens to the experts");
 }
 
 struct VMoEMoeConfig {
@@ -70,28 +72,31 @@ struct VMoEMoeConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEMoeConfig& c) {
-  f("layers", c.layers, "blocks whose MLP is a mixture of experts", between(0, kMaxLayers - 1));
-  f("num_experts", c.num_experts, "experts a layer, of all members of an ensemble",
+  f("layers", c.layers, "blocks whose MLP is a mixture of experts, from 0",
+    between(0, kMaxLayers - 1));
+  f("num_experts", c.num_experts, "number of experts per layer, of all ensemble members together",
     between(1, kMaxExperts));
   f("ensemble_size", c.ensemble_size,
-    "members among which the experts are shared out; each image has a row of logits for each (e3)",
+    "number of ensemble members, among which the experts are divided; the network returns a row of "
+    "logits per image and member (e3)",
     between(1, kMaxExperts));
   f("group_size", c.group_size,
-    "tokens that share a capacity, counted over all members; the last group of a batch has those "
-    "that are left, and the capacity of so many; 0: all of a batch",
+    "number of tokens that share a capacity, counted over all ensemble members; the last group of "
+    "a batch may be smaller, with less capacity; 0: the whole batch",
     between(0, kMaxTokens));
   f("group_images", c.group_images,
-    "images whose tokens are such a group, where group_size is 0; 0: all of a batch",
+    "number of images whose tokens share a capacity, where group_size is 0; 0: the whole batch",
     between(0, kMaxTokens));
   f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
     between(1, kMaxWidth));
-  f("dropout_rate", c.dropout_rate, "of the experts' units in training; null: the encoder's",
-    at_least(0.0), below(1.0));
+  f("dropout_rate", c.dropout_rate,
+    "dropout rate of the experts' hidden units in training; null: the encoder's", at_least(0.0),
+    below(1.0));
   f("split_rngs", c.split_rngs,
-    "every expert starts from random values of its own; false: all from the same (the reference "
-    "then drops the same units of all experts, too; here each has its own dropout)");
-  f("router", c.router, "how tokens select experts");
-  f("kept_experts", c.kept_experts, "block: the experts that pruning left; absent: all");
+    "independent initial values for every expert; false: the same for all (the reference then "
+    "drops the same units of all experts, too; here each has its own dropout)");
+  f("router", c.router, "router of the mixture-of-experts layers");
+  f("kept_experts", c.kept_experts, "experts left after pruning, by block; missing blocks: all");
   f("stand_ins", c.stand_ins, kStandInsMeaning);
 }
 
@@ -104,10 +109,11 @@ struct VMoEPositionConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEPositionConfig& c) {
-  f("name", c.name, "a parameter, sines and cosines of the patch's row and column, or nothing",
+  f("name", c.name,
+    "kind of position embedding: learned, sines and cosines of a patch's row and column, or none",
     one_of({kLearned, kSinCos2d, kNoPosition}));
-  f("temperature", c.temperature, "the longest wave of sincos2d, in patches over 2 pi", above(0.0),
-    at_most(kMaxTemperature));
+  f("temperature", c.temperature, "longest wavelength of sincos2d, in patches over 2 pi",
+    above(0.0), at_most(kMaxTemperature));
 }
 
 struct VMoEEncoderConfig {
@@ -122,17 +128,17 @@ struct VMoEEncoderConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEEncoderConfig& c) {
-  f("num_layers", c.num_layers, "transformer blocks", between(1, kMaxLayers));
-  f("num_heads", c.num_heads, "attention heads", between(1, kMaxWidth));
+  f("num_layers", c.num_layers, "number of transformer blocks", between(1, kMaxLayers));
+  f("num_heads", c.num_heads, "number of attention heads", between(1, kMaxWidth));
   f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate,
-    "of embedded tokens, attention's outputs and the MLPs' units in training", at_least(0.0),
-    below(1.0));
-  f("attention_dropout_rate", c.attention_dropout_rate, "of attention's weights in training",
+    "dropout rate in training of embedded tokens, attention outputs and hidden units of MLPs",
     at_least(0.0), below(1.0));
-  f("attention_qk_norm", c.attention_qk_norm, "normalize the queries and keys of each head");
-  f("position_emb", c.position_emb, "what is added to tokens to tell where they stand");
-  f("moe", c.moe, "the mixture-of-experts layers");
+  f("attention_dropout_rate", c.attention_dropout_rate,
+    "dropout rate in training of attention weights", at_least(0.0), below(1.0));
+  f("attention_qk_norm", c.attention_qk_norm, "normalization of each head's queries and keys");
+  f("position_emb", c.position_emb, "position embedding added to the tokens");
+  f("moe", c.moe, "settings of the mixture-of-experts layers");
 }
 
 /// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
@@ -173,23 +179,25 @@ struct VMoEConfig {
 };
 template <class Fields>
 void describe(Fields& f, VMoEConfig& c) {
-  f("name", c.name, "model family; e3 is vmoe with an ensemble", required, one_of({kVMoE, kE3}));
-  f("image_size", c.image_size, "height and width of the images, pixels", between(1, kMaxImage));
-  f("channels", c.channels, "colour channels of the images", between(1, kMaxChannels));
-  f("patch_size", c.patch_size, "height and width of a patch, pixels", between(1, kMaxImage));
-  f("hidden_size", c.hidden_size, "width of a token", between(1, kMaxWidth));
-  f("classes", c.classes, "outputs of the head; 0: no head, the network gives its input",
+  f("name", c.name, "name of the model family; e3: vmoe with an ensemble", required,
+    one_of({kVMoE, kE3}));
+  f("image_size", c.image_size, "height and width of the images, in pixels", between(1, kMaxImage));
+  f("channels", c.channels, "number of image channels", between(1, kMaxChannels));
+  f("patch_size", c.patch_size, "height and width of a patch, in pixels", between(1, kMaxImage));
+  f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth));
+  f("classes", c.classes, "number of classes; 0: no head, the network returns the head's input",
     between(0, kMaxWidth));
   f("classifier", c.classifier,
-    "what the head sees: a class token, the mean of all tokens, attention pooling, the first patch",
+    "input of the head: a class token, the mean of all tokens (gap), attention pooling (map), or "
+    "the first patch (0)",
     one_of({"token", "gap", "map", "0"}));
   f("map_head_qk_norm", c.map_head_qk_norm,
-    "normalize the queries and keys of attention pooling; null: as encoder.attention_qk_norm");
-  f("representation_size", c.representation_size,
-    "width of a layer with tanh before the head; 0: none", between(0, kMaxWidth));
+    "normalization of queries and keys in attention pooling; null: as encoder.attention_qk_norm");
+  f("representation_size", c.representation_size, "width of a tanh layer before the head; 0: none",
+    between(0, kMaxWidth));
   f("head_bias_init", c.head_bias_init,
-    "biases of a fresh head; null: -ln of the number of classes", between(-1e6, 1e6));
-  f("encoder", c.encoder, "the transformer");
+    "initial bias of a new head; null: -ln of the number of classes", between(-1e6, 1e6));
+  f("encoder", c.encoder, "settings of the transformer encoder");
 }
 
 /// Returns what is wrong with settings together, e.g. a patch size that does not divide the image

@@ -18,7 +18,7 @@ namespace moesaic {
 bool looks_alike(std::string_view a, std::string_view b);
 
 /// Returns the text with spaces around it and every character beyond ASCII as its code point:
-/// caf\u{e9}.
+/// `caf\u{e9}`.
 std::string spelled_out(std::string_view text);
 
 /// Returns the Damerau-Levenshtein distance (optimal string alignment): insertions, deletions,

@@ -72,13 +72,16 @@ TEST(Pages, TheTableOfSpeedsIsThatOfTheResults) {
 }
 
 TEST(Pages, LinksLeadSomewhere) {
-  const std::regex link(R"(\]\(([^)#\s]+)(?:#[^)\s]*)?\))");
-  for (const fs::path& page : pages()) {
-    for (const std::string& target : matches(read_text(page), link)) {
-      if (target.starts_with("http")) continue;
-      EXPECT_TRUE(fs::exists(page.parent_path() / target)) << page << ": " << target;
-    }
-  }
+  const auto check = run_command({"python3", source_path("tools/pages.py"), "check"});
+  EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
+}
+
+TEST(Pages, SettingsAreThoseOfTheProgram) {
+  const auto page =
+      run_command({"python3", source_path("tools/pages.py"), "settings", MOESAIC_PROGRAM});
+  ASSERT_EQ(page.exit_code, 0) << page.err;
+  EXPECT_EQ(page.out, read_text(source_path("docs/settings.md")))
+      << "write the page anew: tools/pages.py settings PROGRAM > docs/settings.md";
 }
 
 TEST(Pages, FilesThatCommandsNameAreThere) {

@@ -26,6 +26,13 @@ HEADINGS = {
     "experiment runs": "An experiment of kind `runs`",
     "experiment samples": "An experiment of kind `samples`",
 }
+NAMES = {
+    "criteria": "Criteria of pruning",
+    "phases": "Kinds of phases",
+    "objectives": "Objectives",
+    "formats": "Formats of data",
+    "probes": "Probes of experiments",
+}
 
 
 def page_paths() -> list[pathlib.Path]:
@@ -105,6 +112,11 @@ def settings(program: str) -> int:
             rows = [row for row in rows if not row["key"].startswith("recover.")]
             note = "`recover` has the settings of [a phase](#a-run).\n\n"
         page += f"\n## {heading}\n\n{note}{table(rows)}\n"
+    for kind, heading in NAMES.items():
+        listed = subprocess.run([program, "list", kind], check=True, capture_output=True, text=True).stdout
+        names = [re.split("  +", line, maxsplit=1) for line in listed.splitlines()]
+        page += f"\n## {heading}\n\n| name | meaning |\n|---|---|\n"
+        page += "".join(f"| `{name}` | {meaning} |\n" for name, meaning in names)
     sys.stdout.write(page)
     return 0
 

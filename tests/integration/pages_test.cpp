@@ -84,6 +84,15 @@ TEST(Pages, SettingsAreThoseOfTheProgram) {
       << "write the page anew: tools/pages.py settings PROGRAM > docs/settings.md";
 }
 
+class PageCommands : public ProgramTest {};
+
+TEST_F(PageCommands, ArePlannedOrKnownToHelp) {
+  fs::create_directories(path("pages"));
+  const auto tried = run_command({"python3", source_path("tests/integration/page_commands.py"),
+                                  MOESAIC_PROGRAM, text_path("pages")});
+  EXPECT_EQ(tried.exit_code, 0) << tried.out << tried.err;
+}
+
 TEST(Pages, FilesThatCommandsNameAreThere) {
   const std::regex file(R"((?:^|[\s`(/])((?:models|datasets|tools)/[\w./-]+\.(?:json|sh|py|txt)))");
   for (const fs::path& page : pages()) {

@@ -27,6 +27,7 @@ HEADINGS = {
     "experiment samples": "An experiment of kind `samples`",
 }
 NAMES = {
+    "models": "Families and presets of networks",
     "criteria": "Criteria of pruning",
     "phases": "Kinds of phases",
     "objectives": "Objectives",
@@ -114,9 +115,9 @@ def settings(program: str) -> int:
         page += f"\n## {heading}\n\n{note}{table(rows)}\n"
     for kind, heading in NAMES.items():
         listed = subprocess.run([program, "list", kind], check=True, capture_output=True, text=True).stdout
-        names = [re.split("  +", line, maxsplit=1) for line in listed.splitlines()]
+        names = [re.split("  +", line.strip(), maxsplit=1) for line in listed.splitlines()]
         page += f"\n## {heading}\n\n| name | meaning |\n|---|---|\n"
-        page += "".join(f"| `{name}` | {meaning} |\n" for name, meaning in names)
+        page += "".join(f"| `{name}` | {meaning} |\n" for name, *rest in names for meaning in rest)
     sys.stdout.write(page)
     return 0
 

@@ -32,6 +32,7 @@
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
 #include "recipes.h"
+#include "train_help.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -140,6 +141,9 @@ const std::map<std::string, Kind>& kinds() {
       {"phases",
        {"kinds of phases, for \"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
       {"probes", {"measurements of an experiment", [] { return of_registry(probes()); }}},
+      {"settings",
+       {"all settings of runs, networks, data descriptions and experiments",
+        [] { return Described(); }}},
   };
   return list;
 }
@@ -173,6 +177,26 @@ void print_models() {
   print(presets(), "  ");
 }
 
+void print_settings(bool json) {
+  auto groups = nlohmann::ordered_json::array();
+  for (const SettingsGroup& group : all_settings()) {
+    if (!json) {
+      std::cout << group.of << "\n\n" << help_text(group.rows) << '\n';
+      continue;
+    }
+    auto settings = nlohmann::ordered_json::array();
+    for (const auto& row : group.rows) {
+      settings.push_back({{"key", row.key},
+                          {"type", row.type},
+                          {"default", row.preset},
+                          {"allowed", row.allowed},
+                          {"meaning", row.meaning}});
+    }
+    groups.push_back({{"of", group.of}, {"settings", std::move(settings)}});
+  }
+  if (json) std::cout << groups.dump(2) << '\n';
+}
+
 void list(const std::string& kind, bool json) {
   const auto found = kinds().find(kind);
   if (!kind.empty() && found == kinds().end()) {
@@ -180,6 +204,7 @@ void list(const std::string& kind, bool json) {
                did_you_mean(kind, names_of(described_kinds())));
   }
   if (kind == "models" && !json) return print_models();
+  if (kind == "settings") return print_settings(json);
   const Described listed = kind.empty() ? described_kinds() : found->second.list();
   if (json) {
     std::cout << nlohmann::json(names_of(listed)).dump(2) << '\n';

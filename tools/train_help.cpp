@@ -16,6 +16,8 @@
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/family.h"
+#include "moesaic/report/experiment.h"
+#include "moesaic/report/runs.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
@@ -276,6 +278,27 @@ std::string description_help(const std::vector<std::string>& words) {
   } catch (const Error& error) {
     fail_usage("data --help describe: {}", error.what());
   }
+}
+
+std::vector<SettingsGroup> all_settings() {
+  std::vector<SettingsGroup> groups;
+  const auto add = [&](const std::string& of, const HelpRows& rows, const Choices& choices) {
+    groups.push_back({of, rows_of(rows, choices, {})});
+    for (const auto& [choice, names] : choices) {
+      for (const std::string& name : names) {
+        HelpRows own = rows_of(rows, choices, {choice, name});
+        if (!own.empty()) groups.push_back({choice + " " + name, std::move(own)});
+      }
+    }
+  };
+  add("run", help_rows<RunConfig>(), choices_of_runs());
+  for (const auto& [name, family] : families().entries()) {
+    if (family.listed) add("model " + name, family.help(), {});
+  }
+  add("description", help_rows<DatasetSpec>(), choices_of_descriptions());
+  add("experiment runs", help_rows<RunsConfig>(), {});
+  add("experiment samples", help_rows<SamplesConfig>(), {});
+  return groups;
 }
 
 }  // namespace moesaic::tools

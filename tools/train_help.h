@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
 
 namespace moesaic::tools {
 
@@ -25,5 +26,14 @@ std::string settings_called(const std::string& name, const Document& recipe);
 /// Returns help on descriptions of data: {"describe"}, all keys; {"describe", "KEY"}, one of them;
 /// {"format", "NAME"}, what one format has alone. Throws Error (usage) for other words.
 std::string description_help(const std::vector<std::string>& words);
+
+/// Settings that one thing alone has: "run", "kind patch_sgd", "model vmoe", "experiment runs", ...
+struct SettingsGroup {
+  std::string of;
+  HelpRows rows;
+};
+
+/// Returns all settings of runs, networks, data descriptions and experiments.
+std::vector<SettingsGroup> all_settings();
 
 }  // namespace moesaic::tools

@@ -276,8 +276,9 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
 
 TEST_F(Newcomer, EverythingThatIsListedSaysWhatItIs) {
   const auto kinds = run_program({"list", "--json"}).json();
-  EXPECT_EQ(kinds.size(), 10U);
+  EXPECT_EQ(kinds.size(), 11U);
   for (const std::string kind : kinds) {
+    if (kind == "settings") continue;  // Below.
     std::map<std::string, std::string> texts;
     std::istringstream lines(run_program({"list", kind}).out);
     for (std::string line; std::getline(lines, line);) {
@@ -297,6 +298,24 @@ TEST_F(Newcomer, EverythingThatIsListedSaysWhatItIs) {
       }
     }
   }
+}
+
+TEST_F(Newcomer, EverySettingIsListedWithWhatHasIt) {
+  std::map<std::string, std::map<std::string, nlohmann::json>> found;
+  for (const auto& group : run_program({"list", "settings", "--json"}).json()) {
+    for (const auto& row : group.at("settings")) {
+      EXPECT_FALSE(row.at("meaning").get<std::string>().empty()) << row;
+      found[group.at("of")][row.at("key")] = row;
+    }
+  }
+  const auto& lr = found.at("run").at("phases.N.optimizer.lr");
+  EXPECT_EQ(lr.at("type"), "number");
+  EXPECT_TRUE(found.at("model vmoe").contains("model.encoder.moe.num_experts"));
+  EXPECT_FALSE(found.at("run").contains("model.encoder.moe.num_experts"));
+  EXPECT_TRUE(found.at("format image_folder").contains("class_count"));
+  EXPECT_TRUE(found.at("experiment runs").contains("probes"));
+  const std::string text = run_program({"list", "settings"}).out;
+  EXPECT_NE(text.find("\nmodel vmoe\n\nmodel."), std::string::npos) << text.substr(0, 400);
 }
 
 TEST_F(Newcomer, AFileInPlaceOfAFolder) {

@@ -72,13 +72,25 @@ TEST(Pages, TheTableOfSpeedsIsThatOfTheResults) {
 }
 
 TEST(Pages, LinksLeadSomewhere) {
-  const std::regex link(R"(\]\(([^)#\s]+)(?:#[^)\s]*)?\))");
-  for (const fs::path& page : pages()) {
-    for (const std::string& target : matches(read_text(page), link)) {
-      if (target.starts_with("http")) continue;
-      EXPECT_TRUE(fs::exists(page.parent_path() / target)) << page << ": " << target;
-    }
-  }
+  const auto check = run_command({"python3", source_path("tools/pages.py"), "check"});
+  EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
+}
+
+TEST(Pages, SettingsAreThoseOfTheProgram) {
+  const auto page =
+      run_command({"python3", source_path("tools/pages.py"), "settings", MOESAIC_PROGRAM});
+  ASSERT_EQ(page.exit_code, 0) << page.err;
+  EXPECT_EQ(page.out, read_text(source_path("docs/settings.md")))
+      << "write the page anew: tools/pages.py settings PROGRAM > docs/settings.md";
+}
+
+class PageCommands : public ProgramTest {};
+
+TEST_F(PageCommands, ArePlannedOrKnownToHelp) {
+  fs::create_directories(path("pages"));
+  const auto tried = run_command({"python3", source_path("tests/integration/page_commands.py"),
+                                  MOESAIC_PROGRAM, text_path("pages")});
+  EXPECT_EQ(tried.exit_code, 0) << tried.out << tried.err;
 }
 
 TEST(Pages, FilesThatCommandsNameAreThere) {

@@ -214,8 +214,9 @@ TEST(Verbs, DoctorListAndHelpWork) {
   const auto doctor = run_program({"doctor"});
   EXPECT_EQ(doctor.exit_code, 0);
   EXPECT_NE(doctor.out.find("gnuplot"), std::string::npos) << doctor.out;
-  for (const char* kind : {"models", "datasets", "experiments", "criteria", "recipes",
-                           "checkpoints", "objectives", "probes", "phases", "formats"}) {
+  for (const char* kind :
+       {"models", "datasets", "experiments", "criteria", "recipes", "checkpoints", "objectives",
+        "probes", "phases", "formats", "settings"}) {
     const auto result = run_program({"list", kind, "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_FALSE(result.json().empty()) << kind;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes requirements.txt and requirements-nvcc.txt beside this file: every wheel that tools/setup.sh installs, with
-its SHA-256 for each Python of the distributions that moesaic is built on. Run it to raise a version in ROOTS, with a
-pip of 23 or newer; it downloads no wheel of any size."""
+"""Writes the requirements*.txt beside this file, or those that it is given: every wheel that tools/setup.sh and
+tools/site.sh install, with its SHA-256 for each Python of the distributions that moesaic is built on. Run it to raise a
+version in ROOTS, with a pip of 23 or newer; it downloads no wheel of any size."""
 import json
 import pathlib
 import subprocess
@@ -15,8 +15,10 @@ ROOTS = {
     "requirements.txt": ["torch==2.11.0", "numpy==2.4.6", "pillow==13.0.0"],
     # Must fit the CUDA version of the torch wheel.
     "requirements-nvcc.txt": ["cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"],
+    "requirements-site.txt": ["mkdocs-material==9.8.1", "pymdown-extensions==12.3"],
 }
-HEADER = """# Made by tools/python/lock.py; tools/setup.sh installs it with --no-deps --require-hashes.
+APART = {"requirements-site.txt"}  # Goes into an environment of its own; the others share one.
+HEADER = """# Made by tools/python/lock.py; installed with --no-deps --require-hashes.
 # Wheels for Linux on x86_64, Python {pythons}.
 """
 
@@ -43,11 +45,13 @@ def hashes(pins: list[str]) -> dict[str, list[str]]:
 
 def main() -> None:
     pinned: dict[str, str] = {}
-    for file, roots in ROOTS.items():
+    for file in sys.argv[1:] or ROOTS:
+        if file in APART:
+            pinned = {}
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
             constraints.write("\n".join(f"{name}=={version}" for name, version in pinned.items()))
             constraints.flush()
-            new = {name: version for name, (version, _) in resolve(["-c", constraints.name, *roots]).items()
+            new = {name: version for name, (version, _) in resolve(["-c", constraints.name, *ROOTS[file]]).items()
                    if name not in pinned}
         found = hashes([f"{name}=={version}" for name, version in new.items()])
         lines = [" \\\n    ".join([f"{name}=={new[name]}", *(f"--hash=sha256:{h}" for h in found[name])])

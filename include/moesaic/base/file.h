@@ -69,7 +69,7 @@ void remove_leftovers(const std::filesystem::path& folder);
 /// Opens a temporary directory. While it is open, remove_leftovers() leaves it.
 UniqueFd hold_folder(const std::filesystem::path& folder);
 
-/// Renames a file or a directory to an unused name beside it, NAME.<what>, NAME.<what>-2 or so on,
+/// Renames a file or a directory to an unused name beside it, `NAME.WHAT`, `NAME.WHAT-2` or so on,
 /// and returns its new path: what someone else made is never removed.
 std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view what);
 /// Returns whether a name is one that set_aside() gives.

@@ -28,7 +28,7 @@ std::vector<std::pair<std::size_t, std::size_t>> lookalikes(std::span<const std:
 std::vector<std::string> told_apart(std::vector<std::string> names);
 
 /// Returns the text with spaces around it and every character beyond ASCII as its code point:
-/// caf\u{e9}.
+/// `caf\u{e9}`.
 std::string spelled_out(std::string_view text);
 
 /// Returns the Damerau-Levenshtein distance (optimal string alignment): insertions, deletions,

@@ -46,7 +46,7 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string wrapped(const std::string& text, size_t columns, const std::string& indent);
 
 /// Returns text in which control characters, which a terminal would obey, and bytes that are not
-/// UTF-8 are written as \n and \x1b; those in `kept` stay.
+/// UTF-8 are written as `\n` and `\x1b`; those in `kept` stay.
 std::string escaped(std::string_view text, std::string_view kept = {});
 
 /// Returns untrusted text in a form fit for a message: escaped(), and shortened where it is long.

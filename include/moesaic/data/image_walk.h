@@ -51,10 +51,9 @@ struct ImageListing {
 
 /// Lists a folder. Links are followed. Left out are links to nothing and to the folder itself or
 /// one around it, files that are not called like images, hidden folders and images, and what
-/// systems put beside photographs (__MACOSX, @eaDir); hidden files of other kinds and Thumbs.db are
-/// passed over.
-/// Throws IoError where the folder or something in it cannot be examined, since an image may be
-/// behind that.
+/// systems put beside photographs (`__MACOSX`, `@eaDir`); hidden files of other kinds and Thumbs.db
+/// are passed over. Throws IoError where the folder or something in it cannot be examined, since an
+/// image may be behind that.
 ImageListing list_images(const std::filesystem::path& folder);
 
 /// Returns what this program wrote into a folder: "a run", "a checkpoint", "an export", "an

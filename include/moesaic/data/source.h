@@ -59,7 +59,7 @@ void describe(Fields& f, DatasetArchive& c) {
 /// Checks the form of names and hashes; one hash is required.
 std::string config_problem(const DatasetArchive& archive);
 
-/// Description of a dataset, datasets/<name>.json: either of files (format with its settings,
+/// Description of a dataset, `datasets/NAME.json`: either of files (format with its settings,
 /// classes, mean, std, files) or of a dataset derived from another one (base): its images rotated,
 /// grids of them, on backdrops, the first of them, some classes, or with another validation split.
 struct DatasetSpec {
@@ -70,7 +70,7 @@ struct DatasetSpec {
   std::map<std::string, int64_t> images;     ///< Number by stored split, where it is known.
   std::map<std::string, DatasetFile> files;  ///< Files by role, as the format names them.
   std::optional<DatasetArchive> archive;
-  std::vector<std::string> urls;  ///< Folders on the web with <file>.gz, tried in order.
+  std::vector<std::string> urls;  ///< Folders on the web with FILE.gz, tried in order.
   std::string debian_package;
   std::string folder;  ///< Below the searched ones; empty is the name.
   std::vector<std::string> paths;
@@ -160,7 +160,7 @@ std::string lasting_name(const std::string& name);
 /// would tell strangers where a user keeps files.
 std::string name_without_folders(const std::string& name);
 
-/// Reads datasets/<name>.json. A name that ends in .json is the path of another description, and a
+/// Reads `datasets/NAME.json`. A name that ends in .json is the path of another description, and a
 /// name with a slash is a folder: the dataset that it holds the one description of, such as packed
 /// shards, or else of images (image_folder) without a description. Throws Error (usage) for an
 /// unknown name or an invalid description.
@@ -171,7 +171,7 @@ DatasetSpec load_dataset_spec(std::string_view name);
 std::vector<std::string> stored_splits(const DatasetSpec& spec);
 
 /// Returns the folders that are searched for the files, in order: the description's paths that
-/// begin with ./, $MOESAIC_DATA/<folder>, datasets/cache/<folder>, its other paths, beside it and
+/// begin with ./, `$MOESAIC_DATA/FOLDER`, `datasets/cache/FOLDER`, its other paths, beside it and
 /// then below resource_root(); with an archive also the archive's folder within each of them and
 /// within $MOESAIC_DATA itself.
 std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
@@ -247,7 +247,7 @@ class DatasetSource {
   std::shared_ptr<const Dataset> outline(std::string_view split) const;
 
   /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
-  /// downloaded to .<file>.gz.moesaic.part, resumed after an earlier try, compared with the
+  /// downloaded to `.FILE.gz.moesaic.part`, resumed after an earlier try, compared with the
   /// description by the SHA-256 of its uncompressed bytes, and only then renamed. An archive is
   /// downloaded the same way, compared by its own SHA-256 or MD5, unpacked to a temporary folder
   /// and moved as a whole, with a list of the files' SHA-256. A file or a folder that is there and

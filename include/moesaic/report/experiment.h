@@ -68,7 +68,7 @@ struct Reproduction {
   std::string summary = {};  ///< Text for a terminal.
 };
 
-/// Returns checkpoints/<name>, or checkpoints/<name>-quick, so that scales never mix.
+/// Returns checkpoints/NAME, or checkpoints/NAME-quick, so that scales never mix.
 std::filesystem::path default_output(const Experiment& experiment);
 
 /// Checks an experiment without running it and returns its plan as text. Data and checkpoints that

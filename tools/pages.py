@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What is done with the project's Markdown:
+  tools/pages.py check               names every link to a file or a heading that is not there
+  tools/pages.py settings PROGRAM    prints docs/settings.md, from what PROGRAM's describe() declares
+  tools/pages.py site FOLDER         copies the pages, and the files that they link to, for tools/site.sh
+"""
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+SETTINGS = """# Settings
+
+*Printed from the declarations of the settings (`tools/pages.py settings build/release/bin/moesaic`); `moesaic list
+settings` prints the same text, `moesaic list settings --json` the same as JSON.* Arguments name a setting by its path,
+where N stands for the number or the name of an item. Every object also takes [`extends`](training.md#recipes).
+"""
+HEADINGS = {
+    "run": "A run",
+    "description": "A data description",
+    "experiment runs": "An experiment of kind `runs`",
+    "experiment samples": "An experiment of kind `samples`",
+}
+NAMES = {
+    "models": "Families and presets of networks",
+    "criteria": "Criteria of pruning",
+    "phases": "Kinds of phases",
+    "objectives": "Objectives",
+    "formats": "Formats of data",
+    "probes": "Probes of experiments",
+}
+
+
+def page_paths() -> list[pathlib.Path]:
+    """All Markdown files that git knows or would add."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT,
+                            check=True, capture_output=True, text=True).stdout
+    return sorted({ROOT / name for name in listed.split("\0") if name and (ROOT / name).exists()})
+
+
+def blocks(text: str):
+    """The lines of a page, each with whether it is in a fenced or indented block of code."""
+    fenced = False
+    for line in text.split("\n"):
+        fence = line.lstrip().startswith("```")
+        yield line, fenced or fence or line.startswith("    ")
+        fenced ^= fence
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """What links to headings of the page may name, as GitHub makes it of them."""
+    found: dict[str, int] = {}
+    for line, code in blocks(page.read_text(encoding="utf-8")):
+        if code or not re.match(r"#{1,6} ", line):
+            continue
+        title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip()).lower()
+        slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return {slug + (f"-{i}" if i else "") for slug, last in found.items() for i in range(last + 1)}
+
+
+def local_links(page: pathlib.Path):
+    """Every link of the page to a file: its line, the path as it is written, and the heading."""
+    for number, (line, code) in enumerate(blocks(page.read_text(encoding="utf-8")), 1):
+        for _, target, _ in [] if code else LINK.findall(line):
+            if not re.match(r"[a-z]+:", target):
+                path, _, heading = target.partition("#")
+                yield number, path, heading
+
+
+def check() -> int:
+    problems = []
+    for page in page_paths():
+        for number, path, heading in local_links(page):
+            target = (page.parent / path).resolve() if path else page
+            where = f"{page.relative_to(ROOT)}:{number}"
+            if not target.exists() or not target.is_relative_to(ROOT):
+                problems.append(f"{where}: there is no '{path}'")
+            elif heading and (target.suffix != ".md" or heading not in anchors(target)):
+                problems.append(f"{where}: {target.relative_to(ROOT)} has no heading '#{heading}'")
+    print("\n".join(problems) or f"pages: links of {len(page_paths())} lead somewhere")
+    return 1 if problems else 0
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    lines = ["| setting | type | default | values | meaning |", "|---|---|---|---|---|"]
+    for row in rows:
+        default = "an object" if row["default"].startswith('{"') else row["default"]
+        code = [f"`{text}`" if text else "" for text in (row["key"], default)]
+        cells = [code[0], row["type"], code[1], row["allowed"], row["meaning"]]
+        escaped = [cell.replace("|", "\\|") for cell in cells]
+        lines.append("| " + " | ".join(re.sub(r"<(?=[a-z])", r"\\<", cell) if "`" not in cell else cell
+                                       for cell in escaped) + " |")
+    return "\n".join(lines)
+
+
+def settings(program: str) -> int:
+    listed = subprocess.run([program, "list", "settings", "--json"], check=True, capture_output=True, text=True).stdout
+    page = SETTINGS
+    for group in json.loads(listed):
+        what, _, name = group["of"].partition(" ")
+        heading = HEADINGS.get(group["of"]) or {
+            "model": f"A network of family `{name}`", "kind": f"A phase of kind `{name}`",
+            "loss": f"A phase with loss `{name}`", "format": f"A data description of format `{name}`"}[what]
+        rows = group["settings"]
+        note = ""
+        if what == "experiment" and any(row["key"].startswith("recover.") for row in rows):
+            rows = [row for row in rows if not row["key"].startswith("recover.")]
+            note = "`recover` has the settings of [a phase](#a-run).\n\n"
+        page += f"\n## {heading}\n\n{note}{table(rows)}\n"
+    for kind, heading in NAMES.items():
+        listed = subprocess.run([program, "list", kind], check=True, capture_output=True, text=True).stdout
+        names = [re.split("  +", line.strip(), maxsplit=1) for line in listed.splitlines()]
+        page += f"\n## {heading}\n\n| name | meaning |\n|---|---|\n"
+        page += "".join(f"| `{name}` | {meaning} |\n" for name, *rest in names for meaning in rest)
+    sys.stdout.write(page)
+    return 0
+
+
+def site(out: pathlib.Path) -> int:
+    """Folders that pages link to get a list of their files, since a web server may show none."""
+    listed_folders: set[pathlib.Path] = set()
+
+    def copy(path: pathlib.Path) -> None:
+        target = out / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+
+    for page in page_paths():
+        copy(page)
+        text = page.read_text(encoding="utf-8")
+        for _, path, _ in local_links(page):
+            target = (page.parent / path).resolve() if path else page
+            if target.is_dir():
+                listed_folders.add(target)
+                text = text.replace(f"]({path})", f"]({path.rstrip('/')}/index.md)")
+            elif target.suffix != ".md":
+                copy(target)
+        (out / page.relative_to(ROOT)).write_text(text, encoding="utf-8")
+    for folder in listed_folders:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        for path in files:
+            copy(path)
+        (out / folder.relative_to(ROOT) / "index.md").write_text(
+            f"# {folder.relative_to(ROOT)}\n\n" + "".join(f"- [{path.name}]({path.name})\n" for path in files),
+            encoding="utf-8")
+    return 0
+
+
+def main(words: list[str]) -> int:
+    if words == ["check"]:
+        return check()
+    if len(words) == 2 and words[0] == "settings":
+        return settings(words[1])
+    if len(words) == 2 and words[0] == "site":
+        return site(pathlib.Path(words[1]).resolve())
+    sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

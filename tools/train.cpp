@@ -95,7 +95,7 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
 void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out,
             const Processes* processes) {
   if (result.signal != 0) {
-    log_info("stopped at step {}, saved; go on with: {}", result.steps,
+    log_info("stopped at step {}, saved; resume with: {}", result.steps,
              resume_command(arguments, out));
     if (processes == nullptr) return;
     log_info("it can be resumed with any number of processes{}",

@@ -157,7 +157,7 @@ class RunLog {
   /// Adds valid entries. Returns what is wrong with the first of the others, "" without one.
   std::string take(const Json& entries, const Check& check) {
     std::string problem;
-    if (!entries.is_object()) return "it is no JSON object";
+    if (!entries.is_object()) return "it is not a JSON object";
     for (const auto& [key, entry] : entries.items()) {
       const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
       if (wrong.empty()) runs_[key] = entry;

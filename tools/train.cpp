@@ -95,7 +95,7 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
 void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out,
             const Processes* processes) {
   if (result.signal != 0) {
-    log_info("stopped at step {}, saved; go on with: {}", result.steps,
+    log_info("stopped at step {}, saved; resume with: {}", result.steps,
              resume_command(arguments, out));
     if (processes == nullptr) return;
     log_info("it can be resumed with any number of processes{}",
@@ -197,7 +197,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->set_help_flag();
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
-          "print this help, or that of KEY.PATH, model NAME, kind NAME or loss NAME")
+          "print this help, or help on KEY.PATH, or on a model, kind or loss NAME")
       ->expected(0, -1)
       ->type_name("WHAT");
   verb->add_option("config", arguments->config,
@@ -213,7 +213,7 @@ void add_train(CLI::App& app, int& exit_code) {
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   verb->add_flag("--dry-run", arguments->dry_run,
-                 "check everything and print the plan without training; files may be missing");
+                 "check all and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
                    "number of processes, one GPU each, of a step planned by --dry-run")
       ->check(process_counts())
@@ -224,7 +224,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "number of processes that share a layer's experts; overrides parallel.experts")
+                   "number of processes that share experts; overrides parallel.experts")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

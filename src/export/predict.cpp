@@ -270,7 +270,7 @@ std::vector<ImagePrediction> predict_batch(Model& model, const at::Tensor& image
 void check_predicts_classes(const Model& model, const InputSpec& spec, const std::string& loss) {
   if (!spec.images) {
     fail_usage(
-        "the network's inputs are no images: give --input FILE.safetensors, with a float32 tensor "
+        "the network's inputs are not images; give --input FILE.safetensors, with a float32 tensor "
         "'images' of shape [batch, {}], and --output",
         fmt::join(model.input_shape(), ", "));
   }

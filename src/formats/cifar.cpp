@@ -13,7 +13,7 @@ void read(const std::filesystem::path& path, int64_t bytes, const Layout& layout
   constexpr int64_t kPixels = kChannels * kHeight * kWidth;
   const int64_t record = layout.label_bytes + kPixels;
   if (bytes % record != 0) {
-    fail("{}: {} bytes are no whole number of records of {}", path.string(), bytes, record);
+    fail("{}: {} bytes are not a whole number of records of {}", path.string(), bytes, record);
   }
   UnpackedReader reader(path);
   const std::vector<uint8_t> content = reader.read_up_to(static_cast<uint64_t>(bytes));

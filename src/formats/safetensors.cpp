@@ -296,7 +296,7 @@ void check_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const s
 // Checks an item except its bytes and returns its size in bytes.
 uint64_t checked_size(const Item& item, const std::string& file) {
   const std::string name = printable(item.name);
-  if (item.name == kMetadata) fail("{}: {} is no name for a tensor", file, name);
+  if (item.name == kMetadata) fail("{}: {} cannot be the name of a tensor", file, name);
   for (const int64_t n : item.shape) {
     if (n < 0) fail("{}: tensor {}: negative size in shape {}", file, name, shape_text(item.shape));
   }

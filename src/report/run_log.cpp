@@ -74,7 +74,7 @@ std::string RunLog::take_lines(const fs::path& file, const Check& check) {
 
 std::string RunLog::take(const Json& entries, const Check& check) {
   std::string problem;
-  if (!entries.is_object()) return "it is no JSON object";
+  if (!entries.is_object()) return "it is not a JSON object";
   for (const auto& [key, entry] : entries.items()) {
     const std::string wrong = check(key.substr(0, key.rfind('#')), entry);
     if (wrong.empty()) runs_[key] = entry;

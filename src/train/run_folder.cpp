@@ -179,7 +179,7 @@ std::optional<RunData> RunFolder::started_data(const fs::path& root) {
   if (!fs::exists(path)) return std::nullopt;
   return read_record(
       [&] { return std::optional(parse<RunData>(read_stored(path, kMaxListBytes))); },
-      "without this file the run goes on, its data unchecked");
+      "without this file the run resumes, its data unchecked");
 }
 
 RunFolder::RunFolder(fs::path root, bool resume) : root_(std::move(root)) {

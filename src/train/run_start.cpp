@@ -268,7 +268,7 @@ void Trainer::check_data(const std::optional<RunData>& started) {
       fail_usage("{}; put the data back, give another --out, or {}", what,
                  new_classes ? fmt::format("begin another run with init={} and on_entry.new_head",
                                            options_.out.string())
-                             : "go on with data_changed=accept");
+                             : "resume with data_changed=accept");
     }
     if (split == "train") changed_.insert(name);
     if (leads()) {
@@ -353,7 +353,7 @@ void Trainer::restore() {
     log_info("{}: the run finished after {}; nothing is left to train", from,
              count_text(state_.phase_index, "phase"));
   } else {
-    log_info("going on from {}", from);
+    log_info("resuming from {}", from);
     if (!then.empty() && then != now) {
       log_warning(
           "{}: computed with {}, resumed with {}, which rounds sums differently: the run will not "

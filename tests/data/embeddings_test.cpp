@@ -112,7 +112,7 @@ TEST_F(EmbeddingsFiles, WithWhatDoesNotFitAreRefusedInOneLine) {
     TensorMap tensors = texts(6);
     tensors.erase(name);
     EXPECT_EQ(problem_of(write("bad.safetensors", tensors)),
-              fmt::format("there is no tensor '{}'", name));
+              fmt::format("tensor '{}' is missing", name));
   }
   write_atomic(folder_ / "bad.safetensors", "nothing of the kind");
   problem_of(folder_ / "bad.safetensors");

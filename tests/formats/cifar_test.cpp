@@ -60,7 +60,7 @@ TEST_F(Cifar, WrongSizesAreRefused) {
   EXPECT_THAT(error(2 * 3073), AllOf(HasSubstr(path_.string()), HasSubstr("6145 bytes unpacked")));
   test::write_file(path_, batch(3, 1, 0));
   EXPECT_THAT(error(2 * 3073), HasSubstr("more than 6146 bytes"));
-  EXPECT_THAT(error(3000), HasSubstr("no whole number of records of 3073"));
+  EXPECT_THAT(error(3000), HasSubstr("not a whole number of records of 3073"));
   test::write_file(path_, Bytes{});
   EXPECT_THAT(error(3073), HasSubstr("0 bytes unpacked, expected 3073"));
 }

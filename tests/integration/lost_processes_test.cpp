@@ -79,7 +79,7 @@ TEST_F(LostProcesses, OneThatReadsSlowlyIsWaitedFor) {
                       "MOESAIC_FAULT=open:3:slow:" + folder};
   const auto results = run_in_processes(arguments, 2, fate);
   ASSERT_EQ(results[0].exit_code, 0) << results[0].err << results[1].err;
-  EXPECT_NE(results[0].err.find("going on from"), std::string::npos) << results[0].err;
+  EXPECT_NE(results[0].err.find("resuming from"), std::string::npos) << results[0].err;
 }
 
 TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
@@ -243,7 +243,7 @@ TEST_F(LostProcesses, TorchrunStartsThemAgainAfterAKill) {
   // Process 1 dies once there is a checkpoint, and only in the first attempt.
   const auto restarted = start("killed", signal_at_checkpoint(path("killed"), 1, "KILL"));
   ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
-  EXPECT_NE(restarted.err.find("going on from"), std::string::npos) << restarted.err;
+  EXPECT_NE(restarted.err.find("resuming from"), std::string::npos) << restarted.err;
   const std::string file = "checkpoints/step_60/model.safetensors";
   EXPECT_TRUE(bytes_in(path("whole") / file) == bytes_in(path("killed") / file));
   EXPECT_FALSE(bytes_in(path("whole") / file).empty());
@@ -254,7 +254,7 @@ TEST_F(LostProcesses, TorchrunEndsNoneBeforeItSaidWhatASignalSaved) {
   const auto stopped =
       by_torchrun(endless(text_path("run")), signal_at_checkpoint(path("run"), 0, "TERM"));
   EXPECT_NE(stopped.exit_code, 0);
-  EXPECT_NE(stopped.err.find("saved; go on with"), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("saved; resume with"), std::string::npos) << stopped.err;
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST_F(ProcessesTest, ACheckpointOfSomeIsGoneOnWithByOthers) {
   const auto four = run_in_processes(arguments, 4, {1, 15, path("run/checkpoints/step_3")});
   EXPECT_EQ(four[0].exit_code, 143) << four[0].err;
   EXPECT_EQ(four[3].exit_code, 143) << four[3].err;
-  EXPECT_NE(four[0].err.find("saved; go on with"), std::string::npos) << four[0].err;
+  EXPECT_NE(four[0].err.find("saved; resume with"), std::string::npos) << four[0].err;
   const auto rest = run_program(clusters({"--out", text_path("run"), "--resume"}));
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
   expect_same_losses(path("one"), path("run"));

@@ -184,10 +184,10 @@ TEST_F(Workflow, InterruptedTrainingResumesToTheSameBits) {
         {.interrupt_after_ms = wait, .interrupt_when = path("my run") / "metrics.jsonl"});
   }
   ASSERT_EQ(stopped.exit_code, 130) << stopped.err;
-  const size_t command = stopped.err.find("go on with: ");
+  const size_t command = stopped.err.find("resume with: ");
   ASSERT_NE(command, std::string::npos) << stopped.err;
   // As a user would: copied into a shell.
-  const auto resumed = run_command({"sh", "-c", stopped.err.substr(command + 12)});
+  const auto resumed = run_command({"sh", "-c", stopped.err.substr(command + 13)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   const auto wanted = read_tensors(smoke_run() / "checkpoints/recover/model.safetensors");
   const auto found = read_tensors(path("my run") / "checkpoints/recover/model.safetensors");
@@ -305,7 +305,7 @@ TEST_F(Workflow, AHangUpSavesAsOtherSignalsDo) {
       {"train", smoke_recipe(), "phases.pretrain.steps=1000000", "--out", text_path("run")},
       options);
   EXPECT_EQ(stopped.exit_code, 128 + SIGHUP) << stopped.err;
-  EXPECT_NE(stopped.err.find("saved; go on with: "), std::string::npos) << stopped.err;
+  EXPECT_NE(stopped.err.find("saved; resume with: "), std::string::npos) << stopped.err;
 }
 
 TEST_F(Workflow, ExportSaysWhatItWroteAndRefusesEmptyShards) {

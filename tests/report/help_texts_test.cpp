@@ -23,7 +23,7 @@ namespace {
 /// Returns why a text does not stand alone, or "". The names of choices that help puts before the
 /// meaning of their settings ("patch_sgd: ") do not count.
 std::string fault_of(const std::string& meaning) {
-  static const std::regex choices("^([a-z0-9_]+: )+");
+  static const std::regex choices("^([a-z0-9_-]+: )+");
   static const std::regex word(R"([a-z][\w'./-]+:?( .*)?)"), words(R"((\S+ ){2,}\S+)");
   static const std::regex fragment(
       "(of|or|and|but|so|by|for|to|in place of|instead of|what|which|who|whose|whether|how|it|they|"

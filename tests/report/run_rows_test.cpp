@@ -28,8 +28,8 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
     return changed.dump();
   };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"{\"mixture#0\": ", "it is no JSON object"},
-      {"[1, 2]", "it is no JSON object"},
+      {"{\"mixture#0\": ", "it is not a JSON object"},
+      {"[1, 2]", "it is not a JSON object"},
       {with("mixture#1", "7"), "'mixture#1': run: must be an object, found the integer 7"},
       {with("mixture#1", R"({"final": {"step": 4, "numbers": {"steps": 4}}})"),
        "'mixture#1': it has no test_accuracy after 4 updates"},

@@ -296,7 +296,7 @@ TEST_F(ChangedData, AreNamedInOneLineUnlessTheyAreAccepted) {
   EXPECT_THAT(resume(),
               AllOf(HasSubstr("usage: "), HasSubstr("run: since the run began, the train split of"),
                     HasSubstr("has changed: it had 12 examples and has 13 now; put the "
-                              "data back, give another --out, or go on with "
+                              "data back, give another --out, or resume with "
                               "data_changed=accept")));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(resume({"data_changed=accept"}), "no error");

@@ -150,7 +150,7 @@ TEST(RunFolder, ARecordThatIsNoneIsOneLineWithAWayOut) {
     write_atomic(run / "data.json", text);
     EXPECT_THAT(error_of([&] { RunFolder::started_data(run); }),
                 AllOf(HasSubstr((run / "data.json").string()), HasSubstr(what),
-                      HasSubstr("; without this file the run goes on, its data unchecked")));
+                      HasSubstr("; without this file the run resumes, its data unchecked")));
   }
   fs::remove(run / "data.json");
   EXPECT_NO_THROW(train(run, {}, /*resume=*/true));

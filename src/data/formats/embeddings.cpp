@@ -51,7 +51,7 @@ class EmbeddingsFile {
 
   at::Tensor read(const std::string& name, size_t dims, const DtypeMap& dtypes) const {
     const safetensors::Entry* entry = file_.find(name);
-    if (entry == nullptr) fail("{}: there is no tensor '{}'", path_, name);
+    if (entry == nullptr) fail("{}: tensor '{}' is missing", path_, name);
     if (entry->shape.size() != dims) {
       fail("{}: tensor '{}' must have {}, found shape [{}]", path_, name,
            dims == 1 ? "one dimension" : "two dimensions", fmt::join(entry->shape, ", "));

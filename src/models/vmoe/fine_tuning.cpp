@@ -71,8 +71,9 @@ std::string vit_zoom_problem(const std::vector<int64_t>& from, const std::vector
   if (from == to) return "";
   const auto source = token_grid(from[1]), target = token_grid(to[1]);
   if (!source || !target) {
-    return fmt::format("vit_zoom: {} tokens are no square grid, with a class token or without",
-                       source ? to[1] : from[1]);
+    return fmt::format(
+        "vit_zoom: {} tokens do not form a square grid, with a class token or without",
+        source ? to[1] : from[1]);
   }
   if (target->token && !source->token) {
     return fmt::format("vit_zoom: {} tokens have no class token, {} have one", from[1], to[1]);

@@ -22,7 +22,7 @@ class Counts {
     const int64_t n = tokens_Bn.size(1);
     for (int64_t i = 0; i < tokens_Bn.numel(); ++i) {
       if (token[i] < 0 || token[i] >= patterns) {
-        fail("pattern_sgd: token {} is no pattern of {}", token[i], patterns);
+        fail("pattern_sgd: token {} is not one of the {} patterns", token[i], patterns);
       }
       ++counts_[static_cast<size_t>(i / n * patterns + token[i])];
     }

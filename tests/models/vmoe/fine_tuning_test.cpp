@@ -150,7 +150,7 @@ TEST(VMoEFineTuning, RefusesWhatDoesNotFitBeforeAnythingChanges) {
   EXPECT_EQ(refused(mean, state_of(source)), "source: 'cls' has no place in the network");
   TensorMap values = state_of(source);
   values["position_embedding"] = at::ones({1, 7, 12});
-  EXPECT_THAT(refused(source_config(), values), HasSubstr("7 tokens are no square grid"));
+  EXPECT_THAT(refused(source_config(), values), HasSubstr("7 tokens do not form a square grid"));
   values.erase("norm.bias");
   EXPECT_EQ(refused(source_config(), values), "source: 'norm.bias' is missing");
 }

@@ -138,7 +138,7 @@ TEST(PatternSgd, RefusesWhatDoesNotFit) {
     return test::failure_of([&] { pattern_sgd_step(weights, batch, {selected, 0.1, 0.1}); });
   };
   EXPECT_THAT(refusal([](auto&, auto& batch) { batch.tokens_Bn[2][3] = 7; }),
-              HasSubstr("token 7 is no pattern of 7"));
+              HasSubstr("token 7 is not one of the 7 patterns"));
   EXPECT_THAT(refusal([](auto& weights, auto&) {
                 weights.router_Kd = weights.router_Kd.to(torch::kDouble);
               }),

@@ -230,7 +230,7 @@ class ShardParser {
     const auto number = parsed_number<std::size_t>(key);
     const bool canonical = key == "0" || !key.starts_with('0');
     if (!number || !canonical) {
-      input_.refuse(start, "key {} is no array number", printable(key));
+      input_.refuse(start, "key {} is not an array number", printable(key));
     }
     if (*number < arrays_.size()) return arrays_[*number];
     input_.refuse(start, "array number {}, the index has {} arrays", *number, arrays_.size());

@@ -255,7 +255,7 @@ TEST_F(HostileVMoeCheckpoint, ArraysOfAShard) {
               HasSubstr("array number 2, the index has 2"));
   for (const char* number : {"01", "-1", "", "1 ", "99999999999999999999", "one"}) {
     EXPECT_THAT(refused_shard_0({right, array(number, {Parts::scalar_chunk()})}),
-                HasSubstr("is no array number"))
+                HasSubstr("is not an array number"))
         << number;
   }
   EXPECT_THAT(refused_shard_0({array("0", {Parts::left_chunk()}), scalar}),

@@ -87,15 +87,19 @@ def check() -> int:
     return 1 if problems else 0
 
 
+def row_of(*cells: str) -> str:
+    """A row of a table, in which nothing is read as Markdown but code."""
+    escaped = [cell.replace("|", "\\|") if "`" in cell else re.sub(r"([|<*])", r"\\\1", cell) for cell in cells]
+    return "| " + " | ".join(escaped) + " |"
+
+
 def table(rows: list[dict[str, str]]) -> str:
     lines = ["| setting | type | default | values | meaning |", "|---|---|---|---|---|"]
     for row in rows:
         default = "an object" if row["default"].startswith('{"') else row["default"]
-        code = [f"`{text}`" if text else "" for text in (row["key"], default)]
-        cells = [code[0], row["type"], code[1], row["allowed"], row["meaning"]]
-        escaped = [cell.replace("|", "\\|") for cell in cells]
-        lines.append("| " + " | ".join(re.sub(r"<(?=[a-z])", r"\\<", cell) if "`" not in cell else cell
-                                       for cell in escaped) + " |")
+        if default not in ("required", "an object"):
+            default = f"`{default}`"
+        lines.append(row_of(f"`{row['key']}`", row["type"], default, row["allowed"], row["meaning"]))
     return "\n".join(lines)
 
 
@@ -117,7 +121,7 @@ def settings(program: str) -> int:
         listed = subprocess.run([program, "list", kind], check=True, capture_output=True, text=True).stdout
         names = [re.split("  +", line.strip(), maxsplit=1) for line in listed.splitlines()]
         page += f"\n## {heading}\n\n| name | meaning |\n|---|---|\n"
-        page += "".join(f"| `{name}` | {meaning} |\n" for name, *rest in names for meaning in rest)
+        page += "".join(row_of(f"`{name}`", meaning) + "\n" for name, *rest in names for meaning in rest)
     sys.stdout.write(page)
     return 0
 

@@ -23,7 +23,7 @@ if [ ! -f "$complete" ]; then
   mkdir -p "$(dirname "$VENV")"
   python3 -m venv "$VENV"
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$REQUIREMENTS" ||
-    fail "the wheels of $REQUIREMENTS cannot be installed; without a network, install them into $VENV by hand"
+    fail "the wheels of $REQUIREMENTS cannot be installed into $VENV, which needs a network once"
   rm -f "$VENV"/.complete-*
   touch "$complete"
 fi

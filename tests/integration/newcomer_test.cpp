@@ -305,7 +305,7 @@ TEST_F(Newcomer, EverySettingIsListedWithWhatHasIt) {
   for (const auto& group : run_program({"list", "settings", "--json"}).json()) {
     for (const auto& row : group.at("settings")) {
       EXPECT_FALSE(row.at("meaning").get<std::string>().empty()) << row;
-      found[group.at("of")][row.at("key")] = row;
+      found[group.at("of").get<std::string>()][row.at("key").get<std::string>()] = row;
     }
   }
   const auto& lr = found.at("run").at("phases.N.optimizer.lr");

@@ -53,8 +53,10 @@ class Trial:
     def problem(self, words: list[str], folder: pathlib.Path) -> str:
         """What is wrong with a command, "" for nothing."""
         verb, *rest = words
-        there = all((folder / path).exists() for word in rest for path in re.findall(r"=(\./.+)", word))
-        runs = verb == "list" or words == ["data", "list"] or "--help" in rest
+        there = all((folder / path).exists() for word in rest for path in re.findall(r"^(?:[\w.]+=)?(\./.+)", word))
+        if any(re.fullmatch("[A-Z]{2,}", word) for word in rest):  # The reader is to put something in its place.
+            there = False
+        runs = verb == "list" or words == ["data", "list"] or (there and "--help" in rest)
         plans = there and (verb == "train" and bool(rest) and (folder / rest[0]).exists() or
                            verb == "reproduce" and bool(rest) and rest[0].islower())
         if runs or plans:
@@ -62,9 +64,9 @@ class Trial:
             done = self.run([verb, *(word for word in rest if word != "--resume"), *more], folder)
             return "" if done.returncode == 0 else done.stderr.strip()
         named = [verb] + [word for word in rest[:1] if word in PARTS.get(verb, ())]
+        if not re.search(rf"^ +{verb} ", self.help(), re.M):
+            return f"there is no verb '{verb}'"
         known = set(re.findall(r"--[\w-]+", self.help(*named)))
-        if not known:
-            return f"there is no verb '{' '.join(named)}'"
         return ", ".join(f"{word} is not in --help" for word in rest
                          if word.startswith("--") and word.partition("=")[0] not in known)
 
@@ -84,7 +86,7 @@ def main(program: str, folder: pathlib.Path) -> int:
             words = shlex.split(command, comments=True)[1:]
             words = words[:words.index("|")] if "|" in words else words
             tried.append((page.relative_to(ROOT), command, words, place))
-    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
         problems = list(pool.map(lambda item: trial.problem(item[2], item[3]), tried))
     failed = [f"{page}: {command}: {problem}" for (page, command, _, _), problem in zip(tried, problems) if problem]
     print("\n".join(failed + [f"{len(tried)} commands, {len(failed)} of them wrong"]))

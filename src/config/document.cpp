@@ -22,8 +22,9 @@ namespace fs = std::filesystem;
 namespace {
 
 struct ReadOptions {
-  bool lines = true;     // Origins have line and column, not the source alone.
-  bool comments = true;  // Comments, `//` and `/* */`, are allowed.
+  bool lines = true;       // Origins have line and column, not the source alone.
+  bool comments = true;    // Comments, `//` and `/* */`, are allowed.
+  bool is_stored = false;  // See Origin::Source.
   uint64_t max_bytes = kMaxDocumentBytes;
 };
 
@@ -124,7 +125,7 @@ std::string without_place(std::string_view what) {
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   Builder(std::string_view text, const std::string& source, const ReadOptions& options)
-      : source_(std::make_shared<const std::string>(source)),
+      : source_(std::make_shared<const Origin::Source>(Origin::Source{source, options.is_stored})),
         cursor_(text, options.comments),
         lines_(options.lines) {}
 
@@ -223,7 +224,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  std::shared_ptr<const std::string> source_;
+  std::shared_ptr<const Origin::Source> source_;
   Cursor cursor_;
   bool lines_;
   std::vector<Frame> open_;
@@ -287,7 +288,8 @@ Value read_argument(std::string_view text, const std::string& where) {
   if (is_json) return read_json(text, where, options);
   if (find_invalid_utf8(text)) fail_usage("{}: invalid UTF-8", where);
   if (!nlohmann::json::accept(text)) {
-    return Value(Origin{std::make_shared<const std::string>(where)}, std::string(text));
+    return Value(Origin{std::make_shared<const Origin::Source>(Origin::Source{where})},
+                 std::string(text));
   }
   return read_json(text, where, options);
 }
@@ -475,7 +477,8 @@ void Document::set(const std::string& path, const Value& value) {
 }
 
 Value parse_stored(std::string_view text, const std::string& name, uint64_t max_bytes) {
-  return as_stored([&] { return read_json(text, name, {.max_bytes = max_bytes}); });
+  return as_stored(
+      [&] { return read_json(text, name, {.is_stored = true, .max_bytes = max_bytes}); });
 }
 
 Value read_stored(const fs::path& path, uint64_t max_bytes) {

@@ -26,17 +26,21 @@ const char* unit_name(Interval::Unit unit) {
   return unit == Interval::Unit::steps ? "step" : "epoch";
 }
 
-/// Says once of each place, however often it is read, that a bare number there means epochs.
-void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
+/// Gives a warning that names a place once, however often that is read.
+void warn_once(const std::string& text) {
   static std::mutex mutex;
-  static std::set<std::string> said;
+  static std::set<std::string> given;
   const std::lock_guard lock(mutex);
-  if (!said.insert(where).second) return;
-  log_warning(
+  if (given.insert(text).second) log_warning("{}", text);
+}
+
+/// Warns that a bare number means epochs.
+void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
+  warn_once(fmt::format(
       "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
       "\"{}\", or \"{}\" if steps are meant",
       where, path, interval.count, to_text(interval), to_text(interval),
-      to_text(Interval::of_steps(interval.count)));
+      to_text(Interval::of_steps(interval.count))));
 }
 
 template <class T>
@@ -81,6 +85,15 @@ std::string without_items(const std::vector<std::string>& key) {
     if (!stands_for_any(part)) text = config_detail::join_path(text, part);
   }
   return text;
+}
+
+/// Returns the parts of a setting's key, and those of its former one.
+std::vector<std::vector<std::string>> keys_of(const config_detail::HelpRow& row) {
+  std::vector<std::vector<std::string>> keys = {split(row.key, '.')};
+  if (row.former.empty()) return keys;
+  keys.push_back(keys.front());
+  keys.back().back() = row.former;
+  return keys;
 }
 
 std::string details(const config_detail::HelpRow& row) {
@@ -140,6 +153,7 @@ void Rules::add(const Rules& other) {
   take(at_least, other.at_least);
   take(below, other.below);
   take(at_most, other.at_most);
+  if (!other.former.empty()) former = other.former;
 }
 
 std::string Rules::text() const {
@@ -206,14 +220,20 @@ Rules between(double low, double high) {
   return {.at_least = low, .at_most = high};
 }
 
+Rules renamed_from(std::string key) {
+  return {.former = std::move(key)};
+}
+
 HelpRows rows_about(const HelpRows& rows, const std::string& path) {
   const std::vector<std::string> parts = split(path, '.');
   std::vector<std::string> known;
   for (const bool named : {false, true}) {
     HelpRows found;
     for (const config_detail::HelpRow& row : rows) {
-      const std::vector<std::string> key = split(row.key, '.');
-      if (leads_to(parts, key, named)) found.push_back(row);
+      const auto keys = keys_of(row);
+      const auto leads = [&](const auto& key) { return leads_to(parts, key, named); };
+      if (std::any_of(keys.begin(), keys.end(), leads)) found.push_back(row);
+      const std::vector<std::string>& key = keys.front();
       for (size_t n = 1; n <= key.size(); ++n) {
         known.push_back(without_items({key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
       }
@@ -225,9 +245,13 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     if (words && nearest(path, known)) break;
     HelpRows found;
     for (const config_detail::HelpRow& row : rows) {
-      std::string key = "." + without_items(split(row.key, '.')) + ".";
-      if (words) std::replace(key.begin(), key.end(), '_', '.');
-      if (key.find("." + path + ".") != std::string::npos) found.push_back(row);
+      const auto keys = keys_of(row);
+      const bool has_part = std::any_of(keys.begin(), keys.end(), [&](const auto& parts) {
+        std::string key = "." + without_items(parts) + ".";
+        if (words) std::replace(key.begin(), key.end(), '_', '.');
+        return key.find("." + path + ".") != std::string::npos;
+      });
+      if (has_part) found.push_back(row);
     }
     if (!found.empty()) return found;
   }
@@ -306,6 +330,35 @@ void check_keys(const Value& object, const std::string& path,
     fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key),
                in_path(path), did_you_mean(member.key, known));
   }
+}
+
+Value with_current_keys(const Value& object, const std::string& path,
+                        const std::vector<RenamedKey>& renamed) {
+  Value::Object members = object.members(path);
+  bool changed = false;
+  for (const RenamedKey& key : renamed) {
+    const auto old = std::ranges::find(members, key.former, &Value::Member::key);
+    if (old == members.end()) continue;
+    const auto now = std::ranges::find(members, key.name, &Value::Member::key);
+    const std::string name = join_path(path, key.name), former = join_path(path, key.former);
+    const bool wins = is_argument(object, key.former);
+    if (now != members.end() && wins == is_argument(object, key.name)) {
+      fail_usage("{}: '{}' is the former name of '{}', which is given too ({}); leave it out",
+                 old->origin.text(), former, name, now->origin.text());
+    }
+    if (old->origin.source == nullptr || !old->origin.source->is_stored) {
+      warn_once(fmt::format("{}: '{}' is called '{}' now; the former name is still read",
+                            old->origin.text(), former, name));
+    }
+    if (now == members.end()) {
+      old->key = key.name;
+    } else {
+      if (wins) *now = {key.name, old->origin, old->value};
+      members.erase(old);
+    }
+    changed = true;
+  }
+  return changed ? Value(object.origin(), std::move(members)) : object;
 }
 
 void fail_missing(const Value& object, const std::string& path, std::string_view name) {

@@ -122,7 +122,7 @@ Value convert(const Json& json, const Origin& origin, int64_t depth) {
 }  // namespace
 
 std::string Origin::text() const {
-  const std::string name = source ? *source : std::string("config");
+  const std::string name = source ? source->name : std::string("config");
   if (line == 0) return name;
   return name + ":" + std::to_string(line) + ":" + std::to_string(column);
 }
@@ -162,7 +162,9 @@ Value::Value(Origin origin, Object members) : origin_(std::move(origin)) {
 }
 
 Value Value::from_json(const Json& json, const std::string& where) {
-  return convert(json, Origin{std::make_shared<const std::string>(where)}, 0);
+  return convert(
+      json,
+      Origin{std::make_shared<const Origin::Source>(Origin::Source{where, /*is_stored=*/true})}, 0);
 }
 
 Json Value::to_json() const {

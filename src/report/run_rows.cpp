@@ -103,7 +103,7 @@ void claim(const fs::path& folder, Json settings) {
     if (*found == settings) return;
     join_runs(*found, settings);
     const std::vector<Difference> changed =
-        differences(deciding(std::move(*found)), deciding(settings));
+        setting_changes(deciding(std::move(*found)), deciding(settings));
     if (!changed.empty()) {
       fail_usage(
           "{}: was made with other settings: {}; set back what changed or give another --out",

@@ -11,6 +11,8 @@
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/data/source.h"
+#include "moesaic/models/model.h"
+#include "moesaic/models/registry.h"
 
 namespace moesaic {
 namespace {
@@ -130,12 +132,41 @@ Json deciding_settings(Json run) {
   return run;
 }
 
+namespace {
+
+/// Writes the networks' settings within stored ones as this version does: a former name is the
+/// present one, and a setting that a later version added has its default.
+void name_model_settings(Json& settings) {
+  if (!settings.is_object()) return;
+  for (const auto& [key, part] : settings.items()) {
+    if (key != "model" || !part.is_object()) {
+      name_model_settings(part);
+      continue;
+    }
+    try {
+      part = build_model_shape(Value::from_json(part, "stored settings"))->config();
+    } catch (const Error&) {
+      // Whoever uses the network says what is wrong with it.
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Difference> setting_changes(Json before, Json now) {
+  const std::vector<Difference> changed = differences(before, now);
+  if (changed.empty()) return {};
+  name_model_settings(before);
+  name_model_settings(now);
+  return before == now ? std::vector<Difference>() : changed;
+}
+
 void check_same_run(const Json& started, const Json& now, const std::string& folder,
                     const std::string& way_out) {
   Json then = started;
   keep_images_as(now, then);
   const std::vector<Difference> changed =
-      differences(deciding_settings(std::move(then)), deciding_settings(now));
+      setting_changes(deciding_settings(std::move(then)), deciding_settings(now));
   if (changed.empty()) return;
   fail_usage("{}: cannot resume with other settings: {}; set back what changed or {}", folder,
              describe(changed), way_out);

@@ -2,6 +2,7 @@
 #include "moesaic/train/run_config.h"
 
 #include "moesaic/base/path.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/train/gradient_phase.h"
 #include "support/matchers.h"
 #include "train/train_fixture.h"
@@ -132,6 +133,17 @@ TEST(RunConfig, GoesOnWithARunThatLacksLaterSettings) {
   const auto rounded = to_json(config_of(four_phases(), {"tf32=true"}));
   EXPECT_THAT(error_of([&] { check_same_run(older, rounded, "run"); }),
               HasSubstr("settings: 'tf32' was false and is true now; set back"));
+}
+
+TEST(RunConfig, GoesOnWithARunWhoseNetworkLacksLaterSettings) {
+  auto now = to_json(config_of(four_phases()));
+  now["model"] = build_model_shape(Value::from_json(now.at("model"), "x"))->config();
+  auto older = now;
+  older.at("model").erase("representation_size");
+  EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
+  older.at("model")["hidden_size"] = 16;
+  EXPECT_THAT(error_of([&] { check_same_run(older, now, "run"); }),
+              HasSubstr("'model.hidden_size' was 16 and is 8 now"));
 }
 
 TEST(RunConfig, GoesOnWithARunWhoseEpochsWereStoredAsABareNumber) {

@@ -131,6 +131,17 @@ nlohmann::ordered_json write(const T& value) {
 }
 
 std::string join_path(std::string_view path, std::string_view name);
+
+/// A key, and that of the same setting in earlier versions.
+struct RenamedKey {
+  std::string former, name;
+};
+
+/// Returns the object with the present keys in place of former ones. Warns once of each place where
+/// a user wrote one. An argument takes precedence over a file; otherwise throws Error (usage) where
+/// both keys are given.
+Value with_current_keys(const Value& object, const std::string& path,
+                        const std::vector<RenamedKey>& renamed);
 void check_keys(const Value& object, const std::string& path,
                 const std::vector<std::string>& known);
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
@@ -164,21 +175,30 @@ class KeyCollector {
   KeyCollector(const Value& object, const std::string& path) : object_(object), path_(path) {}
 
   template <class T, class... R>
-  void operator()(std::string_view name, T&, std::string_view, const R&...) {
-    keys_.emplace_back(name);
+  void operator()(std::string_view name, T&, std::string_view, const R&... rules) {
+    add(name, Rules::all(rules...).former);
   }
   template <class Choice, class... R>
   void choice(std::string_view key, Choice&, const std::vector<Choice>& choices, std::string_view,
-              const R&...) {
-    keys_.emplace_back(key);
-    chosen(object_, path_, key, choices).visit(*this);
+              const R&... rules) {
+    const std::string former = Rules::all(rules...).former;
+    add(key, former);
+    const bool is_former = !former.empty() && object_.find(key) == nullptr;
+    chosen(object_, path_, is_former ? former : key, choices).visit(*this);
   }
   const std::vector<std::string>& keys() const { return keys_; }
+  const std::vector<RenamedKey>& renamed() const { return renamed_; }
 
  private:
+  void add(std::string_view key, const std::string& former) {
+    keys_.emplace_back(key);
+    if (!former.empty()) renamed_.push_back({former, std::string(key)});
+  }
+
   const Value& object_;
   const std::string& path_;
   std::vector<std::string> keys_;
+  std::vector<RenamedKey> renamed_;
 };
 
 template <class T>
@@ -234,10 +254,12 @@ class FieldReader {
 
 /// Reads a struct. Unknown keys are reported before missing ones, since they may be misspelt ones.
 template <class T>
-void read_struct(const Value& value, const std::string& path, T& out) {
-  KeyCollector keys(value, path);
+void read_struct(const Value& given, const std::string& path, T& out) {
+  KeyCollector keys(given, path);
   describe(keys, out);
-  check_object(value, path, keys.keys());
+  check_object(given, path, keys.keys());
+  const Value value =
+      keys.renamed().empty() ? given : with_current_keys(given, path, keys.renamed());
   check_keys(value, path, keys.keys());
   FieldReader fields(value, path);
   describe(fields, out);
@@ -313,6 +335,7 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
 struct HelpRow {
   std::string key, type, preset, allowed, meaning;
   bool common = false;
+  std::string former = {};  ///< Last part of the key in earlier versions; empty: the same.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };
@@ -381,7 +404,7 @@ class HelpFields {
     } else {
       const Rules all = Rules::all(rules...);
       rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
-                       all.text(), std::string(meaning), all.is_common});
+                       all.text(), std::string(meaning), all.is_common, all.former});
       add_item_help<T>(key, rows_);
     }
   }
@@ -390,9 +413,10 @@ class HelpFields {
   template <class Choice, class... R>
   void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
               std::string_view meaning, const R&... rules) {
+    const Rules all = Rules::all(rules...);
     rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
-                     one_of(names_of(choices)).text(), std::string(meaning),
-                     Rules::all(rules...).is_common});
+                     one_of(names_of(choices)).text(), std::string(meaning), all.is_common,
+                     all.former});
     for (Choice choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);

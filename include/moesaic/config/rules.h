@@ -41,6 +41,7 @@ struct Rules {
   bool is_common = false;
   std::vector<std::string> choices;
   std::optional<double> above, at_least, below, at_most;
+  std::string former;  // Key of the setting in earlier versions; empty: the same.
 
   template <class... R>
   static Rules all(const R&... rules) {
@@ -66,5 +67,6 @@ Rules at_least(double limit);            // Requires x >= limit.
 Rules below(double limit);               // Requires x < limit.
 Rules at_most(double limit);             // Requires x <= limit.
 Rules between(double low, double high);  // Requires low <= x <= high.
+Rules renamed_from(std::string key);     // Reads a former key too, with a warning.
 
 }  // namespace moesaic

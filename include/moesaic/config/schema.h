@@ -8,6 +8,7 @@
 //     f("name", c.name, "name of the update rule", one_of({"sgd", "adamw"}));
 //     f("lr", c.lr, "peak learning rate", above(0.0));
 //     f("data", c.data, "dataset to train on", required, common);
+//     f("max_norm", c.max_norm, "limit of the gradients' norm", renamed_from("clip"));
 //   }
 //
 // Members are bool, int64_t, double, std::string, Sides, Interval, another described struct, Value
@@ -15,7 +16,9 @@
 // T> of these. To check settings against one another, an optional `ConfigProblem
 // config_problem(const OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In
 // a struct with a further member `Value source`, that member receives the value it was read from,
-// for place_of(). Settings whose struct depends on a name are a Choice (config/choice.h).
+// for place_of(). Settings whose struct depends on a name are a Choice (config/choice.h). A key of
+// earlier versions, renamed_from(), is read as the present one, with a warning unless a program
+// wrote it.
 
 #include <nlohmann/json.hpp>
 #include <string>

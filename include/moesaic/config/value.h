@@ -15,7 +15,12 @@ namespace moesaic {
 /// Where a key or a value was written: `recipe.json:12:7`, or the source alone if it has no lines
 /// (a command-line argument).
 struct Origin {
-  std::shared_ptr<const std::string> source;
+  struct Source {
+    std::string name;
+    bool is_stored = false;  // Whether a program wrote it, which is no user's to change.
+  };
+
+  std::shared_ptr<const Source> source;
   int32_t line = 0;    // Line, 1-based; 0 if the source has no lines.
   int32_t column = 0;  // Column in characters, 1-based.
   std::string text() const;
@@ -50,8 +55,8 @@ class Value {
   /// Throws Error (usage), at the origin of the second one, for a key that is given twice.
   Value(Origin origin, Object members);
 
-  /// Returns a Value with the content of `json`, all of whose parts have the origin `where`. Throws
-  /// Error (usage) for NaN, infinity and nesting beyond kMaxDepth.
+  /// Returns a Value with the content of `json`, all of whose parts have the stored origin `where`.
+  /// Throws Error (usage) for NaN, infinity and nesting beyond kMaxDepth.
   static Value from_json(const nlohmann::ordered_json& json, const std::string& where);
   nlohmann::ordered_json to_json() const;
 

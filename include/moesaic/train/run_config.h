@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/config/difference.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/train/phase_config.h"
@@ -104,6 +105,10 @@ nlohmann::ordered_json with_later_settings(const nlohmann::ordered_json& stored)
 /// them: all but loader_threads, checkpoint_every, keep_checkpoints, recompute, data_changed and
 /// parallel.
 nlohmann::ordered_json deciding_settings(nlohmann::ordered_json run);
+
+/// Returns in what stored settings differ, apart from how versions name and complete the settings
+/// of a network: those of every "model" within them.
+std::vector<Difference> setting_changes(nlohmann::ordered_json before, nlohmann::ordered_json now);
 
 /// Throws Error (usage) that names the deciding settings in which `now` differs from the
 /// configuration that the run was started with. `way_out` ends it.

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/support.h"
+#include "moesaic/base/log.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct LinearConfig {
+  int64_t width = 1;
+};
+template <class Fields>
+void describe(Fields& f, LinearConfig& c) {
+  f("width", c.width, "width of the layer", at_least(1), renamed_from("size"));
+}
+std::string config_problem(const LinearConfig& c) {
+  return c.width == 13 ? "thirteen is unlucky" : "";
+}
+
+struct IdentityConfig {};
+template <class Fields>
+void describe(Fields&, IdentityConfig&) {}
+
+struct NetworkConfig {
+  Choice layer;
+  std::vector<LinearConfig> heads;
+  int64_t num_classes = 2;
+  Value source;
+};
+template <class Fields>
+void describe(Fields& f, NetworkConfig& c) {
+  f("num_classes", c.num_classes, "number of classes", common, renamed_from("classes"));
+  f("heads", c.heads, "output layers");
+  f.choice("layer", c.layer,
+           {Choice("identity", IdentityConfig()), Choice("linear", LinearConfig())},
+           "kind of the layer", renamed_from("kind"));
+}
+ConfigProblem config_problem(const NetworkConfig& c) {
+  if (c.num_classes != 7) return {};
+  return {"seven classes are too many", {"num_classes"}};
+}
+
+/// The warnings that are given while it exists.
+class Warnings {
+ public:
+  Warnings() {
+    take_warnings([this](std::string_view text) { texts_.emplace_back(text); });
+  }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  ~Warnings() { take_warnings({}); }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+struct RenamedCase {
+  std::string name;  ///< Of the file; each place is warned of once.
+  std::string text;
+  std::vector<std::string> arguments;
+  std::string settings;  ///< What is read.
+  std::vector<std::string> warnings;
+};
+
+std::string read(const Value& value) {
+  return to_json(parse<NetworkConfig>(value, "model")).dump();
+}
+
+TEST(RenamedFrom, ReadsTheFormerKeyWithAWarning) {
+  constexpr const char* kNow = "' now; the former name is still read";
+  const std::vector<RenamedCase> cases = {
+      {"present",
+       R"({"num_classes": 5})",
+       {},
+       R"({"num_classes":5,"heads":[],"layer":"identity"})",
+       {}},
+      {"former",
+       R"({"classes": 5})",
+       {},
+       R"({"num_classes":5,"heads":[],"layer":"identity"})",
+       {std::string("former:1:2: 'model.classes' is called 'model.num_classes") + kNow}},
+      {"list",
+       "{\"heads\": [{\"width\": 3},\n  {\"size\": 4}]}",
+       {},
+       R"({"num_classes":2,"heads":[{"width":3},{"width":4}],"layer":"identity"})",
+       {std::string("list:2:4: 'model.heads.1.size' is called 'model.heads.1.width") + kNow}},
+      {"choice",
+       R"({"kind": "linear", "size": 6})",
+       {},
+       R"({"num_classes":2,"heads":[],"layer":"linear","width":6})",
+       {std::string("choice:1:20: 'model.size' is called 'model.width") + kNow,
+        std::string("choice:1:2: 'model.kind' is called 'model.layer") + kNow}},
+      {"argument",
+       "{}",
+       {"classes=4"},
+       R"({"num_classes":4,"heads":[],"layer":"identity"})",
+       {std::string("argument 'classes=4': 'model.classes' is called 'model.num_classes") + kNow}},
+      {"argument-before-file",
+       R"({"num_classes": 5})",
+       {"classes=3"},
+       R"({"num_classes":3,"heads":[],"layer":"identity"})",
+       {std::string("argument 'classes=3': 'model.classes' is called 'model.num_classes") + kNow}},
+      {"argument-over-former",
+       R"({"classes": 5})",
+       {"num_classes=3"},
+       R"({"num_classes":3,"heads":[],"layer":"identity"})",
+       {std::string("argument-over-former:1:2: 'model.classes' is called 'model.num_classes") +
+        kNow}},
+  };
+  for (const RenamedCase& item : cases) {
+    SCOPED_TRACE(item.name);
+    Document document = Document::from_text(item.text, item.name);
+    for (const std::string& argument : item.arguments) document.set(argument);
+    const Warnings warnings;
+    EXPECT_EQ(read(document.root()), item.settings);
+    EXPECT_EQ(read(document.root()), item.settings) << "the second time, without a warning";
+    EXPECT_THAT(warnings.texts(), ::testing::UnorderedElementsAreArray(item.warnings));
+  }
+}
+
+TEST(RenamedFrom, RefusesBothKeysOfOneSetting) {
+  const Warnings warnings;
+  const Value both = Document::from_text(R"({"num_classes": 2, "classes": 2})", "both.json").root();
+  EXPECT_EQ(test::usage_of([&] { parse<NetworkConfig>(both, "model"); }),
+            "both.json:1:20: 'model.classes' is the former name of 'model.num_classes', which is "
+            "given too (both.json:1:2); leave it out");
+  EXPECT_THAT(warnings.texts(), ElementsAre());
+}
+
+TEST(RenamedFrom, IsSilentForWhatAProgramWrote) {
+  const Warnings warnings;
+  constexpr const char* kText = R"({"classes": 5, "layer": "linear", "size": 6})";
+  constexpr const char* kRead = R"({"num_classes":5,"heads":[],"layer":"linear","width":6})";
+  EXPECT_EQ(read(parse_stored(kText, "config.json")), kRead);
+  EXPECT_EQ(read(Value::from_json(nlohmann::ordered_json::parse(kText), "config.json")), kRead);
+  EXPECT_THAT(warnings.texts(), ElementsAre());
+}
+
+TEST(RenamedFrom, ErrorsNameThePresentKeyAtThePlaceOfTheFormerOne) {
+  const Warnings warnings;
+  const auto error = [](const std::string& text) {
+    const Value value = Document::from_text(text, "wrong.json").root();
+    return test::usage_of([&] { parse<NetworkConfig>(value, "model"); });
+  };
+  EXPECT_EQ(error(R"({"classes": "two"})").substr(0, 15), "wrong.json:1:13");
+  EXPECT_THAT(error(R"({"classes": "two"})"), HasSubstr("'model.num_classes' must be"));
+  EXPECT_THAT(error(R"({"classes": 7})"), HasSubstr("wrong.json:1:13: seven classes are too many"));
+  EXPECT_THAT(error(R"({"layer": "linear", "size": 0})"),
+              HasSubstr("'model.width' must be at least 1"));
+  EXPECT_THAT(error(R"({"heads": [{"size": 13}]})"), HasSubstr("thirteen is unlucky"));
+  EXPECT_THAT(error(R"({"num_clases": 2})"), HasSubstr("did you mean 'num_classes'?"));
+}
+
+TEST(RenamedFrom, HelpKnowsBothNamesAndShowsThePresentOne) {
+  const HelpRows rows = help_rows<NetworkConfig>("model");
+  EXPECT_EQ(help_text(rows).find("model.classes"), std::string::npos);
+  for (const char* path : {"model.num_classes", "model.classes", "classes"}) {
+    const HelpRows found = rows_about(rows, path);
+    ASSERT_EQ(found.size(), 1U) << path;
+    EXPECT_EQ(found[0].key, "model.num_classes") << path;
+  }
+  EXPECT_EQ(rows_about(rows, "model.heads.0.size").at(0).key, "model.heads.N.width");
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

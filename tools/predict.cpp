@@ -2,12 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "moesaic/base/error.h"

@@ -3,13 +3,11 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <exception>
 #include <initializer_list>
-#include <thread>
 #include <tuple>
 #include <utility>
 

@@ -17,10 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"

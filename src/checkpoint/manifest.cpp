@@ -14,7 +14,6 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {

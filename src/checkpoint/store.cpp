@@ -6,14 +6,10 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "manifest.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"

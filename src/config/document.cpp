@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"

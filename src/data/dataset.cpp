@@ -8,13 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include "formats/checks.h"
 #include "moesaic/base/checked.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <numbers>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"

@@ -8,14 +8,12 @@
 #include <atomic>
 #include <climits>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <utility>
 

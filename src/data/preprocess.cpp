@@ -9,7 +9,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/resize.h"
 #include "moesaic/data/source.h"
 

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 

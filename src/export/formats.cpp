@@ -4,7 +4,6 @@
 #include <torch/csrc/jit/serialization/export.h>
 
 #include <array>
-#include <optional>
 #include <span>
 #include <utility>
 

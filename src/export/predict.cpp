@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"

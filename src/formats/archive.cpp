@@ -18,7 +18,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 
 namespace fs = std::filesystem;

@@ -15,7 +15,6 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
 #include "zip.h"
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>

@@ -12,7 +12,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/parallel/group.h"

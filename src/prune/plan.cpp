@@ -13,8 +13,6 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/prune/criteria.h"
 
 namespace moesaic {
 namespace {

@@ -6,9 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <optional>
 #include <system_error>
 #include <utility>
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

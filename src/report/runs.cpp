@@ -15,7 +15,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/report/experiment.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {

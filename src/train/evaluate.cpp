@@ -10,8 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
-#include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
 #include "moesaic/parallel/processes.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"

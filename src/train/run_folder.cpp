@@ -6,20 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <span>
-#include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {

@@ -8,11 +8,9 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"

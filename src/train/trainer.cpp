@@ -18,7 +18,6 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/shared_run.h"
 
 namespace moesaic {

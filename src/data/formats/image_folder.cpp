@@ -7,7 +7,6 @@
 #include <array>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <system_error>

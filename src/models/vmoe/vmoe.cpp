@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"

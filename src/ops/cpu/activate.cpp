@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "activate.h"
 
-#include <cstdint>
 #include <type_traits>
 
 #include "moesaic/ops/compiled_for.h"

@@ -49,8 +49,7 @@ Described of_registry(const Registry<Entry>& registry) {
   return list;
 }
 
-template <class Describe>
-Described each(const Names& names, Describe describe) {
+Described each(const Names& names, auto describe) {
   Described list;
   for (const std::string& name : names) list.emplace_back(name, describe(name));
   return list;

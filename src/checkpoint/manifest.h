@@ -36,8 +36,7 @@ struct Manifest {
   std::map<std::string, FileContent> files;
 };
 
-template <class Fields>
-void describe(Fields& f, FileContent& c) {
+void describe(auto& f, FileContent& c) {
   f("size", c.size, "size in bytes", required, at_least(0));
   f("sha256", c.sha256, "checksum (SHA-256) of the content, as hexadecimal digits", required);
 }

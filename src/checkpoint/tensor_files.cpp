@@ -34,8 +34,7 @@ struct TensorIndex {
   std::map<std::string, std::string> weight_map;
 };
 
-template <class Fields>
-void describe(Fields& f, TensorIndex& c) {
+void describe(auto& f, TensorIndex& c) {
   f("metadata", c.metadata, "total_size and further entries of the writer");
   f("weight_map", c.weight_map, "file of each tensor", required);
 }
@@ -317,8 +316,7 @@ at::Tensor widened(at::Tensor tensor) {
   return half ? tensor.to(at::kFloat) : std::move(tensor);
 }
 
-template <class Make>
-TensorMap tensors_of(const std::filesystem::path& path, Make make) {
+TensorMap tensors_of(const std::filesystem::path& path, auto make) {
   TensorMap tensors;
   for (const StoredTensor& stored : open_tensors(path).tensors) {
     tensors[stored.name] = make(stored, checked_type(stored));

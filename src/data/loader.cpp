@@ -281,8 +281,7 @@ class Loader::State {
     }
   }
 
-  template <class Action>
-  static std::exception_ptr error_of(const Action& action) {
+  static std::exception_ptr error_of(const auto& action) {
     try {
       action();
     } catch (...) {

@@ -30,8 +30,7 @@ struct ShardFile {
   std::string name, sha256;
   int64_t images = 0, size = 0;
 };
-template <class Fields>
-void describe(Fields& f, ShardFile& c) {
+void describe(auto& f, ShardFile& c) {
   f("name", c.name, "file name, or a range of names: train-{0000..0127}.tar", required, not_empty);
   f("images", c.images,
     "number of images per file; 0: unknown, so that the files must be there when data are opened",

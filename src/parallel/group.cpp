@@ -46,8 +46,7 @@ std::map<Traffic, Sent> TrafficCounter::take() {
 namespace {
 
 /// Returns what a call of c10d does. What it throws where a process is lost becomes LostProcess.
-template <class Call>
-auto with_loss(const Call& call) -> decltype(call()) {
+auto with_loss(const auto& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::exception& error) {
@@ -80,8 +79,7 @@ Group::Group(int64_t size, std::shared_ptr<TrafficCounter> counter)
     : size_(size), counter_(std::move(counter)) {}
 Group::~Group() = default;
 
-template <class Begin>
-void Group::finish(const Begin& begin) const {
+void Group::finish(const auto& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 

@@ -131,8 +131,7 @@ int64_t replicas_of(const ParallelConfig& config, int64_t size) {
 }
 
 /// Returns what `make` does, on a thread that is left alone where it takes longer.
-template <class Make>
-auto within(std::chrono::seconds time, Make make) -> decltype(make()) {
+auto within(std::chrono::seconds time, auto make) -> decltype(make()) {
   std::packaged_task<decltype(make())()> task(std::move(make));
   auto made = task.get_future();
   std::thread(std::move(task)).detach();

@@ -134,9 +134,8 @@ Scores router_norm_change(const ScoreInput& in) {
 }
 
 /// Returns a number of each present expert by its weights, `absent` for the others.
-template <class Number>
 Scores of_weights(const MoEBlock& block, const nn::ParameterValues& values, double absent,
-                  Number number) {
+                  auto number) {
   const std::vector<int64_t> kept = block.layer->kept();
   Scores scores(static_cast<size_t>(block.layer->options().experts), absent);
   for (size_t slot = 0; slot < kept.size(); ++slot) {
@@ -186,8 +185,7 @@ Scores aimer(const ScoreInput& in) {
   return of_weights(in.finetuned, in.finetuned_values, -1.0, peakedness);
 }
 
-template <class Number>
-Scores of_use(const ScoreInput& in, Number number) {
+Scores of_use(const ScoreInput& in, auto number) {
   Scores scores(static_cast<size_t>(in.finetuned.layer->options().experts));
   for (size_t e = 0; e < scores.size(); ++e) {
     scores[e] = number(*in.use, static_cast<int64_t>(e));

@@ -82,8 +82,7 @@ struct KeepSettings {
   std::string scope = "layer";
   std::vector<int64_t> whole;
 };
-template <class Fields>
-void describe(Fields& f, KeepSettings& c) {
+void describe(auto& f, KeepSettings& c) {
   f("fraction", c.fraction, "fraction of experts kept", above(0.0), at_most(1.0));
   f("count", c.count, "number of experts kept, instead of fraction", at_least(1));
   f("parameters", c.parameters, "fraction of the network's parameters kept, instead of fraction",

@@ -143,8 +143,7 @@ void check_rebuilds(const Model& pruned) {
 }
 
 /// Calls `use` with name and handle of each parameter and buffer.
-template <class Use>
-void for_each_tensor(const Model& model, const Use& use) {
+void for_each_tensor(const Model& model, const auto& use) {
   for (const auto& item : model.named_parameters()) use(item.key(), item.value());
   for (const auto& item : model.named_buffers()) use(item.key(), item.value());
 }

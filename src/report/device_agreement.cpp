@@ -115,9 +115,8 @@ Tensors with_gradient(const Routing& routing, const Tensor& logits) {
 }
 
 /// A routing operator; it decides in float32 on every device.
-template <class Route>
 DeviceCase routing_case(const std::string& part, const std::string& what, at::IntArrayRef shape,
-                        const Route& route) {
+                        const auto& route) {
   return {part + what, 1e-5, {part}, [shape = shape.vec(), route](at::Device device, bool) {
             const Tensor logits = leaf(numbers(shape, 1), device, at::kFloat);
             return with_gradient(route(logits), logits);

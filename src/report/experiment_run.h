@@ -53,8 +53,7 @@ struct ReadyRuns {
   std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
 
   /// Calls action(row, filled) for all rows of the results, in order.
-  template <class F>
-  void for_each_filled(F&& action) const {
+  void for_each_filled(auto&& action) const {
     for (const std::vector<ReadyRow>& stage : stages) {
       for (const ReadyRow& row : stage) {
         for (const MeasuredRow& filled : row.fills) action(row, filled);

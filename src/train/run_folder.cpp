@@ -89,8 +89,7 @@ void keep_results(const fs::path& root) {
 }
 
 /// Reads a record of a run; `way_out` ends the line where it is not one.
-template <class F>
-auto read_record(F&& read, const std::string& way_out) {
+auto read_record(auto&& read, const std::string& way_out) {
   try {
     return read();
   } catch (const IoError&) {

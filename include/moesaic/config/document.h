@@ -53,8 +53,7 @@ class Document {
 
 /// Returns what `read` does with what a program wrote. What is wrong with that is nobody's usage,
 /// so that every Error is a failure.
-template <class Read>
-auto as_stored(const Read& read) -> decltype(read()) {
+auto as_stored(const auto& read) -> decltype(read()) {
   try {
     return read();
   } catch (const Error& error) {

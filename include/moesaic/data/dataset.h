@@ -54,8 +54,7 @@ struct DatasetInputs {
 };
 
 /// Calls `f` with each tensor of some inputs that is defined.
-template <class F>
-void for_tensors(DatasetInputs& inputs, F&& f) {
+void for_tensors(DatasetInputs& inputs, auto&& f) {
   for (at::Tensor* tensor :
        {&inputs.values_NCHW, &inputs.labels_N, &inputs.groups_N, &inputs.targets_NK}) {
     if (tensor->defined()) f(*tensor);

@@ -22,8 +22,7 @@ struct EmbeddingsConfig {
   int64_t seed = 1;
   int64_t width = 0;
 };
-template <class Fields>
-void describe(Fields& f, EmbeddingsConfig& c) {
+void describe(auto& f, EmbeddingsConfig& c) {
   f("train", c.train, "safetensors file of the train split");
   f("test", c.test, "safetensors file of the test split");
   f("file", c.file, "one safetensors file to split at random, instead of train and test");

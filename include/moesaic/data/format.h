@@ -104,8 +104,7 @@ std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs
                                               int64_t size, bool endless);
 
 /// Returns whether the training split has no end: always, unless the settings have an `endless`.
-template <class Config>
-bool is_endless(const Config& config) {
+bool is_endless(const auto& config) {
   if constexpr (requires { config.endless; }) return config.endless;
   return true;
 }

@@ -30,8 +30,7 @@ struct PreprocessConfig {
   std::vector<double> mean, std;
 };
 
-template <class Fields>
-void describe(Fields& f, PreprocessConfig& c) {
+void describe(auto& f, PreprocessConfig& c) {
   f("size", c.size,
     "size of preprocessed images, one number or [height, width]; 0: unchanged or, for data that "
     "may hold images of any size, the largest size that the network takes",
@@ -117,8 +116,7 @@ struct InputSpec {
   std::string channel_order;
   std::vector<std::string> classes;
 };
-template <class Fields>
-void describe(Fields& f, InputSpec& c) {
+void describe(auto& f, InputSpec& c) {
   f("dataset", c.dataset, "name of the dataset that the network was trained on");
   f("listed", c.listed, "name known to moesaic data list; false: the data were given as a path");
   f("images", c.images, "image inputs, which the other settings describe; false: other inputs",

@@ -30,8 +30,7 @@ struct DatasetFile {
   int64_t size = 0;
 };
 
-template <class Fields>
-void describe(Fields& f, DatasetFile& c) {
+void describe(auto& f, DatasetFile& c) {
   f("name", c.name, "file name without .gz", required);
   f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes");
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
@@ -46,8 +45,7 @@ struct DatasetArchive {
   int64_t max_size = 0;
 };
 
-template <class Fields>
-void describe(Fields& f, DatasetArchive& c) {
+void describe(auto& f, DatasetArchive& c) {
   f("name", c.name, "file name of the archive below the URLs", required);
   f("folder", c.folder, "folder in the archive that holds the files", required);
   f("md5", c.md5, "checksum (MD5) of the archive, where its makers published no other");
@@ -94,8 +92,7 @@ struct DatasetSpec {
 /// Returns every registered format with its default settings; the first, idx, is the default.
 std::vector<Choice> dataset_format_choices();
 
-template <class Fields>
-void describe(Fields& f, DatasetSpec& c) {
+void describe(auto& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
   f("description", c.description, "one-line description for lists");
   f.choice("format", c.format, dataset_format_choices(),

@@ -29,8 +29,7 @@ struct DispatcherConfig {
 
   bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
 };
-template <class Fields>
-void describe(Fields& f, DispatcherConfig& c) {
+void describe(auto& f, DispatcherConfig& c) {
   f("capacity", c.capacity, "rows per expert and group (expert capacity); 0: by capacity_factor",
     between(0, kMaxTokens));
   f("capacity_factor", c.capacity_factor,
@@ -69,8 +68,7 @@ struct RoutingConfig {
   bool tokens_choose() const { return name == kTokensChoose; }
   bool experts_choose() const { return name == kExpertsChoose; }
 };
-template <class Fields>
-void describe(Fields& f, RoutingConfig& c) {
+void describe(auto& f, RoutingConfig& c) {
   f("name", c.name,
     "routing rule: tokens choose experts (token_choice), experts choose tokens (expert_choice), or "
     "each token goes to all experts whose logit reaches the threshold (threshold); or V-MoE's "

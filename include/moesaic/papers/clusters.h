@@ -126,8 +126,7 @@ struct ClusterMixtureConfig {
   bool endless = false;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, ClusterMixtureConfig& c) {
+void describe(auto& f, ClusterMixtureConfig& c) {
   f("clusters", c.clusters, "number of clusters (K), each with a signal v_k and a centre c_k",
     between(2, kMaxClusters));
   f("patches", c.patches,
@@ -184,8 +183,7 @@ struct ImageTokenRouterConfig : RoutingConfig {
   std::vector<int64_t> kept_experts;
   bool stand_ins = false;
 };
-template <class Fields>
-void describe(Fields& f, ImageTokenRouterConfig& c) {
+void describe(auto& f, ImageTokenRouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("dispatcher", c.dispatcher, "dispatch of images to the experts");
   f("group_size", c.group_size,
@@ -214,8 +212,7 @@ struct ClusterRouterConfig : ImageTokenRouterConfig {
 
   int64_t width = 0;
 };
-template <class Fields>
-void describe(Fields& f, ClusterRouterConfig& c) {
+void describe(auto& f, ClusterRouterConfig& c) {
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
   f("width", c.width, "filter width: pieces of this width of an input are summed; 0: whole patches",
     between(0, 65536));
@@ -230,8 +227,7 @@ struct ClusterMoEConfig {
   bool bias = true, scalar = false;
   std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
 };
-template <class Fields>
-void describe(Fields& f, ClusterMoEConfig& c) {
+void describe(auto& f, ClusterMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kClusterMoE}));
   f("patches", c.patches, "number of patches per input (P)", between(1, 4096));
   f("width", c.width, "patch dimension (d)", between(1, 65536));
@@ -305,8 +301,7 @@ inline constexpr char kImageMoE[] = "image-moe";
 struct ImageRouterConfig : ImageTokenRouterConfig {
   int64_t patch_size = 4;
 };
-template <class Fields>
-void describe(Fields& f, ImageRouterConfig& c) {
+void describe(auto& f, ImageRouterConfig& c) {
   f("patch_size", c.patch_size, "side in pixels of the squares whose sum is the router's input",
     between(1, 1024));
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
@@ -320,8 +315,7 @@ struct ImageMoEConfig {
   double width = 1.0;
   std::optional<ImageRouterConfig> router = ImageRouterConfig{};
 };
-template <class Fields>
-void describe(Fields& f, ImageMoEConfig& c) {
+void describe(auto& f, ImageMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kImageMoE}));
   f("expert", c.expert, "network architecture of an expert", one_of(nn::image_network_names()));
   f("experts", c.experts, "number of experts (M), of which one sees an image", between(1, 1024));

@@ -112,8 +112,7 @@ struct GatedMixtureConfig {
   int64_t train = 1024000, test = 4096;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, GatedMixtureConfig& c) {
+void describe(auto& f, GatedMixtureConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("experts", c.experts,
     "number of experts (k), each with a regressor a_i; all but the last have gates w_i",
@@ -159,8 +158,7 @@ struct GatedMoEConfig {
   double noise = 0.05;
   std::string regressors = "random", gates = "zero";
 };
-template <class Fields>
-void describe(Fields& f, GatedMoEConfig& c) {
+void describe(auto& f, GatedMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGatedMoE}));
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("experts", c.experts, "number of experts (k)", between(1, 1024));
@@ -207,8 +205,7 @@ struct GruConfig {
   int64_t steps = 28, width = 28, hidden = 64, classes = 10;
   std::string view = nn::kGruViewNames.front();
 };
-template <class Fields>
-void describe(Fields& f, GruConfig& c) {
+void describe(auto& f, GruConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGru}));
   f("steps", c.steps, "number of steps (T): the rows of an image, read one after the other",
     between(1, 4096));

@@ -92,8 +92,7 @@ struct LatentClustersConfig {
   int64_t train = 65536, test = 8192;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, LatentClustersConfig& c) {
+void describe(auto& f, LatentClustersConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("clusters", c.clusters,
     "number of clusters (C); each cluster c has a mean rho v_c, its own task and a sign s_c",
@@ -153,8 +152,7 @@ struct LatentMoEConfig {
   std::string routing = nn::kEveryAboveZero;
   std::vector<int64_t> kept_experts;
 };
-template <class Fields>
-void describe(Fields& f, LatentMoEConfig& c) {
+void describe(auto& f, LatentMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kLatentMoE}));
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("experts", c.experts, "number of experts (M); 1: the single, 'vanilla' network",

@@ -109,8 +109,7 @@ struct PruneLayerPlan {
   int64_t groups = 1;          ///< Groups that are ranked apart, of E / G experts in turn.
   at::Tensor means_Eo;         ///< What experts leave behind, see PrunePlan::replace.
 };
-template <class Fields>
-void describe(Fields& f, PruneLayerPlan& c) {
+void describe(auto& f, PruneLayerPlan& c) {
   f("layer", c.block, "index of the block with these experts", required, at_least(0));
   f("experts", c.experts, "number of experts of the block's router", required, at_least(1));
   f("kept", c.kept, "indices of the kept experts, ascending", required, not_empty, at_least(0));
@@ -127,8 +126,7 @@ struct PrunePlan {
   std::string replace = kReplaceByNothing;
   std::string where = {};  ///< The file that it was read from, for messages.
 };
-template <class Fields>
-void describe(Fields& f, PrunePlan& c) {
+void describe(auto& f, PrunePlan& c) {
   f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
   f("replace", c.replace, "replacement of removed experts' outputs",
     one_of({kReplaceByNothing, kReplaceByMean}));

@@ -89,8 +89,7 @@ struct SamplesConfig {
   int64_t columns = 8, seed = 1;
   Value quick;
 };
-template <class Fields>
-void describe(Fields& f, SamplesConfig& c) {
+void describe(auto& f, SamplesConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
   f("kind", c.kind, "kind of the experiment", required, one_of({"samples"}));
   f("description", c.description, "one-line description for lists and the report", required,

@@ -36,8 +36,7 @@ struct RunConfig {
   Value source;        ///< where it was written
   bool trust = false;  ///< see LoadOptions; no setting, since a recipe vouches for no file
 };
-template <class Fields>
-void describe(Fields& f, RunConfig& c) {
+void describe(auto& f, RunConfig& c) {
   f("name", c.name, "name of the run, and of its folder without --out", required, not_empty,
     common);
   f("seed", c.seed, "seed of all random number generators", at_least(0), common);

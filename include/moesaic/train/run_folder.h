@@ -34,8 +34,7 @@ struct DataRecord {
   std::string files;   ///< Hash of names and sizes of all files of images, in order.
   std::string images;  ///< Hash of what some of them hold, which are spread over the data.
 };
-template <class Fields>
-void describe(Fields& f, DataRecord& c) {
+void describe(auto& f, DataRecord& c) {
   f("classes", c.classes, "names of the classes, in order");
   f("examples", c.examples, "number of examples in the split", required, at_least(0));
   f("shards", c.shards, "hash of the shards' numbers of images");
@@ -51,8 +50,7 @@ struct RunData {
   /// Returns the record of a split, or null without one.
   const DataRecord* find(const std::string& data, const std::string& split) const;
 };
-template <class Fields>
-void describe(Fields& f, RunData& c) {
+void describe(auto& f, RunData& c) {
   f("splits", c.splits, "records of each split of the run's data");
 }
 

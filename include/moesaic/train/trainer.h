@@ -40,8 +40,7 @@ struct MetricWindow {
     for (const auto& [name, mean] : means) sums[name] += mean * static_cast<double>(count);
   }
 };
-template <class Fields>
-void describe(Fields& f, MetricWindow& c) {
+void describe(auto& f, MetricWindow& c) {
   f("steps", c.steps, "number of steps since the last line", at_least(0));
   f("sums", c.sums, "sum of each metric over these steps");
 }
@@ -71,8 +70,7 @@ struct TrainState {
     return next;
   }
 };
-template <class Fields>
-void describe(Fields& f, TrainState& c) {
+void describe(auto& f, TrainState& c) {
   f("step", c.step, "number of steps made in the run", required, at_least(0));
   f("phase", c.phase, "name of the current phase", required);
   f("phase_index", c.phase_index, "index of the current phase, from 0", required, at_least(0));

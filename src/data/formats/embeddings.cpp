@@ -209,8 +209,7 @@ struct EmbeddingsSettings {
   int64_t class_count = 0;
   std::optional<EmbeddingsConfig> embeddings;
 };
-template <class Fields>
-void describe(Fields& f, EmbeddingsSettings& c) {
+void describe(auto& f, EmbeddingsSettings& c) {
   f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
   f("embeddings", c.embeddings, "files of texts already embedded");
 }

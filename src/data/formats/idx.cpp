@@ -18,8 +18,7 @@ namespace moesaic {
 namespace {
 
 struct IdxSettings {};
-template <class Fields>
-void describe(Fields&, IdxSettings&) {}
+void describe(auto&, IdxSettings&) {}
 
 /// Checks that both splits have their files and that every role is one of the format's.
 ConfigProblem idx_files_problem(const DatasetSpec& spec) {

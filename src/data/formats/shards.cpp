@@ -33,8 +33,7 @@ struct ShardsSettings {
   int64_t height = 0, width = 0;
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
-template <class Fields>
-void describe(Fields& f, ShardsSettings& c) {
+void describe(auto& f, ShardsSettings& c) {
   f("shards", c.shards,
     "tar archives of each split (train, validation, test), in order: images 0001.jpg (or another "
     "image extension) with their classes, by number or name, in 0001.cls");

@@ -34,8 +34,7 @@ int64_t panel_width(int64_t depth) {
 }
 
 /// Calls use(first row, rows) for the blocks of a panel's rows.
-template <class Use>
-void for_blocks(const Panel& panel, Use use) {
+void for_blocks(const Panel& panel, auto use) {
   for (int64_t row = panel.begin; row < panel.end; row += kBlockRows) {
     use(row, std::min(kBlockRows, panel.end - row));
   }

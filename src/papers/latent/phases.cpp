@@ -48,8 +48,7 @@ struct SphericalSgdConfig {
   bool restart = false;
   int64_t block = 4096;
 };
-template <class Fields>
-void describe(Fields& f, SphericalSgdConfig& c) {
+void describe(auto& f, SphericalSgdConfig& c) {
   f("lr", c.lr, "learning rate (eta); a neuron moves by eta / J", above(0.0));
   f("routing", c.routing,
     "routing rule of the phase: top1: F_1, as in phase I; adaptive: F^_M, as in phase III (see the "
@@ -197,8 +196,7 @@ struct RouterAscentConfig {
   double lr = 1.0;
   int64_t batch_size = 4000;
 };
-template <class Fields>
-void describe(Fields& f, RouterAscentConfig& c) {
+void describe(auto& f, RouterAscentConfig& c) {
   f("lr", c.lr, "learning rate (eta)", above(0.0));
   f("batch_size", c.batch_size,
     "number of new samples per step (n); 10 d to 20 d are needed for a signal",

@@ -28,8 +28,7 @@ struct PatchSgdConfig {
   std::string loss = kLogistic;
   double lr = 0.2;
 };
-template <class Fields>
-void describe(Fields& f, PatchSgdConfig& c) {
+void describe(auto& f, PatchSgdConfig& c) {
   f("loss", c.loss,
     "loss function: logistic (eqs. 2, 10), with more than two classes their cross entropy (eq. "
     "24); or linear, of routers that are trained apart (eq. 6), in pairs of consecutive classes",

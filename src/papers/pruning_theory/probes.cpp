@@ -21,8 +21,7 @@ namespace {
 
 /// Calls `add` with weights, direction and their names for each pair that can be multiplied, of
 /// experts of several neurons.
-template <class Add>
-void for_each_pair(const Model& model, const Dataset& data, Add add) {
+void for_each_pair(const Model& model, const Dataset& data, auto add) {
   if (model.moe_blocks().size() != 1) return;
   for (const auto& [weights, w_EJd] : model.weight_directions()) {
     const auto present = static_cast<int64_t>(model.moe_blocks()[0].layer->kept().size());

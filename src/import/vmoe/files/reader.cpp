@@ -172,8 +172,7 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
 }
 
 // Visits the values of all pieces of a chunk; returns the number of elements.
-template <class F>
-uint64_t visit_pieces(Input& input, const Entry& entry, F&& visit) {
+uint64_t visit_pieces(Input& input, const Entry& entry, auto&& visit) {
   input.array_of(2, "a chunk");
   const uint64_t pieces = input.array("the pieces of a chunk");
   uint64_t total = 0;

@@ -308,14 +308,12 @@ std::optional<torch::jit::Module> ImageMoE::torchscript() const {
                              script::entrance(input_shape()) + y);
 }
 
-[[maybe_unused]] const bool kClusterModels = [] {
-  families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
-                                  "mixture of two-layer convolutional networks over patches "
-                                  "(clusters paper, section 3.2)"));
-  families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
-                                "mixture of convolutional networks that routes whole "
-                                "images (clusters paper, section 6.2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kClusterModels =
+    families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
+                                    "mixture of two-layer convolutional networks over patches "
+                                    "(clusters paper, section 3.2)")) &&
+    families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
+                                  "mixture of convolutional networks that routes whole "
+                                  "images (clusters paper, section 6.2)"));
 
 }  // namespace moesaic

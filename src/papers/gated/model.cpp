@@ -228,13 +228,11 @@ std::map<std::string, at::Tensor> Gru::gates_over_time(const at::Tensor& images_
   return {{"update", out.update.mean(2)}, {"reset", out.reset.mean(2)}};
 }
 
-[[maybe_unused]] const bool kGatedModels = [] {
-  families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
-                                "mixture of regressors with a softmax gate (gated paper)"));
-  families().add(
-      kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
-                                      "by row (gated paper, section 2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kGatedModels =
+    families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
+                                  "mixture of regressors with a softmax gate (gated paper)")) &&
+    families().add(
+        kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
+                                        "by row (gated paper, section 2)"));
 
 }  // namespace moesaic

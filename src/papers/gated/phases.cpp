@@ -406,30 +406,28 @@ class GatedSigns final : public GatedPhase {
 
 }  // namespace
 
-[[maybe_unused]] const bool kGatedPhases = [] {
-  add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
-                           "stochastic gradient descent of a gated mixture on "
-                           "fresh batches by L4, L_log or the squared loss",
-                           plan_sgd);
-  add_phase_kind<GatedEm>(
-      "gated_em", GatedEmConfig{},
-      "expectation-maximisation of a gated mixture on a fixed set of samples",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
-                   kBoth);
-      });
-  add_phase_kind<GatedSigns>(
-      "gated_signs", GatedSignsConfig{},
-      "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
-                   kMoves);
-        if (plan.steps > 1) {
-          fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
-                     places.of({"steps", "epochs"}), plan.config.name, plan.steps);
-        }
-      });
-  return true;
-}();
+[[maybe_unused]] const bool kGatedPhases =
+    add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
+                             "stochastic gradient descent of a gated mixture on "
+                             "fresh batches by L4, L_log or the squared loss",
+                             plan_sgd) &&
+    add_phase_kind<GatedEm>(
+        "gated_em", GatedEmConfig{},
+        "expectation-maximisation of a gated mixture on a fixed set of samples",
+        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+          plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
+                     kBoth);
+        }) &&
+    add_phase_kind<GatedSigns>(
+        "gated_signs", GatedSignsConfig{},
+        "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
+        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+          plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
+                     kMoves);
+          if (plan.steps > 1) {
+            fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
+                       places.of({"steps", "epochs"}), plan.config.name, plan.steps);
+          }
+        });
 
 }  // namespace moesaic

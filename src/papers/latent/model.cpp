@@ -181,11 +181,9 @@ std::map<std::string, at::Tensor> LatentMoE::weight_directions() const {
   return {{"neuron", experts->w.detach()}, {"router", router_directions()}};
 }
 
-[[maybe_unused]] const bool kLatentModels = [] {
-  families().add(kLatentMoE, family_of<LatentMoE, LatentMoEConfig>(
-                                 "mixture of two-layer networks with a linear router "
-                                 "(latent paper, section 3.2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kLatentModels = families().add(
+    kLatentMoE,
+    family_of<LatentMoE, LatentMoEConfig>("mixture of two-layer networks with a linear router "
+                                          "(latent paper, section 3.2)"));
 
 }  // namespace moesaic

@@ -311,19 +311,17 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
   plan_steps(plan, data.size(), samples);
 }
 
-[[maybe_unused]] const bool kLatentPhases = [] {
-  add_phase_kind<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
-                               "online steps of the first layers of two-layer experts, on unit "
-                               "spheres (latent paper, phases I and III)",
-                               plan_spherical);
-  add_phase_kind<RouterAscent>(
-      "router_ascent", RouterAscentConfig{},
-      "gradient ascent of the router of two-layer experts (latent paper, phase II)",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_latent(plan, places, model, data,
-                    settings_of<RouterAscentConfig>(plan.config).batch_size);
-      });
-  return true;
-}();
+[[maybe_unused]] const bool kLatentPhases =
+    add_phase_kind<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
+                                 "online steps of the first layers of two-layer experts, on unit "
+                                 "spheres (latent paper, phases I and III)",
+                                 plan_spherical) &&
+    add_phase_kind<RouterAscent>(
+        "router_ascent", RouterAscentConfig{},
+        "gradient ascent of the router of two-layer experts (latent paper, phase II)",
+        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+          plan_latent(plan, places, model, data,
+                      settings_of<RouterAscentConfig>(plan.config).batch_size);
+        });
 
 }  // namespace moesaic

@@ -207,14 +207,11 @@ class Ridge final : public LatentPhase {
 
 }  // namespace
 
-[[maybe_unused]] const bool kLatentRidge = [] {
-  add_phase_kind<Ridge>(
-      "ridge", RidgeConfig{},
-      "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_latent(plan, places, model, data, 1);
-      });
-  return true;
-}();
+[[maybe_unused]] const bool kLatentRidge = add_phase_kind<Ridge>(
+    "ridge", RidgeConfig{},
+    "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
+    [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+      plan_latent(plan, places, model, data, 1);
+    });
 
 }  // namespace moesaic

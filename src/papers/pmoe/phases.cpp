@@ -269,12 +269,9 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatchPhases = [] {
-  add_phase_kind<PatchSgd>(
-      "patch_sgd", PatchSgdConfig{},
-      "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
-      plan_patch_sgd);
-  return true;
-}();
+[[maybe_unused]] const bool kPatchPhases = add_phase_kind<PatchSgd>(
+    "patch_sgd", PatchSgdConfig{},
+    "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
+    plan_patch_sgd);
 
 }  // namespace moesaic

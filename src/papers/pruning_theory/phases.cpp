@@ -114,12 +114,10 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatternPhases = [] {
-  add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
-                             "stochastic gradient descent in the pruning paper's "
-                             "theory, by its formulas (algorithm 1)",
-                             plan_patterns);
-  return true;
-}();
+[[maybe_unused]] const bool kPatternPhases =
+    add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
+                               "stochastic gradient descent in the pruning paper's "
+                               "theory, by its formulas (algorithm 1)",
+                               plan_patterns);
 
 }  // namespace moesaic

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -18,6 +17,7 @@
 #include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
@@ -66,7 +66,7 @@ Described released_checkpoints() {
 }
 
 /// Returns the first sentence of the comment that a recipe or a preset begins with.
-std::string first_sentence(const std::filesystem::path& path) {
+std::string first_sentence(const fs::path& path) {
   std::istringstream lines(read_text(path));
   std::string text;
   for (std::string line; std::getline(lines, line) && line.starts_with("// ");) {

@@ -25,8 +25,6 @@
 namespace moesaic::tools {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct PredictArguments {
   fs::path checkpoint, input, output;
   std::vector<std::string> images;

@@ -24,7 +24,6 @@
 #include "moesaic/base/text.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -404,7 +403,7 @@ void BulkFile::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-BulkFile::BulkFile(const std::filesystem::path& final_place, std::function<void()> progress)
+BulkFile::BulkFile(const fs::path& final_place, std::function<void()> progress)
     : file_(final_place),
       buffer_(aligned_memory()),
       direct_(set_direct(file_.fd(), true)),

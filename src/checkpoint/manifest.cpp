@@ -17,7 +17,6 @@
 #include "moesaic/config/document.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 void describe(auto& f, Manifest& c) {
   f("format", c.format, "kind of the folder's content", required);

@@ -16,7 +16,6 @@
 #include "moesaic/base/text.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 namespace {
 
 struct ReadOptions {

@@ -15,8 +15,6 @@
 
 namespace moesaic {
 
-using Json = nlohmann::ordered_json;
-
 struct Value::List {
   Array items;
   int64_t depth = 0;

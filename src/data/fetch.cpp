@@ -27,8 +27,6 @@
 #include "moesaic/data/format.h"
 #include "moesaic/formats/archive.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

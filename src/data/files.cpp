@@ -21,8 +21,6 @@
 #include "moesaic/data/image_walk.h"
 #include "moesaic/formats/gzip.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

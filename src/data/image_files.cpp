@@ -21,8 +21,6 @@
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

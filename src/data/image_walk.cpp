@@ -15,8 +15,6 @@
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -35,8 +35,6 @@
 #include "moesaic/formats/image.h"
 #include "shards.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
@@ -115,7 +113,6 @@ PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, in
   return encoded_pixels(dataset, index, size, quality);
 }
 
-using Json = nlohmann::ordered_json;
 using Source = std::shared_ptr<const Dataset>;
 
 void check_pack_options(std::string_view name, const fs::path& out, const PackOptions& options) {

@@ -199,8 +199,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr double kByte = 1.0 / 255.0;
 
 /// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from

@@ -17,11 +17,7 @@
 
 namespace moesaic {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The name in a folder, and among the extra files of safetensors::kInArchive.
 constexpr const char* kWeightsFile = "model.safetensors";

@@ -26,8 +26,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
   const auto options = record.logits_TE.options().dtype(torch::kLong);
@@ -148,8 +146,6 @@ void predict_file(Model& model, const fs::path& input, const fs::path& output,
   check_new_file(output, "predict");
   write_tensors(output, predict(model, read_images(model, input), options));
 }
-
-using Json = nlohmann::ordered_json;
 
 namespace {
 

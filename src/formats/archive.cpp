@@ -20,8 +20,6 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -17,8 +17,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kKey = "preset";
 constexpr int kMaxDepth = 8;  // Stops presets that name one another in a cycle.
 

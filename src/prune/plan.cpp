@@ -339,7 +339,7 @@ ConfigProblem config_problem(const PrunePlan& plan) {
   return {"'layers' must ascend by 'layer', each once", {"layers"}};
 }
 
-PrunePlan read_plan(const std::filesystem::path& path) {
+PrunePlan read_plan(const fs::path& path) {
   auto plan = parse<PrunePlan>(Document::from_file(path, kMaxListBytes).root());
   plan.where = path.string();
   return plan;

@@ -22,8 +22,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const std::string& criterion = options.prune.criterion;
   const bool by_plan = options.found || options.plan;
@@ -221,8 +219,6 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
     return value.sizes() == source.shape.sizes() ? value : value.index_select(0, source.slots);
   };
 }
-
-using Json = nlohmann::ordered_json;
 
 /// Returns what `checkpoint` says of the run that made it, null where it says nothing.
 Json of_run(const Checkpoint& checkpoint, const char* key) {

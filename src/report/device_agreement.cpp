@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
@@ -203,7 +203,7 @@ Tensors run_experts(at::Device device, at::ScalarType type) {
 }
 
 /// Loss, gradients and parameters of one step of a network.
-Tensors training_step(const std::filesystem::path& recipe, at::Device device) {
+Tensors training_step(const fs::path& recipe, at::Device device) {
   const BackendScope exact(device, {});  // Convolutions round to TF32 by default.
   const auto model = build_model(Document::from_file(recipe).root().at("model"), 1);
   model->to(device);
@@ -223,10 +223,10 @@ Tensors training_step(const std::filesystem::path& recipe, at::Device device) {
 }
 
 std::vector<DeviceCase> step_cases() {
-  std::vector<std::filesystem::path> recipes;
-  for (const auto& family : std::filesystem::directory_iterator(resource("models"))) {
+  std::vector<fs::path> recipes;
+  for (const auto& family : fs::directory_iterator(resource("models"))) {
     const auto recipe = family.path() / "recipes" / "smoke.json";
-    if (std::filesystem::exists(recipe)) recipes.push_back(recipe);
+    if (fs::exists(recipe)) recipes.push_back(recipe);
   }
   std::ranges::sort(recipes);
   std::vector<DeviceCase> cases;

@@ -26,8 +26,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::map<std::string, fs::path> shipped_experiments() {
   std::map<std::string, fs::path> found;
   std::error_code ignored;

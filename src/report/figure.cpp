@@ -21,8 +21,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// A hidden folder for files that go into `folder`, whose names messages show. It is removed on
 /// destruction.
 class Workshop {
@@ -284,7 +282,7 @@ Figure run_curve(std::string_view metrics) {
   return panel_figure("figure", panels, {.columns = 2, .top = 30 + 20 * rows});
 }
 
-void draw_run_curve(const std::filesystem::path& run) {
+void draw_run_curve(const fs::path& run) {
   const Figure figure = run_curve(read_text(run / "metrics.jsonl"));
   check_can_draw(run);
   draw_figure(run, figure);

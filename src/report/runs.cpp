@@ -185,8 +185,6 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Returns the run with all that the row sets.
 Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {
   Document document(experiment.train);

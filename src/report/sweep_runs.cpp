@@ -5,9 +5,9 @@
 #include <torch/script.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
@@ -21,8 +21,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// A network that is recovered, of each seed.
 struct Network {

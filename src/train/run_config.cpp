@@ -72,8 +72,6 @@ ConfigProblem config_problem(const RunConfig& config) {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Adds how `now` reads images to the phases of an older run, which does not say it: a default
 /// could be another way than the run's, see keep_orientation().
 void keep_images_as(const Json& now, Json& then) {

@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
@@ -301,7 +301,7 @@ namespace {
 bool follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
   if (now.empty() || !then.is_string() || then == "" || then == now) return false;
   std::error_code unknown;
-  if (std::filesystem::exists(then.get<std::string>(), unknown) || unknown) return false;
+  if (fs::exists(then.get<std::string>(), unknown) || unknown) return false;
   then = now;
   return true;
 }
@@ -333,7 +333,6 @@ void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started
 std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
                                                      nlohmann::ordered_json& started,
                                                      RunData& before) {
-  namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
   follow_moved_networks(now, started);

@@ -17,7 +17,6 @@
 #include "moesaic/config/document.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 namespace {
 
 bool is_staged(const std::string& name) {
@@ -225,7 +224,7 @@ UniqueFd open_metrics(const fs::path& path) {
 
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
 /// left unfinished counts as none.
-int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t keep) {
+int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
   constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
   const std::string text = read_text(path, kAnySize, "a file of metrics");
   size_t end = 0;
@@ -244,7 +243,7 @@ int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t
 
 }  // namespace
 
-Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
+Recorder::Recorder(const fs::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"),
       fd_(open_metrics(path_)),
       lines_(cut_lines(fd_, path_, keep_lines)),

@@ -21,8 +21,6 @@
 #include "moesaic/train/shared_run.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 namespace {
 

@@ -12,6 +12,9 @@
 
 namespace moesaic {
 
+/// JSON whose objects keep the order of their members.
+using Json = nlohmann::ordered_json;
+
 /// Where a key or a value was written: `recipe.json:12:7`, or the source alone if it has no lines
 /// (a command-line argument).
 struct Origin {

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/data/resize.h"
 
 namespace moesaic {
@@ -175,7 +175,7 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
 /// that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and whether
 /// images are turned as EXIF says.
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
-                                                  const std::vector<std::filesystem::path>& files);
+                                                  const std::vector<fs::path>& files);
 
 /// Makes a dataset of inputs in memory; info's channels, height and width become those of the
 /// values. Throws Error (failure) if sizes disagree, a label has no class, a group no name, a

@@ -6,10 +6,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 
@@ -48,12 +48,12 @@ struct Embeddings {
 /// [N] (integers), and in its metadata `classes` and `languages`, their names as a JSON list.
 /// Throws Error (failure), with file and tensor, for a tensor that is missing or has another shape
 /// or dtype, for numbers that are not finite, and for labels or languages without a name.
-Embeddings read_embeddings(const std::filesystem::path& path);
+Embeddings read_embeddings(const fs::path& path);
 
 /// Reads one split, "train" or "test", of the files in `folder`. Throws Error also if the width of
 /// rows differs from the description, if the files of both splits have different names for classes
 /// or languages, and if a split would be empty.
-Embeddings read_embeddings(const EmbeddingsConfig& config, const std::filesystem::path& folder,
+Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
                            const std::string& split);
 
 }  // namespace moesaic

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
@@ -171,22 +171,22 @@ std::vector<std::string> stored_splits(const DatasetSpec& spec);
 /// begin with ./, `$MOESAIC_DATA/FOLDER`, `datasets/cache/FOLDER`, its other paths, beside it and
 /// then below resource_root(); with an archive also the archive's folder within each of them and
 /// within $MOESAIC_DATA itself.
-std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
+std::vector<fs::path> search_folders(const DatasetSpec& spec);
 
 /// Returns the folder for fetched files: the first of search_folders() that is not relative to the
 /// description, for an archive its folder there.
-std::filesystem::path fetch_folder(const DatasetSpec& spec);
+fs::path fetch_folder(const DatasetSpec& spec);
 
 /// Returns the first search folder with the files of the stored `split`, or with every file where
 /// `split` is empty; empty if there is none.
-std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
+fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 struct FetchOptions {
   bool progress = true;  ///< Draws a progress bar on standard error.
 };
 
 struct FetchResult {
-  std::filesystem::path folder;  ///< Folder with every file (the base's); empty without.
+  fs::path folder;  ///< Folder with every file (the base's); empty without.
   std::vector<std::string>
       fetched;  ///< Names of the downloaded files; empty if all were there already.
   /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
@@ -196,10 +196,10 @@ struct FetchResult {
 
 /// Result of comparing one file of a dataset with its description.
 struct FileVerification {
-  std::string name;            ///< Name in the description, without .gz.
-  std::filesystem::path path;  ///< Empty where the file is missing.
-  std::string problem;         ///< One line; empty where the file is right.
-  std::string doubt = {};      ///< What could not be compared of a file that seems right.
+  std::string name;        ///< Name in the description, without .gz.
+  fs::path path;           ///< Empty where the file is missing.
+  std::string problem;     ///< One line; empty where the file is right.
+  std::string doubt = {};  ///< What could not be compared of a file that seems right.
   bool ok() const { return problem.empty(); }
 };
 
@@ -295,10 +295,9 @@ class PlannedDatasets {
 
 /// Throws Error (usage) that names both where `out`, a new file or folder, lies among the images
 /// that a data set is read from: it would be a class or an image the next time.
-void check_outside_images(const std::filesystem::path& out, const std::string& data);
+void check_outside_images(const fs::path& out, const std::string& data);
 
 /// Throws likewise for the data that a checkpoint's configuration says it was trained on.
-void check_outside_trained_images(const std::filesystem::path& out,
-                                  const nlohmann::ordered_json& config);
+void check_outside_trained_images(const fs::path& out, const nlohmann::ordered_json& config);
 
 }  // namespace moesaic

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
@@ -136,7 +136,7 @@ ConfigProblem config_problem(const PrunePlan& plan);
 
 /// Reads a plan from a JSON file, as to_json(plan) writes it. Throws Error (usage) with line and
 /// column.
-PrunePlan read_plan(const std::filesystem::path& path);
+PrunePlan read_plan(const fs::path& path);
 
 /// What experts are chosen by. Networks may be on the meta device, with their values apart.
 struct PruneInput {

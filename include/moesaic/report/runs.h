@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
@@ -301,7 +301,7 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
 /// Returns a summary for a terminal; `out` is the folder of the files.
 std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
                          const std::vector<MeasuredRow>& rows, const Results& results,
-                         const std::filesystem::path& out);
+                         const fs::path& out);
 
 /// Returns one figure for each plot of the experiment, in order.
 std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<MeasuredRow>& rows,
@@ -313,8 +313,7 @@ std::string figure_stem(size_t index);
 /// Returns a line "<what>   <value>" of a summary.
 std::string summary_line(const std::string& what, const std::string& value);
 /// Returns the lines of a summary that name so many figures, after `more` the other files.
-std::string files_summary(const std::filesystem::path& out, size_t figures,
-                          const std::string& more = "");
+std::string files_summary(const fs::path& out, size_t figures, const std::string& more = "");
 
 /// Returns the value of a network's row. Throws Error where the results have none.
 double sweep_value(const Results& results, const std::string& row, const std::string& metric);
@@ -335,8 +334,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
 
 /// Returns a summary for a terminal of 100 columns, likewise; `out` is the folder of the files.
 std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
-                          const Results& results, const std::filesystem::path& out,
-                          const Results& kept = {});
+                          const Results& results, const fs::path& out, const Results& kept = {});
 
 /// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
 /// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
@@ -223,9 +223,9 @@ std::string calibration_split(const std::vector<std::string>& splits);
 enum class ClassesOf { checkpoint, data };
 
 struct EvaluateCheckpointOptions {
-  std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
-  std::string data;                  ///< Empty means the checkpoint's last training data.
-  std::string split = {};            ///< Empty means "test", "validation" where there is none.
+  fs::path checkpoint;     ///< Checkpoint, or a run for its newest one.
+  std::string data;        ///< Empty means the checkpoint's last training data.
+  std::string split = {};  ///< Empty means "test", "validation" where there is none.
   ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
@@ -234,12 +234,12 @@ struct EvaluateCheckpointOptions {
   std::string device = "cpu";
   bool trust = false;  ///< See LoadOptions.
   /// New files for the result, which the caller writes: none may lie among the data's images.
-  std::vector<std::filesystem::path> files = {};
+  std::vector<fs::path> files = {};
 };
 
 /// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
 struct CheckpointEvaluation {
-  std::filesystem::path checkpoint;
+  fs::path checkpoint;
   std::string data, split;
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/schema.h"
@@ -101,44 +101,44 @@ class RunFolder {
   /// Throws Error (usage) if `root` is a checkpoint, holds a link where a run writes, or is not
   /// empty and `resume` is false. Files of a run that failed before its first checkpoint do not
   /// count. Writes nothing.
-  static void check(const std::filesystem::path& root, bool resume);
+  static void check(const fs::path& root, bool resume);
 
   /// Returns the configuration that the run in `root` was started with, null without a run.
-  static nlohmann::ordered_json started_config(const std::filesystem::path& root);
+  static nlohmann::ordered_json started_config(const fs::path& root);
 
   /// Returns what the run in `root` remembers of its data; nothing of a run of 0.2.0 or before.
-  static std::optional<RunData> started_data(const std::filesystem::path& root);
+  static std::optional<RunData> started_data(const fs::path& root);
 
   /// Returns whether there is any step_<N>, complete or damaged.
-  static bool has_checkpoint(const std::filesystem::path& root);
+  static bool has_checkpoint(const fs::path& root);
 
   /// Returns what is left to do where a run cannot go on, for the end of a message.
-  static std::string other_folder(const std::filesystem::path& root);
+  static std::string other_folder(const fs::path& root);
 
   /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,
   /// without `resume`, after a failed start. Throws Error that names the process that holds the
   /// lock.
-  RunFolder(std::filesystem::path root, bool resume);
+  RunFolder(fs::path root, bool resume);
   /// Names the files of a folder that process 0 of the run holds. Writes nothing.
-  static RunFolder of_leader(std::filesystem::path root);
+  static RunFolder of_leader(fs::path root);
 
-  const std::filesystem::path& root() const { return root_; }
-  std::filesystem::path config() const { return root_ / "config.json"; }
-  std::filesystem::path data() const { return root_ / "data.json"; }
-  std::filesystem::path best() const { return root_ / "best"; }
-  std::filesystem::path step_checkpoint(int64_t step) const;
-  std::filesystem::path phase_checkpoint(const std::string& phase) const;
+  const fs::path& root() const { return root_; }
+  fs::path config() const { return root_ / "config.json"; }
+  fs::path data() const { return root_ / "data.json"; }
+  fs::path best() const { return root_ / "best"; }
+  fs::path step_checkpoint(int64_t step) const;
+  fs::path phase_checkpoint(const std::string& phase) const;
 
   /// Renames the step_<N> after `resumed`, which are damaged, to step_<N>.damaged, since the run
   /// will write them again.
-  void set_damaged_aside(const std::filesystem::path& resumed) const;
+  void set_damaged_aside(const fs::path& resumed) const;
   /// Deletes all step_<N> except the `count` newest.
   void keep_last(int64_t count) const;
 
  private:
   RunFolder() = default;
 
-  std::filesystem::path root_;
+  fs::path root_;
   std::optional<LockFile> lock_;  ///< Unset where another process of the run holds it.
 };
 
@@ -148,7 +148,7 @@ class Recorder {
  public:
   /// Opens `folder`/metrics.jsonl, never a link of either kind, and truncates it to its first
   /// `keep_lines` lines: a resumed run writes the rest again.
-  Recorder(const std::filesystem::path& folder, int64_t keep_lines);
+  Recorder(const fs::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
   /// "<tag>/<field>". Lines that are not of one curve need different tags.
@@ -163,7 +163,7 @@ class Recorder {
   int64_t lines() const { return lines_; }
 
  private:
-  std::filesystem::path path_;
+  fs::path path_;
   UniqueFd fd_;
   int64_t lines_ = 0;
   EventWriter events_;

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/tensors.h"
@@ -77,8 +77,7 @@ void take_network(const Processes& processes, const Model& model);
 
 /// Waits for all processes, and compares their checkpoints by name and all bytes of weights and
 /// buffers. Where there is no checkpoint, all take the network of process 0.
-void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                      const Model& model);
+void agree_on_network(const Processes& processes, const fs::path& checkpoint, const Model& model);
 
 /// Returns a text that differs where splits differ in what data_record() knows without reading
 /// shards, or in the pixels of a few images that are not files.

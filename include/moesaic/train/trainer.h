@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/save.h"
@@ -90,7 +90,7 @@ void describe(auto& f, TrainState& c) {
 struct TrainerOptions {
   /// Folder of the run; empty means that the run stays in memory: nothing is written, drawn or
   /// evaluated.
-  std::filesystem::path out = {};
+  fs::path out = {};
   bool resume = false;               ///< Resumes from the folder's newest complete checkpoint.
   std::string device = "cpu";        ///< "cpu" or "cuda".
   const StopSignal* stop = nullptr;  ///< Polled after each step and in evaluations.
@@ -109,9 +109,9 @@ struct TrainResult {
   int signal = 0;                        ///< Signal that stopped the run; 0 means none.
   bool complete = true;                  ///< False where a signal or `watch` ended the run.
   int64_t steps = 0;                     ///< Steps since the start of the run.
-  std::filesystem::path checkpoint;      ///< Last one written or resumed from.
+  fs::path checkpoint;                   ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
-  std::filesystem::path best;            ///< Of a last phase that ended; "" without one.
+  fs::path best;                         ///< Of a last phase that ended; "" without one.
   std::string best_value;                ///< Its metric and when that was, for messages.
 };
 
@@ -141,7 +141,7 @@ class Trainer {
 
   /// A checkpoint that is written behind training.
   struct StartedSave {
-    std::filesystem::path folder;
+    fs::path folder;
     int64_t step = 0;
   };
 
@@ -182,7 +182,7 @@ class Trainer {
   Evaluation evaluate_on(const Phase& phase, const std::string& split);
   /// Starts to copy and write the state, once the save before is written; waits for the copy unless
   /// the phase tells before its next update.
-  void save(const Phase& phase, const std::filesystem::path& folder);
+  void save(const Phase& phase, const fs::path& folder);
   void save_step(const Phase& phase);
   /// Records a save that has been written, if one has.
   void record_save(const std::optional<SaveTimes>& times);

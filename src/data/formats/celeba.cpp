@@ -19,8 +19,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

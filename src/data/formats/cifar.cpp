@@ -13,8 +13,6 @@
 #include "moesaic/base/log.h"
 #include "moesaic/formats/gzip.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

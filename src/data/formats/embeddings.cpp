@@ -23,8 +23,6 @@
 #include "moesaic/data/source.h"
 #include "moesaic/formats/safetensors.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -12,8 +12,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -20,8 +20,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -17,8 +17,6 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -16,8 +16,6 @@
 namespace moesaic {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr const char *kDenseClass = "VisionTransformer", *kLayers = "encoder.moe.layers";
 
 /// Converts [height, width] of the reference to one number if both are equal.

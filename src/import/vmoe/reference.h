@@ -8,7 +8,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "files/checkpoint.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe/config.h"
@@ -84,13 +84,13 @@ struct VMoEFileArrays : VMoEArrays {
   int64_t shards = 0;
 };
 /// Returns the parameters in files; each is read when it is asked for.
-VMoEFileArrays arrays_of_files(const std::filesystem::path& prefix);
+VMoEFileArrays arrays_of_files(const fs::path& prefix);
 
 /// Returns PREFIX for PREFIX.index and PREFIX.data-nnnnn-of-NNNNN, "" for other names.
-std::string prefix_of_part(const std::filesystem::path& path);
+std::string prefix_of_part(const fs::path& path);
 /// Returns PREFIX for PREFIX and its files. Throws Error (usage) with the nearest name if
 /// PREFIX.index does not exist.
-std::filesystem::path vmoe_prefix(const std::filesystem::path& given);
+fs::path vmoe_prefix(const fs::path& given);
 
 enum class VMoETransform {
   copy,         ///< Keeps the values.
@@ -184,14 +184,14 @@ bool setting_is(const Value& root, std::string_view path, const nlohmann::ordere
 int64_t patches_of(const Value& image_size, const Value& patch_size);
 
 /// Throws Error (usage) if `prefix`.index or a `prefix`.data-... exists already.
-void check_new_vmoe_prefix(const std::filesystem::path& prefix, std::string_view what);
+void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what);
 
 /// Writes a V-MoE's parameters under the reference's names and in its layouts, at the top level of
 /// the tree: as float32, or as the dtype in `array_dtypes` (float16, bfloat16, float64). Pruned
 /// experts are written as zeros, since the reference has no other form for them: a token routed to
 /// them gets nothing, as here. Throws Error (usage) for another family, and for experts that were
 /// pruned so that tokens reroute.
-void export_vmoe(const Model& model, const std::filesystem::path& prefix,
+void export_vmoe(const Model& model, const fs::path& prefix,
                  const vmoe_checkpoint::WriteOptions& options = {},
                  const std::map<std::string, std::string>& array_dtypes = {});
 

@@ -259,10 +259,10 @@ class ShardParser {
   std::vector<int64_t> box_;
 };
 
-std::vector<MappedShard> map_shards(const std::filesystem::path& prefix, int64_t count) {
+std::vector<MappedShard> map_shards(const fs::path& prefix, int64_t count) {
   std::vector<MappedShard> shards;
   for (int64_t i = 0; i < count; ++i) {
-    const std::filesystem::path path = shard_path(prefix, i, count);
+    const fs::path path = shard_path(prefix, i, count);
     shards.push_back({path.string(), MappedFile(path)});
   }
   for (const MappedShard& shard : shards) {
@@ -336,7 +336,7 @@ void read_chunk(const MappedShard& shard, const Array& array, std::size_t chunk,
 
 }  // namespace
 
-Reader::Reader(const std::filesystem::path& prefix) {
+Reader::Reader(const fs::path& prefix) {
   const std::string file = index_path(prefix).string();
   index_ = parse_index(MappedFile(file).bytes(), file);
   shards_ = map_shards(prefix, index_.shard_count);

@@ -68,6 +68,13 @@ double bytes_of(const at::Tensor& x) {
   return static_cast<double>(x.nbytes());
 }
 
+constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
+
+class SilentHandler : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
 }  // namespace
 
 Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter)
@@ -271,17 +278,6 @@ at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
                          const std::vector<int64_t>& receive, const GroupPointer& group) {
   return ExchangeRows::apply(x, send, receive, group);
 }
-
-namespace {
-
-constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
-
-class SilentHandler : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-}  // namespace
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
                                  Traffic traffic, size_t bucket_bytes)

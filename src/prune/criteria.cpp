@@ -71,6 +71,13 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
   use.outputs_Eo.index_add_(0, id_R, outputs_Ro);
 }
 
+const Criterion& find_criterion(const std::string& name) {
+  for (const Criterion& criterion : criteria()) {
+    if (criterion.name == name) return criterion;
+  }
+  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
+}
+
 }  // namespace
 
 double LayerUse::sum(Powers powers, int64_t expert) const {
@@ -270,17 +277,6 @@ std::vector<std::string> criterion_names() {
   for (const Criterion& criterion : criteria()) names.push_back(criterion.name);
   return names;
 }
-
-namespace {
-
-const Criterion& find_criterion(const std::string& name) {
-  for (const Criterion& criterion : criteria()) {
-    if (criterion.name == name) return criterion;
-  }
-  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
-}
-
-}  // namespace
 
 bool criterion_needs_pretrained(const std::string& criterion) {
   return find_criterion(criterion).needs_pretrained;

@@ -20,6 +20,14 @@ std::string pad(const std::string& cell, int64_t width, bool left) {
   return left ? fmt::format("{:<{}}", cell, width) : fmt::format("{:>{}}", cell, width);
 }
 
+const Value* paper_value(const PaperValues& paper, const std::string& row,
+                         const std::string& metric) {
+  const auto of_row = paper.find(row);
+  if (of_row == paper.end()) return nullptr;
+  const auto found = of_row->second.find(metric);
+  return found == of_row->second.end() ? nullptr : &found->second;
+}
+
 }  // namespace
 
 TextTable::TextTable(std::vector<std::string> header, int64_t left_columns)
@@ -122,18 +130,6 @@ Moments moments(const std::vector<double>& values) {
   result.std = std::sqrt(squares / static_cast<double>(values.size()));
   return result;
 }
-
-namespace {
-
-const Value* paper_value(const PaperValues& paper, const std::string& row,
-                         const std::string& metric) {
-  const auto of_row = paper.find(row);
-  if (of_row == paper.end()) return nullptr;
-  const auto found = of_row->second.find(metric);
-  return found == of_row->second.end() ? nullptr : &found->second;
-}
-
-}  // namespace
 
 ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows) {
   for (const auto& [row, metrics] : paper) {

@@ -221,15 +221,6 @@ bool both_differ(const std::string& before, const std::string& now) {
   return !before.empty() && !now.empty() && before != now;
 }
 
-}  // namespace
-
-const DataRecord* RunData::find(const std::string& data, const std::string& split) const {
-  const auto found = splits.find(key_of(data, split));
-  return found == splits.end() ? nullptr : &found->second;
-}
-
-namespace {
-
 DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.endless()) return record;
@@ -257,44 +248,6 @@ void warn_of_one_class(const std::string& name, const Dataset& data) {
               one_line(name), count_text(data.size(), "training example"),
               printable(data.info().classes[static_cast<size_t>(*only)]));
 }
-
-}  // namespace
-
-DataRecord data_record(const Dataset& data, bool reads_shards) {
-  return record_of(data, reads_shards, nullptr);
-}
-
-std::string difference_of(const DataRecord& before, const DataRecord& now) {
-  if (before.classes != now.classes) return difference_of_classes(before.classes, now.classes);
-  if (before.examples != now.examples) {
-    return fmt::format("had {} and has {} now", count_text(before.examples, "example"),
-                       now.examples);
-  }
-  if (both_differ(before.shards, now.shards)) return "has shards with other numbers of images";
-  if (both_differ(before.labels, now.labels))
-    return "has other labels, or its images in another order";
-  // A version that recorded no names and sizes chose other images.
-  const bool same_choice = before.files.empty() == now.files.empty();
-  if (same_choice && both_differ(before.images, now.images)) return "has other image files";
-  return both_differ(before.files, now.files) ? "has image files of other names or sizes" : "";
-}
-
-std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
-                                                             const Datasets& datasets) {
-  std::vector<std::pair<std::string, std::string>> splits;
-  const auto add = [&](const std::string& data, const std::string& split) {
-    const auto used = std::pair(data, split);
-    if (std::find(splits.begin(), splits.end(), used) == splits.end()) splits.push_back(used);
-  };
-  for (const PhaseConfig& phase : config.phases) {
-    add(phase.data, "train");
-    if (!phase.evaluate) continue;
-    for (const std::string& split : datasets.evaluation_splits(phase.data)) add(phase.data, split);
-  }
-  return splits;
-}
-
-namespace {
 
 /// Replaces the path of a network by where it is now, if nothing is at the old one any more;
 /// returns whether it was another one.
@@ -329,6 +282,45 @@ void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started
 }
 
 }  // namespace
+
+const DataRecord* RunData::find(const std::string& data, const std::string& split) const {
+  const auto found = splits.find(key_of(data, split));
+  return found == splits.end() ? nullptr : &found->second;
+}
+
+DataRecord data_record(const Dataset& data, bool reads_shards) {
+  return record_of(data, reads_shards, nullptr);
+}
+
+std::string difference_of(const DataRecord& before, const DataRecord& now) {
+  if (before.classes != now.classes) return difference_of_classes(before.classes, now.classes);
+  if (before.examples != now.examples) {
+    return fmt::format("had {} and has {} now", count_text(before.examples, "example"),
+                       now.examples);
+  }
+  if (both_differ(before.shards, now.shards)) return "has shards with other numbers of images";
+  if (both_differ(before.labels, now.labels))
+    return "has other labels, or its images in another order";
+  // A version that recorded no names and sizes chose other images.
+  const bool same_choice = before.files.empty() == now.files.empty();
+  if (same_choice && both_differ(before.images, now.images)) return "has other image files";
+  return both_differ(before.files, now.files) ? "has image files of other names or sizes" : "";
+}
+
+std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
+                                                             const Datasets& datasets) {
+  std::vector<std::pair<std::string, std::string>> splits;
+  const auto add = [&](const std::string& data, const std::string& split) {
+    const auto used = std::pair(data, split);
+    if (std::find(splits.begin(), splits.end(), used) == splits.end()) splits.push_back(used);
+  };
+  for (const PhaseConfig& phase : config.phases) {
+    add(phase.data, "train");
+    if (!phase.evaluate) continue;
+    for (const std::string& split : datasets.evaluation_splits(phase.data)) add(phase.data, split);
+  }
+  return splits;
+}
 
 std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
                                                      nlohmann::ordered_json& started,

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -111,7 +110,7 @@ struct TensorFiles {
 TensorFiles open_tensors(const fs::path& path);
 
 /// Opens files of a folder that have no index yet, in the same way, and returns their index.
-nlohmann::ordered_json checked_index(const fs::path& folder, const std::vector<std::string>& names);
+Json checked_index(const fs::path& folder, const std::vector<std::string>& names);
 
 /// Returns the name of a dtype in safetensors; `where` is named in the Error (failure) for others.
 const char* dtype_name(at::ScalarType type, const std::string& where);

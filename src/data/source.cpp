@@ -389,7 +389,7 @@ void check_outside_images(const fs::path& out, const std::string& data) {
   }
 }
 
-void check_outside_trained_images(const fs::path& out, const nlohmann::ordered_json& config) {
+void check_outside_trained_images(const fs::path& out, const Json& config) {
   const auto data = config.find("data");
   if (data != config.end() && data->is_string()) {
     check_outside_images(out, data->get<std::string>());

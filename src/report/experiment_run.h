@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,7 +43,7 @@ struct ReadyRow {
 
 /// All rows of an experiment.
 struct ReadyRuns {
-  nlohmann::ordered_json settings = {};  ///< Of the folder; "runs" are those of each row.
+  Json settings = {};  ///< Of the folder; "runs" are those of each row.
   /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
   /// earlier ones left on disk.
   std::vector<std::vector<ReadyRow>> stages = {};

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -139,7 +138,7 @@ void draw_figure_file(const fs::path& file, const Figure& figure) {
 
 namespace {
 
-using MetricsLine = nlohmann::ordered_json;
+using MetricsLine = Json;
 
 /// Lines of metrics.jsonl for training or one split, on one data set.
 struct Series {

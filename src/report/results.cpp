@@ -183,14 +183,14 @@ std::optional<PaperTable> paper_table(const PaperValues& paper, const std::strin
 namespace {
 
 /// Returns the number as JSON, whole numbers without a fraction.
-nlohmann::ordered_json number(double value) {
+Json number(double value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   if (std::trunc(value) == value && std::abs(value) < kExact) return static_cast<int64_t>(value);
   return value;
 }
 
-nlohmann::ordered_json number(const std::optional<double>& value) {
-  return value ? number(*value) : nlohmann::ordered_json();
+Json number(const std::optional<double>& value) {
+  return value ? number(*value) : Json();
 }
 
 std::string cell(const std::optional<double>& value, int digits) {
@@ -235,8 +235,8 @@ bool Results::have_paper_values() const {
                      [](const ResultRow& row) { return row.paper.has_value(); });
 }
 
-nlohmann::ordered_json to_json(const Results& results) {
-  auto rows = nlohmann::ordered_json::array();
+Json to_json(const Results& results) {
+  auto rows = Json::array();
   for (const ResultRow& row : results.rows) {
     const std::string verdict = row.verdict();
     // JSON has no such number, and a table with a missing value must not pass for a result.
@@ -253,8 +253,7 @@ nlohmann::ordered_json to_json(const Results& results) {
                     {"max", number(row.max)},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
-                    {"verdict", verdict.empty() ? nlohmann::ordered_json()
-                                                : nlohmann::ordered_json(verdict)}});
+                    {"verdict", verdict.empty() ? Json() : Json(verdict)}});
   }
   return {{"experiment", results.experiment},
           {"scale", results.scale},

@@ -51,9 +51,9 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
 
 /// Returns the settings of the folder: numbers to keep and criteria may join what is there, and
 /// choices by layer of other names.
-nlohmann::ordered_json folder_settings(const RunsConfig& config) {
+Json folder_settings(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  nlohmann::ordered_json runs = {
+  Json runs = {
       {"finetuned", sweep.finetuned},
       {"train", deciding_settings(to_json(sweep_train(config)))},
       {"prune", {{"whole", sweep.whole}, {"replace", sweep.replace}, {"images", sweep.images}}},

@@ -27,7 +27,7 @@ Json stored(const Json& json, const std::string& path) {
   return json.contains(place) ? json.at(place) : Json();
 }
 
-std::string trained_on(const nlohmann::ordered_json& config, const fs::path& from) {
+std::string trained_on(const Json& config, const fs::path& from) {
   const Json data = stored(config, "/data");
   if (!data.is_string() || data.get<std::string>().empty()) {
     const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
@@ -248,11 +248,11 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   return result;
 }
 
-nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
-  nlohmann::ordered_json json = {{"checkpoint", result.checkpoint.string()},
-                                 {"data", result.data},
-                                 {"split", result.split},
-                                 {"images", result.evaluation.images}};
+Json to_json(const CheckpointEvaluation& result) {
+  Json json = {{"checkpoint", result.checkpoint.string()},
+               {"data", result.data},
+               {"split", result.split},
+               {"images", result.evaluation.images}};
   json.update(to_json(result.evaluation.metrics));
   json.update({{"images_per_second", result.evaluation.images_per_second},
                {"flops_per_image", result.flops_per_image},

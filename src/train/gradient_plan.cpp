@@ -309,7 +309,7 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
                 places.of({"batch_size"}), phase.name, config.batch_size, phase.data,
                 count_text(plan.batch, "example"));
   }
-  const nlohmann::ordered_json settings = to_json(config);
+  const Json settings = to_json(config);
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
   check_batch_routing(places, model, plan.batch / config.accumulate,
                       !aux_loss_weights(weights, model).empty());

@@ -251,7 +251,7 @@ void warn_of_one_class(const std::string& name, const Dataset& data) {
 
 /// Replaces the path of a network by where it is now, if nothing is at the old one any more;
 /// returns whether it was another one.
-bool follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
+bool follow_moved_network(const std::string& now, Json& then) {
   if (now.empty() || !then.is_string() || then == "" || then == now) return false;
   std::error_code unknown;
   if (fs::exists(then.get<std::string>(), unknown) || unknown) return false;
@@ -262,15 +262,14 @@ bool follow_moved_network(const std::string& now, nlohmann::ordered_json& then) 
 /// Of an init nothing is read any more. Of a network that pruning compares with nothing is recorded
 /// that would tell whether it is the same; it may also be the name of a phase, which is no absolute
 /// path.
-void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started) {
+void follow_moved_networks(const RunConfig& now, Json& started) {
   if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
   const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
   for (size_t i = 0; i < now.phases.size(); ++i) {
     const auto& prune = now.phases[i].on_entry.prune;
-    const nlohmann::ordered_json::json_pointer key(
-        fmt::format("/phases/{}/on_entry/prune/pretrained", i));
+    const Json::json_pointer key(fmt::format("/phases/{}/on_entry/prune/pretrained", i));
     if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
-    nlohmann::ordered_json& then = started.at(key);
+    Json& then = started.at(key);
     if (!then.is_string() || !is_path(then.get<std::string>())) continue;
     const std::string old = then;
     if (!follow_moved_network(prune->pretrained, then)) continue;
@@ -322,8 +321,7 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
   return splits;
 }
 
-std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
-                                                     nlohmann::ordered_json& started,
+std::map<std::string, std::string> follow_moved_data(const RunConfig& now, Json& started,
                                                      RunData& before) {
   std::map<std::string, std::string> moved;
   const RunData recorded = before;

@@ -154,7 +154,7 @@ std::string RunFolder::other_folder(const fs::path& root) {
   return fmt::format("give another --out, where init={} trains its network on", root.string());
 }
 
-nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
+Json RunFolder::started_config(const fs::path& root) {
   const fs::path path = root / "config.json";
   if (!fs::exists(path)) return nullptr;
   return read_record(
@@ -255,9 +255,9 @@ Recorder::Recorder(const fs::path& folder, int64_t keep_lines)
   sync_path(folder);  // It names the two files.
 }
 
-void Recorder::write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields,
+void Recorder::write(const std::string& kind, int64_t step, const Json& fields,
                      const std::string& tag) {
-  nlohmann::ordered_json line = {{"kind", kind}, {"step", step}};
+  Json line = {{"kind", kind}, {"step", step}};
   line.update(fields);
   const std::string text = line.dump() + "\n";
   write_all(fd_.get(), std::as_bytes(std::span(text)), path_);

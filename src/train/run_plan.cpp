@@ -348,7 +348,7 @@ class PlannedModel {
   }
 
  private:
-  void take(const nlohmann::ordered_json& config) {
+  void take(const Json& config) {
     copy_ = build_model_shape(Value::from_json(config, "model"));
     model_ = copy_.get();
   }
@@ -390,7 +390,7 @@ class PlannedModel {
   }
 
   struct Ended {
-    nlohmann::ordered_json model;
+    Json model;
     std::set<int64_t> guessed;
     std::vector<std::string> classes;
   };

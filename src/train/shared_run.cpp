@@ -162,7 +162,7 @@ void check_same_build(const Processes& processes) {
 }
 
 void check_same_settings(const Processes& processes, const std::string& what,
-                         const nlohmann::ordered_json& settings) {
+                         const Json& settings) {
   const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;

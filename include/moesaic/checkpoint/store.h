@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,8 +28,8 @@
 namespace moesaic {
 
 struct Checkpoint {
-  nlohmann::ordered_json config;  ///< Has at least "model"; saving adds "format" and "version".
-  nlohmann::ordered_json state;
+  Json config;  ///< Has at least "model"; saving adds "format" and "version".
+  Json state;
   TensorMap model;
   TensorMap optimizer;
   fs::path folder = {};  ///< Directory it was read from.

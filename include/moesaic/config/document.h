@@ -66,7 +66,6 @@ Value parse_stored(std::string_view text, const std::string& name,
 Value read_stored(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
 
 /// Returns what parse_stored() does, nothing where it would throw.
-std::optional<nlohmann::ordered_json> find_json(std::string_view text,
-                                                uint64_t max_bytes = kMaxDocumentBytes);
+std::optional<Json> find_json(std::string_view text, uint64_t max_bytes = kMaxDocumentBytes);
 
 }  // namespace moesaic

@@ -17,7 +17,6 @@
 // a struct with a further member `Value source`, that member receives the value it was read from,
 // for place_of(). Settings whose struct depends on a name are a Choice (config/choice.h).
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -42,7 +41,7 @@ T parse(const Value& value, const std::string& path = {}) {
 
 /// Returns all settings in the order of their declaration, with defaults: parse<T>(to_json(x))
 /// equals x.
-nlohmann::ordered_json to_json(const auto& config) {
+Json to_json(const auto& config) {
   return config_detail::write(config);
 }
 

@@ -55,8 +55,8 @@ class Value {
 
   /// Returns a Value with the content of `json`, all of whose parts have the origin `where`. Throws
   /// Error (usage) for NaN, infinity and nesting beyond kMaxDepth.
-  static Value from_json(const nlohmann::ordered_json& json, const std::string& where);
-  nlohmann::ordered_json to_json() const;
+  static Value from_json(const Json& json, const std::string& where);
+  Json to_json() const;
 
   Kind kind() const { return static_cast<Kind>(content_.index()); }
   bool is_null() const { return kind() == Kind::null; }

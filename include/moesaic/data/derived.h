@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 
 namespace moesaic {

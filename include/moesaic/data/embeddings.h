@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "moesaic/base/filesystem.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 
 namespace moesaic {

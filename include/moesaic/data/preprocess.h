@@ -5,13 +5,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 
 namespace moesaic {
@@ -142,10 +140,10 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config);
 std::string channel_order(int64_t channels);
 
 /// Returns the document, where a list or number that is not known or does not apply is null.
-nlohmann::ordered_json document_of(const InputSpec& spec);
+Json document_of(const InputSpec& spec);
 /// Reads such a document strictly: a stranger may have written it. Throws Error (failure) that
 /// names `from`.
-InputSpec read_input_spec(const nlohmann::ordered_json& document, const std::string& from);
+InputSpec read_input_spec(const Json& document, const std::string& from);
 
 /// Returns `base` as the network of `spec` takes it: info() has its size, mean and std where they
 /// are known. Throws Error (usage) where only one of them is of images.

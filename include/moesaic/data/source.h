@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,7 +15,6 @@
 #include <vector>
 
 #include "moesaic/base/filesystem.h"
-#include "moesaic/config/choice.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/derived.h"
@@ -298,6 +296,6 @@ class PlannedDatasets {
 void check_outside_images(const fs::path& out, const std::string& data);
 
 /// Throws likewise for the data that a checkpoint's configuration says it was trained on.
-void check_outside_trained_images(const fs::path& out, const nlohmann::ordered_json& config);
+void check_outside_trained_images(const fs::path& out, const Json& config);
 
 }  // namespace moesaic

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -92,8 +91,7 @@ void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::p
 
 /// Returns {"file", "top": [{"class", "index", "probability"}, ...]} and with routing "routing":
 /// [{"layer", "experts", "gates"}, ...], lists of a list for each token; or {"file", "error"}.
-nlohmann::ordered_json to_json(const ImagePrediction& prediction,
-                               const std::vector<std::string>& classes);
+Json to_json(const ImagePrediction& prediction, const std::vector<std::string>& classes);
 /// Returns a line for each class: file, rank from 1, class, probability. Fields are quoted as RFC
 /// 4180 says; in names, control characters and bytes that are no UTF-8 are escaped(), so that each
 /// line is one row.

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/nn/router.h"
 

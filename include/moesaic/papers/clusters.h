@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"

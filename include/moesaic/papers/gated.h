@@ -14,7 +14,6 @@
 #include <string>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"

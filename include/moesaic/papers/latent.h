@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -183,8 +182,8 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override {
-    nlohmann::ordered_json config = OneLayerModel::config();
+  Json config() const override {
+    Json config = OneLayerModel::config();
     config["routing"] = nn::latent_routing(moe->options());
     return config;
   }

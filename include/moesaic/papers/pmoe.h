@@ -15,9 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/experts.h"

@@ -12,7 +12,6 @@
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
 

@@ -12,7 +12,6 @@
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/report/figure.h"

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 
 namespace moesaic {
 
@@ -166,7 +164,7 @@ struct Results {
 /// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "min",
 /// "median", "max", "paper", "paper_std", "verdict"}], "seconds"}; unset values are null. Throws
 /// Error for a value that is not finite.
-nlohmann::ordered_json to_json(const Results& results);
+Json to_json(const Results& results);
 
 /// Returns the rows of results.json with what was measured: means, standard deviations and numbers
 /// of runs. Throws Error (usage) with the location of what is missing.

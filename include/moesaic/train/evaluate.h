@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -117,7 +116,7 @@ const Task& task_of(const DatasetInfo& data);
 MetricInfo metric_of(const DatasetInfo& data, const std::string& name);
 
 /// Returns the metrics as JSON; names with dots become objects.
-nlohmann::ordered_json to_json(const Metrics& metrics);
+Json to_json(const Metrics& metrics);
 
 class Processes;  // parallel/processes.h
 
@@ -199,7 +198,7 @@ void check_fits(const Model& model, const DatasetInfo& data);
 /// Returns [{"layer", "experts", "kept", "rows_per_token", "load", ...}, ...]. Where there are
 /// classes each also has "dispatch_entropy" and "dispatch", and where there are groups
 /// "group_dispatch_entropy" and "group_dispatch".
-nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing);
+Json to_json(const std::vector<LayerRouting>& routing);
 
 struct CalibrateOptions {
   int64_t images = 1024;     ///< The first ones of an order by `seed`; all where there are fewer.
@@ -289,7 +288,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
 /// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
 /// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
 /// "routing"}.
-nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
+Json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);
 

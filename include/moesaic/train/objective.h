@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "moesaic/base/registry.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"

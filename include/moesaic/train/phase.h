@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,7 +45,7 @@ inline bool passes_multiple(int64_t before, int64_t after, int64_t every) {
 
 /// All that later steps of a phase depend on, apart from the network's parameters.
 struct PhaseState {
-  nlohmann::ordered_json values = nlohmann::ordered_json::object();
+  Json values = Json::object();
   TensorMap tensors = {};
 };
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -86,12 +85,12 @@ void keep_lasting_names(RunConfig& config);
 
 /// Returns the configuration that a run was started with as a run that starts now would store it:
 /// an older version kept names of data as they were given.
-nlohmann::ordered_json with_lasting_names(nlohmann::ordered_json started);
+Json with_lasting_names(Json started);
 
 /// Returns stored settings with the defaults of those that a later version added; what cannot be
 /// read is returned as it is.
 template <class T>
-nlohmann::ordered_json with_later_settings(const nlohmann::ordered_json& stored) {
+Json with_later_settings(const Json& stored) {
   try {
     return to_json(parse<T>(Value::from_json(stored, "stored settings")));
   } catch (const Error&) {
@@ -102,11 +101,11 @@ nlohmann::ordered_json with_later_settings(const nlohmann::ordered_json& stored)
 /// Returns the settings of a stored run by which its results can differ, as this version writes
 /// them: all but loader_threads, checkpoint_every, keep_checkpoints, recompute, data_changed and
 /// parallel.
-nlohmann::ordered_json deciding_settings(nlohmann::ordered_json run);
+Json deciding_settings(Json run);
 
 /// Throws Error (usage) that names the deciding settings in which `now` differs from the
 /// configuration that the run was started with. `way_out` ends it.
-void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder, const std::string& way_out = "give another --out");
+void check_same_run(const Json& started, const Json& now, const std::string& folder,
+                    const std::string& way_out = "give another --out");
 
 }  // namespace moesaic

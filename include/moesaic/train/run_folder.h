@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -73,8 +72,7 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 /// the record is copied to the new path, which is put into `started`, as is that of an init or
 /// on_entry.prune.pretrained whose old path is gone. Returns the old path of each such new one;
 /// record_data() compares what lies there.
-std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
-                                                     nlohmann::ordered_json& started,
+std::map<std::string, std::string> follow_moved_data(const RunConfig& now, Json& started,
                                                      RunData& before);
 
 /// Is told of a change since the run began, e.g. of "has other image files".
@@ -104,7 +102,7 @@ class RunFolder {
   static void check(const fs::path& root, bool resume);
 
   /// Returns the configuration that the run in `root` was started with, null without a run.
-  static nlohmann::ordered_json started_config(const fs::path& root);
+  static Json started_config(const fs::path& root);
 
   /// Returns what the run in `root` remembers of its data; nothing of a run of 0.2.0 or before.
   static std::optional<RunData> started_data(const fs::path& root);
@@ -152,8 +150,7 @@ class Recorder {
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
   /// "<tag>/<field>". Lines that are not of one curve need different tags.
-  void write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields,
-             const std::string& tag);
+  void write(const std::string& kind, int64_t step, const Json& fields, const std::string& tag);
   /// Writes a scalar to TensorBoard only.
   void scalar(const std::string& tag, double value, int64_t step);
   /// Flushes everything to disk, so that a checkpoint can rely on it.

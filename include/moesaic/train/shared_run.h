@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -68,8 +67,7 @@ void check_same_build(const Processes& processes);
 
 /// Compares settings; `what` they are of, such as "recipe", is in the message beside those that
 /// differ.
-void check_same_settings(const Processes& processes, const std::string& what,
-                         const nlohmann::ordered_json& settings);
+void check_same_settings(const Processes& processes, const std::string& what, const Json& settings);
 
 /// Gives all processes the network of process 0, once all have made theirs, which may differ by
 /// rounding. Throws Error (usage) where they are of another configuration.

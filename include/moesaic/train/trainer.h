@@ -147,7 +147,7 @@ class Trainer {
 
   /// The network at the end of a phase of a run in memory.
   struct EndedPhase {
-    nlohmann::ordered_json model;
+    Json model;
     TensorMap tensors;
     std::vector<std::string> classes;
   };

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -74,7 +73,7 @@ class EmbeddingsFile {
   std::vector<std::string> names(const std::string& key) const {
     const auto found = file_.metadata().find(key);
     if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
-    const nlohmann::ordered_json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
+    const Json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
     std::vector<std::string> names;
     std::set<std::string> seen;
     bool good = json.is_array() && !json.empty();

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -160,10 +159,10 @@ VMoEModelConfig vmoe_model_config(const Value& root);
 
 /// A setting that the names and shapes of the arrays imply.
 struct VMoEFact {
-  std::string key;               ///< Setting, e.g. "encoder.num_heads".
-  nlohmann::ordered_json value;  ///< Value, e.g. 4; null if not implied and required.
-  std::string told_by;           ///< Evidence: "Encoder/.../query/kernel is [32, 4, 8]".
-  int64_t patches = 0;           ///< Patches that image_size must give; 0: any.
+  std::string key;      ///< Setting, e.g. "encoder.num_heads".
+  Json value;           ///< Value, e.g. 4; null if not implied and required.
+  std::string told_by;  ///< Evidence: "Encoder/.../query/kernel is [32, 4, 8]".
+  int64_t patches = 0;  ///< Patches that image_size must give; 0: any.
 };
 
 /// Returns the settings that the arrays imply. Throws Error (failure) if they are of no V-MoE.
@@ -179,7 +178,7 @@ Value with_setting(const Value& root, std::string_view path, const Value& value)
 /// Returns the setting at a dotted path, or nullptr if there is none.
 const Value* find_setting(const Value& root, std::string_view path);
 /// Returns whether there is a setting at a dotted path, with this value.
-bool setting_is(const Value& root, std::string_view path, const nlohmann::ordered_json& value);
+bool setting_is(const Value& root, std::string_view path, const Json& value);
 /// Returns the number of patches of an image.
 int64_t patches_of(const Value& image_size, const Value& patch_size);
 

@@ -201,7 +201,7 @@ void VMoE::set_first_sample_index(int64_t image) {
     block.layer->router->set_first_sample_index(image * tokens_per_image());
 }
 
-nlohmann::ordered_json VMoE::config() const {
+Json VMoE::config() const {
   VMoEConfig config = config_;
   VMoEMoeConfig& moe = config.encoder.moe;
   moe.kept_experts.clear();
@@ -214,7 +214,7 @@ nlohmann::ordered_json VMoE::config() const {
   return to_json(config);
 }
 
-nlohmann::ordered_json VMoE::constants() const {
+Json VMoE::constants() const {
   return {{"layer_norm_eps", nn::kLayerNormEpsilon}, {"gelu", "tanh"}};
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +28,7 @@ struct ImportVMoEOptions {
 
 struct ImportVMoEResult {
   std::string from, out;
-  nlohmann::ordered_json model;  ///< Configuration of the network.
+  Json model;  ///< Configuration of the network.
   int64_t parameters = 0, arrays = 0, shards = 0;
   std::string branch;  ///< Branch of a train state with the parameters.
   int64_t others = 0;  ///< Number of arrays outside the branch.
@@ -49,7 +48,7 @@ struct ImportVMoEResult {
 /// invalid files.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
-nlohmann::ordered_json to_json(const ImportVMoEResult& result);
+Json to_json(const ImportVMoEResult& result);
 std::string describe(const ImportVMoEResult& result);
 
 }  // namespace moesaic

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/models/router_config.h"
 
 namespace moesaic {

@@ -96,32 +96,6 @@ class RotatedPairs final : public Dataset {
   Rectangle part_;
 };
 
-}  // namespace
-
-std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
-                                                  const RotateConfig& config, std::string name,
-                                                  std::string description) {
-  DatasetInfo info = base->info();
-  if (info.height < 1 || !base->has_images()) {
-    fail_usage("dataset '{}': rotate needs images of one size, which '{}' does not have", name,
-               info.name);
-  }
-  if (config.crop > std::min(info.height, info.width)) {
-    fail_usage("dataset '{}': rotate.crop is {}, but images of '{}' are {} x {}", name, config.crop,
-               info.name, info.height, info.width);
-  }
-  if (info.classes.empty()) {
-    fail_usage("dataset '{}': rotate needs classes, which '{}' does not have", name, info.name);
-  }
-  info.name = std::move(name);
-  info.description = std::move(description);
-  info.groups = std::exchange(info.classes, {"original", "rotated"});
-  info.endless = false;
-  return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
-}
-
-namespace {
-
 /// Returns the labels of these classes in `base`.
 std::vector<int64_t> labels_of(const Dataset& base, const std::vector<std::string>& classes,
                                const std::string& name, const char* setting) {
@@ -237,6 +211,28 @@ class Mosaic final : public Dataset {
 };
 
 }  // namespace
+
+std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
+                                                  const RotateConfig& config, std::string name,
+                                                  std::string description) {
+  DatasetInfo info = base->info();
+  if (info.height < 1 || !base->has_images()) {
+    fail_usage("dataset '{}': rotate needs images of one size, which '{}' does not have", name,
+               info.name);
+  }
+  if (config.crop > std::min(info.height, info.width)) {
+    fail_usage("dataset '{}': rotate.crop is {}, but images of '{}' are {} x {}", name, config.crop,
+               info.name, info.height, info.width);
+  }
+  if (info.classes.empty()) {
+    fail_usage("dataset '{}': rotate needs classes, which '{}' does not have", name, info.name);
+  }
+  info.name = std::move(name);
+  info.description = std::move(description);
+  info.groups = std::exchange(info.classes, {"original", "rotated"});
+  info.endless = false;
+  return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
+}
 
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
                                            const MosaicConfig& config, MosaicOf of,

@@ -78,40 +78,6 @@ const Criterion& find_criterion(const std::string& name) {
   fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 
-}  // namespace
-
-double LayerUse::sum(Powers powers, int64_t expert) const {
-  return sums.at(powers)[expert].item<double>();
-}
-
-int64_t LayerUse::rows(int64_t expert) const {
-  return static_cast<int64_t>(sum({0, 0}, expert));
-}
-
-at::Tensor LayerUse::mean_outputs_Eo() const {
-  return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
-}
-
-ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
-  for (MoEBlock& block : blocks_) {
-    LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
-    block.layer->observe([&use, experts = block.layer->experts](const RoutingRecord& record,
-                                                                const at::Tensor& inputs) {
-      const torch::NoGradGuard no_grad;
-      const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
-      use.tokens += record.routing.tokens();
-      add_choices(record, ids_K, use);
-      add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
-    });
-  }
-}
-
-ExpertUseMeter::~ExpertUseMeter() {
-  for (MoEBlock& block : blocks_) block.layer->observe({});
-}
-
-namespace {
-
 using Scores = std::vector<double>;
 
 Scores router_norms(const MoEBlock& block, const nn::ParameterValues& values) {
@@ -235,6 +201,36 @@ Scores random_scores(const ScoreInput& in) {
 }
 
 }  // namespace
+
+double LayerUse::sum(Powers powers, int64_t expert) const {
+  return sums.at(powers)[expert].item<double>();
+}
+
+int64_t LayerUse::rows(int64_t expert) const {
+  return static_cast<int64_t>(sum({0, 0}, expert));
+}
+
+at::Tensor LayerUse::mean_outputs_Eo() const {
+  return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
+}
+
+ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
+  for (MoEBlock& block : blocks_) {
+    LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
+    block.layer->observe([&use, experts = block.layer->experts](const RoutingRecord& record,
+                                                                const at::Tensor& inputs) {
+      const torch::NoGradGuard no_grad;
+      const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
+      use.tokens += record.routing.tokens();
+      add_choices(record, ids_K, use);
+      add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
+    });
+  }
+}
+
+ExpertUseMeter::~ExpertUseMeter() {
+  for (MoEBlock& block : blocks_) block.layer->observe({});
+}
 
 const std::vector<Criterion>& criteria() {
   constexpr bool kCompares = true, kImages = true;

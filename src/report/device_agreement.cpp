@@ -60,37 +60,6 @@ Agreement settle(const DeviceCase& item, at::Device device) {
   return first;
 }
 
-}  // namespace
-
-std::string Agreement::text() const {
-  if (!error.empty()) return error;
-  return fmt::format("differs by {:.2g}, at most {:.2g}", difference, tolerance);
-}
-
-Agreement compare_devices(const DeviceCase& item, at::Device device) {
-  Agreement result{.name = item.name, .tolerance = item.tolerance};
-  try {
-    const auto wanted = item.run(at::kCPU, /*exact=*/true);
-    const auto found = item.run(device, /*exact=*/false);
-    if (found.size() != wanted.size()) result.difference = kInfinity;
-    for (size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
-      result.difference = std::max(result.difference, difference_of(found[i], wanted[i]));
-    }
-  } catch (const std::exception& error) {
-    const std::string message = error.what();
-    result.error = message.substr(0, message.find('\n'));
-  }
-  return result;
-}
-
-std::vector<Agreement> settle_devices(const std::vector<DeviceCase>& cases, at::Device device) {
-  std::vector<Agreement> results;
-  for (const DeviceCase& item : cases) results.push_back(settle(item, device));
-  return results;
-}
-
-namespace {
-
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
@@ -240,6 +209,33 @@ std::vector<DeviceCase> step_cases() {
 }
 
 }  // namespace
+
+std::string Agreement::text() const {
+  if (!error.empty()) return error;
+  return fmt::format("differs by {:.2g}, at most {:.2g}", difference, tolerance);
+}
+
+Agreement compare_devices(const DeviceCase& item, at::Device device) {
+  Agreement result{.name = item.name, .tolerance = item.tolerance};
+  try {
+    const auto wanted = item.run(at::kCPU, /*exact=*/true);
+    const auto found = item.run(device, /*exact=*/false);
+    if (found.size() != wanted.size()) result.difference = kInfinity;
+    for (size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
+      result.difference = std::max(result.difference, difference_of(found[i], wanted[i]));
+    }
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    result.error = message.substr(0, message.find('\n'));
+  }
+  return result;
+}
+
+std::vector<Agreement> settle_devices(const std::vector<DeviceCase>& cases, at::Device device) {
+  std::vector<Agreement> results;
+  for (const DeviceCase& item : cases) results.push_back(settle(item, device));
+  return results;
+}
 
 std::vector<DeviceCase> device_cases() {
   std::vector<DeviceCase> cases = routing_cases();

@@ -96,48 +96,6 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
   }
 }
 
-}  // namespace
-
-std::string gnuplot_quoted(const std::string& text) {
-  std::string result = "'";
-  // A line break would end the string, and the rest would run as commands.
-  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
-  return result + "'";
-}
-
-void check_can_draw(const fs::path& folder) {
-  if (find_program("gnuplot").empty()) {
-    fail("gnuplot: no such program on PATH; figures are drawn by it");
-  }
-  check_can_write(folder);
-}
-
-void check_can_write(const fs::path& folder) {
-  const Workshop can_write(folder);
-}
-
-void check_new_figure(const fs::path& file, const std::string& what) {
-  const std::string extension = file.extension().string();
-  if (extension != ".png" && extension != ".svg") {
-    fail_usage("{}: the figure's name must end in .png or .svg, found '{}'", what, file.string());
-  }
-  for (const fs::path& path :
-       {file, fs::path(file).replace_extension(".gp"), fs::path(file).replace_extension(".tsv")}) {
-    check_new_file(path, what);
-  }
-  check_can_draw(file.parent_path());
-}
-
-void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
-  draw_in(folder, stem, figure, {stem + ".svg", stem + ".png"});
-}
-
-void draw_figure_file(const fs::path& file, const Figure& figure) {
-  draw_in(file.parent_path(), file.stem().string(), figure, {file.filename().string()});
-}
-
-namespace {
-
 using MetricsLine = Json;
 
 /// Lines of metrics.jsonl for training or one split, on one data set.
@@ -269,6 +227,44 @@ std::string shared_commands(const RunLines& run) {
 }
 
 }  // namespace
+
+std::string gnuplot_quoted(const std::string& text) {
+  std::string result = "'";
+  // A line break would end the string, and the rest would run as commands.
+  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
+  return result + "'";
+}
+
+void check_can_draw(const fs::path& folder) {
+  if (find_program("gnuplot").empty()) {
+    fail("gnuplot: no such program on PATH; figures are drawn by it");
+  }
+  check_can_write(folder);
+}
+
+void check_can_write(const fs::path& folder) {
+  const Workshop can_write(folder);
+}
+
+void check_new_figure(const fs::path& file, const std::string& what) {
+  const std::string extension = file.extension().string();
+  if (extension != ".png" && extension != ".svg") {
+    fail_usage("{}: the figure's name must end in .png or .svg, found '{}'", what, file.string());
+  }
+  for (const fs::path& path :
+       {file, fs::path(file).replace_extension(".gp"), fs::path(file).replace_extension(".tsv")}) {
+    check_new_file(path, what);
+  }
+  check_can_draw(file.parent_path());
+}
+
+void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
+  draw_in(folder, stem, figure, {stem + ".svg", stem + ".png"});
+}
+
+void draw_figure_file(const fs::path& file, const Figure& figure) {
+  draw_in(file.parent_path(), file.stem().string(), figure, {file.filename().string()});
+}
 
 Figure run_curve(std::string_view metrics) {
   const RunLines run = lines_of(metrics);

@@ -34,25 +34,6 @@ bool choosing_rows(const nn::RoutingRule& rule) {
   return options != nullptr && options->rows > 0;
 }
 
-}  // namespace
-
-void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
-                  const nn::RoutingRule& rule, int64_t tokens) {
-  try {
-    const int64_t experts = block.layer->options().experts;
-    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
-  } catch (const Error& error) {
-    const SettingPaths paths = model.setting_paths();
-    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
-    fail_usage("{}: phase '{}': {}",
-               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
-                                   places.of_model(rows, "batch_size")}),
-               places.phase().name, error.what());
-  }
-}
-
-namespace {
-
 /// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
 /// does.
 std::string image_remedy(const std::string& phase, const std::vector<int64_t>& shape,
@@ -471,6 +452,21 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 }
 
 }  // namespace
+
+void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+                  const nn::RoutingRule& rule, int64_t tokens) {
+  try {
+    const int64_t experts = block.layer->options().experts;
+    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
+  } catch (const Error& error) {
+    const SettingPaths paths = model.setting_paths();
+    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
+    fail_usage("{}: phase '{}': {}",
+               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
+                                   places.of_model(rows, "batch_size")}),
+               places.phase().name, error.what());
+  }
+}
 
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
                                    MissingFiles missing) {

@@ -74,8 +74,4 @@ void BackgroundTask::yield_to_others() const {
   ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
 }
 
-void BackgroundTask::wait() {
-  if (running_.valid()) std::exchange(running_, {}).get();
-}
-
 }  // namespace moesaic

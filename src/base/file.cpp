@@ -270,10 +270,6 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   write_all(fd_.get(), bytes, final_place_);
 }
 
-void AtomicFile::write(std::string_view text) {
-  write(std::as_bytes(std::span(text)));
-}
-
 void AtomicFile::sync() {
   if (!fd_) fail_usage("{}: committed twice", final_place_.string());
   sync_fd(fd_.get(), final_place_);

@@ -202,14 +202,6 @@ Scores random_scores(const ScoreInput& in) {
 
 }  // namespace
 
-double LayerUse::sum(Powers powers, int64_t expert) const {
-  return sums.at(powers)[expert].item<double>();
-}
-
-int64_t LayerUse::rows(int64_t expert) const {
-  return static_cast<int64_t>(sum({0, 0}, expert));
-}
-
 at::Tensor LayerUse::mean_outputs_Eo() const {
   return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
 }

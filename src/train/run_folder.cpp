@@ -191,28 +191,12 @@ RunFolder RunFolder::of_leader(fs::path root) {
   return folder;
 }
 
-fs::path RunFolder::step_checkpoint(int64_t step) const {
-  return root_ / "checkpoints" / step_name(step);
-}
-
-fs::path RunFolder::phase_checkpoint(const std::string& phase) const {
-  return root_ / "checkpoints" / phase;
-}
-
-bool RunFolder::has_checkpoint(const fs::path& root) {
-  return !step_checkpoints(root / "checkpoints").empty();
-}
-
 void RunFolder::set_damaged_aside(const fs::path& resumed) const {
   for (const fs::path& step : step_checkpoints(root_ / "checkpoints")) {
     if (*step_of(step) <= *step_of(resumed)) return;
     const fs::path kept = set_aside(step, "damaged");
     log_warning("{}: damaged; it is kept as {}", step.string(), kept.filename().string());
   }
-}
-
-void RunFolder::keep_last(int64_t count) const {
-  prune_old_checkpoints(root_ / "checkpoints", count);
 }
 
 namespace {

@@ -106,10 +106,6 @@ void Trainer::train(Phase& phase) {
   if (progress_) progress_->finish();
 }
 
-bool Trainer::leads() const {
-  return !options_.processes || options_.processes->leads();
-}
-
 // A process that is lost breaks a collective, and no wait of another thread for what it writes.
 void Trainer::wait_for_writers() {
   constexpr std::chrono::milliseconds kPause(20);

@@ -99,7 +99,7 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);
-  void write(std::string_view text);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Flushes all written bytes to disk; a full disk is reported here. commit() calls it first.
   void sync();
   void commit();

@@ -42,7 +42,9 @@ class GatedMixtureImpl : public torch::nn::Module {
   GatedMixtureImpl(GatedMixtureOptions options, const at::Generator& generator);
 
   /// Returns E[y | x] [B], x: [B, d].
-  at::Tensor forward(const at::Tensor& x_Bd) const;
+  at::Tensor forward(const at::Tensor& x_Bd) const {
+    return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
+  }
   /// Returns P[z | x] [B, k].
   at::Tensor probabilities(const at::Tensor& x_Bd) const;
   /// Returns the experts' outputs [B, k].

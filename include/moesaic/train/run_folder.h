@@ -108,7 +108,9 @@ class RunFolder {
   static std::optional<RunData> started_data(const fs::path& root);
 
   /// Returns whether there is any step_<N>, complete or damaged.
-  static bool has_checkpoint(const fs::path& root);
+  static bool has_checkpoint(const fs::path& root) {
+    return !step_checkpoints(root / "checkpoints").empty();
+  }
 
   /// Returns what is left to do where a run cannot go on, for the end of a message.
   static std::string other_folder(const fs::path& root);
@@ -124,14 +126,16 @@ class RunFolder {
   fs::path config() const { return root_ / "config.json"; }
   fs::path data() const { return root_ / "data.json"; }
   fs::path best() const { return root_ / "best"; }
-  fs::path step_checkpoint(int64_t step) const;
-  fs::path phase_checkpoint(const std::string& phase) const;
+  fs::path step_checkpoint(int64_t step) const { return root_ / "checkpoints" / step_name(step); }
+  fs::path phase_checkpoint(const std::string& phase) const {
+    return root_ / "checkpoints" / phase;
+  }
 
   /// Renames the step_<N> after `resumed`, which are damaged, to step_<N>.damaged, since the run
   /// will write them again.
   void set_damaged_aside(const fs::path& resumed) const;
   /// Deletes all step_<N> except the `count` newest.
-  void keep_last(int64_t count) const;
+  void keep_last(int64_t count) const { prune_old_checkpoints(root_ / "checkpoints", count); }
 
  private:
   RunFolder() = default;

@@ -61,10 +61,6 @@ at::Tensor GatedMixtureImpl::outputs(const at::Tensor& x_Bd) const {
   return apply_link(x_Bd.mm(regressors.t()), options_.link);
 }
 
-at::Tensor GatedMixtureImpl::forward(const at::Tensor& x_Bd) const {
-  return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
-}
-
 GruMixtureImpl::GruMixtureImpl(int64_t width, int64_t hidden, GruView view,
                                const at::Generator& generator)
     : view_(view) {

@@ -9,7 +9,6 @@
 #include <exception>
 #include <initializer_list>
 #include <tuple>
-#include <utility>
 
 #include "moesaic/base/log.h"
 

@@ -190,10 +190,6 @@ void Dataset::targets(int64_t, float*) const {
   fail("dataset '{}' has no real-valued targets", info_.name);
 }
 
-DatasetInputs Dataset::inputs() const {
-  return has_images() || endless() ? DatasetInputs{} : generate(0, size());
-}
-
 DatasetInputs Dataset::generate(int64_t first, int64_t count) const {
   if (has_images()) fail("dataset '{}' has images, no other inputs", info_.name);
   if (endless()) {

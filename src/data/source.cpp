@@ -284,6 +284,14 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
   return std::make_shared<Outline>(std::move(info), size);
 }
 
+std::shared_ptr<const Dataset> DatasetSource::open(std::string_view split) const {
+  return make(request(split), MosaicOf::images, {});
+}
+
+std::shared_ptr<const Dataset> DatasetSource::outline(std::string_view split) const {
+  return make(request(split), MosaicOf::outline, {});
+}
+
 bool DatasetSource::has_outline(std::string_view split) const {
   return base().images.contains(request(split).stored());
 }

@@ -109,10 +109,6 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
   return at::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
 }
 
-at::Tensor AttentionImpl::heads_of(const at::Tensor& x_BTd) const {
-  return x_BTd.unflatten(2, {options_.heads, -1}).transpose(1, 2);
-}
-
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {
   const auto qkv_BTd = at::linear(x_BTd, qkv->weight, qkv->bias).chunk(3, 2);
   return mix(heads_of(qkv_BTd[0]), heads_of(qkv_BTd[1]), heads_of(qkv_BTd[2]), random);

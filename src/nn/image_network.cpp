@@ -281,10 +281,6 @@ at::Tensor ImageNetwork::features(const at::Tensor& images_BCHW) {
                                      : images_BCHW);
 }
 
-double ImageNetwork::flops() const {
-  return feature_flops_ + 2.0 * static_cast<double>(head->weight.numel());
-}
-
 void ImageNetwork::make_head(int64_t width, double flops, int64_t classes,
                              const at::Generator& generator) {
   feature_flops_ = flops;

@@ -202,10 +202,6 @@ Scores random_scores(const ScoreInput& in) {
 
 }  // namespace
 
-at::Tensor LayerUse::mean_outputs_Eo() const {
-  return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
-}
-
 ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {
     LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);

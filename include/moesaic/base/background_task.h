@@ -4,6 +4,7 @@
 #include <functional>
 #include <future>
 #include <thread>
+#include <utility>
 
 namespace moesaic {
 

@@ -144,7 +144,9 @@ class Dataset {
   void part(int64_t index, const ChoosePart& choose, uint8_t* out,
             std::optional<bool> upright = {}) const;
   /// Returns all inputs in memory; nothing for images and for an endless dataset.
-  DatasetInputs inputs() const;
+  DatasetInputs inputs() const {
+    return has_images() || endless() ? DatasetInputs{} : generate(0, size());
+  }
   /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
   /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
   DatasetInputs generate(int64_t first, int64_t count) const;

@@ -231,9 +231,7 @@ class DatasetSource {
   /// Opens a split. Small images are loaded into memory; of folders of images only the list of
   /// files is. Throws Error (failure) for files that are missing (the message says how to get
   /// them), damaged, or inconsistent.
-  std::shared_ptr<const Dataset> open(std::string_view split) const {
-    return make(request(split), MosaicOf::images, {});
-  }
+  std::shared_ptr<const Dataset> open(std::string_view split) const;
   /// Returns what of a split's files is not here, as "folder 'val' is", or "".
   std::string missing(std::string_view split) const;
   /// Returns whether the description gives the size of a split, that of some classes by their
@@ -241,9 +239,7 @@ class DatasetSource {
   bool has_outline(std::string_view split) const;
   /// Opens a split for planning by the description only, without files: classes, shape and size (of
   /// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
-  std::shared_ptr<const Dataset> outline(std::string_view split) const {
-    return make(request(split), MosaicOf::outline, {});
-  }
+  std::shared_ptr<const Dataset> outline(std::string_view split) const;
 
   /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
   /// downloaded to `.FILE.gz.moesaic.part`, resumed after an earlier try, compared with the

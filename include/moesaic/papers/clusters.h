@@ -91,7 +91,9 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   ExpertsScript script_source() const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.
-  void reset_heads(int64_t classes);
+  void reset_heads(int64_t classes) {
+    for (const auto& network : networks_) network->reset_head(classes);
+  }
 
   const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
     return networks_.at(static_cast<size_t>(slot));
@@ -288,7 +290,9 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
     at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
     uint64_t version = 0;
   };
-  at::Tensor logits_of(const at::Tensor& y_Bo) const;
+  at::Tensor logits_of(const at::Tensor& y_Bo) const {
+    return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
+  }
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 

@@ -46,7 +46,9 @@ class GatedMixtureImpl : public torch::nn::Module {
     return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
   }
   /// Returns P[z | x] [B, k].
-  at::Tensor probabilities(const at::Tensor& x_Bd) const;
+  at::Tensor probabilities(const at::Tensor& x_Bd) const {
+    return at::constant_pad_nd(x_Bd.mm(gates.t()), {0, 1}).softmax(1);
+  }
   /// Returns the experts' outputs [B, k].
   at::Tensor outputs(const at::Tensor& x_Bd) const;
 

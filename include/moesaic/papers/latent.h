@@ -199,7 +199,9 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
   }
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "neuron" [K, J, d] and "router" [K, 1, d] of the experts that exist.
-  std::map<std::string, at::Tensor> weight_directions() const override;
+  std::map<std::string, at::Tensor> weight_directions() const override {
+    return {{"neuron", experts->w.detach()}, {"router", router_directions()}};
+  }
 
   nn::ShallowExperts experts{nullptr};
 };

@@ -112,7 +112,9 @@ class PatternMoE : public OneLayerModel<PatternMoEConfig> {
     return {.rows_per_expert = "selected", .image_size = "tokens", .kept_experts = "kept_experts"};
   }
   /// Returns "router" [K, 1, d] and "neuron" [K, m, d] of the experts that exist.
-  std::map<std::string, at::Tensor> weight_directions() const override;
+  std::map<std::string, at::Tensor> weight_directions() const override {
+    return {{"router", router_directions()}, {"neuron", experts->w.detach().transpose(1, 2)}};
+  }
 
   nn::PatternExperts experts{nullptr};
 };

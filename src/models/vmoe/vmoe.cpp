@@ -242,10 +242,6 @@ std::vector<MoEBlock> VMoE::moe_blocks() const {
   return list;
 }
 
-std::vector<int64_t> VMoE::input_shape() const {
-  return {config_.channels, config_.image_size.height, config_.image_size.width};
-}
-
 double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto T = static_cast<double>(config_.tokens());
   const auto d = static_cast<double>(config_.hidden_size);

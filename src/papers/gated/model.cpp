@@ -53,10 +53,6 @@ GatedMixtureImpl::GatedMixtureImpl(GatedMixtureOptions options, const at::Genera
   regressors.div_(regressors.norm(2, {1}, true));
 }
 
-at::Tensor GatedMixtureImpl::probabilities(const at::Tensor& x_Bd) const {
-  return at::constant_pad_nd(x_Bd.mm(gates.t()), {0, 1}).softmax(1);
-}
-
 at::Tensor GatedMixtureImpl::outputs(const at::Tensor& x_Bd) const {
   return apply_link(x_Bd.mm(regressors.t()), options_.link);
 }

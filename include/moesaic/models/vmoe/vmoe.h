@@ -50,7 +50,9 @@ class VMoE : public Model, public nn::SharesBatch {
   Json constants() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;
-  std::vector<int64_t> input_shape() const override;
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size.height, config_.image_size.width};
+  }
   int64_t classes() const override { return config_.classes; }
   int64_t members() const override { return config_.encoder.moe.ensemble_size; }
   std::map<std::string, double> aux_losses() const override;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 #include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
@@ -121,11 +121,11 @@ void write_figures(const BenchOptions& options, const std::string& chip, const J
 
 /// Checks the output folder before minutes of measurements.
 void check_folder(const std::string& file) {
-  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
+  const fs::path folder = fs::absolute(file).parent_path();
+  if (!fs::is_directory(folder)) {
     fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
   }
-  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+  if (fs::exists(file) && !fs::is_regular_file(file)) {
     fail_usage("bench: --write {}: it already exists and is not a regular file", file);
   }
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -214,7 +213,7 @@ std::string command_line_problem(const CLI::App& root, const CLI::Error& error, 
                      name.empty() ? "" : " ");
 }
 
-void log_written(const std::filesystem::path& path) {
+void log_written(const fs::path& path) {
   namespace fs = std::filesystem;
   uint64_t bytes = 0;
   if (fs::is_directory(path)) {

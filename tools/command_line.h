@@ -5,9 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic::tools {
 
@@ -61,7 +62,7 @@ std::string command_line_problem(const CLI::App& app, const CLI::Error& error, i
                                  const char* const* argv);
 
 /// Logs what was written and its size: a file, a folder, or files that begin with `path`.
-void log_written(const std::filesystem::path& path);
+void log_written(const fs::path& path);
 
 /// The program as it was called, quoted for a shell.
 void remember_call(const char* program);

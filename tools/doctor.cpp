@@ -8,13 +8,13 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 
 #include "bench/bench.h"
 #include "command_line.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/data/source.h"
@@ -98,7 +98,7 @@ void check_data(Report& report) {
 
 /// Notes a missing gnuplot, which only some commands need, without failing.
 void note_gnuplot(Report& report) {
-  const std::filesystem::path gnuplot = find_program("gnuplot");
+  const fs::path gnuplot = find_program("gnuplot");
   report.note("gnuplot", gnuplot.empty() ? "not on PATH; moesaic reproduce draws figures with it"
                                          : gnuplot.string());
 }
@@ -118,10 +118,10 @@ void doctor(bool all, int& exit_code) {
                                                : "this build's operators run on the CPU only",
                           torch::cuda::is_available() ? "there is a GPU" : "there is no GPU"));
   note_gnuplot(report);
-  const auto space = std::filesystem::space(std::filesystem::current_path());
+  const auto space = fs::space(fs::current_path());
   report.note("disk", fmt::format("{:.1f} GiB free here",
                                   static_cast<double>(space.available) / (1 << 30)));
-  report.check("resources", std::filesystem::exists(resource("datasets")),
+  report.check("resources", fs::exists(resource("datasets")),
                fmt::format("datasets and recipes in {}", resource_root().string()));
   check_operators(report);
   check_layer(report);

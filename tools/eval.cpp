@@ -84,7 +84,7 @@ void write_confusions(const EvalArguments& arguments, const CheckpointEvaluation
 }
 
 void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& collector) {
-  const std::filesystem::path file = arguments.routing_images;
+  const fs::path file = arguments.routing_images;
   draw_figure_file(file, routing_images_figure(collector.images(), file.stem().string()));
   log_written(arguments.routing_images);
 }

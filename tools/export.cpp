@@ -22,8 +22,6 @@
 namespace moesaic::tools {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct ExportArguments {
   fs::path checkpoint;
   std::string format;

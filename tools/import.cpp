@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "command_line.h"
 #include "moesaic/base/error.h"

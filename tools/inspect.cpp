@@ -3,7 +3,6 @@
 
 #include <iostream>
 #include <memory>
-#include <string>
 
 #include "command_line.h"
 #include "moesaic/base/text.h"

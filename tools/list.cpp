@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -18,6 +17,7 @@
 #include "command_line.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
@@ -49,8 +49,7 @@ Described of_registry(const Registry<Entry>& registry) {
   return list;
 }
 
-template <class Describe>
-Described each(const Names& names, Describe describe) {
+Described each(const Names& names, auto describe) {
   Described list;
   for (const std::string& name : names) list.emplace_back(name, describe(name));
   return list;
@@ -67,7 +66,7 @@ Described released_checkpoints() {
 }
 
 /// Returns the first sentence of the comment that a recipe or a preset begins with.
-std::string first_sentence(const std::filesystem::path& path) {
+std::string first_sentence(const fs::path& path) {
   std::istringstream lines(read_text(path));
   std::string text;
   for (std::string line; std::getline(lines, line) && line.starts_with("// ");) {

@@ -7,7 +7,6 @@
 #include <climits>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -18,6 +17,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/formats/image.h"
 #include "runtime.h"

@@ -2,12 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "moesaic/base/error.h"
@@ -27,8 +24,6 @@
 
 namespace moesaic::tools {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct PredictArguments {
   fs::path checkpoint, input, output;

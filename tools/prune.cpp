@@ -174,7 +174,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   (arguments.json ? std::cerr : std::cout) << to_text(found) << '\n';
   if (!arguments.figure.empty()) {
     draw_figure_file(arguments.figure,
-                     search_figure(found, std::filesystem::path(arguments.figure).stem().string()));
+                     search_figure(found, fs::path(arguments.figure).stem().string()));
     log_written(arguments.figure);
   }
   return found.plan;

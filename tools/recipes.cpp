@@ -15,7 +15,6 @@
 namespace moesaic::tools {
 namespace {
 
-namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
 Names json_files(const fs::path& folder) {

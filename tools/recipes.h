@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic::tools {
 
@@ -12,6 +13,6 @@ std::vector<std::string> recipe_paths();
 
 /// Throws Error (usage) unless `path` is a file: it says what a folder is good for, and which
 /// recipe a name like "smoke" may mean.
-void check_recipe(const std::filesystem::path& path);
+void check_recipe(const fs::path& path);
 
 }  // namespace moesaic::tools

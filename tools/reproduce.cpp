@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/experiment.h"
@@ -31,8 +31,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
     return 0;
   }
   ReproduceOptions options;
-  options.out =
-      arguments.out.empty() ? default_output(experiment) : std::filesystem::path(arguments.out);
+  options.out = arguments.out.empty() ? default_output(experiment) : fs::path(arguments.out);
   options.device = arguments.device;
   options.processes = meet_processes({}, arguments.device);
   const StopSignal stop;  // A signal before ends the process, which may wait for others.

@@ -11,15 +11,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/parallel/launch.h"
 
@@ -42,7 +41,7 @@ void spin_briefly(char** argv) {
       std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr;
   if (chosen || setenv("GOMP_SPINCOUNT", is_busy() ? "0" : "20000", 1) != 0) return;
   std::error_code error;
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  const std::string self = fs::read_symlink("/proc/self/exe", error).string();
   execv(self.c_str(), argv);  // If execv fails, the run continues without the setting.
 }
 

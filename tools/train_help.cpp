@@ -12,7 +12,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/schema.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/family.h"

@@ -3,15 +3,12 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <exception>
 #include <initializer_list>
-#include <thread>
 #include <tuple>
-#include <utility>
 
 #include "moesaic/base/log.h"
 
@@ -74,10 +71,6 @@ void BackgroundTask::yield_to_others() const {
   std::ignore = ::nice(kNicer);
   const sched_param none = {};
   ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
-}
-
-void BackgroundTask::wait() {
-  if (running_.valid()) std::exchange(running_, {}).get();
 }
 
 }  // namespace moesaic

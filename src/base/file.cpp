@@ -17,10 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -28,7 +24,6 @@
 #include "moesaic/base/text.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -275,10 +270,6 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   write_all(fd_.get(), bytes, final_place_);
 }
 
-void AtomicFile::write(std::string_view text) {
-  write(std::as_bytes(std::span(text)));
-}
-
 void AtomicFile::sync() {
   if (!fd_) fail_usage("{}: committed twice", final_place_.string());
   sync_fd(fd_.get(), final_place_);
@@ -408,7 +399,7 @@ void BulkFile::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-BulkFile::BulkFile(const std::filesystem::path& final_place, std::function<void()> progress)
+BulkFile::BulkFile(const fs::path& final_place, std::function<void()> progress)
     : file_(final_place),
       buffer_(aligned_memory()),
       direct_(set_direct(file_.fd(), true)),

@@ -38,7 +38,7 @@ std::string finish(const Context& context) {
   return text;
 }
 
-std::string file_hex(const std::filesystem::path& path, const EVP_MD* kind) {
+std::string file_hex(const fs::path& path, const EVP_MD* kind) {
   const Context context = new_context(kind);
   const UniqueFd fd = open_file(path, O_RDONLY);
   std::vector<std::byte> bytes(std::size_t{1} << 20);
@@ -71,11 +71,11 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
   return hash.hex();
 }
 
-std::string sha256_file_hex(const std::filesystem::path& path) {
+std::string sha256_file_hex(const fs::path& path) {
   return file_hex(path, EVP_sha256());
 }
 
-std::string md5_file_hex(const std::filesystem::path& path) {
+std::string md5_file_hex(const fs::path& path) {
   return file_hex(path, EVP_md5());
 }
 

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <system_error>
@@ -17,10 +16,10 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -68,8 +67,8 @@ std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation) {
   }
 }
 
-LockFile::LockFile(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / ".lock";
+LockFile::LockFile(const fs::path& folder) {
+  const fs::path path = folder / ".lock";
   int error = 0;
   std::tie(fd_, error) = open_locked(path, LOCK_EX | LOCK_NB);
   // A file with other names (hard links) may be a backup's or somebody's text. It locks as well as

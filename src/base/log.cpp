@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <mutex>
 #include <set>
-#include <string>
 
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/terminal.h"

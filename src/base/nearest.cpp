@@ -4,11 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <set>
-#include <vector>
 
 #include "moesaic/base/text.h"
 

@@ -12,7 +12,6 @@
 #include "moesaic/base/text.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMaxNameBytes = 255;  // Linux's NAME_MAX.
@@ -68,6 +67,10 @@ void check_leads_somewhere(const fs::path& path, std::string_view what, std::str
   if (no_link || fs::exists(path, ignored)) return;
   fail_usage("{}: '{}' is a broken link to '{}'; {}", what, path.string(), target.string(),
              way_out);
+}
+
+bool is_plain(unsigned char c) {
+  return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
 }
 
 }  // namespace
@@ -163,14 +166,6 @@ std::string file_name_problem(std::string_view key, std::string_view name) {
   return fmt::format("{} must be a file name without folders, of at most {} bytes, not {}", key,
                      kMaxNameBytes, printable(name));
 }
-
-namespace {
-
-bool is_plain(unsigned char c) {
-  return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
-}
-
-}  // namespace
 
 bool is_plain_name(std::string_view name) {
   return is_file_name(name) && std::all_of(name.begin(), name.end(), is_plain);

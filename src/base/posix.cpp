@@ -33,18 +33,18 @@ void UniqueFd::reset() noexcept {
   fd_ = -1;
 }
 
-void fail_errno(const std::filesystem::path& path, std::string_view action, int error) {
+void fail_errno(const fs::path& path, std::string_view action, int error) {
   const std::string text = fmt::format("{}: {}: {}", without_staging(path).string(), action,
                                        std::generic_category().message(error));
   if (is_momentary(error)) throw MomentaryError(text);
   throw IoError(text);
 }
 
-void fail_errno(const std::filesystem::path& path, std::string_view action) {
+void fail_errno(const fs::path& path, std::string_view action) {
   fail_errno(path, action, errno);
 }
 
-UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode) {
+UniqueFd try_open(const fs::path& path, int flags, unsigned mode) {
   int fd = -1;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
@@ -52,7 +52,7 @@ UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode) {
   return UniqueFd(fd);
 }
 
-UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode) {
+UniqueFd open_file(const fs::path& path, int flags, unsigned mode) {
   UniqueFd fd = try_open(path, flags, mode);
   if (!fd && errno == ELOOP && (flags & O_NOFOLLOW) != 0) {
     fail("{}: a link, which is not followed; remove it", without_staging(path).string());
@@ -61,7 +61,7 @@ UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode) 
   return fd;
 }
 
-void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
   constexpr std::size_t kPiece = std::size_t{1} << 30;  // write(2) is limited to 2 GiB.
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kPiece));
@@ -72,14 +72,14 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
   }
 }
 
-void sync_fd(int fd, const std::filesystem::path& path) {
+void sync_fd(int fd, const fs::path& path) {
   while (::fsync(fd) != 0) {
     if (errno == EINVAL || errno == ENOTSUP) return;
     if (errno != EINTR) fail_errno(path, "cannot sync to disk");
   }
 }
 
-void sync_path(const std::filesystem::path& path) {
+void sync_path(const fs::path& path) {
   const UniqueFd fd = open_file(path, O_RDONLY);
   sync_fd(fd.get(), path);
 }

@@ -54,7 +54,7 @@ std::vector<std::string> environment_with(const std::vector<std::string>& first)
 }
 
 pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
-            const std::filesystem::path& folder, int input, int output) {
+            const fs::path& folder, int input, int output) {
   const std::vector<char*> arguments = pointers(argv);
   const std::vector<char*> variables = pointers(environment);
   SpawnActions actions;
@@ -126,7 +126,7 @@ double of_shell() {
 }  // namespace
 
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
-                   const std::vector<std::string>& environment, const std::filesystem::path& folder,
+                   const std::vector<std::string>& environment, const fs::path& folder,
                    std::string* said) {
   if (argv.empty()) fail_usage("run_with_input: no program given");
   const UniqueFd given = nameless_file(argv[0], input);
@@ -138,15 +138,15 @@ int run_with_input(const std::vector<std::string>& argv, std::string_view input,
   return status;
 }
 
-std::filesystem::path find_program(const std::string& name) {
+fs::path find_program(const std::string& name) {
   const char* path = std::getenv("PATH");
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const std::string_view folder = rest.substr(0, rest.find(':'));
     rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
-    const std::filesystem::path place = std::filesystem::path(folder) / name;
+    const fs::path place = fs::path(folder) / name;
     std::error_code ignored;
-    const bool file = std::filesystem::is_regular_file(place, ignored);
+    const bool file = fs::is_regular_file(place, ignored);
     if (file && ::access(place.c_str(), X_OK) == 0) return place;
   }
   return {};

@@ -62,10 +62,6 @@ uint64_t CounterRng::below(uint64_t n) {
   return static_cast<uint64_t>(product >> 64);
 }
 
-double CounterRng::uniform() {
-  return static_cast<double>(next() >> 11) * 0x1.0p-53;
-}
-
 double CounterRng::normal() {
   if (has_spare_normal_) {
     has_spare_normal_ = false;

@@ -20,8 +20,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using Texts = std::map<std::string, std::string>;
 
 constexpr std::array kNames = {"config", "labels", "preprocess", "evaluation"};

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "manifest.h"
@@ -26,7 +25,7 @@ Registry<ForeignCheckpoint>& foreign_checkpoints() {
   return list;
 }
 
-const ForeignCheckpoint* find_foreign(const std::filesystem::path& path) {
+const ForeignCheckpoint* find_foreign(const fs::path& path) {
   for (const auto& [name, kind] : foreign_checkpoints().entries()) {
     if (kind.is_one(path)) return &kind;
   }
@@ -34,9 +33,6 @@ const ForeignCheckpoint* find_foreign(const std::filesystem::path& path) {
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
-namespace fs = std::filesystem;
 
 /// Returns the network of an export in one file, nothing for a file of other tensors.
 std::optional<Checkpoint> exported_at(const fs::path& file, const LoadOptions& options) {

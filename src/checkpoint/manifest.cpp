@@ -14,14 +14,11 @@
 #include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
-template <class Fields>
-void describe(Fields& f, Manifest& c) {
+void describe(auto& f, Manifest& c) {
   f("format", c.format, "kind of the folder's content", required);
   f("version", c.version, "version of that format", required);
   f("files", c.files, "all other files of the folder", required);
@@ -154,8 +151,7 @@ void check_files(const fs::path& folder, const Manifest& manifest,
   }
 }
 
-template <class Fields>
-void describe(Fields& f, WrittenPart& c) {
+void describe(auto& f, WrittenPart& c) {
   f("index", c.index, "index of the part, from 0", required, at_least(0));
   f("count", c.count, "number of parts", required, at_least(1));
   f("files", c.files, "files written by the part", required);

@@ -16,11 +16,8 @@
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Writes a document and adds it to the manifest.
 void write_json(const fs::path& folder, const std::string& name, const Json& json,

@@ -6,14 +6,10 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "manifest.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
@@ -24,7 +20,6 @@
 #include "moesaic/models/registry.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -114,7 +109,7 @@ std::shared_ptr<Model> stored_shape(const Value& config) {
 
 Value model_config(const Checkpoint& checkpoint) {
   const bool exported = is_export(checkpoint.folder);
-  if (exported && !std::filesystem::is_directory(checkpoint.folder)) {
+  if (exported && !fs::is_directory(checkpoint.folder)) {
     return Value::from_json(checkpoint.config.at("model"),
                             part_of_export(checkpoint.folder, "config"));
   }
@@ -149,8 +144,6 @@ std::shared_ptr<Model> load_model(const fs::path& run_or_checkpoint, bool trust)
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Takes mean and std from the data's description of today.
 void describe_data(const std::string& data, InputSpec& spec) {

@@ -27,22 +27,18 @@
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 
 struct TensorIndex {
   Value metadata;
   std::map<std::string, std::string> weight_map;
 };
 
-template <class Fields>
-void describe(Fields& f, TensorIndex& c) {
+void describe(auto& f, TensorIndex& c) {
   f("metadata", c.metadata, "total_size and further entries of the writer");
   f("weight_map", c.weight_map, "file of each tensor", required);
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kFileSuffix = ".safetensors";
 constexpr const char* kIndexSuffix = ".safetensors.index.json";
@@ -317,8 +313,7 @@ at::Tensor widened(at::Tensor tensor) {
   return half ? tensor.to(at::kFloat) : std::move(tensor);
 }
 
-template <class Make>
-TensorMap tensors_of(const std::filesystem::path& path, Make make) {
+TensorMap tensors_of(const fs::path& path, auto make) {
   TensorMap tensors;
   for (const StoredTensor& stored : open_tensors(path).tensors) {
     tensors[stored.name] = make(stored, checked_type(stored));
@@ -335,7 +330,7 @@ const char* dtype_name(at::ScalarType type, const std::string& where) {
   fail("{}: dtype {} is not supported", where, c10::toString(type));
 }
 
-void check_tensor_file(const std::filesystem::path& path) {
+void check_tensor_file(const fs::path& path) {
   if (path.extension() == ".safetensors") return;
   try {
     const safetensors::File header(path);
@@ -344,17 +339,17 @@ void check_tensor_file(const std::filesystem::path& path) {
   }
 }
 
-TensorMap read_tensors(const std::filesystem::path& path) {
+TensorMap read_tensors(const fs::path& path) {
   return tensors_of(path, copied);
 }
 
-TensorMap read_weights(const std::filesystem::path& path, bool in_file) {
+TensorMap read_weights(const fs::path& path, bool in_file) {
   return tensors_of(path, [&](const StoredTensor& stored, at::ScalarType type) {
     return widened(in_file ? mapped(stored, type) : copied(stored, type));
   });
 }
 
-FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
+FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
                           const std::function<at::Tensor(const std::string& name)>& make,
                           const std::map<std::string, std::string>& metadata,
                           std::function<void()> progress) {
@@ -374,7 +369,7 @@ FileContent write_tensors(const std::filesystem::path& path, const TensorMap& sh
                                      std::move(progress));
 }
 
-FileContent write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
+FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata,
                           std::function<void()> progress) {
   const auto given = [&](const std::string& name) { return tensors.at(name); };

@@ -9,11 +9,10 @@
 #include <utility>
 
 #include "moesaic/base/text.h"
+#include "moesaic/config/value.h"
 
 namespace moesaic {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// The members of an object by key; its own search would compare all keys before.
 std::map<std::string_view, const Json*> members_of(const Json& object) {

@@ -5,20 +5,17 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 namespace {
 
 struct ReadOptions {
@@ -485,7 +482,7 @@ Value read_stored(const fs::path& path, uint64_t max_bytes) {
   return parse_stored(read_text(path, max_bytes, "such a document"), path.string(), max_bytes);
 }
 
-std::optional<nlohmann::ordered_json> find_json(std::string_view text, uint64_t max_bytes) {
+std::optional<Json> find_json(std::string_view text, uint64_t max_bytes) {
   try {
     return parse_stored(text, "", max_bytes).to_json();
   } catch (const Error&) {

@@ -401,12 +401,12 @@ Sides read_sides(const Value& value, const std::string& path, const Rules& rules
   return {side(0), side(1)};
 }
 
-nlohmann::ordered_json write_sides(const Sides& sides) {
+Json write_sides(const Sides& sides) {
   if (sides.is_square()) return sides.height;
-  return nlohmann::ordered_json::array({sides.height, sides.width});
+  return Json::array({sides.height, sides.width});
 }
 
-nlohmann::ordered_json write_number(double number) {
+Json write_number(double number) {
   if (!std::isfinite(number)) fail_usage("a setting is {}, which JSON cannot represent", number);
   return number;
 }
@@ -443,7 +443,7 @@ std::string type_of(const Interval& preset) {
   return fmt::format("{} or a number of {}s", "\"N steps\", \"N epochs\"", unit_name(preset.plain));
 }
 
-nlohmann::ordered_json write_interval(const Interval& interval) {
+Json write_interval(const Interval& interval) {
   const bool bare = interval.unit == Interval::Unit::steps && interval.plain == interval.unit;
   if (bare || interval.count == 0) return interval.count;
   return to_text(interval);

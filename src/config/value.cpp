@@ -15,8 +15,6 @@
 
 namespace moesaic {
 
-using Json = nlohmann::ordered_json;
-
 struct Value::List {
   Array items;
   int64_t depth = 0;
@@ -47,8 +45,7 @@ constexpr double kExactIntegers = 9007199254740992.0;  // 2^53: doubles are exac
 
 /// Returns whether this is text of a number beyond every double: an argument that is no JSON is
 /// text.
-template <class Content>
-bool overflows(const Content& content) {
+bool overflows(const auto& content) {
   const auto* string = std::get_if<std::shared_ptr<const std::string>>(&content);
   if (string == nullptr) return false;
   const char* const end = (*string)->data() + (*string)->size();

@@ -8,13 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include "formats/checks.h"
 #include "moesaic/base/checked.h"
-#include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -110,6 +107,21 @@ void check_names(const DatasetInfo& info, const char* noun, const std::vector<st
   }
 }
 
+/// Checks that labels or groups are [count] int64, each below `kinds`.
+void check_numbers(const std::string& dataset, const char* what, const at::Tensor& numbers,
+                   int64_t count, size_t kinds) {
+  if (numbers.dim() != 1 || numbers.size(0) != count || numbers.scalar_type() != at::kLong) {
+    fail("dataset '{}': {} must be [{}] int64, found {} {}", dataset, what, count,
+         c10::str(numbers.sizes()), c10::toString(numbers.scalar_type()));
+  }
+  if (count == 0) return;
+  const auto min = numbers.min().item<int64_t>(), max = numbers.max().item<int64_t>();
+  if (min < 0 || max >= static_cast<int64_t>(kinds)) {
+    fail("dataset '{}': {} must be between 0 and {}, found {}", dataset, what,
+         static_cast<int64_t>(kinds) - 1, min < 0 ? min : max);
+  }
+}
+
 }  // namespace
 
 Dataset::Dataset(DatasetInfo info) : info_(std::move(info)) {
@@ -170,35 +182,12 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
   return std::make_shared<MemoryDataset>(std::move(info), std::move(pixels), std::move(labels));
 }
 
-namespace {
-
-/// Checks that labels or groups are [count] int64, each below `kinds`.
-void check_numbers(const std::string& dataset, const char* what, const at::Tensor& numbers,
-                   int64_t count, size_t kinds) {
-  if (numbers.dim() != 1 || numbers.size(0) != count || numbers.scalar_type() != at::kLong) {
-    fail("dataset '{}': {} must be [{}] int64, found {} {}", dataset, what, count,
-         c10::str(numbers.sizes()), c10::toString(numbers.scalar_type()));
-  }
-  if (count == 0) return;
-  const auto min = numbers.min().item<int64_t>(), max = numbers.max().item<int64_t>();
-  if (min < 0 || max >= static_cast<int64_t>(kinds)) {
-    fail("dataset '{}': {} must be between 0 and {}, found {}", dataset, what,
-         static_cast<int64_t>(kinds) - 1, min < 0 ? min : max);
-  }
-}
-
-}  // namespace
-
 int64_t Dataset::group(int64_t index) const {
   fail("dataset '{}': image {} has no group", info_.name, index);
 }
 
 void Dataset::targets(int64_t, float*) const {
   fail("dataset '{}' has no real-valued targets", info_.name);
-}
-
-DatasetInputs Dataset::inputs() const {
-  return has_images() || endless() ? DatasetInputs{} : generate(0, size());
 }
 
 DatasetInputs Dataset::generate(int64_t first, int64_t count) const {

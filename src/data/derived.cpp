@@ -8,7 +8,6 @@
 #include <cstring>
 #include <numbers>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -96,32 +95,6 @@ class RotatedPairs final : public Dataset {
   std::vector<int64_t> sources_[2];  ///< Sources of original and of rotated images.
   Rectangle part_;
 };
-
-}  // namespace
-
-std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
-                                                  const RotateConfig& config, std::string name,
-                                                  std::string description) {
-  DatasetInfo info = base->info();
-  if (info.height < 1 || !base->has_images()) {
-    fail_usage("dataset '{}': rotate needs images of one size, which '{}' does not have", name,
-               info.name);
-  }
-  if (config.crop > std::min(info.height, info.width)) {
-    fail_usage("dataset '{}': rotate.crop is {}, but images of '{}' are {} x {}", name, config.crop,
-               info.name, info.height, info.width);
-  }
-  if (info.classes.empty()) {
-    fail_usage("dataset '{}': rotate needs classes, which '{}' does not have", name, info.name);
-  }
-  info.name = std::move(name);
-  info.description = std::move(description);
-  info.groups = std::exchange(info.classes, {"original", "rotated"});
-  info.endless = false;
-  return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
-}
-
-namespace {
 
 /// Returns the labels of these classes in `base`.
 std::vector<int64_t> labels_of(const Dataset& base, const std::vector<std::string>& classes,
@@ -238,6 +211,28 @@ class Mosaic final : public Dataset {
 };
 
 }  // namespace
+
+std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
+                                                  const RotateConfig& config, std::string name,
+                                                  std::string description) {
+  DatasetInfo info = base->info();
+  if (info.height < 1 || !base->has_images()) {
+    fail_usage("dataset '{}': rotate needs images of one size, which '{}' does not have", name,
+               info.name);
+  }
+  if (config.crop > std::min(info.height, info.width)) {
+    fail_usage("dataset '{}': rotate.crop is {}, but images of '{}' are {} x {}", name, config.crop,
+               info.name, info.height, info.width);
+  }
+  if (info.classes.empty()) {
+    fail_usage("dataset '{}': rotate needs classes, which '{}' does not have", name, info.name);
+  }
+  info.name = std::move(name);
+  info.description = std::move(description);
+  info.groups = std::exchange(info.classes, {"original", "rotated"});
+  info.endless = false;
+  return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
+}
 
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
                                            const MosaicConfig& config, MosaicOf of,

@@ -16,8 +16,6 @@
 #include "moesaic/data/format.h"
 #include "moesaic/data/preprocess.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

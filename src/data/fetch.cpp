@@ -27,8 +27,6 @@
 #include "moesaic/data/format.h"
 #include "moesaic/formats/archive.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
@@ -100,8 +98,7 @@ Handle make_handle() {
   return handle;
 }
 
-template <class T>
-void set(const Handle& handle, CURLoption option, T value) {
+void set(const Handle& handle, CURLoption option, auto value) {
   const CURLcode code = curl_easy_setopt(handle.get(), option, value);
   if (code != CURLE_OK) fail("libcurl: {}", curl_easy_strerror(code));
 }

@@ -18,11 +18,8 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/format.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/formats/gzip.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {

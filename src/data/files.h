@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 
@@ -20,7 +20,7 @@ namespace moesaic {
 std::string hash_problem(const char* name, const std::string& hash, size_t digits);
 
 /// Returns the path of `file` in `folder`, compressed (<name>.gz) or not; empty without either.
-std::filesystem::path find_in(const std::filesystem::path& folder, const DatasetFile& file);
+fs::path find_in(const fs::path& folder, const DatasetFile& file);
 
 /// Name of the list that a fetch writes beside the files of a verified archive: their SHA-256, in
 /// the format of sha256sum.
@@ -28,11 +28,11 @@ inline constexpr std::string_view kHashList = "SHA256SUMS";
 
 /// Returns the description with the hashes of such a list in `folder` added to files without one.
 /// Throws Error (failure) if the list is damaged.
-DatasetSpec with_recorded_hashes(DatasetSpec spec, const std::filesystem::path& folder);
+DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder);
 
 /// Compares size and, where there is one, hash of the file's uncompressed bytes with the
 /// description. Returns one line about what is wrong, or "".
-std::string compare_file(const std::filesystem::path& path, const DatasetFile& file);
+std::string compare_file(const fs::path& path, const DatasetFile& file);
 
 /// Returns the first part of a split that the folder lacks which has others, or else the first one;
 /// nothing for files that are described otherwise.
@@ -49,16 +49,16 @@ std::string fetch_command(const std::string& name);
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {});
 
 struct WantedFile {
-  std::string name;             ///< Below the URLs of a description.
-  std::filesystem::path place;  ///< Where it is to be.
-  uint64_t max_bytes = 0;       ///< Max total size.
-  std::string label;            ///< Label of the progress bar; empty means no bar.
+  std::string name;        ///< Below the URLs of a description.
+  fs::path place;          ///< Where it is to be.
+  uint64_t max_bytes = 0;  ///< Max total size.
+  std::string label;       ///< Label of the progress bar; empty means no bar.
   /// Returns what is wrong with the file at a path in one line, or "".
-  std::function<std::string(const std::filesystem::path&)> problem_of;
+  std::function<std::string(const fs::path&)> problem_of;
 };
 
 /// Returns where what is to be a file arrives: a hidden name beside it that nobody else uses.
-std::filesystem::path part_of(const std::filesystem::path& file);
+fs::path part_of(const fs::path& file);
 
 /// Downloads a file, resuming what an earlier try left, compares it and puts it in its place.
 /// Processes that want the same file wait for one of them. Throws Error (failure) with the URL and

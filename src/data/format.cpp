@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "formats/checks.h"
 #include "moesaic/base/process.h"
 

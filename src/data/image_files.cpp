@@ -10,7 +10,6 @@
 #include <map>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"
@@ -18,12 +17,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/resize.h"
 #include "moesaic/data/views.h"
 #include "moesaic/formats/image.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {

@@ -3,13 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/retry.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
@@ -19,16 +18,16 @@ namespace moesaic {
 /// Compact list of file names, the only memory per image of a dataset like ImageNet.
 class FileList {
  public:
-  explicit FileList(std::filesystem::path root) : root_(std::move(root)) {}
+  explicit FileList(fs::path root) : root_(std::move(root)) {}
 
   /// Returns the number of the folder for add().
   int32_t add_folder(const std::string& name);
   void add(int32_t folder, const std::string& name, int32_t label);
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
-  std::filesystem::path path(int64_t index) const { return root_ / name(index); }
+  fs::path path(int64_t index) const { return root_ / name(index); }
   /// Returns the path below the root.
-  std::filesystem::path name(int64_t index) const;
+  fs::path name(int64_t index) const;
   int64_t label(int64_t index) const { return entries_[static_cast<size_t>(index)].label; }
 
  private:
@@ -36,7 +35,7 @@ class FileList {
     uint64_t name;
     int32_t folder, label;
   };
-  std::filesystem::path root_;
+  fs::path root_;
   std::vector<std::string> folders_;
   std::string names_;  ///< Names, concatenated, each terminated by 0.
   std::vector<Entry> entries_;
@@ -61,7 +60,7 @@ class StoredImages : public Dataset {
   /// Decodes the image; returns its problem.
   Problem problem(int64_t index) const;
   /// Returns the name of the image's file, which for members of archives lies below the archive.
-  virtual std::filesystem::path path(int64_t index) const = 0;
+  virtual fs::path path(int64_t index) const = 0;
 
  protected:
   /// `pause`: see retry_io().
@@ -95,7 +94,7 @@ class ImageFiles final : public StoredImages {
   int64_t size() const override { return files_.size(); }
   int64_t label(int64_t index) const override;
   int64_t group(int64_t index) const override;
-  std::filesystem::path path(int64_t index) const override { return files_.path(index); }
+  fs::path path(int64_t index) const override { return files_.path(index); }
   std::optional<ImageFile> file(int64_t index) const override;
 
  private:

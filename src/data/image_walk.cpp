@@ -8,16 +8,12 @@
 #include <array>
 #include <cctype>
 #include <deque>
-#include <map>
 #include <set>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {

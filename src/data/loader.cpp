@@ -12,20 +12,14 @@
 #include <condition_variable>
 #include <exception>
 #include <limits>
-#include <map>
 #include <mutex>
-#include <optional>
-#include <set>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "loader_parts.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
-#include "moesaic/data/transforms.h"
 
 namespace moesaic {
 namespace {
@@ -287,8 +281,7 @@ class Loader::State {
     }
   }
 
-  template <class Action>
-  static std::exception_ptr error_of(const Action& action) {
+  static std::exception_ptr error_of(const auto& action) {
     try {
       action();
     } catch (...) {

@@ -56,8 +56,7 @@ std::vector<int64_t> block_order(const std::vector<int64_t>& blocks, int64_t bat
 
 /// Calls `action(i)` for all i below `count` on threads of its own, as many as `threads`; rethrows
 /// the first error.
-template <class Action>
-void on_threads(size_t count, size_t threads, const Action& action) {
+void on_threads(size_t count, size_t threads, const auto& action) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr first;

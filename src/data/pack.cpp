@@ -8,14 +8,11 @@
 #include <atomic>
 #include <climits>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -36,8 +33,6 @@
 #include "moesaic/formats/archive.h"
 #include "moesaic/formats/image.h"
 #include "shards.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
@@ -117,7 +112,6 @@ PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, in
   return encoded_pixels(dataset, index, size, quality);
 }
 
-using Json = nlohmann::ordered_json;
 using Source = std::shared_ptr<const Dataset>;
 
 void check_pack_options(std::string_view name, const fs::path& out, const PackOptions& options) {

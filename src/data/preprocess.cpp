@@ -9,7 +9,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/data/dataset.h"
 #include "moesaic/data/resize.h"
 #include "moesaic/data/source.h"
 
@@ -199,8 +198,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kByte = 1.0 / 255.0;
 

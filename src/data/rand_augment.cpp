@@ -21,8 +21,7 @@ uint8_t cut(float value) {
   return static_cast<uint8_t>(value);
 }
 
-template <class F>
-void map_bytes(const Planes& p, F&& f) {
+void map_bytes(const Planes& p, auto&& f) {
   for (int64_t i = 0; i < p.channels * p.plane(); ++i) p.pixels[i] = f(p.pixels[i]);
 }
 

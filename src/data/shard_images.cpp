@@ -14,8 +14,6 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

@@ -24,8 +24,6 @@
 #include "moesaic/data/image_walk.h"
 #include "moesaic/formats/archive.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 

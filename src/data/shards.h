@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "image_files.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/config/schema.h"
 
@@ -30,8 +30,7 @@ struct ShardFile {
   std::string name, sha256;
   int64_t images = 0, size = 0;
 };
-template <class Fields>
-void describe(Fields& f, ShardFile& c) {
+void describe(auto& f, ShardFile& c) {
   f("name", c.name, "file name, or a range of names: train-{0000..0127}.tar", required, not_empty);
   f("images", c.images,
     "number of images per file; 0: unknown, so that the files must be there when data are opened",
@@ -91,22 +90,22 @@ struct ShardIndex {
 /// the file differs from `described` in size or number of images, is told in `problem`; of more
 /// images than described the first ones are listed. Throws IoError if the file cannot be read,
 /// Error (failure) if it is compressed.
-ShardIndex index_shard(const std::filesystem::path& path, const ShardFile& described,
+ShardIndex index_shard(const fs::path& path, const ShardFile& described,
                        const ClassNumbers& classes);
 
 /// Compares a file's bytes with what is described, and where that has no hash, whether the archive
 /// is whole and has as many images at least. Returns the problem in one line, or "".
-std::string shard_problem(const std::filesystem::path& path, const ShardFile& described);
+std::string shard_problem(const fs::path& path, const ShardFile& described);
 /// Returns what shard_problem() could not compare for want of a hash, or "".
 std::string shard_doubt(const ShardFile& described);
 
 /// Reads `size` bytes at `offset`. Throws IoError with the path.
-std::string read_at(int fd, int64_t offset, int64_t size, const std::filesystem::path& path);
+std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path);
 
 /// A shard and where it lies, or will once it is fetched.
 struct PlacedShard {
   ShardFile described;
-  std::string path;  ///< A std::filesystem::path of a long name takes three times as much.
+  std::string path;  ///< A fs::path of a long name takes three times as much.
 };
 
 /// Images in shards, read at their places. Shards that are here are indexed at once; others that
@@ -125,7 +124,7 @@ class ShardImages final : public StoredImages {
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;
   std::vector<int64_t> blocks() const override;
-  std::filesystem::path path(int64_t index) const override;
+  fs::path path(int64_t index) const override;
   std::optional<ImageFile> file(int64_t index) const override;
 
  private:

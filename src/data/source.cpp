@@ -14,8 +14,6 @@
 #include "moesaic/data/format.h"
 #include "moesaic/data/views.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
@@ -142,6 +140,14 @@ DatasetInfo outlined_info(const DatasetSpec& spec, const std::string& split) {
   info.channels = static_cast<int64_t>(spec.mean.size());
   format_of(spec).outline(spec, info);
   return info;
+}
+
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code error;  // Whoever opens one that cannot be looked up says so.
+  const fs::path inner = fs::weakly_canonical(fs::absolute(path), error);
+  const fs::path outer = fs::canonical(folder, error);
+  if (error) return false;
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 }  // namespace
@@ -366,18 +372,6 @@ std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name
   return source.outline(split);
 }
 
-namespace {
-
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  std::error_code error;  // Whoever opens one that cannot be looked up says so.
-  const fs::path inner = fs::weakly_canonical(fs::absolute(path), error);
-  const fs::path outer = fs::canonical(folder, error);
-  if (error) return false;
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
-
-}  // namespace
-
 void check_outside_images(const fs::path& out, const std::string& data) {
   if (out.empty() || !is_described(data)) return;  // Nothing is written, or nothing is known.
   for (const DatasetSpec& spec : DatasetSource(data).files()) {
@@ -395,7 +389,7 @@ void check_outside_images(const fs::path& out, const std::string& data) {
   }
 }
 
-void check_outside_trained_images(const fs::path& out, const nlohmann::ordered_json& config) {
+void check_outside_trained_images(const fs::path& out, const Json& config) {
   const auto data = config.find("data");
   if (data != config.end() && data->is_string()) {
     check_outside_images(out, data->get<std::string>());

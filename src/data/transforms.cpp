@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 
@@ -28,25 +27,6 @@ at::Tensor weighted_windows(const at::Tensor& x_CHW, int64_t dim, int64_t count,
   return sum;
 }
 
-}  // namespace
-
-std::string config_problem(const BlurConfig& config) {
-  if (config.width % 2 == 0 || config.height % 2 == 0) return "width and height must be odd";
-  return config.min_sigma > config.max_sigma ? "min_sigma is above max_sigma" : "";
-}
-
-void blur(const BlurConfig& config, double sigma, const Planes& image) {
-  at::Tensor bytes_CHW =
-      at::from_blob(image.pixels, {image.channels, image.height, image.width}, at::kByte);
-  const int64_t across = config.width / 2, down = config.height / 2;
-  const at::Tensor mirrored =
-      at::reflection_pad2d(bytes_CHW.to(at::kFloat), {across, across, down, down});
-  const at::Tensor rows = weighted_windows(mirrored, 2, config.width, sigma);
-  bytes_CHW.copy_(weighted_windows(rows, 1, config.height, sigma).round_());
-}
-
-namespace {
-
 /// Draws the logarithm of a gamma variable of the given shape: for shape + 1 by Marsaglia and Tsang
 /// (2000), then by a power of a uniform variable. Logarithms avoid the underflow of values of small
 /// shapes.
@@ -65,7 +45,51 @@ at::Tensor rolled(const at::Tensor& rows) {
   return at::cat({rows.slice(0, 1), rows.slice(0, 0, 1)});
 }
 
+constexpr int kPartTries = 100;
+
+/// Returns a part of the given aspect ratio, or an empty one if there is none.
+Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height, int64_t width,
+                         CounterRng& rng) {
+  const double area = static_cast<double>(height) * static_cast<double>(width);
+  const double min_area = config.min_area * area, max_area = config.max_area * area;
+  const auto width_at = [&](int64_t h) { return std::llrint(static_cast<double>(h) * aspect); };
+  int64_t highest = std::min<int64_t>(height, std::llrint(std::sqrt(max_area / aspect)));
+  while (highest > 0 && width_at(highest) > width) --highest;
+  const int64_t lowest = std::min<int64_t>(highest, std::llrint(std::sqrt(min_area / aspect)));
+  Rectangle part;
+  part.height =
+      lowest + static_cast<int64_t>(rng.below(static_cast<uint64_t>(highest - lowest + 1)));
+  part.width = width_at(part.height);
+  const auto area_of_part = [&] { return static_cast<double>(part.height * part.width); };
+  if (area_of_part() < min_area) part.width = width_at(++part.height);  // Undoes rounding.
+  if (area_of_part() > max_area) part.width = width_at(--part.height);
+  const bool fits = part.height >= 1 && part.width >= 1 && part.height <= height &&
+                    part.width <= width && area_of_part() >= min_area && area_of_part() <= max_area;
+  return fits ? part : Rectangle{};
+}
+
+/// Returns a random start for a part of an image that is `longer` pixels longer. Like TensorFlow it
+/// excludes the last start.
+int64_t random_place(int64_t longer, CounterRng& rng) {
+  return longer == 0 ? 0 : static_cast<int64_t>(rng.below(static_cast<uint64_t>(longer)));
+}
+
 }  // namespace
+
+std::string config_problem(const BlurConfig& config) {
+  if (config.width % 2 == 0 || config.height % 2 == 0) return "width and height must be odd";
+  return config.min_sigma > config.max_sigma ? "min_sigma is above max_sigma" : "";
+}
+
+void blur(const BlurConfig& config, double sigma, const Planes& image) {
+  at::Tensor bytes_CHW =
+      at::from_blob(image.pixels, {image.channels, image.height, image.width}, at::kByte);
+  const int64_t across = config.width / 2, down = config.height / 2;
+  const at::Tensor mirrored =
+      at::reflection_pad2d(bytes_CHW.to(at::kFloat), {across, across, down, down});
+  const at::Tensor rows = weighted_windows(mirrored, 2, config.width, sigma);
+  bytes_CHW.copy_(weighted_windows(rows, 1, config.height, sigma).round_());
+}
 
 double mixup_weight(double concentration, CounterRng& rng) {
   const double a = log_gamma_variable(concentration, rng);
@@ -102,39 +126,6 @@ at::Tensor mixed_labels(const at::Tensor& labels, const at::Tensor& next, int64_
   };
   return one_hot(labels).mul_(weight).add_(one_hot(next).mul_(1.0 - weight));
 }
-
-namespace {
-
-constexpr int kPartTries = 100;
-
-/// Returns a part of the given aspect ratio, or an empty one if there is none.
-Rectangle part_of_aspect(const CropConfig& config, double aspect, int64_t height, int64_t width,
-                         CounterRng& rng) {
-  const double area = static_cast<double>(height) * static_cast<double>(width);
-  const double min_area = config.min_area * area, max_area = config.max_area * area;
-  const auto width_at = [&](int64_t h) { return std::llrint(static_cast<double>(h) * aspect); };
-  int64_t highest = std::min<int64_t>(height, std::llrint(std::sqrt(max_area / aspect)));
-  while (highest > 0 && width_at(highest) > width) --highest;
-  const int64_t lowest = std::min<int64_t>(highest, std::llrint(std::sqrt(min_area / aspect)));
-  Rectangle part;
-  part.height =
-      lowest + static_cast<int64_t>(rng.below(static_cast<uint64_t>(highest - lowest + 1)));
-  part.width = width_at(part.height);
-  const auto area_of_part = [&] { return static_cast<double>(part.height * part.width); };
-  if (area_of_part() < min_area) part.width = width_at(++part.height);  // Undoes rounding.
-  if (area_of_part() > max_area) part.width = width_at(--part.height);
-  const bool fits = part.height >= 1 && part.width >= 1 && part.height <= height &&
-                    part.width <= width && area_of_part() >= min_area && area_of_part() <= max_area;
-  return fits ? part : Rectangle{};
-}
-
-/// Returns a random start for a part of an image that is `longer` pixels longer. Like TensorFlow it
-/// excludes the last start.
-int64_t random_place(int64_t longer, CounterRng& rng) {
-  return longer == 0 ? 0 : static_cast<int64_t>(rng.below(static_cast<uint64_t>(longer)));
-}
-
-}  // namespace
 
 std::string config_problem(const CropConfig& config) {
   if (config.min_area > config.max_area) return "min_area is above max_area";

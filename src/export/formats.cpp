@@ -4,7 +4,6 @@
 #include <torch/csrc/jit/serialization/export.h>
 
 #include <array>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -18,11 +17,7 @@
 
 namespace moesaic {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The name in a folder, and among the extra files of safetensors::kInArchive.
 constexpr const char* kWeightsFile = "model.safetensors";

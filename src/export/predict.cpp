@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
@@ -26,8 +25,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Expands the kept experts' weights [T, K] to [T, E].
 at::Tensor combine_of_all(const RoutingRecord& record) {
@@ -111,48 +108,6 @@ at::Tensor read_images(const Model& model, const fs::path& path) {
   check_finite(images, path);
   return images;
 }
-
-}  // namespace
-
-std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
-                                          const PredictOptions& options) {
-  if (options.batch_size < 1) {
-    fail_usage("predict: batch_size must be at least 1, found {}", options.batch_size);
-  }
-  const torch::NoGradGuard no_grad;
-  const int64_t count = images_BCHW.size(0);
-  int64_t batch = options.batch_size;
-  for (const MoEBlock& block : model.moe_blocks()) {
-    const bool couples = nn::couples_tokens(block.layer->router->evaluation_rule());
-    if (couples) batch = std::max<int64_t>(count, 1);
-  }
-  Parts parts;
-  int64_t begin = 0;
-  do {  // Runs once even without an image, for the outputs' shapes.
-    const int64_t size = std::min(batch, count - begin);
-    model.set_first_sample_index(begin);
-    add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);
-    begin += size;
-  } while (begin < count);
-  model.set_first_sample_index(0);
-  std::map<std::string, at::Tensor> outputs;
-  for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
-  if (model.members() > 1 && model.classes() > 0) {
-    const std::string loss = options.loss.empty() ? "ensemble_softmax" : options.loss;
-    outputs["log_mean_prob"] = log_mean_probabilities(loss, outputs.at("logits"), model.members());
-  }
-  return outputs;
-}
-
-void predict_file(Model& model, const fs::path& input, const fs::path& output,
-                  const PredictOptions& options) {
-  check_new_file(output, "predict");
-  write_tensors(output, predict(model, read_images(model, input), options));
-}
-
-using Json = nlohmann::ordered_json;
-
-namespace {
 
 /// Returns image files as a network takes them, with the bits of eval.
 std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
@@ -294,6 +249,42 @@ double rounded(double value) {
 }
 
 }  // namespace
+
+std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images_BCHW,
+                                          const PredictOptions& options) {
+  if (options.batch_size < 1) {
+    fail_usage("predict: batch_size must be at least 1, found {}", options.batch_size);
+  }
+  const torch::NoGradGuard no_grad;
+  const int64_t count = images_BCHW.size(0);
+  int64_t batch = options.batch_size;
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const bool couples = nn::couples_tokens(block.layer->router->evaluation_rule());
+    if (couples) batch = std::max<int64_t>(count, 1);
+  }
+  Parts parts;
+  int64_t begin = 0;
+  do {  // Runs once even without an image, for the outputs' shapes.
+    const int64_t size = std::min(batch, count - begin);
+    model.set_first_sample_index(begin);
+    add_batch(model, images_BCHW.narrow(0, begin, size), options.routing, parts);
+    begin += size;
+  } while (begin < count);
+  model.set_first_sample_index(0);
+  std::map<std::string, at::Tensor> outputs;
+  for (const auto& [name, list] : parts) outputs[name] = torch::cat(list);
+  if (model.members() > 1 && model.classes() > 0) {
+    const std::string loss = options.loss.empty() ? "ensemble_softmax" : options.loss;
+    outputs["log_mean_prob"] = log_mean_probabilities(loss, outputs.at("logits"), model.members());
+  }
+  return outputs;
+}
+
+void predict_file(Model& model, const fs::path& input, const fs::path& output,
+                  const PredictOptions& options) {
+  check_new_file(output, "predict");
+  write_tensors(output, predict(model, read_images(model, input), options));
+}
 
 void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
                     const PredictImagesOptions& given,

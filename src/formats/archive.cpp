@@ -18,10 +18,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {

@@ -8,8 +8,7 @@
 
 namespace moesaic::cifar {
 
-void read(const std::filesystem::path& path, int64_t bytes, const Layout& layout,
-          Records& records) {
+void read(const fs::path& path, int64_t bytes, const Layout& layout, Records& records) {
   constexpr int64_t kPixels = kChannels * kHeight * kWidth;
   const int64_t record = layout.label_bytes + kPixels;
   if (bytes % record != 0) {

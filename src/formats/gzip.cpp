@@ -22,10 +22,10 @@ constexpr unsigned kBuffer = 262147;
 
 }  // namespace
 
-UnpackedReader::UnpackedReader(const std::filesystem::path& path)
+UnpackedReader::UnpackedReader(const fs::path& path)
     : name_(path.string()), file_(gzopen(name_.c_str(), "rbe"), &gzclose_r) {
   std::error_code error;
-  size_ = std::filesystem::file_size(path, error);
+  size_ = fs::file_size(path, error);
   if (!file_ || error) fail_errno(path, "cannot open", error ? error.value() : errno);
   gzbuffer(file_.get(), kBuffer);
   compressed_ = gzdirect(file_.get()) == 0;
@@ -73,7 +73,7 @@ uint64_t UnpackedReader::max_unpacked() const noexcept {
   return checked_mul(file_size(), kMaxGain).value_or(UINT64_MAX);
 }
 
-std::vector<uint8_t> read_maybe_gzip(const std::filesystem::path& path, std::size_t max_bytes) {
+std::vector<uint8_t> read_maybe_gzip(const fs::path& path, std::size_t max_bytes) {
   UnpackedReader reader(path);
   std::vector<uint8_t> bytes = reader.read_up_to(max_bytes);
   uint8_t more = 0;

@@ -66,7 +66,7 @@ uint64_t count_rest(UnpackedReader& reader) {
 
 }  // namespace
 
-Array read(const std::filesystem::path& path) {
+Array read(const fs::path& path) {
   const std::string name = path.string();
   UnpackedReader reader(path);
   Header header = read_header(reader, name);

@@ -62,8 +62,7 @@ struct Decoder final : FormatDecoder {
   }
 
   /// Runs `work`, which libpng leaves by a jump on an error: it must have nothing to destroy.
-  template <class Work>
-  void guarded(const char* what, Work work) {
+  void guarded(const char* what, auto work) {
     if (setjmp(png_jmpbuf(reader)) == 0) {
       work();
       return;

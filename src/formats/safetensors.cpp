@@ -15,7 +15,6 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
 #include "zip.h"
 
@@ -354,15 +353,15 @@ std::span<const std::byte> own_part(std::span<const std::byte> file, const std::
 
 }  // namespace
 
-bool File::is_archive(const std::filesystem::path& path) {
+bool File::is_archive(const fs::path& path) {
   return is_zip(MappedFile(path).bytes());
 }
 
-bool File::is_in_archive(const std::filesystem::path& path, const char* member) {
+bool File::is_in_archive(const fs::path& path, const char* member) {
   return is_in_zip(MappedFile(path).bytes(), member, path.string());
 }
 
-File::File(const std::filesystem::path& path) : file_(path) {
+File::File(const fs::path& path) : file_(path) {
   const std::string name = path.string();
   const std::span<const std::byte> bytes = own_part(file_.bytes(), name);
   const std::string_view text = header_text(bytes, name);
@@ -390,15 +389,15 @@ std::span<const std::byte> File::bytes(const Entry& entry) const {
   return data_.subspan(entry.begin, entry.end - entry.begin);
 }
 
-FileContent write(const std::filesystem::path& path, std::vector<Item> items,
+FileContent write(const fs::path& path, std::vector<Item> items,
                   const std::map<std::string, std::string>& metadata) {
   for (const Item& item : items) check_bytes(item, item.bytes, path.string());
   return write_streamed(
       path, std::move(items), [](const Item& item) { return item.bytes; }, metadata);
 }
 
-FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
-                           const Source& source, const std::map<std::string, std::string>& metadata,
+FileContent write_streamed(const fs::path& path, std::vector<Item> items, const Source& source,
+                           const std::map<std::string, std::string>& metadata,
                            std::function<void()> progress) {
   const std::string file = without_staging(path).string();
   for (const Item& item : items) checked_size(item, file);

@@ -19,8 +19,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::size_t kFlushBytes = std::size_t{1} << 16;
 
 // Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.

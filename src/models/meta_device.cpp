@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -33,11 +32,12 @@ void make_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
+using Optional = const std::optional<at::Tensor>&;
+
 /// Returns the result of a convolution on the meta device, for which LibTorch has no kernel.
-at::Tensor convolution_shape(const at::Tensor& input, const at::Tensor& weight,
-                             const std::optional<at::Tensor>&, at::IntArrayRef stride,
-                             at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                             at::IntArrayRef, int64_t) {
+at::Tensor convolution_shape(const at::Tensor& input, const at::Tensor& weight, Optional,
+                             at::IntArrayRef stride, at::IntArrayRef padding,
+                             at::IntArrayRef dilation, bool transposed, at::IntArrayRef, int64_t) {
   TORCH_CHECK(!transposed, "transposed convolutions have no shape function here");
   std::vector<int64_t> shape = {input.size(0), weight.size(0)};
   for (size_t i = 0; i < stride.size(); ++i) {
@@ -57,9 +57,7 @@ at::Tensor index_select_shape(const at::Tensor& input, int64_t axis, const at::T
 /// Of output, mean and reciprocal deviation.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_shape(const at::Tensor& input,
                                                                 at::IntArrayRef normalized,
-                                                                const std::optional<at::Tensor>&,
-                                                                const std::optional<at::Tensor>&,
-                                                                double) {
+                                                                Optional, Optional, double) {
   std::vector<int64_t> shape = input.sizes().vec();
   std::fill(shape.end() - static_cast<int64_t>(normalized.size()), shape.end(), 1);
   return {at::empty_like(input), at::empty(shape, input.options()),
@@ -67,11 +65,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_shape(const at::Tensor
 }
 
 /// Of output, mean and reciprocal deviation, which only training needs.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm_shape(const at::Tensor& input,
-                                                                const std::optional<at::Tensor>&,
-                                                                const std::optional<at::Tensor>&,
-                                                                const std::optional<at::Tensor>&,
-                                                                const std::optional<at::Tensor>&,
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm_shape(const at::Tensor& input, Optional,
+                                                                Optional, Optional, Optional,
                                                                 bool training, double, double) {
   const at::Tensor statistics = at::empty({training ? input.size(1) : 0}, input.options());
   return {at::empty_like(input), statistics, at::empty_like(statistics)};
@@ -79,8 +74,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm_shape(const at::Tensor
 
 /// Of output and logarithms of sums, [B, H, T, c] and [B, H, T].
 std::tuple<at::Tensor, at::Tensor> attention_shape(const at::Tensor& query, const at::Tensor&,
-                                                   const at::Tensor&, double, bool,
-                                                   const std::optional<at::Tensor>&,
+                                                   const at::Tensor&, double, bool, Optional,
                                                    std::optional<double>) {
   const at::Tensor output = at::empty_like(query.transpose(1, 2), at::MemoryFormat::Contiguous);
   return {output.transpose(1, 2), at::empty(query.sizes().slice(0, 3), query.options())};
@@ -88,30 +82,27 @@ std::tuple<at::Tensor, at::Tensor> attention_shape(const at::Tensor& query, cons
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-at::Tensor gradient_of(bool wanted, const std::optional<at::Tensor>& tensor) {
+at::Tensor gradient_of(bool wanted, Optional tensor) {
   return wanted && tensor && tensor->defined() ? at::empty_like(*tensor) : at::Tensor();
 }
 
 /// Of query, key and value.
 Gradients attention_gradients(const at::Tensor&, const at::Tensor& query, const at::Tensor& key,
                               const at::Tensor& value, const at::Tensor&, const at::Tensor&, double,
-                              bool, const std::optional<at::Tensor>&, std::optional<double>) {
+                              bool, Optional, std::optional<double>) {
   return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
 }
 
 /// Of input, weight and bias, for the mask's members.
 Gradients layer_norm_gradients(const at::Tensor&, const at::Tensor& input, at::IntArrayRef,
-                               const at::Tensor&, const at::Tensor&,
-                               const std::optional<at::Tensor>& weight,
-                               const std::optional<at::Tensor>& bias, std::array<bool, 3> mask) {
+                               const at::Tensor&, const at::Tensor&, Optional weight, Optional bias,
+                               std::array<bool, 3> mask) {
   return {gradient_of(mask[0], input), gradient_of(mask[1], weight), gradient_of(mask[2], bias)};
 }
 
-Gradients batch_norm_gradients(const at::Tensor&, const at::Tensor& input,
-                               const std::optional<at::Tensor>& weight,
-                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
-                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
-                               bool, double, std::array<bool, 3> mask) {
+Gradients batch_norm_gradients(const at::Tensor&, const at::Tensor& input, Optional weight,
+                               Optional, Optional, Optional, Optional, bool, double,
+                               std::array<bool, 3> mask) {
   return {gradient_of(mask[0], input), gradient_of(mask[1], weight), gradient_of(mask[2], weight)};
 }
 

@@ -51,10 +51,6 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
-at::Device Model::device() const {
-  return parameters().front().device();
-}
-
 void check_input_shape(const Model& model, const std::string& name, const char* what,
                        const at::Tensor& inputs_BCHW) {
   const std::vector<int64_t> shape = model.input_shape();

@@ -2,7 +2,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
 
 #include "moesaic/base/error.h"
@@ -17,8 +16,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kKey = "preset";
 constexpr int kMaxDepth = 8;  // Stops presets that name one another in a cycle.

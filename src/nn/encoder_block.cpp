@@ -12,7 +12,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/autocast.h"
 
 namespace moesaic::nn {
@@ -108,10 +107,6 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
     mixed_BHQc = attention(query_BHQc, key_BHTc, value_BHTc);
   }
   return at::linear(mixed_BHQc.transpose(1, 2).flatten(2), out->weight, out->bias);
-}
-
-at::Tensor AttentionImpl::heads_of(const at::Tensor& x_BTd) const {
-  return x_BTd.unflatten(2, {options_.heads, -1}).transpose(1, 2);
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x_BTd, const at::Generator& random) {

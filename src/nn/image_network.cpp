@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/parallel/group.h"
@@ -281,10 +279,6 @@ class ResNet18 final : public ImageNetwork {
 at::Tensor ImageNetwork::features(const at::Tensor& images_BCHW) {
   return embed(images_BCHW.is_cuda() ? images_BCHW.contiguous(at::MemoryFormat::ChannelsLast)
                                      : images_BCHW);
-}
-
-double ImageNetwork::flops() const {
-  return feature_flops_ + 2.0 * static_cast<double>(head->weight.numel());
 }
 
 void ImageNetwork::make_head(int64_t width, double flops, int64_t classes,

@@ -6,14 +6,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_linear.h"
-#include "moesaic/ops/routed_mlp.h"
 #include "moesaic/parallel/processes.h"
 
 namespace moesaic::nn {

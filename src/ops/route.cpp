@@ -34,8 +34,7 @@ Tensor in_columns(const Tensor& x, at::IntArrayRef ids, int64_t experts) {
 }
 
 /// Returns the ids of the experts that selection and softmax see; none where they see all.
-template <class Options>
-at::IntArrayRef seen_ids(const Options& options) {
+at::IntArrayRef seen_ids(const auto& options) {
   return options.pruned == PrunedSelection::reroute ? options.kept : at::IntArrayRef();
 }
 
@@ -202,8 +201,7 @@ struct ExpertChoicePlan : ExpertChoiceSizes {
       : ExpertChoiceSizes(logits_TE.size(0), logits_TE.size(1), options) {}
 
   /// Calls visit(view, rows) for the groups of one size: view(x) are those of x_KT, [K, groups, S].
-  template <class Visit>
-  void each_size(const Visit& visit) const {
+  void each_size(const auto& visit) const {
     const auto visit_groups = [&](int64_t first, int64_t groups, int64_t size, int64_t each) {
       const int64_t begin = cut.begin(first);
       const auto view = [=, this](const Tensor& x_KT) {

@@ -10,7 +10,6 @@
 
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"

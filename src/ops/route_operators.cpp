@@ -51,8 +51,7 @@ SymInt capacity_of_group(const SymInt& tokens, int64_t k, const CapacityRule& ru
 }
 
 /// Sums rows(tokens) over groups, of which the last may be smaller.
-template <class Rows>
-SymInt over_groups(const SymInt& tokens, const SymInt& group_size, const Rows& rows) {
+SymInt over_groups(const SymInt& tokens, const SymInt& group_size, const auto& rows) {
   if (tokens.maybe_as_int() == 0) return 0;
   if (group_size.maybe_as_int() == 0) return rows(tokens);
   return (tokens - 1) / group_size * rows(group_size) + rows((tokens - 1) % group_size + 1);

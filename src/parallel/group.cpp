@@ -46,8 +46,7 @@ std::map<Traffic, Sent> TrafficCounter::take() {
 namespace {
 
 /// Returns what a call of c10d does. What it throws where a process is lost becomes LostProcess.
-template <class Call>
-auto with_loss(const Call& call) -> decltype(call()) {
+auto with_loss(const auto& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::exception& error) {
@@ -69,6 +68,13 @@ double bytes_of(const at::Tensor& x) {
   return static_cast<double>(x.nbytes());
 }
 
+constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
+
+class SilentHandler : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
 }  // namespace
 
 Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter)
@@ -80,8 +86,7 @@ Group::Group(int64_t size, std::shared_ptr<TrafficCounter> counter)
     : size_(size), counter_(std::move(counter)) {}
 Group::~Group() = default;
 
-template <class Begin>
-void Group::finish(const Begin& begin) const {
+void Group::finish(const auto& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 
@@ -273,17 +278,6 @@ at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
                          const std::vector<int64_t>& receive, const GroupPointer& group) {
   return ExchangeRows::apply(x, send, receive, group);
 }
-
-namespace {
-
-constexpr size_t kFirstBucket = size_t{1} << 20;  // As in c10d's DDP.
-
-class SilentHandler : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-}  // namespace
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
                                  Traffic traffic, size_t bucket_bytes)

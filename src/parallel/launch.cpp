@@ -105,38 +105,6 @@ Launch numbers_in(const Environment& environment, const Names& names) {
   return launch;
 }
 
-}  // namespace
-
-Environment process_environment() {
-  return [](const std::string& name) -> std::optional<std::string> {
-    const char* const value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-}
-
-Launch launch_of(const Environment& environment) {
-  const Names* const names = names_in(environment);
-  if (names == nullptr) return {};
-  Launch launch = numbers_in(environment, *names);
-  if (!launch.alone()) find_meeting(environment, *names, launch);
-  if (names != &kTorchrun) return launch;
-  launch.store_is_served = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
-  return launch;
-}
-
-int64_t rank_of(const Environment& environment) {
-  const Names* const names = names_in(environment);
-  return names == nullptr ? 0 : numbers_in(environment, *names).rank;
-}
-
-bool is_first_of_machine(const Environment& environment) {
-  const Names* const names = names_in(environment);
-  return names == nullptr || environment(names->local_rank).value_or("0") == "0";
-}
-
-namespace {
-
 /// Returns the local end of a datagram socket that is connected to an address, "" without a way.
 std::string local_end(const addrinfo& towards) {
   const UniqueFd fd(::socket(towards.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -172,6 +140,34 @@ bool is_loopback(const addrinfo& address) {
 }
 
 }  // namespace
+
+Environment process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+Launch launch_of(const Environment& environment) {
+  const Names* const names = names_in(environment);
+  if (names == nullptr) return {};
+  Launch launch = numbers_in(environment, *names);
+  if (!launch.alone()) find_meeting(environment, *names, launch);
+  if (names != &kTorchrun) return launch;
+  launch.store_is_served = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return launch;
+}
+
+int64_t rank_of(const Environment& environment) {
+  const Names* const names = names_in(environment);
+  return names == nullptr ? 0 : numbers_in(environment, *names).rank;
+}
+
+bool is_first_of_machine(const Environment& environment) {
+  const Names* const names = names_in(environment);
+  return names == nullptr || environment(names->local_rank).value_or("0") == "0";
+}
 
 std::string local_address_towards(const std::string& host, uint16_t port) {
   const Addresses list = addresses_of(host, port, SOCK_DGRAM);

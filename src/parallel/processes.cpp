@@ -17,12 +17,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <system_error>
 #include <thread>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "watch.h"
@@ -131,8 +131,7 @@ int64_t replicas_of(const ParallelConfig& config, int64_t size) {
 }
 
 /// Returns what `make` does, on a thread that is left alone where it takes longer.
-template <class Make>
-auto within(std::chrono::seconds time, Make make) -> decltype(make()) {
+auto within(std::chrono::seconds time, auto make) -> decltype(make()) {
   std::packaged_task<decltype(make())()> task(std::move(make));
   auto made = task.get_future();
   std::thread(std::move(task)).detach();
@@ -163,7 +162,7 @@ void check_descriptors(const Launch& launch, const ParallelConfig& config) {
   constexpr int64_t kClients = 4, kOfARun = 32;
   rlimit limit = {};
   std::error_code error;
-  const std::filesystem::directory_iterator open("/proc/self/fd", error);
+  const fs::directory_iterator open("/proc/self/fd", error);
   if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
   const int64_t size = launch.size, experts = config.experts;
   const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);

@@ -106,9 +106,8 @@ void check_present(const KeepRule& rule, const MoEBlock& block) {
 }
 
 /// Returns the `count(group)` experts of highest score of each group, or all that it has.
-template <class Count>
 Ids best_of_groups(const std::vector<RankedGroup>& groups, const std::vector<double>& scores,
-                   const Count& count) {
+                   const auto& count) {
   Ids kept;
   for (const RankedGroup& group : groups) {
     const Ids own = best(scores, group.present, std::min<int64_t>(count(group), group.size()));

@@ -71,39 +71,12 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
   use.outputs_Eo.index_add_(0, id_R, outputs_Ro);
 }
 
-}  // namespace
-
-double LayerUse::sum(Powers powers, int64_t expert) const {
-  return sums.at(powers)[expert].item<double>();
-}
-
-int64_t LayerUse::rows(int64_t expert) const {
-  return static_cast<int64_t>(sum({0, 0}, expert));
-}
-
-at::Tensor LayerUse::mean_outputs_Eo() const {
-  return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
-}
-
-ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
-  for (MoEBlock& block : blocks_) {
-    LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
-    block.layer->observe([&use, experts = block.layer->experts](const RoutingRecord& record,
-                                                                const at::Tensor& inputs) {
-      const torch::NoGradGuard no_grad;
-      const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
-      use.tokens += record.routing.tokens();
-      add_choices(record, ids_K, use);
-      add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
-    });
+const Criterion& find_criterion(const std::string& name) {
+  for (const Criterion& criterion : criteria()) {
+    if (criterion.name == name) return criterion;
   }
+  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
-
-ExpertUseMeter::~ExpertUseMeter() {
-  for (MoEBlock& block : blocks_) block.layer->observe({});
-}
-
-namespace {
 
 using Scores = std::vector<double>;
 
@@ -134,9 +107,8 @@ Scores router_norm_change(const ScoreInput& in) {
 }
 
 /// Returns a number of each present expert by its weights, `absent` for the others.
-template <class Number>
 Scores of_weights(const MoEBlock& block, const nn::ParameterValues& values, double absent,
-                  Number number) {
+                  auto number) {
   const std::vector<int64_t> kept = block.layer->kept();
   Scores scores(static_cast<size_t>(block.layer->options().experts), absent);
   for (size_t slot = 0; slot < kept.size(); ++slot) {
@@ -186,8 +158,7 @@ Scores aimer(const ScoreInput& in) {
   return of_weights(in.finetuned, in.finetuned_values, -1.0, peakedness);
 }
 
-template <class Number>
-Scores of_use(const ScoreInput& in, Number number) {
+Scores of_use(const ScoreInput& in, auto number) {
   Scores scores(static_cast<size_t>(in.finetuned.layer->options().experts));
   for (size_t e = 0; e < scores.size(); ++e) {
     scores[e] = number(*in.use, static_cast<int64_t>(e));
@@ -231,6 +202,24 @@ Scores random_scores(const ScoreInput& in) {
 
 }  // namespace
 
+ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
+  for (MoEBlock& block : blocks_) {
+    LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
+    block.layer->observe([&use, experts = block.layer->experts](const RoutingRecord& record,
+                                                                const at::Tensor& inputs) {
+      const torch::NoGradGuard no_grad;
+      const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
+      use.tokens += record.routing.tokens();
+      add_choices(record, ids_K, use);
+      add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
+    });
+  }
+}
+
+ExpertUseMeter::~ExpertUseMeter() {
+  for (MoEBlock& block : blocks_) block.layer->observe({});
+}
+
 const std::vector<Criterion>& criteria() {
   constexpr bool kCompares = true, kImages = true;
   static const std::vector<Criterion> list = {
@@ -272,17 +261,6 @@ std::vector<std::string> criterion_names() {
   for (const Criterion& criterion : criteria()) names.push_back(criterion.name);
   return names;
 }
-
-namespace {
-
-const Criterion& find_criterion(const std::string& name) {
-  for (const Criterion& criterion : criteria()) {
-    if (criterion.name == name) return criterion;
-  }
-  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
-}
-
-}  // namespace
 
 bool criterion_needs_pretrained(const std::string& criterion) {
   return find_criterion(criterion).needs_pretrained;

@@ -13,8 +13,6 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/config/schema.h"
-#include "moesaic/prune/criteria.h"
 
 namespace moesaic {
 namespace {
@@ -84,8 +82,7 @@ struct KeepSettings {
   std::string scope = "layer";
   std::vector<int64_t> whole;
 };
-template <class Fields>
-void describe(Fields& f, KeepSettings& c) {
+void describe(auto& f, KeepSettings& c) {
   f("fraction", c.fraction, "fraction of experts kept", above(0.0), at_most(1.0));
   f("count", c.count, "number of experts kept, instead of fraction", at_least(1));
   f("parameters", c.parameters, "fraction of the network's parameters kept, instead of fraction",
@@ -342,7 +339,7 @@ ConfigProblem config_problem(const PrunePlan& plan) {
   return {"'layers' must ascend by 'layer', each once", {"layers"}};
 }
 
-PrunePlan read_plan(const std::filesystem::path& path) {
+PrunePlan read_plan(const fs::path& path) {
   auto plan = parse<PrunePlan>(Document::from_file(path, kMaxListBytes).root());
   plan.where = path.string();
   return plan;

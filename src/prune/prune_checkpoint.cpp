@@ -6,9 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -23,8 +21,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
 
 void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const std::string& criterion = options.prune.criterion;
@@ -145,8 +141,7 @@ void check_rebuilds(const Model& pruned) {
 }
 
 /// Calls `use` with name and handle of each parameter and buffer.
-template <class Use>
-void for_each_tensor(const Model& model, const Use& use) {
+void for_each_tensor(const Model& model, const auto& use) {
   for (const auto& item : model.named_parameters()) use(item.key(), item.value());
   for (const auto& item : model.named_buffers()) use(item.key(), item.value());
 }
@@ -224,8 +219,6 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
     return value.sizes() == source.shape.sizes() ? value : value.index_select(0, source.slots);
   };
 }
-
-using Json = nlohmann::ordered_json;
 
 /// Returns what `checkpoint` says of the run that made it, null where it says nothing.
 Json of_run(const Checkpoint& checkpoint, const char* key) {

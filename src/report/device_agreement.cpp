@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
@@ -60,37 +60,6 @@ Agreement settle(const DeviceCase& item, at::Device device) {
   return first;
 }
 
-}  // namespace
-
-std::string Agreement::text() const {
-  if (!error.empty()) return error;
-  return fmt::format("differs by {:.2g}, at most {:.2g}", difference, tolerance);
-}
-
-Agreement compare_devices(const DeviceCase& item, at::Device device) {
-  Agreement result{.name = item.name, .tolerance = item.tolerance};
-  try {
-    const auto wanted = item.run(at::kCPU, /*exact=*/true);
-    const auto found = item.run(device, /*exact=*/false);
-    if (found.size() != wanted.size()) result.difference = kInfinity;
-    for (size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
-      result.difference = std::max(result.difference, difference_of(found[i], wanted[i]));
-    }
-  } catch (const std::exception& error) {
-    const std::string message = error.what();
-    result.error = message.substr(0, message.find('\n'));
-  }
-  return result;
-}
-
-std::vector<Agreement> settle_devices(const std::vector<DeviceCase>& cases, at::Device device) {
-  std::vector<Agreement> results;
-  for (const DeviceCase& item : cases) results.push_back(settle(item, device));
-  return results;
-}
-
-namespace {
-
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
@@ -115,9 +84,8 @@ Tensors with_gradient(const Routing& routing, const Tensor& logits) {
 }
 
 /// A routing operator; it decides in float32 on every device.
-template <class Route>
 DeviceCase routing_case(const std::string& part, const std::string& what, at::IntArrayRef shape,
-                        const Route& route) {
+                        const auto& route) {
   return {part + what, 1e-5, {part}, [shape = shape.vec(), route](at::Device device, bool) {
             const Tensor logits = leaf(numbers(shape, 1), device, at::kFloat);
             return with_gradient(route(logits), logits);
@@ -204,7 +172,7 @@ Tensors run_experts(at::Device device, at::ScalarType type) {
 }
 
 /// Loss, gradients and parameters of one step of a network.
-Tensors training_step(const std::filesystem::path& recipe, at::Device device) {
+Tensors training_step(const fs::path& recipe, at::Device device) {
   const BackendScope exact(device, {});  // Convolutions round to TF32 by default.
   const auto model = build_model(Document::from_file(recipe).root().at("model"), 1);
   model->to(device);
@@ -224,10 +192,10 @@ Tensors training_step(const std::filesystem::path& recipe, at::Device device) {
 }
 
 std::vector<DeviceCase> step_cases() {
-  std::vector<std::filesystem::path> recipes;
-  for (const auto& family : std::filesystem::directory_iterator(resource("models"))) {
+  std::vector<fs::path> recipes;
+  for (const auto& family : fs::directory_iterator(resource("models"))) {
     const auto recipe = family.path() / "recipes" / "smoke.json";
-    if (std::filesystem::exists(recipe)) recipes.push_back(recipe);
+    if (fs::exists(recipe)) recipes.push_back(recipe);
   }
   std::ranges::sort(recipes);
   std::vector<DeviceCase> cases;
@@ -241,6 +209,33 @@ std::vector<DeviceCase> step_cases() {
 }
 
 }  // namespace
+
+std::string Agreement::text() const {
+  if (!error.empty()) return error;
+  return fmt::format("differs by {:.2g}, at most {:.2g}", difference, tolerance);
+}
+
+Agreement compare_devices(const DeviceCase& item, at::Device device) {
+  Agreement result{.name = item.name, .tolerance = item.tolerance};
+  try {
+    const auto wanted = item.run(at::kCPU, /*exact=*/true);
+    const auto found = item.run(device, /*exact=*/false);
+    if (found.size() != wanted.size()) result.difference = kInfinity;
+    for (size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
+      result.difference = std::max(result.difference, difference_of(found[i], wanted[i]));
+    }
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    result.error = message.substr(0, message.find('\n'));
+  }
+  return result;
+}
+
+std::vector<Agreement> settle_devices(const std::vector<DeviceCase>& cases, at::Device device) {
+  std::vector<Agreement> results;
+  for (const DeviceCase& item : cases) results.push_back(settle(item, device));
+  return results;
+}
 
 std::vector<DeviceCase> device_cases() {
   std::vector<DeviceCase> cases = routing_cases();

@@ -19,8 +19,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 bool is_csv(const fs::path& file) {
   return file.extension() == ".csv";
 }

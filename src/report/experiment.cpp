@@ -26,8 +26,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::map<std::string, fs::path> shipped_experiments() {
   std::map<std::string, fs::path> found;
   std::error_code ignored;
@@ -150,7 +148,7 @@ double seconds_before(const fs::path& file) {
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return 0.0;
   const auto json = find_json(read_text(file, kMaxDocumentBytes, "a time")).value_or(nullptr);
-  const auto seconds = json.is_object() ? json.value("seconds", nlohmann::ordered_json()) : json;
+  const auto seconds = json.is_object() ? json.value("seconds", Json()) : json;
   if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();
   log_warning("{}: damaged; the time of earlier calls is left out", file.string());
   return 0.0;

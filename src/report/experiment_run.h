@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,7 +43,7 @@ struct ReadyRow {
 
 /// All rows of an experiment.
 struct ReadyRuns {
-  nlohmann::ordered_json settings = {};  ///< Of the folder; "runs" are those of each row.
+  Json settings = {};  ///< Of the folder; "runs" are those of each row.
   /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
   /// earlier ones left on disk.
   std::vector<std::vector<ReadyRow>> stages = {};
@@ -53,8 +52,7 @@ struct ReadyRuns {
   std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
 
   /// Calls action(row, filled) for all rows of the results, in order.
-  template <class F>
-  void for_each_filled(F&& action) const {
+  void for_each_filled(auto&& action) const {
     for (const std::vector<ReadyRow>& stage : stages) {
       for (const ReadyRow& row : stage) {
         for (const MeasuredRow& filled : row.fills) action(row, filled);

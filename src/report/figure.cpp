@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -20,8 +19,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// A hidden folder for files that go into `folder`, whose names messages show. It is removed on
 /// destruction.
@@ -99,49 +96,7 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
   }
 }
 
-}  // namespace
-
-std::string gnuplot_quoted(const std::string& text) {
-  std::string result = "'";
-  // A line break would end the string, and the rest would run as commands.
-  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
-  return result + "'";
-}
-
-void check_can_draw(const fs::path& folder) {
-  if (find_program("gnuplot").empty()) {
-    fail("gnuplot: no such program on PATH; figures are drawn by it");
-  }
-  check_can_write(folder);
-}
-
-void check_can_write(const fs::path& folder) {
-  const Workshop can_write(folder);
-}
-
-void check_new_figure(const fs::path& file, const std::string& what) {
-  const std::string extension = file.extension().string();
-  if (extension != ".png" && extension != ".svg") {
-    fail_usage("{}: the figure's name must end in .png or .svg, found '{}'", what, file.string());
-  }
-  for (const fs::path& path :
-       {file, fs::path(file).replace_extension(".gp"), fs::path(file).replace_extension(".tsv")}) {
-    check_new_file(path, what);
-  }
-  check_can_draw(file.parent_path());
-}
-
-void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
-  draw_in(folder, stem, figure, {stem + ".svg", stem + ".png"});
-}
-
-void draw_figure_file(const fs::path& file, const Figure& figure) {
-  draw_in(file.parent_path(), file.stem().string(), figure, {file.filename().string()});
-}
-
-namespace {
-
-using MetricsLine = nlohmann::ordered_json;
+using MetricsLine = Json;
 
 /// Lines of metrics.jsonl for training or one split, on one data set.
 struct Series {
@@ -273,6 +228,44 @@ std::string shared_commands(const RunLines& run) {
 
 }  // namespace
 
+std::string gnuplot_quoted(const std::string& text) {
+  std::string result = "'";
+  // A line break would end the string, and the rest would run as commands.
+  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
+  return result + "'";
+}
+
+void check_can_draw(const fs::path& folder) {
+  if (find_program("gnuplot").empty()) {
+    fail("gnuplot: no such program on PATH; figures are drawn by it");
+  }
+  check_can_write(folder);
+}
+
+void check_can_write(const fs::path& folder) {
+  const Workshop can_write(folder);
+}
+
+void check_new_figure(const fs::path& file, const std::string& what) {
+  const std::string extension = file.extension().string();
+  if (extension != ".png" && extension != ".svg") {
+    fail_usage("{}: the figure's name must end in .png or .svg, found '{}'", what, file.string());
+  }
+  for (const fs::path& path :
+       {file, fs::path(file).replace_extension(".gp"), fs::path(file).replace_extension(".tsv")}) {
+    check_new_file(path, what);
+  }
+  check_can_draw(file.parent_path());
+}
+
+void draw_figure(const fs::path& folder, const Figure& figure, const std::string& stem) {
+  draw_in(folder, stem, figure, {stem + ".svg", stem + ".png"});
+}
+
+void draw_figure_file(const fs::path& file, const Figure& figure) {
+  draw_in(file.parent_path(), file.stem().string(), figure, {file.filename().string()});
+}
+
 Figure run_curve(std::string_view metrics) {
   const RunLines run = lines_of(metrics);
   std::vector<Panel> panels = {metric_panel(run, "loss", "loss"),
@@ -284,7 +277,7 @@ Figure run_curve(std::string_view metrics) {
   return panel_figure("figure", panels, {.columns = 2, .top = 30 + 20 * rows});
 }
 
-void draw_run_curve(const std::filesystem::path& run) {
+void draw_run_curve(const fs::path& run) {
   const Figure figure = run_curve(read_text(run / "metrics.jsonl"));
   check_can_draw(run);
   draw_figure(run, figure);

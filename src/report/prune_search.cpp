@@ -12,7 +12,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/report/results.h"
-#include "moesaic/train/evaluate.h"
 #include "panels.h"
 
 namespace moesaic {

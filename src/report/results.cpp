@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -19,6 +18,14 @@ constexpr int64_t kGap = 2;
 
 std::string pad(const std::string& cell, int64_t width, bool left) {
   return left ? fmt::format("{:<{}}", cell, width) : fmt::format("{:>{}}", cell, width);
+}
+
+const Value* paper_value(const PaperValues& paper, const std::string& row,
+                         const std::string& metric) {
+  const auto of_row = paper.find(row);
+  if (of_row == paper.end()) return nullptr;
+  const auto found = of_row->second.find(metric);
+  return found == of_row->second.end() ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -124,18 +131,6 @@ Moments moments(const std::vector<double>& values) {
   return result;
 }
 
-namespace {
-
-const Value* paper_value(const PaperValues& paper, const std::string& row,
-                         const std::string& metric) {
-  const auto of_row = paper.find(row);
-  if (of_row == paper.end()) return nullptr;
-  const auto found = of_row->second.find(metric);
-  return found == of_row->second.end() ? nullptr : &found->second;
-}
-
-}  // namespace
-
 ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows) {
   for (const auto& [row, metrics] : paper) {
     if (std::find(rows.begin(), rows.end(), row) == rows.end()) {
@@ -188,14 +183,14 @@ std::optional<PaperTable> paper_table(const PaperValues& paper, const std::strin
 namespace {
 
 /// Returns the number as JSON, whole numbers without a fraction.
-nlohmann::ordered_json number(double value) {
+Json number(double value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53
   if (std::trunc(value) == value && std::abs(value) < kExact) return static_cast<int64_t>(value);
   return value;
 }
 
-nlohmann::ordered_json number(const std::optional<double>& value) {
-  return value ? number(*value) : nlohmann::ordered_json();
+Json number(const std::optional<double>& value) {
+  return value ? number(*value) : Json();
 }
 
 std::string cell(const std::optional<double>& value, int digits) {
@@ -240,8 +235,8 @@ bool Results::have_paper_values() const {
                      [](const ResultRow& row) { return row.paper.has_value(); });
 }
 
-nlohmann::ordered_json to_json(const Results& results) {
-  auto rows = nlohmann::ordered_json::array();
+Json to_json(const Results& results) {
+  auto rows = Json::array();
   for (const ResultRow& row : results.rows) {
     const std::string verdict = row.verdict();
     // JSON has no such number, and a table with a missing value must not pass for a result.
@@ -258,8 +253,7 @@ nlohmann::ordered_json to_json(const Results& results) {
                     {"max", number(row.max)},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
-                    {"verdict", verdict.empty() ? nlohmann::ordered_json()
-                                                : nlohmann::ordered_json(verdict)}});
+                    {"verdict", verdict.empty() ? Json() : Json(verdict)}});
   }
   return {{"experiment", results.experiment},
           {"scale", results.scale},

@@ -15,8 +15,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::string key_of(const std::string& row, int64_t index) {
   return fmt::format("{}#{}", row, index);
 }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <filesystem>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -17,6 +16,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
@@ -28,9 +28,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// Adds to the "runs" of each those that only the other has: rows may join a folder.
 void join_runs(Json& before, Json& now) {
@@ -317,7 +314,7 @@ class SharedRuns {
   void wait() const {
     if (processes() != nullptr) processes()->wait_for_all();
   }
-  std::filesystem::path file_of(int64_t rank) const {
+  fs::path file_of(int64_t rank) const {
     return options_.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
   }
 

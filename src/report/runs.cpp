@@ -15,7 +15,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/document.h"
-#include "moesaic/report/experiment.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
@@ -185,8 +184,6 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Returns the run with all that the row sets.
 Value settings_of(const RunsConfig& experiment, const PlannedRow& row) {

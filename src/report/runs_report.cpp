@@ -123,8 +123,7 @@ std::string summary_line(const std::string& what, const std::string& value) {
   return fmt::format("{:<9}{}\n", what, value);
 }
 
-std::string files_summary(const std::filesystem::path& out, size_t figures,
-                          const std::string& more) {
+std::string files_summary(const fs::path& out, size_t figures, const std::string& more) {
   std::string text;
   for (size_t i = 0; i < figures; ++i) {
     text += summary_line(i == 0 ? "figure" : "", (out / (figure_stem(i) + ".svg")).string() +
@@ -164,7 +163,7 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
 
 std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
                          const std::vector<MeasuredRow>& rows, const Results& results,
-                         const std::filesystem::path& out) {
+                         const fs::path& out) {
   std::string text =
       fmt::format("{}, scale {}, {:.0f} s\n\n{}", experiment.name, scale_name(experiment.scale),
                   results.seconds, results_table(results).text());

@@ -184,8 +184,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
 }
 
 std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
-                          const Results& results, const std::filesystem::path& out,
-                          const Results& kept) {
+                          const Results& results, const fs::path& out, const Results& kept) {
   const std::string& criterion = plan.criteria.front();
   std::string text =
       fmt::format("{}, scale {}, {:.0f} s\n\n", experiment.name, results.scale, results.seconds);

@@ -5,9 +5,9 @@
 #include <torch/script.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/store.h"
@@ -21,8 +21,6 @@
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// A network that is recovered, of each seed.
 struct Network {
@@ -53,9 +51,9 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
 
 /// Returns the settings of the folder: numbers to keep and criteria may join what is there, and
 /// choices by layer of other names.
-nlohmann::ordered_json folder_settings(const RunsConfig& config) {
+Json folder_settings(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  nlohmann::ordered_json runs = {
+  Json runs = {
       {"finetuned", sweep.finetuned},
       {"train", deciding_settings(to_json(sweep_train(config)))},
       {"prune", {{"whole", sweep.whole}, {"replace", sweep.replace}, {"images", sweep.images}}},

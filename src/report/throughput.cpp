@@ -34,6 +34,30 @@ std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, in
   return batches;
 }
 
+constexpr size_t kMinPasses = 5, kMaxPasses = 10000;
+
+/// Follows what LibTorch's allocators give out and take back.
+class AllocationPeak final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  int64_t now_ = 0, peak_ = 0;
+};
+
+double bytes_of(const Model& model) {
+  double bytes = 0.0;
+  for (const auto& [unused, tensor] : state_of(model)) {
+    bytes += static_cast<double>(tensor.nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW) {
@@ -78,34 +102,6 @@ ForwardPass forward_pass(std::shared_ptr<Model> model) {
   model->eval();
   return [model = std::move(model)](const at::Tensor& images) { model->forward(images); };
 }
-
-namespace {
-
-constexpr size_t kMinPasses = 5, kMaxPasses = 10000;
-
-/// Follows what LibTorch's allocators give out and take back.
-class AllocationPeak final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t now_ = 0, peak_ = 0;
-};
-
-double bytes_of(const Model& model) {
-  double bytes = 0.0;
-  for (const auto& [unused, tensor] : state_of(model)) {
-    bytes += static_cast<double>(tensor.nbytes());
-  }
-  return bytes;
-}
-
-}  // namespace
 
 int64_t peak_tensor_bytes(const std::function<void()>& work) {
   const auto peak = std::make_shared<AllocationPeak>();

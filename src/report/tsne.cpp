@@ -262,8 +262,6 @@ at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kGridNodes = 121;
 constexpr size_t kMaxKey = 20;
 

@@ -10,8 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "moesaic/data/dataset.h"
-#include "moesaic/data/loader.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
 #include "moesaic/parallel/processes.h"
@@ -224,14 +222,14 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   return result;
 }
 
-nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing) {
-  auto list = nlohmann::ordered_json::array();
+Json to_json(const std::vector<LayerRouting>& routing) {
+  auto list = Json::array();
   for (const LayerRouting& layer : routing) {
-    nlohmann::ordered_json item = {{"layer", layer.block},
-                                   {"experts", layer.experts},
-                                   {"kept", layer.kept},
-                                   {"rows_per_token", layer.rows_per_token},
-                                   {"load", layer.load}};
+    Json item = {{"layer", layer.block},
+                 {"experts", layer.experts},
+                 {"kept", layer.kept},
+                 {"rows_per_token", layer.rows_per_token},
+                 {"load", layer.load}};
     if (!layer.by_class.rows.empty()) {
       item["dispatch_entropy"] = layer.by_class.entropy;
       item["dispatch"] = layer.by_class.rows;

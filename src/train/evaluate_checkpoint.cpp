@@ -21,15 +21,13 @@
 namespace moesaic {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Returns the value at a JSON pointer, null where there is none.
 Json stored(const Json& json, const std::string& path) {
   const Json::json_pointer place(path);
   return json.contains(place) ? json.at(place) : Json();
 }
 
-std::string trained_on(const nlohmann::ordered_json& config, const std::filesystem::path& from) {
+std::string trained_on(const Json& config, const fs::path& from) {
   const Json data = stored(config, "/data");
   if (!data.is_string() || data.get<std::string>().empty()) {
     const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
@@ -71,8 +69,7 @@ bool is_bare_folder(const std::string& data) {
 }
 
 /// Says whose data they are where no one gave their name.
-void check_is_here(const DatasetOpener& open, const std::string& data,
-                   const std::filesystem::path& checkpoint) {
+void check_is_here(const DatasetOpener& open, const std::string& data, const fs::path& checkpoint) {
   try {
     open.splits(data);
   } catch (const Error&) {
@@ -83,8 +80,7 @@ void check_is_here(const DatasetOpener& open, const std::string& data,
 }
 
 /// Gives the data the labels of the network's outputs.
-void match_classes(CheckpointData& data, const std::filesystem::path& from,
-                   std::string_view way_out) {
+void match_classes(CheckpointData& data, const fs::path& from, std::string_view way_out) {
   const std::vector<std::string>& names = data.input.classes;
   const size_t own = data.dataset->info().classes.size();
   if (own == 0) return;
@@ -112,7 +108,7 @@ void match_classes(CheckpointData& data, const std::filesystem::path& from,
 
 /// Evaluates a network; errors of a forward pass are failures of the checkpoint, not of usage.
 Evaluation evaluate_model(Model& model, const std::shared_ptr<const Dataset>& dataset,
-                          const EvaluateOptions& options, const std::filesystem::path& from) {
+                          const EvaluateOptions& options, const fs::path& from) {
   try {
     Evaluation evaluation = evaluate(model, dataset, options);
     if (!evaluation.complete) return evaluation;
@@ -219,7 +215,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   const bool whole = options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
   CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
                                              whole ? kWhole : options.split, evaluation_split);
-  for (const std::filesystem::path& file : options.files) check_outside_images(file, data.name);
+  for (const fs::path& file : options.files) check_outside_images(file, data.name);
   if (options.split.empty() && data.split != "test") {
     log_info("'{}' has no test split: its {} split is measured", data.name, data.split);
   }
@@ -252,11 +248,11 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   return result;
 }
 
-nlohmann::ordered_json to_json(const CheckpointEvaluation& result) {
-  nlohmann::ordered_json json = {{"checkpoint", result.checkpoint.string()},
-                                 {"data", result.data},
-                                 {"split", result.split},
-                                 {"images", result.evaluation.images}};
+Json to_json(const CheckpointEvaluation& result) {
+  Json json = {{"checkpoint", result.checkpoint.string()},
+               {"data", result.data},
+               {"split", result.split},
+               {"images", result.evaluation.images}};
   json.update(to_json(result.evaluation.metrics));
   json.update({{"images_per_second", result.evaluation.images_per_second},
                {"flops_per_image", result.flops_per_image},

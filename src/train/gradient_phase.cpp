@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"

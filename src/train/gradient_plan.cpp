@@ -58,6 +58,18 @@ std::vector<std::string> texts_of(const std::vector<PatternValue>& values) {
   return texts;
 }
 
+ConfigProblem update_problem(const GradientConfig& config) {
+  if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
+    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
+  }
+  if (config.batch_size % config.accumulate != 0) {
+    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
+                        config.batch_size),
+            {"accumulate", "batch_size"}};
+  }
+  return {};
+}
+
 }  // namespace
 
 PatternValues::PatternValues(const std::vector<PatternValue>& values)
@@ -101,22 +113,6 @@ ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
   }
   return {};
 }
-
-namespace {
-
-ConfigProblem update_problem(const GradientConfig& config) {
-  if (config.clip_norm > 0.0 && config.clip_value > 0.0) {
-    return excluding({"clip_norm", "0"}, {"clip_value", "0"});
-  }
-  if (config.batch_size % config.accumulate != 0) {
-    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
-                        config.batch_size),
-            {"accumulate", "batch_size"}};
-  }
-  return {};
-}
-
-}  // namespace
 
 ConfigProblem config_problem(const OptimizerConfig& config) {
   if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
@@ -313,7 +309,7 @@ void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& mode
                 places.of({"batch_size"}), phase.name, config.batch_size, phase.data,
                 count_text(plan.batch, "example"));
   }
-  const nlohmann::ordered_json settings = to_json(config);
+  const Json settings = to_json(config);
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
   check_batch_routing(places, model, plan.batch / config.accumulate,
                       !aux_loss_weights(weights, model).empty());

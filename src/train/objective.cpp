@@ -236,8 +236,7 @@ ObjectiveKind classification_objective(const std::string& loss) {
 struct SquaredObjectiveConfig {
   std::map<std::string, double> aux_losses;  ///< weight of each, see aux_loss_names()
 };
-template <class Fields>
-void describe(Fields& f, SquaredObjectiveConfig& c) {
+void describe(auto& f, SquaredObjectiveConfig& c) {
   f("aux_losses", c.aux_losses, "weights of auxiliary losses, as those of softmax", at_least(0.0));
 }
 ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
@@ -276,8 +275,7 @@ ObjectiveKind squared_objective() {
 struct HingeConfig {
   bool linear = false;
 };
-template <class Fields>
-void describe(Fields& f, HingeConfig& c) {
+void describe(auto& f, HingeConfig& c) {
   f("linear", c.linear,
     "gradient of 1 - margin on every image, also where the loss is 0 (pruning paper, section 4.2)");
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
@@ -44,6 +43,26 @@ ConfigProblem length_problem(const PhaseConfig& config) {
   return {};
 }
 
+/// Adds how `now` reads images to the phases of an older run, which does not say it: a default
+/// could be another way than the run's, see keep_orientation().
+void keep_images_as(const Json& now, Json& then) {
+  for (size_t i = 0; now.contains("phases") && i < now.at("phases").size(); ++i) {
+    const Json::json_pointer preprocess(fmt::format("/phases/{}/preprocess", i));
+    if (!then.contains(preprocess) || !then.at(preprocess).is_object()) continue;
+    for (const char* key : {"orientation", "channels"}) {
+      if (!now.contains(preprocess / key)) continue;
+      then.at(preprocess).emplace(key, Json(now.at(preprocess / key)));
+    }
+  }
+}
+
+/// Writes the intervals of a run that an older version stored as this one does.
+void name_units(Json& run) {
+  const auto every = run.is_object() ? run.find("evaluate_every") : run.end();
+  if (every == run.end() || !every->is_number_integer() || *every == 0) return;
+  *every = to_text(Interval::of_epochs(every->get<int64_t>()));
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const PhaseConfig& config) {
@@ -72,32 +91,6 @@ ConfigProblem config_problem(const RunConfig& config) {
   }
   return name_problem(config.name);
 }
-
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-/// Adds how `now` reads images to the phases of an older run, which does not say it: a default
-/// could be another way than the run's, see keep_orientation().
-void keep_images_as(const Json& now, Json& then) {
-  for (size_t i = 0; now.contains("phases") && i < now.at("phases").size(); ++i) {
-    const Json::json_pointer preprocess(fmt::format("/phases/{}/preprocess", i));
-    if (!then.contains(preprocess) || !then.at(preprocess).is_object()) continue;
-    for (const char* key : {"orientation", "channels"}) {
-      if (!now.contains(preprocess / key)) continue;
-      then.at(preprocess).emplace(key, Json(now.at(preprocess / key)));
-    }
-  }
-}
-
-/// Writes the intervals of a run that an older version stored as this one does.
-void name_units(Json& run) {
-  const auto every = run.is_object() ? run.find("evaluate_every") : run.end();
-  if (every == run.end() || !every->is_number_integer() || *every == 0) return;
-  *every = to_text(Interval::of_epochs(every->get<int64_t>()));
-}
-
-}  // namespace
 
 void keep_lasting_names(RunConfig& config) {
   config.init = lasting_path(config.init);

@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
@@ -221,15 +221,6 @@ bool both_differ(const std::string& before, const std::string& now) {
   return !before.empty() && !now.empty() && before != now;
 }
 
-}  // namespace
-
-const DataRecord* RunData::find(const std::string& data, const std::string& split) const {
-  const auto found = splits.find(key_of(data, split));
-  return found == splits.end() ? nullptr : &found->second;
-}
-
-namespace {
-
 DataRecord record_of(const Dataset& data, bool reads_shards, SameFiles* same) {
   DataRecord record{data.info().classes, data.size(), "", "", "", ""};
   if (data.endless()) return record;
@@ -258,7 +249,43 @@ void warn_of_one_class(const std::string& name, const Dataset& data) {
               printable(data.info().classes[static_cast<size_t>(*only)]));
 }
 
+/// Replaces the path of a network by where it is now, if nothing is at the old one any more;
+/// returns whether it was another one.
+bool follow_moved_network(const std::string& now, Json& then) {
+  if (now.empty() || !then.is_string() || then == "" || then == now) return false;
+  std::error_code unknown;
+  if (fs::exists(then.get<std::string>(), unknown) || unknown) return false;
+  then = now;
+  return true;
+}
+
+/// Of an init nothing is read any more. Of a network that pruning compares with nothing is recorded
+/// that would tell whether it is the same; it may also be the name of a phase, which is no absolute
+/// path.
+void follow_moved_networks(const RunConfig& now, Json& started) {
+  if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
+  const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
+  for (size_t i = 0; i < now.phases.size(); ++i) {
+    const auto& prune = now.phases[i].on_entry.prune;
+    const Json::json_pointer key(fmt::format("/phases/{}/on_entry/prune/pretrained", i));
+    if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
+    Json& then = started.at(key);
+    if (!then.is_string() || !is_path(then.get<std::string>())) continue;
+    const std::string old = then;
+    if (!follow_moved_network(prune->pretrained, then)) continue;
+    log_warning(
+        "phase '{}': prune.pretrained was {}, which no longer exists; {} is assumed to be the same "
+        "network",
+        now.phases[i].name, old, prune->pretrained);
+  }
+}
+
 }  // namespace
+
+const DataRecord* RunData::find(const std::string& data, const std::string& split) const {
+  const auto found = splits.find(key_of(data, split));
+  return found == splits.end() ? nullptr : &found->second;
+}
 
 DataRecord data_record(const Dataset& data, bool reads_shards) {
   return record_of(data, reads_shards, nullptr);
@@ -294,46 +321,8 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
   return splits;
 }
 
-namespace {
-
-/// Replaces the path of a network by where it is now, if nothing is at the old one any more;
-/// returns whether it was another one.
-bool follow_moved_network(const std::string& now, nlohmann::ordered_json& then) {
-  if (now.empty() || !then.is_string() || then == "" || then == now) return false;
-  std::error_code unknown;
-  if (std::filesystem::exists(then.get<std::string>(), unknown) || unknown) return false;
-  then = now;
-  return true;
-}
-
-/// Of an init nothing is read any more. Of a network that pruning compares with nothing is recorded
-/// that would tell whether it is the same; it may also be the name of a phase, which is no absolute
-/// path.
-void follow_moved_networks(const RunConfig& now, nlohmann::ordered_json& started) {
-  if (started.contains("init")) follow_moved_network(now.init, started.at("init"));
-  const auto is_path = [](const std::string& name) { return name.starts_with('/'); };
-  for (size_t i = 0; i < now.phases.size(); ++i) {
-    const auto& prune = now.phases[i].on_entry.prune;
-    const nlohmann::ordered_json::json_pointer key(
-        fmt::format("/phases/{}/on_entry/prune/pretrained", i));
-    if (!prune || !is_path(prune->pretrained) || !started.contains(key)) continue;
-    nlohmann::ordered_json& then = started.at(key);
-    if (!then.is_string() || !is_path(then.get<std::string>())) continue;
-    const std::string old = then;
-    if (!follow_moved_network(prune->pretrained, then)) continue;
-    log_warning(
-        "phase '{}': prune.pretrained was {}, which no longer exists; {} is assumed to be the same "
-        "network",
-        now.phases[i].name, old, prune->pretrained);
-  }
-}
-
-}  // namespace
-
-std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
-                                                     nlohmann::ordered_json& started,
+std::map<std::string, std::string> follow_moved_data(const RunConfig& now, Json& started,
                                                      RunData& before) {
-  namespace fs = std::filesystem;
   std::map<std::string, std::string> moved;
   const RunData recorded = before;
   follow_moved_networks(now, started);

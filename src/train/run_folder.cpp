@@ -6,24 +6,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <span>
-#include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
 namespace {
 
 bool is_staged(const std::string& name) {
@@ -95,8 +88,7 @@ void keep_results(const fs::path& root) {
 }
 
 /// Reads a record of a run; `way_out` ends the line where it is not one.
-template <class F>
-auto read_record(F&& read, const std::string& way_out) {
+auto read_record(auto&& read, const std::string& way_out) {
   try {
     return read();
   } catch (const IoError&) {
@@ -162,7 +154,7 @@ std::string RunFolder::other_folder(const fs::path& root) {
   return fmt::format("give another --out, where init={} trains its network on", root.string());
 }
 
-nlohmann::ordered_json RunFolder::started_config(const fs::path& root) {
+Json RunFolder::started_config(const fs::path& root) {
   const fs::path path = root / "config.json";
   if (!fs::exists(path)) return nullptr;
   return read_record(
@@ -199,28 +191,12 @@ RunFolder RunFolder::of_leader(fs::path root) {
   return folder;
 }
 
-fs::path RunFolder::step_checkpoint(int64_t step) const {
-  return root_ / "checkpoints" / step_name(step);
-}
-
-fs::path RunFolder::phase_checkpoint(const std::string& phase) const {
-  return root_ / "checkpoints" / phase;
-}
-
-bool RunFolder::has_checkpoint(const fs::path& root) {
-  return !step_checkpoints(root / "checkpoints").empty();
-}
-
 void RunFolder::set_damaged_aside(const fs::path& resumed) const {
   for (const fs::path& step : step_checkpoints(root_ / "checkpoints")) {
     if (*step_of(step) <= *step_of(resumed)) return;
     const fs::path kept = set_aside(step, "damaged");
     log_warning("{}: damaged; it is kept as {}", step.string(), kept.filename().string());
   }
-}
-
-void RunFolder::keep_last(int64_t count) const {
-  prune_old_checkpoints(root_ / "checkpoints", count);
 }
 
 namespace {
@@ -232,7 +208,7 @@ UniqueFd open_metrics(const fs::path& path) {
 
 /// Cuts the file after `keep` lines; returns how many there are then. A line that a killed process
 /// left unfinished counts as none.
-int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t keep) {
+int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
   constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
   const std::string text = read_text(path, kAnySize, "a file of metrics");
   size_t end = 0;
@@ -251,7 +227,7 @@ int64_t cut_lines(const UniqueFd& fd, const std::filesystem::path& path, int64_t
 
 }  // namespace
 
-Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
+Recorder::Recorder(const fs::path& folder, int64_t keep_lines)
     : path_(folder / "metrics.jsonl"),
       fd_(open_metrics(path_)),
       lines_(cut_lines(fd_, path_, keep_lines)),
@@ -263,9 +239,9 @@ Recorder::Recorder(const std::filesystem::path& folder, int64_t keep_lines)
   sync_path(folder);  // It names the two files.
 }
 
-void Recorder::write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields,
+void Recorder::write(const std::string& kind, int64_t step, const Json& fields,
                      const std::string& tag) {
-  nlohmann::ordered_json line = {{"kind", kind}, {"step", step}};
+  Json line = {{"kind", kind}, {"step", step}};
   line.update(fields);
   const std::string text = line.dump() + "\n";
   write_all(fd_.get(), std::as_bytes(std::span(text)), path_);

@@ -8,11 +8,9 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -35,25 +33,6 @@ bool choosing_rows(const nn::RoutingRule& rule) {
   const auto* options = std::get_if<ExpertChoiceOptions>(&rule);
   return options != nullptr && options->rows > 0;
 }
-
-}  // namespace
-
-void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
-                  const nn::RoutingRule& rule, int64_t tokens) {
-  try {
-    const int64_t experts = block.layer->options().experts;
-    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
-  } catch (const Error& error) {
-    const SettingPaths paths = model.setting_paths();
-    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
-    fail_usage("{}: phase '{}': {}",
-               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
-                                   places.of_model(rows, "batch_size")}),
-               places.phase().name, error.what());
-  }
-}
-
-namespace {
 
 /// Returns which setting makes images of `shape` [C, H, W] those of shape `wanted`, "" if none
 /// does.
@@ -350,7 +329,7 @@ class PlannedModel {
   }
 
  private:
-  void take(const nlohmann::ordered_json& config) {
+  void take(const Json& config) {
     copy_ = build_model_shape(Value::from_json(config, "model"));
     model_ = copy_.get();
   }
@@ -392,7 +371,7 @@ class PlannedModel {
   }
 
   struct Ended {
-    nlohmann::ordered_json model;
+    Json model;
     std::set<int64_t> guessed;
     std::vector<std::string> classes;
   };
@@ -473,6 +452,21 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 }
 
 }  // namespace
+
+void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+                  const nn::RoutingRule& rule, int64_t tokens) {
+  try {
+    const int64_t experts = block.layer->options().experts;
+    nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
+  } catch (const Error& error) {
+    const SettingPaths paths = model.setting_paths();
+    const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
+    fail_usage("{}: phase '{}': {}",
+               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
+                                   places.of_model(rows, "batch_size")}),
+               places.phase().name, error.what());
+  }
+}
 
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
                                    MissingFiles missing) {

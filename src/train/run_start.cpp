@@ -32,8 +32,6 @@
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr LoadOptions kConfigOnly = {.verify = false, .model = false, .optimizer = false};
@@ -56,6 +54,14 @@ double bytes_of(const TensorMap& tensors) {
   double sum = 0.0;
   for (const auto& [unused, tensor] : tensors) sum += static_cast<double>(tensor.nbytes());
   return sum;
+}
+
+/// Returns whether there are names that the others lack.
+bool has_other_names(const std::vector<std::string>& names, std::vector<std::string> others) {
+  std::sort(others.begin(), others.end());
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !std::binary_search(others.begin(), others.end(), name);
+  });
 }
 
 }  // namespace
@@ -235,18 +241,6 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
   write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }
-
-namespace {
-
-/// Returns whether there are names that the others lack.
-bool has_other_names(const std::vector<std::string>& names, std::vector<std::string> others) {
-  std::sort(others.begin(), others.end());
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return !std::binary_search(others.begin(), others.end(), name);
-  });
-}
-
-}  // namespace
 
 void Trainer::check_data(const std::optional<RunData>& started) {
   if (!started) {

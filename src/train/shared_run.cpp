@@ -51,7 +51,6 @@ std::string pixel_hash(const Dataset& data) {
   return hash.hex();
 }
 
-using Json = nlohmann::ordered_json;
 /// Images, and what is wrong with each.
 using Replaced = std::map<int64_t, std::string>;
 
@@ -163,7 +162,7 @@ void check_same_build(const Processes& processes) {
 }
 
 void check_same_settings(const Processes& processes, const std::string& what,
-                         const nlohmann::ordered_json& settings) {
+                         const Json& settings) {
   const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -187,8 +186,7 @@ void take_network(const Processes& processes, const Model& model) {
   processes.counter().take();  // This is of no step.
 }
 
-void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                      const Model& model) {
+void agree_on_network(const Processes& processes, const fs::path& checkpoint, const Model& model) {
   processes.wait_for_all();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
   if (checkpoint.empty()) return take_network(processes, model);

@@ -241,8 +241,8 @@ MetricInfo metric_of(const DatasetInfo& data, const std::string& name) {
   fail_usage("unknown metric '{}'; {}", name, did_you_mean(name, names));
 }
 
-nlohmann::ordered_json to_json(const Metrics& metrics) {
-  auto json = nlohmann::ordered_json::object();
+Json to_json(const Metrics& metrics) {
+  auto json = Json::object();
   for (const auto& [name, value] : metrics) {
     const size_t dot = name.find('.');
     if (dot == std::string::npos) {

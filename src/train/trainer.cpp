@@ -18,12 +18,9 @@
 #include "moesaic/parallel/processes.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/evaluate.h"
 #include "moesaic/train/shared_run.h"
 
 namespace moesaic {
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 namespace {
 
@@ -107,10 +104,6 @@ void Trainer::train(Phase& phase) {
   settle(phase);
   if (result_.signal != 0) result_.complete = false;
   if (progress_) progress_->finish();
-}
-
-bool Trainer::leads() const {
-  return !options_.processes || options_.processes->leads();
 }
 
 // A process that is lost breaks a collective, and no wait of another thread for what it writes.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <future>
 #include <thread>
+#include <utility>
 
 namespace moesaic {
 
@@ -25,7 +26,9 @@ class BackgroundTask {
   /// Returns whether no task runs; never waits.
   bool poll();
   /// Waits for the end of the task, if there is one.
-  void wait();
+  void wait() {
+    if (running_.valid()) std::exchange(running_, {}).get();
+  }
 
   /// Called by a task: its thread yields to those that compute from now on. Does nothing where the
   /// task has no thread of its own.

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -14,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/posix.h"
 
@@ -22,7 +22,7 @@ namespace moesaic {
 /// A read-only memory-mapped file. An empty file has an empty span.
 class MappedFile {
  public:
-  explicit MappedFile(const std::filesystem::path& path);
+  explicit MappedFile(const fs::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;
@@ -42,20 +42,20 @@ class MappedFile {
 };
 
 /// Returns the whole file as text; works for pipes too.
-std::string read_text(const std::filesystem::path& path);
+std::string read_text(const fs::path& path);
 /// Returns a regular file of at most `max_bytes` as text. Pipes and devices are rejected because
 /// they may block or never end. `what` names the content in the error, e.g. "a configuration".
-std::string read_text(const std::filesystem::path& path, uint64_t max_bytes, std::string_view what);
+std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what);
 
 /// How hidden names end: of what is not written to its end, and of a whole directory that
 /// StagedDirectory::commit() has taken out of its place.
 inline constexpr std::string_view kStagingSuffix = ".part", kReplacedSuffix = ".old";
 
 /// Returns an unused path beside `path`: hidden, with the process id in it, ending in ".part".
-std::filesystem::path unique_sibling(const std::filesystem::path& path);
+fs::path unique_sibling(const fs::path& path);
 
 /// Returns the path that such a path stands for, in any of its parts, for messages.
-std::filesystem::path without_staging(const std::filesystem::path& path);
+fs::path without_staging(const fs::path& path);
 
 /// Cleans up after interrupted processes in `folder`: a directory that a commit() took out of its
 /// place and did not replace is put back; temporary files (see unique_sibling) are removed. What
@@ -64,42 +64,42 @@ std::filesystem::path without_staging(const std::filesystem::path& path);
 /// Where a file system has no locks, or not those of another machine (NFS, for directories), the
 /// caller must know that no other process writes there, e.g. by the LockFile of the folder of a
 /// run.
-void remove_leftovers(const std::filesystem::path& folder);
+void remove_leftovers(const fs::path& folder);
 
 /// Opens a temporary directory. While it is open, remove_leftovers() leaves it.
-UniqueFd hold_folder(const std::filesystem::path& folder);
+UniqueFd hold_folder(const fs::path& folder);
 
 /// Renames a file or a directory to an unused name beside it, `NAME.WHAT`, `NAME.WHAT-2` or so on,
 /// and returns its new path: what someone else made is never removed.
-std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view what);
+fs::path set_aside(const fs::path& path, std::string_view what);
 /// Returns whether a name is one that set_aside() gives.
-bool is_set_aside(const std::filesystem::path& path, std::string_view what);
+bool is_set_aside(const fs::path& path, std::string_view what);
 
 /// Opens a file to write to it in place, made if missing, with `flags` of open(2). Throws Error
 /// (failure) for a link and for a file with other names (hard links): whoever made the folder may
 /// have put it there, or a backup shares it, and what it holds is not to change under those names.
-UniqueFd open_own(const std::filesystem::path& path, int flags);
+UniqueFd open_own(const fs::path& path, int flags);
 
 /// Opens a file, made if missing and not through a link, and locks it with `operation` of flock(2).
 /// Where its name meanwhile goes to another file, that one is taken, since others lock it. Returns
 /// the errno of flock() beside it, 0 if it is locked.
-std::pair<UniqueFd, int> open_locked(const std::filesystem::path& path, int operation);
+std::pair<UniqueFd, int> open_locked(const fs::path& path, int operation);
 
-/// Creates missing directories as std::filesystem::create_directories() does, and syncs those that
+/// Creates missing directories as fs::create_directories() does, and syncs those that
 /// name them. Throws Error (failure) where one cannot be synced.
-void create_folders(const std::filesystem::path& folder, std::error_code& error);
+void create_folders(const fs::path& folder, std::error_code& error);
 
 /// A file written under a temporary name; commit() syncs it and renames it to its final path.
 /// Without commit() the temporary file is deleted and an existing file stays unchanged.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& final_place);
+  explicit AtomicFile(const fs::path& final_place);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);
-  void write(std::string_view text);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Flushes all written bytes to disk; a full disk is reported here. commit() calls it first.
   void sync();
   void commit();
@@ -110,14 +110,14 @@ class AtomicFile {
   int fd() const noexcept { return fd_.get(); }
 
  private:
-  std::filesystem::path final_place_;
-  std::filesystem::path staging_;
+  fs::path final_place_;
+  fs::path staging_;
   UniqueFd fd_;
 };
 
 /// Writes a whole file through AtomicFile.
-void write_atomic(const std::filesystem::path& path, std::span<const std::byte> bytes);
-void write_atomic(const std::filesystem::path& path, std::string_view text);
+void write_atomic(const fs::path& path, std::span<const std::byte> bytes);
+void write_atomic(const fs::path& path, std::string_view text);
 
 /// What a file holds.
 struct FileContent {
@@ -131,7 +131,7 @@ struct FileContent {
 class BulkFile {
  public:
   /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.
-  explicit BulkFile(const std::filesystem::path& final_place, std::function<void()> progress = {});
+  explicit BulkFile(const fs::path& final_place, std::function<void()> progress = {});
 
   void write(std::span<const std::byte> bytes);
   /// Puts the file in place, as AtomicFile::commit() does, and returns what it holds.
@@ -156,14 +156,14 @@ class BulkFile {
 /// A directory filled under a temporary name and renamed as a whole. Missing parents are created.
 class StagedDirectory {
  public:
-  explicit StagedDirectory(std::filesystem::path final_place);
+  explicit StagedDirectory(fs::path final_place);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
   /// Removes the staging directory unless it was committed.
   ~StagedDirectory();
 
   /// Returns the staging directory, where files are written until commit().
-  const std::filesystem::path& path() const noexcept { return staging_; }
+  const fs::path& path() const noexcept { return staging_; }
 
   /// Syncs and renames the staging directory, whose files must be synced already, as those of
   /// AtomicFile are. An existing directory is exchanged atomically and deleted afterwards, so one
@@ -173,8 +173,8 @@ class StagedDirectory {
   void commit();
 
  private:
-  std::filesystem::path final_place_;
-  std::filesystem::path staging_;
+  fs::path final_place_;
+  fs::path staging_;
   UniqueFd held_;
   bool committed_ = false;
 };
@@ -184,7 +184,7 @@ class StagedDirectory {
 /// process exits or crashes.
 class LockFile {
  public:
-  explicit LockFile(const std::filesystem::path& folder);
+  explicit LockFile(const fs::path& folder);
 
  private:
   UniqueFd fd_;

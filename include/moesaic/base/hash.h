@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+
+#include "moesaic/base/filesystem.h"
 
 struct evp_md_ctx_st;  // A type of OpenSSL.
 
@@ -27,9 +28,9 @@ class Sha256 {
 std::string sha256_hex(std::span<const std::byte> bytes);
 
 /// Returns the SHA-256 of a file, read in pieces. Throws Error (failure) with the path.
-std::string sha256_file_hex(const std::filesystem::path& path);
+std::string sha256_file_hex(const fs::path& path);
 
 /// Returns the MD5 of a file whose publisher offers no better hash: it detects damage, not forgery.
-std::string md5_file_hex(const std::filesystem::path& path);
+std::string md5_file_hex(const fs::path& path);
 
 }  // namespace moesaic

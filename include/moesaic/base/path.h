@@ -2,15 +2,16 @@
 // Checks of paths given by a user: inputs must exist, outputs must not.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic {
 
 /// Returns whether `path` exists. Throws Error (failure) if that cannot be determined, e.g. because
 /// a parent directory is not accessible or a name is too long.
-bool path_exists(const std::filesystem::path& path);
+bool path_exists(const fs::path& path);
 
 /// How a path is suggested: by its last name, or as it would be typed.
 enum class Sibling { name, path };
@@ -18,28 +19,28 @@ enum class Sibling { name, path };
 /// Returns what is wrong with a path that does not exist: "; did you mean 'x'?" with the nearest
 /// name in its directory of those that the caller `takes`, or which part of it is missing or is not
 /// a directory; "" if nothing is known.
-std::string nearest_sibling(const std::filesystem::path& path, Sibling as = Sibling::path,
-                            bool (*takes)(const std::filesystem::path&) = nullptr);
+std::string nearest_sibling(const fs::path& path, Sibling as = Sibling::path,
+                            bool (*takes)(const fs::path&) = nullptr);
 
 /// Returns the path of what exists so that it is found from any working directory, without a '/' at
 /// its end; other texts as they are.
 std::string lasting_path(const std::string& path);
 
 /// Throws Error (usage), with the nearest name, unless `path` is a regular file.
-void check_input_file(const std::filesystem::path& path);
+void check_input_file(const fs::path& path);
 
 /// Throws Error (usage) that begins with `what`, e.g. "--out", if `path` is empty, its parent
 /// directory is missing, or anything exists there, including a link: no file is ever overwritten.
-void check_new_file(const std::filesystem::path& path, std::string_view what);
+void check_new_file(const fs::path& path, std::string_view what);
 
 /// Checks an output directory in the same way. It is created with its parents and may already exist
 /// if it is empty.
-void check_new_folder(const std::filesystem::path& path, std::string_view what);
+void check_new_folder(const fs::path& path, std::string_view what);
 
 /// Throws Error (usage) that begins with `what` if a part of the path exists and is not a
 /// directory, if it is a link to nothing, or if the path begins with "~/" or as an address does,
 /// which nothing reads as such.
-void check_folder_path(const std::filesystem::path& path, std::string_view what);
+void check_folder_path(const fs::path& path, std::string_view what);
 
 /// Returns whether text from a file can be the name of a file: at most 255 bytes, without '/' and
 /// control characters, not beginning with '.'.
@@ -57,9 +58,9 @@ std::string plain_name(std::string name);
 /// set, else ../share/moesaic relative to the program's directory (any installation prefix), else
 /// the source tree of this build. Throws Error (usage) if $MOESAIC_HOME does not exist, Error
 /// (failure) if none is found.
-std::filesystem::path resource_root();
+fs::path resource_root();
 
 /// Returns resource_root() / relative, which need not exist.
-std::filesystem::path resource(std::string_view relative);
+fs::path resource(std::string_view relative);
 
 }  // namespace moesaic

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic {
 
@@ -39,20 +39,20 @@ class UniqueFd {
 };
 
 /// Throws IoError, "PATH: ACTION: <text of errno>".
-[[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action);
-[[noreturn]] void fail_errno(const std::filesystem::path& path, std::string_view action, int error);
+[[noreturn]] void fail_errno(const fs::path& path, std::string_view action);
+[[noreturn]] void fail_errno(const fs::path& path, std::string_view action, int error);
 
 /// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.
-UniqueFd try_open(const std::filesystem::path& path, int flags, unsigned mode = 0666);
+UniqueFd try_open(const fs::path& path, int flags, unsigned mode = 0666);
 /// Opens a file like try_open(). Throws Error (failure) with the path, also for a link that
 /// O_NOFOLLOW in `flags` rules out.
-UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode = 0666);
+UniqueFd open_file(const fs::path& path, int flags, unsigned mode = 0666);
 
 /// Writes all bytes, also after short writes. Throws Error (failure), e.g. if the disk is full.
-void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path);
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path);
 
 /// Calls fsync on a file or directory. File systems that cannot sync a directory are accepted.
-void sync_fd(int fd, const std::filesystem::path& path);
-void sync_path(const std::filesystem::path& path);
+void sync_fd(int fd, const fs::path& path);
+void sync_path(const fs::path& path);
 
 }  // namespace moesaic

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic {
 
@@ -16,11 +17,11 @@ namespace moesaic {
 /// program that closes its input early is not an error. Throws Error (failure) with the program's
 /// name if it cannot be started.
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
-                   const std::vector<std::string>& environment = {},
-                   const std::filesystem::path& folder = {}, std::string* said = nullptr);
+                   const std::vector<std::string>& environment = {}, const fs::path& folder = {},
+                   std::string* said = nullptr);
 
 /// Returns the path of a program found on PATH, or "" if there is none.
-std::filesystem::path find_program(const std::string& name);
+fs::path find_program(const std::string& name);
 
 /// Returns the word quoted for a shell: unchanged if it is safe, else in single quotes.
 std::string shell_quoted(std::string_view word);

@@ -26,11 +26,13 @@ class Registry {
   }
 
   /// Adds an entry. Throws Error (usage) if the name is taken, or if its meaning is missing.
-  void add(const std::string& name, Entry entry) {
+  /// Returns true, so that the initial value of a constant can add one.
+  bool add(const std::string& name, Entry entry) {
     check_meaning(name, entry);
     if (!entries_.emplace(name, std::move(entry)).second) {
       fail_usage("{} '{}' is already registered", what_, name);
     }
+    return true;
   }
 
   /// Returns the entry of a name, or nullptr if it is unknown.

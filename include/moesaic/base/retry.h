@@ -39,8 +39,7 @@ inline void sleep_for(std::chrono::milliseconds time) {
 
 /// Returns what `action` does. Where it throws MomentaryError it is tried again, three times, after
 /// pauses of 0.1, 0.4 and 1.6 seconds, each of which a warning tells; never where `pause` is empty.
-template <class Action>
-auto retry_io(const Action& action, const Pause& pause) -> decltype(action()) {
+auto retry_io(const auto& action, const Pause& pause) -> decltype(action()) {
   constexpr std::array<std::chrono::milliseconds, 3> kPauses = {std::chrono::milliseconds(100),
                                                                 std::chrono::milliseconds(400),
                                                                 std::chrono::milliseconds(1600)};

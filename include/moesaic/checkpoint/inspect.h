@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/nn/module_state.h"
 
@@ -18,13 +18,13 @@ struct ForeignCheckpoint {
   std::string
       import_command;  ///< With its options but --out: "moesaic import vmoe --model-config FILE".
   /// Returns whether a path names such a checkpoint or one of its files.
-  std::function<bool(const std::filesystem::path&)> is_one;
+  std::function<bool(const fs::path&)> is_one;
   /// Describes a checkpoint; see inspect().
-  std::function<nlohmann::ordered_json(const std::filesystem::path&)> inspect;
+  std::function<nlohmann::ordered_json(const fs::path&)> inspect;
   /// Returns all arrays as stored.
-  std::function<TensorMap(const std::filesystem::path&)> stored;
+  std::function<TensorMap(const fs::path&)> stored;
   /// Returns the parameters under the project's names, as float32.
-  std::function<TensorMap(const std::filesystem::path&)> parameters;
+  std::function<TensorMap(const fs::path&)> parameters;
   /// Returns the parameters of a network of ours under the same names; `model` is its
   /// configuration.
   std::function<TensorMap(const nlohmann::ordered_json& model, TensorMap tensors,
@@ -36,7 +36,7 @@ struct ForeignCheckpoint {
 Registry<ForeignCheckpoint>& foreign_checkpoints();
 
 /// Returns the kind of a path's checkpoint, or nullptr if it is of no other project.
-const ForeignCheckpoint* find_foreign(const std::filesystem::path& path);
+const ForeignCheckpoint* find_foreign(const fs::path& path);
 
 /// Describes a run, a checkpoint, a .safetensors file or the index of several: {"path", "kind",
 /// "parameters", "bytes" (of the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]},
@@ -45,7 +45,7 @@ const ForeignCheckpoint* find_foreign(const std::filesystem::path& path);
 /// google-research/vmoe, given by its prefix, also has "shards" and "version". Reads headers only
 /// and checks a checkpoint's files against its manifest, its optimizer's size only. Throws Error if
 /// `path` cannot be read. `trust` is LoadOptions'; the tensors of a file that needs it are read.
-nlohmann::ordered_json inspect(const std::filesystem::path& path, bool trust = false);
+nlohmann::ordered_json inspect(const fs::path& path, bool trust = false);
 
 /// Compares two of them: {"only_in_first", "only_in_second", "different_shape", "changed":
 /// [{"name", "relative_change"}], "equal", "config": [{"key", "first", "second"}]}, where null is
@@ -53,7 +53,7 @@ nlohmann::ordered_json inspect(const std::filesystem::path& path, bool trust = f
 /// the item also has "absent": "all". A checkpoint of google-research/vmoe has its own names and
 /// dtypes; a network compared with one is converted to those names and float32. The relative change
 /// of a tensor is ||b - a|| / ||a||.
-nlohmann::ordered_json inspect_difference(const std::filesystem::path& first,
-                                          const std::filesystem::path& second, bool trust = false);
+nlohmann::ordered_json inspect_difference(const fs::path& first, const fs::path& second,
+                                          bool trust = false);
 
 }  // namespace moesaic

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <map>
@@ -29,6 +28,7 @@
 #include "moesaic/base/background_task.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/nn/module_state.h"
 
 namespace moesaic {
@@ -68,7 +68,7 @@ WrittenPart part_of(const std::string& text);
 /// process without tensors of a kind writes no file of it. `progress` is called for each piece.
 /// Throws Error: failure as write_tensors() does, usage for an index out of range and for slices
 /// where there is only one part.
-WrittenPart write_part(const std::filesystem::path& staging, int64_t index, int64_t count,
+WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
                        const CheckpointPart& part, const std::function<void()>& progress = {});
 
 /// Completes a staged checkpoint with indices, state.json, config.json and MANIFEST.json and
@@ -87,9 +87,8 @@ class Processes;  // parallel/processes.h
 /// of it, as save_checkpoint() writes it. `config` and `state` are those of process 0. Returns in
 /// every process once the checkpoint is published. Throws as write_part() and publish() do, and
 /// LostProcess where another process failed.
-void save_together(const Processes* processes, const std::filesystem::path& folder,
-                   const CheckpointPart& part, const nlohmann::ordered_json& config,
-                   const nlohmann::ordered_json& state);
+void save_together(const Processes* processes, const fs::path& folder, const CheckpointPart& part,
+                   const nlohmann::ordered_json& config, const nlohmann::ordered_json& state);
 
 /// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
 /// of a tensor of the same name, shape and dtype that is there already is used again. Nothing may

@@ -11,15 +11,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/value.h"
@@ -29,11 +28,11 @@
 namespace moesaic {
 
 struct Checkpoint {
-  nlohmann::ordered_json config;  ///< Has at least "model"; saving adds "format" and "version".
-  nlohmann::ordered_json state;
+  Json config;  ///< Has at least "model"; saving adds "format" and "version".
+  Json state;
   TensorMap model;
   TensorMap optimizer;
-  std::filesystem::path folder = {};  ///< Directory it was read from.
+  fs::path folder = {};  ///< Directory it was read from.
 };
 
 struct LoadOptions {
@@ -49,9 +48,8 @@ struct LoadOptions {
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name
 /// is replaced atomically. Of a network that is not in memory as a whole `write_model` writes
 /// model.safetensors to the path it is given and returns what it holds.
-void save_checkpoint(
-    const std::filesystem::path& folder, const Checkpoint& checkpoint,
-    const std::function<FileContent(const std::filesystem::path&)>& write_model = {});
+void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
+                     const std::function<FileContent(const fs::path&)>& write_model = {});
 
 /// Says that a directory is not the checkpoint that was written: MANIFEST.json or a file that it
 /// lists is missing, or a file has another size or another SHA-256. After any other Error the
@@ -64,45 +62,44 @@ class DamagedCheckpoint : public Error {
 /// Reads a checkpoint directory. Throws DamagedCheckpoint with the file, the expected and the found
 /// value; Error (failure) where a file cannot be read, MANIFEST.json is of an unknown version or
 /// parts do not make up whole tensors. Files are hashed in parallel.
-Checkpoint load_checkpoint(const std::filesystem::path& folder, const LoadOptions& options = {});
+Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options = {});
 
 /// Returns the bytes of the files with the weights of a checkpoint or an export in a folder.
-uint64_t weights_bytes(const std::filesystem::path& folder);
+uint64_t weights_bytes(const fs::path& folder);
 
 /// Returns nearest_sibling() of those that load_newest_checkpoint() takes.
-std::string nearest_network(const std::filesystem::path& path);
+std::string nearest_network(const fs::path& path);
 
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
 /// export to safetensors or TorchScript, which has neither state nor optimizer. For a run
 /// directory, or its checkpoints/, it is load_newest_step(). Each file is hashed and read once.
 /// Throws Error: usage if the path is neither, failure if no checkpoint is complete.
-Checkpoint load_newest_checkpoint(const std::filesystem::path& run_or_checkpoint,
+Checkpoint load_newest_checkpoint(const fs::path& run_or_checkpoint,
                                   const LoadOptions& options = {});
 
 /// Reads the complete step_N with the largest N in a run's checkpoints/, each with the options that
 /// `options_of` returns for its directory. Damaged ones are skipped with a warning, and only those:
 /// throws the Error of one that could not be read, since it may be whole.
-Checkpoint load_newest_step(
-    const std::filesystem::path& checkpoints,
-    const std::function<LoadOptions(const std::filesystem::path& step)>& options_of);
+Checkpoint load_newest_step(const fs::path& checkpoints,
+                            const std::function<LoadOptions(const fs::path& step)>& options_of);
 
 /// Returns N of a directory named step_N, as step_name(N) names the checkpoints of a run.
-std::optional<int64_t> step_of(const std::filesystem::path& folder);
+std::optional<int64_t> step_of(const fs::path& folder);
 std::string step_name(int64_t step);
 
 /// Returns the step_N directories in a run's checkpoints/ by descending N, complete or not; links
 /// are left out. There are none where checkpoints/ is missing; throws Error (failure) where it
 /// cannot be listed.
-std::vector<std::filesystem::path> step_checkpoints(const std::filesystem::path& checkpoints);
+std::vector<fs::path> step_checkpoints(const fs::path& checkpoints);
 
 /// Returns what has a MANIFEST.json in a folder, checkpoints of any name, sorted. What cannot be
 /// listed or looked at is left out.
-std::vector<std::filesystem::path> saved_checkpoints(const std::filesystem::path& folder);
+std::vector<fs::path> saved_checkpoints(const fs::path& folder);
 
 /// Deletes older checkpoints step_N in a run's checkpoints/, so that the newest `keep` (at least 1)
 /// remain. Call it once a new one is in place. Nothing else is touched, nor a step_N that has no
 /// manifest.
-void prune_old_checkpoints(const std::filesystem::path& checkpoints, int64_t keep);
+void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep);
 
 /// Returns the configuration of a loaded checkpoint's network, with positions for messages.
 Value model_config(const Checkpoint& checkpoint);
@@ -121,8 +118,7 @@ std::shared_ptr<Model> model_of(const Checkpoint& checkpoint);
 
 /// Builds the model of a checkpoint's config.json and loads its tensors strictly. Throws Error if a
 /// tensor is not finite. `trust` is LoadOptions'.
-std::shared_ptr<Model> load_model(const std::filesystem::path& run_or_checkpoint,
-                                  bool trust = false);
+std::shared_ptr<Model> load_model(const fs::path& run_or_checkpoint, bool trust = false);
 
 /// Key of config.json under which a checkpoint has its InputSpec.
 inline constexpr const char* kInputKey = "input";
@@ -137,7 +133,6 @@ InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model);
 /// stored.
 std::vector<std::string> class_names_of(const Checkpoint& checkpoint);
 /// Returns the same of a run's newest checkpoint, or of a checkpoint, without a look at its hashes.
-std::vector<std::string> class_names_of(const std::filesystem::path& run_or_checkpoint,
-                                        bool trust = false);
+std::vector<std::string> class_names_of(const fs::path& run_or_checkpoint, bool trust = false);
 
 }  // namespace moesaic

@@ -3,30 +3,30 @@
 // an index of several files (NAME.safetensors.index.json), see checkpoint/save.h.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/nn/module_state.h"
 
 namespace moesaic {
 
 /// Throws Error (usage) for a file of another kind: one that is called like a file of tensors is
 /// not refused, since it is damaged if it is none.
-void check_tensor_file(const std::filesystem::path& path);
+void check_tensor_file(const fs::path& path);
 
 /// Returns all tensors of a safetensors file as contiguous CPU tensors that own their memory.
 /// Dtypes: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Throws Error (failure) for other dtypes and for
 /// whatever formats/safetensors.h rejects.
-TensorMap read_tensors(const std::filesystem::path& path);
+TensorMap read_tensors(const fs::path& path);
 
 /// Returns the tensors of a network as read_tensors() does, but for F16 and BF16, which become
 /// float32. With `in_file` the others are in the file's memory, which is read as it is used: they
 /// must not be written, and the file must stay as it is. A tensor that lies in several slices is
 /// copied.
-TensorMap read_weights(const std::filesystem::path& path, bool in_file);
+TensorMap read_weights(const fs::path& path, bool in_file);
 
 /// Returns a hash of all bytes of tensors, in hexadecimal. Sums would depend on the number of
 /// threads.
@@ -35,13 +35,13 @@ std::string hash_of(const TensorMap& tensors);
 /// Writes a safetensors file atomically; tensors may be on any device and need not be contiguous.
 /// Equal tensors give equal files. Throws Error (failure) for a dtype that read_tensors does not
 /// support and for undefined or sparse tensors. `progress` is BulkFile's.
-FileContent write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
+FileContent write_tensors(const fs::path& path, const TensorMap& tensors,
                           const std::map<std::string, std::string>& metadata = {},
                           std::function<void()> progress = {});
 
 /// Writes the same file from tensors that are made one at a time, by name; `shapes` have their
 /// sizes and dtypes and may be on the meta device.
-FileContent write_tensors(const std::filesystem::path& path, const TensorMap& shapes,
+FileContent write_tensors(const fs::path& path, const TensorMap& shapes,
                           const std::function<at::Tensor(const std::string& name)>& make,
                           const std::map<std::string, std::string>& metadata = {},
                           std::function<void()> progress = {});

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {
@@ -32,8 +32,7 @@ inline constexpr int64_t kMaxDocumentNodes = 1'000'000;
 class Document {
  public:
   explicit Document(Value root);
-  static Document from_file(const std::filesystem::path& path,
-                            uint64_t max_bytes = kMaxDocumentBytes);
+  static Document from_file(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
   static Document from_text(std::string_view text, const std::string& name,
                             uint64_t max_bytes = kMaxDocumentBytes);
 
@@ -53,8 +52,7 @@ class Document {
 
 /// Returns what `read` does with what a program wrote. What is wrong with that is nobody's usage,
 /// so that every Error is a failure.
-template <class Read>
-auto as_stored(const Read& read) -> decltype(read()) {
+auto as_stored(const auto& read) -> decltype(read()) {
   try {
     return read();
   } catch (const Error& error) {
@@ -65,10 +63,9 @@ auto as_stored(const Read& read) -> decltype(read()) {
 /// Read a document that a program wrote, without "extends", as_stored().
 Value parse_stored(std::string_view text, const std::string& name,
                    uint64_t max_bytes = kMaxDocumentBytes);
-Value read_stored(const std::filesystem::path& path, uint64_t max_bytes = kMaxDocumentBytes);
+Value read_stored(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
 
 /// Returns what parse_stored() does, nothing where it would throw.
-std::optional<nlohmann::ordered_json> find_json(std::string_view text,
-                                                uint64_t max_bytes = kMaxDocumentBytes);
+std::optional<Json> find_json(std::string_view text, uint64_t max_bytes = kMaxDocumentBytes);
 
 }  // namespace moesaic

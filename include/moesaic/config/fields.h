@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -72,15 +71,15 @@ template <class T>
 inline constexpr bool kUnsupported = false;
 
 /// Returns the number as JSON. Throws Error (usage) for NaN and infinity, which JSON does not have.
-nlohmann::ordered_json write_number(double number);
+Json write_number(double number);
 /// Returns one number if both sides are equal, else [height, width].
-nlohmann::ordered_json write_sides(const Sides& sides);
+Json write_sides(const Sides& sides);
 
 /// Returns 0, an integer of steps, or a text where a bare number may be read as epochs.
-nlohmann::ordered_json write_interval(const Interval& interval);
+Json write_interval(const Interval& interval);
 
 template <class T>
-nlohmann::ordered_json write(const T& value);
+Json write(const T& value);
 
 class FieldWriter {
  public:
@@ -94,14 +93,14 @@ class FieldWriter {
     json_[std::string(key)] = field.name();
     field.visit(*this);
   }
-  nlohmann::ordered_json take() { return std::move(json_); }
+  Json take() { return std::move(json_); }
 
  private:
-  nlohmann::ordered_json json_ = nlohmann::ordered_json::object();
+  Json json_ = Json::object();
 };
 
 template <class T>
-nlohmann::ordered_json write(const T& value) {
+Json write(const T& value) {
   if constexpr (std::is_same_v<T, Value>) {
     return value.to_json();
   } else if constexpr (std::is_same_v<T, double>) {
@@ -111,22 +110,22 @@ nlohmann::ordered_json write(const T& value) {
   } else if constexpr (std::is_same_v<T, Interval>) {
     return write_interval(value);
   } else if constexpr (List<T>) {
-    auto list = nlohmann::ordered_json::array();
+    auto list = Json::array();
     for (const auto& item : value) list.push_back(write<typename T::value_type>(item));
     return list;
   } else if constexpr (Map<T>) {
-    auto map = nlohmann::ordered_json::object();
+    auto map = Json::object();
     for (const auto& [key, item] : value) map[key] = write(item);
     return map;
   } else if constexpr (Optional<T>) {
-    return value ? write(*value) : nlohmann::ordered_json(nullptr);
+    return value ? write(*value) : Json(nullptr);
   } else if constexpr (Described<T>) {
     T copy = value;  // describe() takes a mutable reference.
     FieldWriter fields;
     describe(fields, copy);
     return fields.take();
   } else {
-    return nlohmann::ordered_json(value);
+    return Json(value);
   }
 }
 

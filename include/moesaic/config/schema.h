@@ -4,7 +4,7 @@
 // One declaration per setting. A configuration is a plain struct whose members hold the defaults,
 // and beside it, in the same namespace,
 //
-//   template <class Fields> void describe(Fields& f, OptimizerConfig& c) {
+//   void describe(auto& f, OptimizerConfig& c) {
 //     f("name", c.name, "name of the update rule", one_of({"sgd", "adamw"}));
 //     f("lr", c.lr, "peak learning rate", above(0.0));
 //     f("data", c.data, "dataset to train on", required, common);
@@ -20,7 +20,6 @@
 // earlier versions, renamed_from(), is read as the present one, with a warning unless a program
 // wrote it.
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -45,8 +44,7 @@ T parse(const Value& value, const std::string& path = {}) {
 
 /// Returns all settings in the order of their declaration, with defaults: parse<T>(to_json(x))
 /// equals x.
-template <class T>
-nlohmann::ordered_json to_json(const T& config) {
+Json to_json(const auto& config) {
   return config_detail::write(config);
 }
 

@@ -12,6 +12,9 @@
 
 namespace moesaic {
 
+/// JSON whose objects keep the order of their members.
+using Json = nlohmann::ordered_json;
+
 /// Where a key or a value was written: `recipe.json:12:7`, or the source alone if it has no lines
 /// (a command-line argument).
 struct Origin {
@@ -57,8 +60,8 @@ class Value {
 
   /// Returns a Value with the content of `json`, all of whose parts have the stored origin `where`.
   /// Throws Error (usage) for NaN, infinity and nesting beyond kMaxDepth.
-  static Value from_json(const nlohmann::ordered_json& json, const std::string& where);
-  nlohmann::ordered_json to_json() const;
+  static Value from_json(const Json& json, const std::string& where);
+  Json to_json() const;
 
   Kind kind() const { return static_cast<Kind>(content_.index()); }
   bool is_null() const { return kind() == Kind::null; }

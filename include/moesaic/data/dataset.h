@@ -4,16 +4,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/data/resize.h"
 
 namespace moesaic {
@@ -55,8 +54,7 @@ struct DatasetInputs {
 };
 
 /// Calls `f` with each tensor of some inputs that is defined.
-template <class F>
-void for_tensors(DatasetInputs& inputs, F&& f) {
+void for_tensors(DatasetInputs& inputs, auto&& f) {
   for (at::Tensor* tensor :
        {&inputs.values_NCHW, &inputs.labels_N, &inputs.groups_N, &inputs.targets_NK}) {
     if (tensor->defined()) f(*tensor);
@@ -146,7 +144,9 @@ class Dataset {
   void part(int64_t index, const ChoosePart& choose, uint8_t* out,
             std::optional<bool> upright = {}) const;
   /// Returns all inputs in memory; nothing for images and for an endless dataset.
-  DatasetInputs inputs() const;
+  DatasetInputs inputs() const {
+    return has_images() || endless() ? DatasetInputs{} : generate(0, size());
+  }
   /// Returns the inputs `first` to `first + count - 1`, generated where they are not in memory, the
   /// same for any ranges. Throws Error (failure) for images and for indices that do not exist.
   DatasetInputs generate(int64_t first, int64_t count) const;
@@ -177,7 +177,7 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
 /// that is not there. `info` has classes, channels (3, or 1 for grey), mean and std, and whether
 /// images are turned as EXIF says.
 std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
-                                                  const std::vector<std::filesystem::path>& files);
+                                                  const std::vector<fs::path>& files);
 
 /// Makes a dataset of inputs in memory; info's channels, height and width become those of the
 /// values. Throws Error (failure) if sizes disagree, a label has no class, a group no name, a

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 
 namespace moesaic {
@@ -20,8 +19,7 @@ struct RotateConfig {
   int64_t crop = 0;
 };
 
-template <class Fields>
-void describe(Fields& f, RotateConfig& c) {
+void describe(auto& f, RotateConfig& c) {
   f("degrees", c.degrees, "rotation angle in degrees, counter-clockwise", above(0.0), below(360.0));
   f("crop", c.crop,
     "side of the central square cut from every image, rotated or not, and resized to full size; 0: "
@@ -47,8 +45,7 @@ struct MosaicConfig {
   int64_t train = 1000, test = 1000, seed = 1;
   bool replacement = true;
 };
-template <class Fields>
-void describe(Fields& f, MosaicConfig& c) {
+void describe(auto& f, MosaicConfig& c) {
   f("deciding", c.deciding,
     "classes of the base dataset of which one image decides the label: the new classes", required,
     not_empty);
@@ -85,8 +82,7 @@ struct BackdropConfig {
   Sides size = 16;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, BackdropConfig& c) {
+void describe(auto& f, BackdropConfig& c) {
   f("images", c.images,
     "dataset whose training images are the backdrops, or a folder of images; a path may be "
     "relative to this description",

@@ -6,11 +6,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "moesaic/config/problem.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
 
 namespace moesaic {
@@ -22,8 +21,7 @@ struct EmbeddingsConfig {
   int64_t seed = 1;
   int64_t width = 0;
 };
-template <class Fields>
-void describe(Fields& f, EmbeddingsConfig& c) {
+void describe(auto& f, EmbeddingsConfig& c) {
   f("train", c.train, "safetensors file of the train split");
   f("test", c.test, "safetensors file of the test split");
   f("file", c.file, "one safetensors file to split at random, instead of train and test");
@@ -49,12 +47,12 @@ struct Embeddings {
 /// [N] (integers), and in its metadata `classes` and `languages`, their names as a JSON list.
 /// Throws Error (failure), with file and tensor, for a tensor that is missing or has another shape
 /// or dtype, for numbers that are not finite, and for labels or languages without a name.
-Embeddings read_embeddings(const std::filesystem::path& path);
+Embeddings read_embeddings(const fs::path& path);
 
 /// Reads one split, "train" or "test", of the files in `folder`. Throws Error also if the width of
 /// rows differs from the description, if the files of both splits have different names for classes
 /// or languages, and if a split would be empty.
-Embeddings read_embeddings(const EmbeddingsConfig& config, const std::filesystem::path& folder,
+Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
                            const std::string& split);
 
 }  // namespace moesaic

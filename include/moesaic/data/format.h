@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/config/choice.h"
 #include "moesaic/data/dataset.h"
@@ -44,7 +44,7 @@ struct DatasetFormat {
   /// contains; the format fills in the rest. Throws Error (failure) for files that are damaged or
   /// inconsistent.
   std::function<std::shared_ptr<const Dataset>(const DatasetSpec& spec, DatasetInfo info,
-                                               const std::filesystem::path& folder)>
+                                               const fs::path& folder)>
       open;
 
   /// Returns the stored splits; by default train and test.
@@ -64,16 +64,15 @@ struct DatasetFormat {
 
   /// Verifies all files of a split in the folder; for data without described files.
   std::function<std::vector<FileVerification>(const DatasetSpec& spec, const std::string& split,
-                                              const std::filesystem::path& folder)>
-      verify = [](const DatasetSpec&, const std::string&, const std::filesystem::path&) {
+                                              const fs::path& folder)>
+      verify = [](const DatasetSpec&, const std::string&, const fs::path&) {
         return std::vector<FileVerification>{};
       };
   /// Returns what is wrong with a described file without a known hash, "" if nothing is.
-  std::function<std::string(const DatasetSpec& spec, const std::filesystem::path& file,
+  std::function<std::string(const DatasetSpec& spec, const fs::path& file,
                             const DatasetFile& description)>
-      verify_file = [](const DatasetSpec&, const std::filesystem::path&, const DatasetFile&) {
-        return std::string();
-      };
+      verify_file =
+          [](const DatasetSpec&, const fs::path&, const DatasetFile&) { return std::string(); };
 };
 
 /// Returns the registry of formats, by the value of "format" in descriptions.
@@ -104,8 +103,7 @@ std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs
                                               int64_t size, bool endless);
 
 /// Returns whether the training split has no end: always, unless the settings have an `endless`.
-template <class Config>
-bool is_endless(const Config& config) {
+bool is_endless(const auto& config) {
   if constexpr (requires { config.endless; }) return config.endless;
   return true;
 }
@@ -127,7 +125,7 @@ DatasetFormat generated_format(std::string name, std::string meaning,
                                        data && is_endless(*data));
               },
           .open =
-              [make](const DatasetSpec& spec, DatasetInfo info, const std::filesystem::path&) {
+              [make](const DatasetSpec& spec, DatasetInfo info, const fs::path&) {
                 const Config& config = *spec.format.as<Settings>().data;
                 const MakeInputs examples = make(config, info);
                 const bool train = info.split == "train";

@@ -2,11 +2,12 @@
 // The one walk through folders of images: what is an image by its name, and what is left out.
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic {
 
@@ -14,11 +15,11 @@ namespace moesaic {
 /// is, its content tells.
 const std::vector<std::string>& image_endings();
 /// Returns whether a file is called like an image that can be read, in upper or lower case.
-bool has_image_name(const std::filesystem::path& path);
+bool has_image_name(const fs::path& path);
 
 /// Returns whether a file is called like those that systems put beside images: Thumbs.db,
 /// desktop.ini, .DS_Store, ._0001.jpg and others.
-bool is_system_file(const std::filesystem::path& path);
+bool is_system_file(const fs::path& path);
 
 enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, linked, special, beside };
 
@@ -54,7 +55,7 @@ struct ImageListing {
 /// systems put beside photographs (`__MACOSX`, `@eaDir`); hidden files of other kinds and Thumbs.db
 /// are passed over. Throws IoError where the folder or something in it cannot be examined, since an
 /// image may be behind that.
-ImageListing list_images(const std::filesystem::path& folder);
+ImageListing list_images(const fs::path& folder);
 
 /// Returns what this program wrote into a folder: "a run", "a checkpoint", "an export", "an
 /// experiment" or "of shards"; "" for other folders.
@@ -62,18 +63,18 @@ std::string written_kind(const ImageListing& listing);
 
 /// Image files with their paths, sorted.
 struct FoundImages {
-  std::vector<std::filesystem::path> files;
+  std::vector<fs::path> files;
   LeftOut left_out;  ///< Names relative to the folder.
 };
 
 /// Finds the images in `folder` and in all folders below it as list_images() does. A folder that
 /// several links lead to is walked once, and a link to a folder around it not at all.
-FoundImages image_files_in(const std::filesystem::path& folder);
+FoundImages image_files_in(const fs::path& folder);
 
 /// Returns the path that a file or folder has without links. Throws IoError if there is none.
-std::filesystem::path place_of(const std::filesystem::path& path);
+fs::path place_of(const fs::path& path);
 
 /// Returns whether a folder is there, also by a link. Throws IoError if that cannot be determined.
-bool is_folder(const std::filesystem::path& path);
+bool is_folder(const fs::path& path);
 
 }  // namespace moesaic

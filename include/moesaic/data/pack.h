@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic {
 
@@ -26,7 +27,7 @@ struct PackedSplit {
 };
 
 struct PackResult {
-  std::filesystem::path description;  ///< OUT/NAME.json, which opens the packed dataset.
+  fs::path description;  ///< OUT/NAME.json, which opens the packed dataset.
   std::vector<PackedSplit> splits;
   int signal = 0;  ///< By which it was stopped; then nothing is written.
 };
@@ -38,7 +39,6 @@ struct PackResult {
 /// than one, are an Error. The folder appears as a whole or not at all. Throws Error: usage for a
 /// name or split that is unknown, inputs that are no images with classes, more shards than images,
 /// an `out` that exists; failure for what cannot be read or written.
-PackResult pack_dataset(std::string_view name, const std::filesystem::path& out,
-                        const PackOptions& options);
+PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOptions& options);
 
 }  // namespace moesaic

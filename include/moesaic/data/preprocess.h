@@ -5,13 +5,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 
 namespace moesaic {
@@ -30,8 +28,7 @@ struct PreprocessConfig {
   std::vector<double> mean, std;
 };
 
-template <class Fields>
-void describe(Fields& f, PreprocessConfig& c) {
+void describe(auto& f, PreprocessConfig& c) {
   f("size", c.size,
     "size of preprocessed images, one number or [height, width]; 0: unchanged or, for data that "
     "may hold images of any size, the largest size that the network takes",
@@ -117,8 +114,7 @@ struct InputSpec {
   std::string channel_order;
   std::vector<std::string> classes;
 };
-template <class Fields>
-void describe(Fields& f, InputSpec& c) {
+void describe(auto& f, InputSpec& c) {
   f("dataset", c.dataset, "name of the dataset that the network was trained on");
   f("listed", c.listed, "name known to moesaic data list; false: the data were given as a path");
   f("images", c.images, "image inputs, which the other settings describe; false: other inputs",
@@ -144,10 +140,10 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config);
 std::string channel_order(int64_t channels);
 
 /// Returns the document, where a list or number that is not known or does not apply is null.
-nlohmann::ordered_json document_of(const InputSpec& spec);
+Json document_of(const InputSpec& spec);
 /// Reads such a document strictly: a stranger may have written it. Throws Error (failure) that
 /// names `from`.
-InputSpec read_input_spec(const nlohmann::ordered_json& document, const std::string& from);
+InputSpec read_input_spec(const Json& document, const std::string& from);
 
 /// Returns `base` as the network of `spec` takes it: info() has its size, mean and std where they
 /// are known. Throws Error (usage) where only one of them is of images.

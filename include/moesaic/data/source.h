@@ -5,18 +5,16 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "moesaic/config/choice.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/derived.h"
@@ -30,8 +28,7 @@ struct DatasetFile {
   int64_t size = 0;
 };
 
-template <class Fields>
-void describe(Fields& f, DatasetFile& c) {
+void describe(auto& f, DatasetFile& c) {
   f("name", c.name, "file name without .gz", required);
   f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes");
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
@@ -46,8 +43,7 @@ struct DatasetArchive {
   int64_t max_size = 0;
 };
 
-template <class Fields>
-void describe(Fields& f, DatasetArchive& c) {
+void describe(auto& f, DatasetArchive& c) {
   f("name", c.name, "file name of the archive below the URLs", required);
   f("folder", c.folder, "folder in the archive that holds the files", required);
   f("md5", c.md5, "checksum (MD5) of the archive, where its makers published no other");
@@ -94,8 +90,7 @@ struct DatasetSpec {
 /// Returns every registered format with its default settings; the first, idx, is the default.
 std::vector<Choice> dataset_format_choices();
 
-template <class Fields>
-void describe(Fields& f, DatasetSpec& c) {
+void describe(auto& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
   f("description", c.description, "one-line description for lists");
   f.choice("format", c.format, dataset_format_choices(),
@@ -174,22 +169,22 @@ std::vector<std::string> stored_splits(const DatasetSpec& spec);
 /// begin with ./, `$MOESAIC_DATA/FOLDER`, `datasets/cache/FOLDER`, its other paths, beside it and
 /// then below resource_root(); with an archive also the archive's folder within each of them and
 /// within $MOESAIC_DATA itself.
-std::vector<std::filesystem::path> search_folders(const DatasetSpec& spec);
+std::vector<fs::path> search_folders(const DatasetSpec& spec);
 
 /// Returns the folder for fetched files: the first of search_folders() that is not relative to the
 /// description, for an archive its folder there.
-std::filesystem::path fetch_folder(const DatasetSpec& spec);
+fs::path fetch_folder(const DatasetSpec& spec);
 
 /// Returns the first search folder with the files of the stored `split`, or with every file where
 /// `split` is empty; empty if there is none.
-std::filesystem::path find_folder(const DatasetSpec& spec, std::string_view split = {});
+fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 struct FetchOptions {
   bool progress = true;  ///< Draws a progress bar on standard error.
 };
 
 struct FetchResult {
-  std::filesystem::path folder;  ///< Folder with every file (the base's); empty without.
+  fs::path folder;  ///< Folder with every file (the base's); empty without.
   std::vector<std::string>
       fetched;  ///< Names of the downloaded files; empty if all were there already.
   /// Names of the files, there or downloaded, of which no hash is described: unlike the others they
@@ -199,10 +194,10 @@ struct FetchResult {
 
 /// Result of comparing one file of a dataset with its description.
 struct FileVerification {
-  std::string name;            ///< Name in the description, without .gz.
-  std::filesystem::path path;  ///< Empty where the file is missing.
-  std::string problem;         ///< One line; empty where the file is right.
-  std::string doubt = {};      ///< What could not be compared of a file that seems right.
+  std::string name;        ///< Name in the description, without .gz.
+  fs::path path;           ///< Empty where the file is missing.
+  std::string problem;     ///< One line; empty where the file is right.
+  std::string doubt = {};  ///< What could not be compared of a file that seems right.
   bool ok() const { return problem.empty(); }
 };
 
@@ -298,10 +293,9 @@ class PlannedDatasets {
 
 /// Throws Error (usage) that names both where `out`, a new file or folder, lies among the images
 /// that a data set is read from: it would be a class or an image the next time.
-void check_outside_images(const std::filesystem::path& out, const std::string& data);
+void check_outside_images(const fs::path& out, const std::string& data);
 
 /// Throws likewise for the data that a checkpoint's configuration says it was trained on.
-void check_outside_trained_images(const std::filesystem::path& out,
-                                  const nlohmann::ordered_json& config);
+void check_outside_trained_images(const fs::path& out, const Json& config);
 
 }  // namespace moesaic

@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +24,7 @@ struct RandAugmentConfig {
   double magnitude = 10.0;
 };
 
-template <class Fields>
-void describe(Fields& f, RandAugmentConfig& c) {
+void describe(auto& f, RandAugmentConfig& c) {
   f("layers", c.layers, "number of consecutive operations per image, each drawn from sixteen",
     between(0, 16));
   f("magnitude", c.magnitude,
@@ -65,8 +63,7 @@ struct BlurConfig {
   double min_sigma = 1.1, max_sigma = 2.2;
 };
 
-template <class Fields>
-void describe(Fields& f, BlurConfig& c) {
+void describe(auto& f, BlurConfig& c) {
   f("width", c.width, "kernel width in pixels, an odd number", between(1, 255));
   f("height", c.height, "kernel height in pixels, an odd number", between(1, 255));
   f("min_sigma", c.min_sigma, "smallest standard deviation, in pixels", between(0.01, 1000.0));
@@ -104,8 +101,7 @@ struct CropConfig {
   double min_aspect = 0.75, max_aspect = 1.33;
 };
 
-template <class Fields>
-void describe(Fields& f, CropConfig& c) {
+void describe(auto& f, CropConfig& c) {
   f("min_area", c.min_area, "smallest fraction of the image's area", above(0.0), at_most(1.0));
   f("max_area", c.max_area, "largest fraction of the image's area", above(0.0), at_most(1.0));
   f("min_aspect", c.min_aspect, "smallest aspect ratio, width / height", between(0.01, 100.0));
@@ -125,8 +121,7 @@ struct AugmentConfig {
   double mixup = 0.0;
 };
 
-template <class Fields>
-void describe(Fields& f, AugmentConfig& c) {
+void describe(auto& f, AugmentConfig& c) {
   f("flip", c.flip, "horizontal flip with probability 1/2", common);
   f("shift", c.shift, "largest random shift in pixels, horizontally and vertically", at_least(0));
   f("crop", c.crop, "random resized crop; {}: its defaults", common);

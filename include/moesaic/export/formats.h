@@ -6,12 +6,12 @@
 #include <torch/csrc/jit/api/module.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/registry.h"
 #include "moesaic/checkpoint/store.h"
 
@@ -42,8 +42,7 @@ std::map<std::string, std::string> side_files(const Model& model, const ExportIn
 /// ".safetensors", it is one file, with the texts of side_files() in its metadata under their names
 /// without ".json"; else a folder, absent or empty before, with `model.safetensors` and the side
 /// files. Atomic. Throws Error (usage) if `out` exists already.
-void export_safetensors(const Model& model, const std::filesystem::path& out,
-                        const ExportInfo& info = {});
+void export_safetensors(const Model& model, const fs::path& out, const ExportInfo& info = {});
 
 /// Returns the network as a script module, which LibTorch and PyTorch run without this library:
 /// forward(images [B, C, H, W] float32) -> logits [B, classes], for any B, with aten operators
@@ -58,11 +57,10 @@ torch::jit::Module to_torchscript(const Model& model);
 /// library reads the network without unpickling, what export_safetensors() writes: the weights lie
 /// in the file twice. PyTorch deprecates TorchScript as of version 2.11: prefer safetensors
 /// for archives.
-void export_torchscript(const Model& model, const std::filesystem::path& file,
-                        const ExportInfo& info = {});
+void export_torchscript(const Model& model, const fs::path& file, const ExportInfo& info = {});
 
 struct ExportOptions {
-  std::filesystem::path out;
+  fs::path out;
   std::optional<int64_t> shards;  ///< Number of weight files, for formats with shards.
   std::function<void()> poll;     ///< May throw, then nothing is written.
 };
@@ -73,7 +71,7 @@ struct ExportFormat {
   /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
   int64_t max_shards = 0;
   /// Throws Error (usage) if `out` exists already.
-  std::function<void(const std::filesystem::path& out)> check_out;
+  std::function<void(const fs::path& out)> check_out;
   std::function<void(const Model& model, const ExportInfo& info, const ExportOptions& options)>
       write;
 };

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 
@@ -44,8 +43,8 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
 /// Reads the tensor `images` from a safetensors file and writes what predict() returns to another,
 /// atomically. Throws Error for a missing tensor, another dtype or shape or a value that is not
 /// finite, and Error (usage) for an output that exists already.
-void predict_file(Model& model, const std::filesystem::path& input,
-                  const std::filesystem::path& output, const PredictOptions& options = {});
+void predict_file(Model& model, const fs::path& input, const fs::path& output,
+                  const PredictOptions& options = {});
 
 // Predictions for image files.
 
@@ -70,7 +69,7 @@ struct ImageRouting {
 };
 
 struct ImagePrediction {
-  std::filesystem::path file;
+  fs::path file;
   std::string problem;              ///< Why the file cannot be read; then the rest is empty.
   std::vector<PredictedClass> top;  ///< By falling probability, on ties by index.
   std::vector<ImageRouting> routing;
@@ -86,15 +85,13 @@ struct ImagePrediction {
 ///
 /// Throws Error (usage) for a network without classes or whose inputs are no images, Error where
 /// `spec` lacks mean and std.
-void predict_images(Model& model, const InputSpec& spec,
-                    const std::vector<std::filesystem::path>& files,
+void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
                     const PredictImagesOptions& options,
                     const std::function<bool(const ImagePrediction&)>& take);
 
 /// Returns {"file", "top": [{"class", "index", "probability"}, ...]} and with routing "routing":
 /// [{"layer", "experts", "gates"}, ...], lists of a list for each token; or {"file", "error"}.
-nlohmann::ordered_json to_json(const ImagePrediction& prediction,
-                               const std::vector<std::string>& classes);
+Json to_json(const ImagePrediction& prediction, const std::vector<std::string>& classes);
 /// Returns a line for each class: file, rank from 1, class, probability. Fields are quoted as RFC
 /// 4180 says; in names, control characters and bytes that are no UTF-8 are escaped(), so that each
 /// line is one row.

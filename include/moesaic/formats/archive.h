@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 
 struct archive;  // Types of libarchive.
@@ -29,8 +29,7 @@ struct UnpackLimits {
 /// "..", duplicate names and whatever exceeds `limits`. Modes, owners and times are dropped. After
 /// an Error some files may remain in `folder`: pass one that is discarded, e.g. of a
 /// StagedDirectory.
-std::vector<std::string> unpack_archive(const std::filesystem::path& archive,
-                                        const std::filesystem::path& folder,
+std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path& folder,
                                         const UnpackLimits& limits = {});
 
 /// A regular file in an archive: `size` bytes at `offset` of the archive's own bytes.
@@ -56,13 +55,13 @@ struct TarIndex {
 /// name, and a name that was there before; where the archive is damaged or ends too early, so is
 /// all that follows. No size is trusted: members lie within the file. Throws, with the path,
 /// IoError if the file cannot be read, Error (failure) if it is compressed.
-TarIndex index_tar(const std::filesystem::path& path);
+TarIndex index_tar(const fs::path& path);
 
 /// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.
 class TarWriter {
  public:
   /// Creates the file. Throws Error (failure) if it exists or cannot be created.
-  explicit TarWriter(const std::filesystem::path& path);
+  explicit TarWriter(const fs::path& path);
 
   /// Appends a file. Throws Error (failure), e.g. if the disk is full.
   void add(const std::string& name, std::span<const std::byte> bytes);
@@ -72,7 +71,7 @@ class TarWriter {
  private:
   void check(int64_t result) const;
 
-  std::filesystem::path path_;
+  fs::path path_;
   UniqueFd fd_;
   std::unique_ptr<archive, int (*)(archive*)> open_;
   std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry_;

@@ -4,8 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic::cifar {
 
@@ -25,6 +26,6 @@ struct Records {
 /// Appends the records of a plain or gzip-compressed file whose unpacked size is `bytes`. Throws
 /// Error (failure) with the path if the size differs or the file ends within a record. Memory is
 /// bounded by `bytes`.
-void read(const std::filesystem::path& path, int64_t bytes, const Layout& layout, Records& records);
+void read(const fs::path& path, int64_t bytes, const Layout& layout, Records& records);
 
 }  // namespace moesaic::cifar

@@ -4,11 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 struct gzFile_s;  // A type of zlib.
 
@@ -19,7 +20,7 @@ namespace moesaic {
 /// gzip are ignored, as by `gzip -d`.
 class UnpackedReader {
  public:
-  explicit UnpackedReader(const std::filesystem::path& path);
+  explicit UnpackedReader(const fs::path& path);
 
   /// Fills `out` and returns the number of bytes, less than its size only at the end of the file.
   /// The call that reaches the end has verified the checksum.
@@ -44,6 +45,6 @@ class UnpackedReader {
 
 /// Returns the whole content, decompressed if necessary. Throws Error (failure) if it exceeds
 /// `max_bytes`. Memory grows with the bytes actually read.
-std::vector<uint8_t> read_maybe_gzip(const std::filesystem::path& path, std::size_t max_bytes);
+std::vector<uint8_t> read_maybe_gzip(const fs::path& path, std::size_t max_bytes);
 
 }  // namespace moesaic

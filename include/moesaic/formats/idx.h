@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <string>
 #include <vector>
+
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic::idx {
 
@@ -19,6 +19,6 @@ struct Array {
 /// path, the expected and the found value for a wrong magic number or type code, truncated or
 /// corrupt data and trailing bytes. Memory is bounded by the actual content, whatever the header
 /// claims.
-Array read(const std::filesystem::path& path);
+Array read(const fs::path& path);
 
 }  // namespace moesaic::idx

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <span>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic::safetensors {
 
@@ -39,11 +39,11 @@ struct Entry {
 /// archive, kInArchive is read, which must lie there uncompressed.
 class File {
  public:
-  explicit File(const std::filesystem::path& path);
+  explicit File(const fs::path& path);
 
   /// Returns whether a file is a zip archive, and whether such a one has a member.
-  static bool is_archive(const std::filesystem::path& path);
-  static bool is_in_archive(const std::filesystem::path& path, const char* member = kInArchive);
+  static bool is_archive(const fs::path& path);
+  static bool is_in_archive(const fs::path& path, const char* member = kInArchive);
 
   /// Returns the entries in the order of their bytes in the file.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
@@ -74,7 +74,7 @@ struct Item {
 /// (largest first), then name, so every tensor is aligned to its dtype and equal content gives
 /// equal files. Throws Error (failure) for a duplicate or reserved name, a wrong size, and text
 /// that is not UTF-8.
-FileContent write(const std::filesystem::path& path, std::vector<Item> items,
+FileContent write(const fs::path& path, std::vector<Item> items,
                   const std::map<std::string, std::string>& metadata = {});
 
 /// Returns a tensor's bytes, which must stay valid until the next call.
@@ -82,8 +82,7 @@ using Source = std::function<std::span<const std::byte>(const Item&)>;
 
 /// Writes the same file as write() from tensors that are made one at a time: `source` is called
 /// once for each, in file order; the `bytes` of the items are ignored. `progress` is BulkFile's.
-FileContent write_streamed(const std::filesystem::path& path, std::vector<Item> items,
-                           const Source& source,
+FileContent write_streamed(const fs::path& path, std::vector<Item> items, const Source& source,
                            const std::map<std::string, std::string>& metadata = {},
                            std::function<void()> progress = {});
 

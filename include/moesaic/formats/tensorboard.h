@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 
 namespace moesaic {
@@ -21,7 +21,7 @@ uint32_t crc32c(std::span<const std::byte> bytes);
 /// merges them. Only complete records are handed to the system, in order.
 class EventWriter {
  public:
-  explicit EventWriter(const std::filesystem::path& folder);
+  explicit EventWriter(const fs::path& folder);
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
   /// Flushes; a failure is logged, since a destructor must not throw.
@@ -32,12 +32,12 @@ class EventWriter {
   /// Writes all buffered records to the file. Throws Error (failure) if the disk is full.
   void flush();
 
-  const std::filesystem::path& path() const noexcept { return path_; }
+  const fs::path& path() const noexcept { return path_; }
 
  private:
   void append_record(std::string_view event);
 
-  std::filesystem::path path_;
+  fs::path path_;
   UniqueFd fd_;
   std::string buffer_;
   uint64_t written_ = 0;  ///< File size in bytes up to the last complete record.

@@ -9,7 +9,6 @@
 
 #include "moesaic/base/registry.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -162,7 +161,7 @@ class Model : public torch::nn::Module {
   int64_t parameter_count() const;
 
   /// Returns the device of the parameters.
-  at::Device device() const;
+  at::Device device() const { return parameters().front().device(); }
 
   /// Turns activation checkpointing on or off: training keeps only the input of each block and
   /// computes the block again in backward. Saves memory for about a third more time; results keep

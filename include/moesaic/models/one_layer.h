@@ -18,9 +18,7 @@ class OneLayerModel : public Model {
   void set_first_sample_index(int64_t image) override {
     if (!moe.is_empty()) moe->router->set_first_sample_index(image);
   }
-  nlohmann::ordered_json config() const override {
-    return with_kept_experts(to_json(config_), *this);
-  }
+  Json config() const override { return with_kept_experts(to_json(config_), *this); }
   void reset_head(int64_t classes) override {
     fail_usage(
         "{}: the output layer is fixed, so the model cannot get a new head for {} classes; leave "

@@ -3,11 +3,11 @@
 // and how networks are built of them.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 
@@ -20,7 +20,7 @@ std::vector<std::string> model_names();
 std::vector<std::string> preset_names();
 
 /// Returns the file of a preset that there is.
-std::filesystem::path preset_path(const std::string& name);
+fs::path preset_path(const std::string& name);
 
 /// Returns the configuration merged over the preset that it names, or unchanged without "preset". A
 /// preset may name another. What an export adds to it, kConstantsKey, is left out. Throws Error

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/nn/router.h"
 
@@ -29,8 +28,7 @@ struct DispatcherConfig {
 
   bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
 };
-template <class Fields>
-void describe(Fields& f, DispatcherConfig& c) {
+void describe(auto& f, DispatcherConfig& c) {
   f("capacity", c.capacity, "rows per expert and group (expert capacity); 0: by capacity_factor",
     between(0, kMaxTokens));
   f("capacity_factor", c.capacity_factor,
@@ -69,8 +67,7 @@ struct RoutingConfig {
   bool tokens_choose() const { return name == kTokensChoose; }
   bool experts_choose() const { return name == kExpertsChoose; }
 };
-template <class Fields>
-void describe(Fields& f, RoutingConfig& c) {
+void describe(auto& f, RoutingConfig& c) {
   f("name", c.name,
     "routing rule: tokens choose experts (token_choice), experts choose tokens (expert_choice), or "
     "each token goes to all experts whose logit reaches the threshold (threshold); or V-MoE's "

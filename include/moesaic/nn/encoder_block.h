@@ -80,7 +80,9 @@ class AttentionImpl : public torch::nn::Module, public SharesBatch {
 
  private:
   /// Views [B, T, d] as [B, H, T, c].
-  at::Tensor heads_of(const at::Tensor& x_BTd) const;
+  at::Tensor heads_of(const at::Tensor& x_BTd) const {
+    return x_BTd.unflatten(2, {options_.heads, -1}).transpose(1, 2);
+  }
   at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,
                  const at::Generator& random);
 

@@ -119,7 +119,7 @@ class ImageNetwork : public torch::nn::Module {
   at::Tensor features(const at::Tensor& images_BCHW);
 
   /// FLOPs of one image: multiplications and additions of its products.
-  double flops() const;
+  double flops() const { return feature_flops_ + 2.0 * static_cast<double>(head->weight.numel()); }
   /// Gives the network a new head of zeros with `classes` outputs.
   void reset_head(int64_t classes);
 

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <mutex>
-#include <vector>
 
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/shares_batch.h"

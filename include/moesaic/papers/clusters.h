@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -92,7 +91,9 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   ExpertsScript script_source() const override;
 
   /// Gives every network a new head of zeros with `classes` outputs.
-  void reset_heads(int64_t classes);
+  void reset_heads(int64_t classes) {
+    for (const auto& network : networks_) network->reset_head(classes);
+  }
 
   const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
     return networks_.at(static_cast<size_t>(slot));
@@ -126,8 +127,7 @@ struct ClusterMixtureConfig {
   bool endless = false;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, ClusterMixtureConfig& c) {
+void describe(auto& f, ClusterMixtureConfig& c) {
   f("clusters", c.clusters, "number of clusters (K), each with a signal v_k and a centre c_k",
     between(2, kMaxClusters));
   f("patches", c.patches,
@@ -184,8 +184,7 @@ struct ImageTokenRouterConfig : RoutingConfig {
   std::vector<int64_t> kept_experts;
   bool stand_ins = false;
 };
-template <class Fields>
-void describe(Fields& f, ImageTokenRouterConfig& c) {
+void describe(auto& f, ImageTokenRouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("dispatcher", c.dispatcher, "dispatch of images to the experts");
   f("group_size", c.group_size,
@@ -214,8 +213,7 @@ struct ClusterRouterConfig : ImageTokenRouterConfig {
 
   int64_t width = 0;
 };
-template <class Fields>
-void describe(Fields& f, ClusterRouterConfig& c) {
+void describe(auto& f, ClusterRouterConfig& c) {
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
   f("width", c.width, "filter width: pieces of this width of an input are summed; 0: whole patches",
     between(0, 65536));
@@ -230,8 +228,7 @@ struct ClusterMoEConfig {
   bool bias = true, scalar = false;
   std::optional<ClusterRouterConfig> router = ClusterRouterConfig{};
 };
-template <class Fields>
-void describe(Fields& f, ClusterMoEConfig& c) {
+void describe(auto& f, ClusterMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kClusterMoE}));
   f("patches", c.patches, "number of patches per input (P)", between(1, 4096));
   f("width", c.width, "patch dimension (d)", between(1, 65536));
@@ -293,7 +290,9 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
     at::Tensor inputs, sums;  ///< `sums` over the router's patches, [B, width of its input].
     uint64_t version = 0;
   };
-  at::Tensor logits_of(const at::Tensor& y_Bo) const;
+  at::Tensor logits_of(const at::Tensor& y_Bo) const {
+    return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
+  }
   at::Tensor router_input(const at::Tensor& images_BCHW);
   at::Tensor patch_sums(const at::Tensor& images_BCHW) const;
 
@@ -305,8 +304,7 @@ inline constexpr char kImageMoE[] = "image-moe";
 struct ImageRouterConfig : ImageTokenRouterConfig {
   int64_t patch_size = 4;
 };
-template <class Fields>
-void describe(Fields& f, ImageRouterConfig& c) {
+void describe(auto& f, ImageRouterConfig& c) {
   f("patch_size", c.patch_size, "side in pixels of the squares whose sum is the router's input",
     between(1, 1024));
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
@@ -320,8 +318,7 @@ struct ImageMoEConfig {
   double width = 1.0;
   std::optional<ImageRouterConfig> router = ImageRouterConfig{};
 };
-template <class Fields>
-void describe(Fields& f, ImageMoEConfig& c) {
+void describe(auto& f, ImageMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kImageMoE}));
   f("expert", c.expert, "network architecture of an expert", one_of(nn::image_network_names()));
   f("experts", c.experts, "number of experts (M), of which one sees an image", between(1, 1024));

@@ -14,7 +14,6 @@
 #include <string>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -43,9 +42,13 @@ class GatedMixtureImpl : public torch::nn::Module {
   GatedMixtureImpl(GatedMixtureOptions options, const at::Generator& generator);
 
   /// Returns E[y | x] [B], x: [B, d].
-  at::Tensor forward(const at::Tensor& x_Bd) const;
+  at::Tensor forward(const at::Tensor& x_Bd) const {
+    return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
+  }
   /// Returns P[z | x] [B, k].
-  at::Tensor probabilities(const at::Tensor& x_Bd) const;
+  at::Tensor probabilities(const at::Tensor& x_Bd) const {
+    return at::constant_pad_nd(x_Bd.mm(gates.t()), {0, 1}).softmax(1);
+  }
   /// Returns the experts' outputs [B, k].
   at::Tensor outputs(const at::Tensor& x_Bd) const;
 
@@ -112,8 +115,7 @@ struct GatedMixtureConfig {
   int64_t train = 1024000, test = 4096;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, GatedMixtureConfig& c) {
+void describe(auto& f, GatedMixtureConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("experts", c.experts,
     "number of experts (k), each with a regressor a_i; all but the last have gates w_i",
@@ -159,8 +161,7 @@ struct GatedMoEConfig {
   double noise = 0.05;
   std::string regressors = "random", gates = "zero";
 };
-template <class Fields>
-void describe(Fields& f, GatedMoEConfig& c) {
+void describe(auto& f, GatedMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGatedMoE}));
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("experts", c.experts, "number of experts (k)", between(1, 1024));
@@ -207,8 +208,7 @@ struct GruConfig {
   int64_t steps = 28, width = 28, hidden = 64, classes = 10;
   std::string view = nn::kGruViewNames.front();
 };
-template <class Fields>
-void describe(Fields& f, GruConfig& c) {
+void describe(auto& f, GruConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGru}));
   f("steps", c.steps, "number of steps (T): the rows of an image, read one after the other",
     between(1, 4096));

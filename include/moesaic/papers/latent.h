@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -92,8 +91,7 @@ struct LatentClustersConfig {
   int64_t train = 65536, test = 8192;
   int64_t seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, LatentClustersConfig& c) {
+void describe(auto& f, LatentClustersConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("clusters", c.clusters,
     "number of clusters (C); each cluster c has a mean rho v_c, its own task and a sign s_c",
@@ -153,8 +151,7 @@ struct LatentMoEConfig {
   std::string routing = nn::kEveryAboveZero;
   std::vector<int64_t> kept_experts;
 };
-template <class Fields>
-void describe(Fields& f, LatentMoEConfig& c) {
+void describe(auto& f, LatentMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kLatentMoE}));
   f("width", c.width, "input dimension (d)", between(1, 65536));
   f("experts", c.experts, "number of experts (M); 1: the single, 'vanilla' network",
@@ -185,8 +182,8 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  nlohmann::ordered_json config() const override {
-    nlohmann::ordered_json config = OneLayerModel::config();
+  Json config() const override {
+    Json config = OneLayerModel::config();
     config["routing"] = nn::latent_routing(moe->options());
     return config;
   }
@@ -202,7 +199,9 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
   }
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "neuron" [K, J, d] and "router" [K, 1, d] of the experts that exist.
-  std::map<std::string, at::Tensor> weight_directions() const override;
+  std::map<std::string, at::Tensor> weight_directions() const override {
+    return {{"neuron", experts->w.detach()}, {"router", router_directions()}};
+  }
 
   nn::ShallowExperts experts{nullptr};
 };

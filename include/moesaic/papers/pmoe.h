@@ -15,9 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/nn/experts.h"
@@ -185,8 +183,7 @@ struct PatchPatternsConfig {
   double delta_d = 0.0, delta_r = 0.6;
   int64_t train = 1000, test = 1000, seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, PatchPatternsConfig& c) {
+void describe(auto& f, PatchPatternsConfig& c) {
   f("width", c.width, "patch dimension (d)", between(4, 65536));
   f("patches", c.patches, "number of patches per example (n)", between(2, 65536));
   f("sets", c.sets, "number of sets of patterns that do not determine the class (p)",
@@ -235,8 +232,7 @@ struct PMoERouterConfig {
   double init_std = 1e-4;
   std::vector<int64_t> kept_experts;
 };
-template <class Fields>
-void describe(Fields& f, PMoERouterConfig& c) {
+void describe(auto& f, PMoERouterConfig& c) {
   f("selected", c.selected, "number of patches per image and expert (l)", between(1, 65536),
     common);
   f("gate", c.gate,
@@ -264,8 +260,7 @@ struct PMoEConfig {
   /// Patches that an expert gets: all of them without a router.
   int64_t selected() const { return router ? router->selected : patches(); }
 };
-template <class Fields>
-void describe(Fields& f, PMoEConfig& c) {
+void describe(auto& f, PMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kPMoE}));
   f("channels", c.channels, "number of image channels", between(1, 4096));
   f("image_size", c.image_size, "side of the images in pixels, or [height, width]",
@@ -337,8 +332,7 @@ struct WrnMixtureConfig {
   int64_t experts = 4, patch_size = 1, kernel = 1;
   PMoERouterConfig router = {.selected = 16, .gate = "softmax_tokens"};
 };
-template <class Fields>
-void describe(Fields& f, WrnMixtureConfig& c) {
+void describe(auto& f, WrnMixtureConfig& c) {
   f("experts", c.experts,
     "number of experts (k), among which the last group's channels are divided", between(1, 4096),
     common);
@@ -356,8 +350,7 @@ struct WrnPMoEConfig {
   /// Side of the last feature map: two groups halve it.
   int64_t map_size() const { return (image_size + 3) / 4; }
 };
-template <class Fields>
-void describe(Fields& f, WrnPMoEConfig& c) {
+void describe(auto& f, WrnPMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kWrnPMoE}));
   f("channels", c.channels, "number of image channels", between(1, 4096));
   f("image_size", c.image_size, "side of the images, in pixels", between(4, 4096));

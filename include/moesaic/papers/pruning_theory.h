@@ -51,8 +51,7 @@ struct PatternTokensConfig {
   static constexpr const char* kKey = "tokens";  ///< Of a description.
   int64_t patterns = 200, tokens = 100, train = 12800, test = 4000, seed = 1;
 };
-template <class Fields>
-void describe(Fields& f, PatternTokensConfig& c) {
+void describe(auto& f, PatternTokensConfig& c) {
   f("patterns", c.patterns,
     "number of patterns (d): two determine the class, the others occur in both", between(3, 65536));
   f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
@@ -78,8 +77,7 @@ struct PatternMoEConfig {
   double router_std = 1e-4, neuron_std = 1e-2;
   std::vector<int64_t> kept_experts;
 };
-template <class Fields>
-void describe(Fields& f, PatternMoEConfig& c) {
+void describe(auto& f, PatternMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kPatternMoE}));
   f("patterns", c.patterns, "number of patterns, and token dimension (d)", between(3, 65536));
   f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
@@ -114,7 +112,9 @@ class PatternMoE : public OneLayerModel<PatternMoEConfig> {
     return {.rows_per_expert = "selected", .image_size = "tokens", .kept_experts = "kept_experts"};
   }
   /// Returns "router" [K, 1, d] and "neuron" [K, m, d] of the experts that exist.
-  std::map<std::string, at::Tensor> weight_directions() const override;
+  std::map<std::string, at::Tensor> weight_directions() const override {
+    return {{"router", router_directions()}, {"neuron", experts->w.detach().transpose(1, 2)}};
+  }
 
   nn::PatternExperts experts{nullptr};
 };

@@ -105,8 +105,7 @@ class Group {
 
  private:
   /// Runs a collective of c10d's and waits for it; does nothing where this group only counts.
-  template <class Begin>
-  void finish(const Begin& begin) const;
+  void finish(const auto& begin) const;
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   int64_t rank_ = 0, size_ = 1;

@@ -66,8 +66,7 @@ struct ParallelConfig {
   bool shard_optimizer = false;
   int64_t init_timeout = 300, timeout = 600;
 };
-template <class Fields>
-void describe(Fields& f, ParallelConfig& c) {
+void describe(auto& f, ParallelConfig& c) {
   f("data", c.data,
     "number of replicas of the experts (D) among the processes of torchrun; 0: as many as the "
     "processes allow",

@@ -33,10 +33,12 @@ struct LayerUse {
   at::Tensor outputs_Eo;   ///< Over an expert's rows, of its output, [E, o].
 
   /// Returns the sum of these powers over the rows of one expert.
-  double sum(Powers powers, int64_t expert) const;
-  int64_t rows(int64_t expert) const;
+  double sum(Powers powers, int64_t expert) const { return sums.at(powers)[expert].item<double>(); }
+  int64_t rows(int64_t expert) const { return static_cast<int64_t>(sum({0, 0}, expert)); }
   /// Returns the mean output of each expert over its rows, [E, o]; 0 without rows.
-  at::Tensor mean_outputs_Eo() const;
+  at::Tensor mean_outputs_Eo() const {
+    return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
+  }
 };
 
 /// By block.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,8 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 #include "moesaic/prune/criteria.h"
 
@@ -109,8 +108,7 @@ struct PruneLayerPlan {
   int64_t groups = 1;          ///< Groups that are ranked apart, of E / G experts in turn.
   at::Tensor means_Eo;         ///< What experts leave behind, see PrunePlan::replace.
 };
-template <class Fields>
-void describe(Fields& f, PruneLayerPlan& c) {
+void describe(auto& f, PruneLayerPlan& c) {
   f("layer", c.block, "index of the block with these experts", required, at_least(0));
   f("experts", c.experts, "number of experts of the block's router", required, at_least(1));
   f("kept", c.kept, "indices of the kept experts, ascending", required, not_empty, at_least(0));
@@ -127,8 +125,7 @@ struct PrunePlan {
   std::string replace = kReplaceByNothing;
   std::string where = {};  ///< The file that it was read from, for messages.
 };
-template <class Fields>
-void describe(Fields& f, PrunePlan& c) {
+void describe(auto& f, PrunePlan& c) {
   f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
   f("replace", c.replace, "replacement of removed experts' outputs",
     one_of({kReplaceByNothing, kReplaceByMean}));
@@ -138,7 +135,7 @@ ConfigProblem config_problem(const PrunePlan& plan);
 
 /// Reads a plan from a JSON file, as to_json(plan) writes it. Throws Error (usage) with line and
 /// column.
-PrunePlan read_plan(const std::filesystem::path& path);
+PrunePlan read_plan(const fs::path& path);
 
 /// What experts are chosen by. Networks may be on the meta device, with their values apart.
 struct PruneInput {

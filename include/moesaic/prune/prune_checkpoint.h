@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/plan.h"
 
@@ -31,11 +31,11 @@ RowsPerToken even_rows_per_token(const Model& model);
 using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
 
 struct PruneCheckpointOptions {
-  std::filesystem::path finetuned;  ///< Run or checkpoint to prune.
+  fs::path finetuned;  ///< Run or checkpoint to prune.
   /// Run or checkpoint to compare with; may be empty where the criterion does not compare. It must
   /// be of the same network all the same.
-  std::filesystem::path pretrained;
-  std::filesystem::path out;       ///< Output directory; absent or empty.
+  fs::path pretrained;
+  fs::path out;                    ///< Output directory; absent or empty.
   std::optional<PrunePlan> plan;   ///< A plan that was read, in place of criterion and keep.
   std::optional<PrunePlan> found;  ///< A plan in place of all these.
   PruneOptions prune;
@@ -50,8 +50,7 @@ struct PruneCheckpointOptions {
 
 /// Returns the checkpoint that a run's network was fine-tuned from, as the run tells: that of an
 /// earlier phase, of other data if there is one, else its `init`; "" where there is none.
-std::filesystem::path find_pretrained(const std::filesystem::path& run_or_checkpoint,
-                                      bool trust = false);
+fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust = false);
 
 /// Returns whether criterion, plan or replacement look at images.
 bool needs_images(const PruneCheckpointOptions& options);

@@ -5,12 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/train/evaluate.h"
@@ -22,10 +22,10 @@ inline constexpr size_t kMaxFigureClasses = 200;
 
 /// Throws Error (usage) unless `file` ends in .png, .svg or .csv and is new, with the script and
 /// data of a figure; Error (failure) if it could not be written.
-void check_new_confusion(const std::filesystem::path& file, const std::string& what);
+void check_new_confusion(const fs::path& file, const std::string& what);
 
 /// Throws Error (usage) where the data have no classes, or too many for such a file.
-void check_confusion_classes(const DatasetInfo& data, const std::filesystem::path& file);
+void check_confusion_classes(const DatasetInfo& data, const fs::path& file);
 
 /// Returns the matrix with a heading line and the names of the classes in the first column.
 std::string confusion_csv(const Confusion& confusion, const std::vector<std::string>& classes);
@@ -36,7 +36,7 @@ Figure confusion_figure(const Confusion& confusion, const std::vector<std::strin
 /// Writes the matrix as `file`, whole or not at all; a figure with its script and data beside it
 /// (draw_figure_file()).
 void write_confusion(const Confusion& confusion, const std::vector<std::string>& classes,
-                     const std::string& title, const std::filesystem::path& file);
+                     const std::string& title, const fs::path& file);
 
 inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;
 
@@ -136,7 +136,7 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
 /// Draws t-SNE of the points with a perplexity of 30, or a third of the points for fewer than 91,
 /// as `file` with script and data beside it (draw_figure_file()). `proceed` is that of TsneOptions;
 /// if it returns false nothing is written. Returns whether the figure was drawn.
-bool draw_tsne(const EvaluationPoints& points, bool boundary, const std::filesystem::path& file,
+bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& file,
                const std::function<bool(int64_t done, int64_t total)>& proceed);
 
 inline constexpr int64_t kMaxRoutingImages = 64;

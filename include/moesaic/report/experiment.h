@@ -4,15 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/report/figure.h"
@@ -31,7 +30,7 @@ std::string_view scale_name(Scale scale);
 Scale parse_scale(std::string_view name);
 
 struct ReproduceOptions {
-  std::filesystem::path out;
+  fs::path out;
   const StopSignal* stop = nullptr;  ///< Polled throughout; finished parts stay.
   bool progress = true;              ///< Draws progress bars on standard error.
   DatasetOpener open = {};
@@ -69,7 +68,7 @@ struct Reproduction {
 };
 
 /// Returns checkpoints/NAME, or checkpoints/NAME-quick, so that scales never mix.
-std::filesystem::path default_output(const Experiment& experiment);
+fs::path default_output(const Experiment& experiment);
 
 /// Checks an experiment without running it and returns its plan as text. Data and checkpoints that
 /// are missing are reported, as dry_run() does.
@@ -89,8 +88,7 @@ struct SamplesConfig {
   int64_t columns = 8, seed = 1;
   Value quick;
 };
-template <class Fields>
-void describe(Fields& f, SamplesConfig& c) {
+void describe(auto& f, SamplesConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
   f("kind", c.kind, "kind of the experiment", required, one_of({"samples"}));
   f("description", c.description, "one-line description for lists and the report", required,

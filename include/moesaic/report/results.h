@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/value.h"
 
 namespace moesaic {
 
@@ -50,8 +48,7 @@ struct MeasuredTable {
   std::vector<std::string> rows, columns;
   std::vector<std::vector<double>> values;  ///< Indexed by [row][column].
 };
-template <class Fields>
-void describe(Fields& f, MeasuredTable& c) {
+void describe(auto& f, MeasuredTable& c) {
   f("rows", c.rows, "names of the rows", required, not_empty);
   f("columns", c.columns, "names of the columns", required, not_empty);
   f("values", c.values, "numbers of the table: a list per row, with a number per column", required,
@@ -64,8 +61,7 @@ struct Measurement {
   std::map<std::string, double> numbers;
   std::map<std::string, MeasuredTable> tables;
 };
-template <class Fields>
-void describe(Fields& f, Measurement& c) {
+void describe(auto& f, Measurement& c) {
   f("step", c.step, "number of updates made before the measurement", required, at_least(0));
   f("numbers", c.numbers, "measured numbers by metric");
   f("tables", c.tables, "measured tables by metric");
@@ -75,8 +71,7 @@ struct RunRecord {
   Measurement final;                   ///< Measurement after the last step.
   std::vector<Measurement> snapshots;  ///< By step, the last one at the end; empty without probes.
 };
-template <class Fields>
-void describe(Fields& f, RunRecord& c) {
+void describe(auto& f, RunRecord& c) {
   f("final", c.final, "measurements at the end of the run", required);
   f("snapshots", c.snapshots, "measurements made during training");
 }
@@ -169,7 +164,7 @@ struct Results {
 /// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "min",
 /// "median", "max", "paper", "paper_std", "verdict"}], "seconds"}; unset values are null. Throws
 /// Error for a value that is not finite.
-nlohmann::ordered_json to_json(const Results& results);
+Json to_json(const Results& results);
 
 /// Returns the rows of results.json with what was measured: means, standard deviations and numbers
 /// of runs. Throws Error (usage) with the location of what is missing.
@@ -193,8 +188,7 @@ struct PaperTable {
   std::vector<std::vector<double>> rows;
   std::vector<double> initial;  ///< Sums over the rows before training; empty if not printed.
 };
-template <class Fields>
-void describe(Fields& f, PaperTable& c) {
+void describe(auto& f, PaperTable& c) {
   f("rows", c.rows, "numbers of the table: a list per row", required, not_empty);
   f("initial", c.initial, "sums over the rows before training");
 }
@@ -217,8 +211,7 @@ struct RatioConfig {
   std::optional<double> reaches;
   std::vector<double> x;
 };
-template <class Fields>
-void describe(Fields& f, RatioConfig& c) {
+void describe(auto& f, RatioConfig& c) {
   f("name", c.name, "name of the row in the results", required, not_empty);
   f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
   f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);

@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
@@ -29,8 +29,7 @@ struct ExportChoice {
   int64_t keep = 0;
   std::string criterion;
 };
-template <class Fields>
-void describe(Fields& f, ExportChoice& c) {
+void describe(auto& f, ExportChoice& c) {
   f("keep", c.keep, "number of experts per layer of the exported network", required, at_least(1));
   f("criterion", c.criterion, "criterion that chose its experts", required);
 }
@@ -40,8 +39,7 @@ struct LayerChoice {
   std::string name;
   Value keep;
 };
-template <class Fields>
-void describe(Fields& f, LayerChoice& c) {
+void describe(auto& f, LayerChoice& c) {
   f("name", c.name, "name of the choice's rows", required, not_empty);
   f("keep", c.keep,
     "kept experts: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and the like",
@@ -64,8 +62,7 @@ struct SweepConfig {
 
   bool is_given() const { return !keep.empty(); }
 };
-template <class Fields>
-void describe(Fields& f, SweepConfig& c) {
+void describe(auto& f, SweepConfig& c) {
   f("keep", c.keep, "numbers of kept experts per layer of the trained network: a row for each",
     not_empty, at_least(1));
   f("whole", c.whole, "blocks that keep all experts, whatever keep says", at_least(0));
@@ -142,8 +139,7 @@ struct RowConfig {
   std::optional<int64_t> runs;
   std::map<std::string, std::string> earlier;
 };
-template <class Fields>
-void describe(Fields& f, RowConfig& c) {
+void describe(auto& f, RowConfig& c) {
   f("name", c.name, "name of the row, or its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
   f("runs", c.runs, "number of runs, instead of the experiment's", at_least(1));
@@ -158,8 +154,7 @@ struct SnapshotConfig {
   bool by_epoch = false;
   std::vector<std::string> probes, best, converged;
 };
-template <class Fields>
-void describe(Fields& f, SnapshotConfig& c) {
+void describe(auto& f, SnapshotConfig& c) {
   f("every", c.every, "number of updates between two snapshots", at_least(1));
   f("by_epoch", c.by_epoch, "unit of every: true: epochs of the last phase; false: updates");
   f("probes", c.probes, "probes measured at each snapshot", required, not_empty);
@@ -182,8 +177,7 @@ struct PlotConfig {
   std::string x_label;
   bool last_phase = false;
 };
-template <class Fields>
-void describe(Fields& f, PlotConfig& c) {
+void describe(auto& f, PlotConfig& c) {
   f("kind", c.kind,
     "kind of the plot: rows as points with error bars, snapshots as curves with bands, tables as "
     "heat maps, one metric over another, power-law fits over their x, or rows that differ in a "
@@ -209,8 +203,7 @@ struct FitConfig {
   /// Name of the exponent in the results.
   std::string exponent() const { return metric + "_exponent"; }
 };
-template <class Fields>
-void describe(Fields& f, FitConfig& c) {
+void describe(auto& f, FitConfig& c) {
   f("name", c.name, "name of the row of the exponent in the results, and in 'paper'", required,
     not_empty);
   f("metric", c.metric, "metric whose logarithm is fitted; the result is <metric>_exponent",
@@ -239,8 +232,7 @@ struct RunsConfig {
   Value quick;
   Value source;  ///< Origin in the configuration.
 };
-template <class Fields>
-void describe(Fields& f, RunsConfig& c) {
+void describe(auto& f, RunsConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
   f("kind", c.kind, "kind of the experiment", required, one_of({"runs"}));
   f("description", c.description, "one-line description for lists and the report", required,
@@ -309,7 +301,7 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
 /// Returns a summary for a terminal; `out` is the folder of the files.
 std::string runs_summary(const Experiment& experiment, const RunsConfig& config,
                          const std::vector<MeasuredRow>& rows, const Results& results,
-                         const std::filesystem::path& out);
+                         const fs::path& out);
 
 /// Returns one figure for each plot of the experiment, in order.
 std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<MeasuredRow>& rows,
@@ -321,8 +313,7 @@ std::string figure_stem(size_t index);
 /// Returns a line "<what>   <value>" of a summary.
 std::string summary_line(const std::string& what, const std::string& value);
 /// Returns the lines of a summary that name so many figures, after `more` the other files.
-std::string files_summary(const std::filesystem::path& out, size_t figures,
-                          const std::string& more = "");
+std::string files_summary(const fs::path& out, size_t figures, const std::string& more = "");
 
 /// Returns the value of a network's row. Throws Error where the results have none.
 double sweep_value(const Results& results, const std::string& row, const std::string& metric);
@@ -343,8 +334,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
 
 /// Returns a summary for a terminal of 100 columns, likewise; `out` is the folder of the files.
 std::string sweep_summary(const Experiment& experiment, const SweepPlan& plan,
-                          const Results& results, const std::filesystem::path& out,
-                          const Results& kept = {});
+                          const Results& results, const fs::path& out, const Results& kept = {});
 
 /// Returns two panels over the fraction of pruned parameters: accuracy without and with recovery
 /// for each criterion, with the standard deviation over the runs as error bars; FLOPs and forward

@@ -20,8 +20,7 @@ struct ThroughputConfig {
   int64_t batch_size = 128;
   int64_t rounds = 40;
 };
-template <class Fields>
-void describe(Fields& f, ThroughputConfig& c) {
+void describe(auto& f, ThroughputConfig& c) {
   f("batch_size", c.batch_size, "number of images per forward pass", at_least(1));
   f("rounds", c.rounds, "number of forward passes of each network", at_least(1));
 }

@@ -6,17 +6,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
@@ -117,7 +116,7 @@ const Task& task_of(const DatasetInfo& data);
 MetricInfo metric_of(const DatasetInfo& data, const std::string& name);
 
 /// Returns the metrics as JSON; names with dots become objects.
-nlohmann::ordered_json to_json(const Metrics& metrics);
+Json to_json(const Metrics& metrics);
 
 class Processes;  // parallel/processes.h
 
@@ -199,7 +198,7 @@ void check_fits(const Model& model, const DatasetInfo& data);
 /// Returns [{"layer", "experts", "kept", "rows_per_token", "load", ...}, ...]. Where there are
 /// classes each also has "dispatch_entropy" and "dispatch", and where there are groups
 /// "group_dispatch_entropy" and "group_dispatch".
-nlohmann::ordered_json to_json(const std::vector<LayerRouting>& routing);
+Json to_json(const std::vector<LayerRouting>& routing);
 
 struct CalibrateOptions {
   int64_t images = 1024;     ///< The first ones of an order by `seed`; all where there are fewer.
@@ -223,9 +222,9 @@ std::string calibration_split(const std::vector<std::string>& splits);
 enum class ClassesOf { checkpoint, data };
 
 struct EvaluateCheckpointOptions {
-  std::filesystem::path checkpoint;  ///< Checkpoint, or a run for its newest one.
-  std::string data;                  ///< Empty means the checkpoint's last training data.
-  std::string split = {};            ///< Empty means "test", "validation" where there is none.
+  fs::path checkpoint;     ///< Checkpoint, or a run for its newest one.
+  std::string data;        ///< Empty means the checkpoint's last training data.
+  std::string split = {};  ///< Empty means "test", "validation" where there is none.
   ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
@@ -234,12 +233,12 @@ struct EvaluateCheckpointOptions {
   std::string device = "cpu";
   bool trust = false;  ///< See LoadOptions.
   /// New files for the result, which the caller writes: none may lie among the data's images.
-  std::vector<std::filesystem::path> files = {};
+  std::vector<fs::path> files = {};
 };
 
 /// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
 struct CheckpointEvaluation {
-  std::filesystem::path checkpoint;
+  fs::path checkpoint;
   std::string data, split;
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
@@ -289,7 +288,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
 /// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
 /// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
 /// "routing"}.
-nlohmann::ordered_json to_json(const CheckpointEvaluation& result);
+Json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);
 

@@ -33,8 +33,7 @@ struct PatternValue {
   std::string pattern;
   double value = 0.0;
 };
-template <class Fields>
-void describe(Fields& f, PatternValue& c) {
+void describe(auto& f, PatternValue& c) {
   f("pattern", c.pattern, "regular expression searched in the names of parameters", required,
     not_empty);
   f("value", c.value, "value for parameters in which this pattern is the first found", required,
@@ -68,8 +67,7 @@ struct OptimizerConfig {
   std::vector<std::string> no_decay = {"(bias|b[12]|cls|position_embedding)$", "norm"};
   std::vector<PatternValue> weight_decays;
 };
-template <class Fields>
-void describe(Fields& f, OptimizerConfig& c) {
+void describe(auto& f, OptimizerConfig& c) {
   f("name", c.name, "name of the update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}),
     common);
   f("lr", c.lr, "peak learning rate", above(0.0), common);
@@ -105,8 +103,7 @@ struct ScheduleConfig {
   std::optional<int64_t> period;
   bool by_epoch = false;
 };
-template <class Fields>
-void describe(Fields& f, ScheduleConfig& c) {
+void describe(auto& f, ScheduleConfig& c) {
   f("name", c.name, "learning rate schedule after the warm-up",
     one_of({"cosine", "linear", "constant", "rsqrt"}), common);
   f("warmup_steps", c.warmup_steps, "length in updates of the linear warm-up from 0", at_least(0),
@@ -132,8 +129,7 @@ struct PartOptimizerConfig {
   OptimizerConfig optimizer;
   std::optional<ScheduleConfig> schedule;
 };
-template <class Fields>
-void describe(Fields& f, PartOptimizerConfig& c) {
+void describe(auto& f, PartOptimizerConfig& c) {
   f("parameters", c.parameters,
     "parameters of this optimizer: regular expressions searched in their names", required,
     not_empty);
@@ -147,8 +143,7 @@ struct StopConfig {
   std::optional<double> loss_rise;
   int64_t after_steps = 0;
 };
-template <class Fields>
-void describe(Fields& f, StopConfig& c) {
+void describe(auto& f, StopConfig& c) {
   f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
   f("loss_rise", c.loss_rise,
     "rise of the loss above the smallest so far beyond which the phase ends", at_least(0.0));
@@ -170,8 +165,7 @@ struct GradientConfig {
   Choice loss = objective_choices().front();
   AugmentConfig augment;
 };
-template <class Fields>
-void describe(Fields& f, GradientConfig& c) {
+void describe(auto& f, GradientConfig& c) {
   f("samples", c.samples,
     "number of training samples (N), of all classes in equal parts where the data allow, drawn by "
     "the run's seed; those of a smaller N are among them; 0: all the data",
@@ -317,8 +311,7 @@ class Optimizer {
   bool is_of_others(const std::string& slot) const;
   void step_part(const Part& part, double lr, const at::Tensor& skip) const;
 
-  template <class Use>
-  void for_entries(const Use& use) const {
+  void for_entries(const auto& use) const {
     for (const Part& part : parts_) {
       for (const Entry& entry : part.entries) use(entry);
     }
@@ -381,8 +374,7 @@ struct GradientPhaseState {
   bool stopped = false;
   std::vector<int64_t> replaced;
 };
-template <class Fields>
-void describe(Fields& f, GradientPhaseState& c) {
+void describe(auto& f, GradientPhaseState& c) {
   f("epoch", c.epoch, "epoch of the next batch in the phase, from 0", at_least(0));
   f("batch", c.batch, "index of the next batch in its epoch, from 0", at_least(0));
   f("updates", c.updates, "number of updates made by the phase's optimizers", at_least(0));

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "moesaic/base/registry.h"
-#include "moesaic/config/problem.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/models/model.h"
@@ -114,8 +113,7 @@ struct ClassificationObjectiveConfig {
   double label_smoothing = 0.0;
   std::map<std::string, double> aux_losses;  ///< Weight of each, see aux_loss_names().
 };
-template <class Fields>
-void describe(Fields& f, ClassificationObjectiveConfig& c) {
+void describe(auto& f, ClassificationObjectiveConfig& c) {
   f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes",
     at_least(0.0), below(1.0));
   f("aux_losses", c.aux_losses,

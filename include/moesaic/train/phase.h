@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,7 +45,7 @@ inline bool passes_multiple(int64_t before, int64_t after, int64_t every) {
 
 /// All that later steps of a phase depend on, apart from the network's parameters.
 struct PhaseState {
-  nlohmann::ordered_json values = nlohmann::ordered_json::object();
+  Json values = Json::object();
   TensorMap tensors = {};
 };
 
@@ -224,17 +223,17 @@ at::Tensor router_rows(const nn::MoELayer& layer);
 /// Writes those rows.
 void set_router_rows(const nn::MoELayer& layer, const at::Tensor& router_Kd);
 
-/// Adds a kind of phases of a class to the registry.
+/// Adds a kind of phases of a class to the registry, whose add() it returns.
 template <class Made, class Config>
-void add_phase_kind(const std::string& name, const Config& defaults, std::string meaning,
+bool add_phase_kind(const std::string& name, const Config& defaults, std::string meaning,
                     decltype(PhaseKind::plan) plan) {
   const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<Made>(plan, std::move(context));
   };
-  phase_kinds().add(name, {.settings = Choice(name, defaults),
-                           .meaning = std::move(meaning),
-                           .plan = std::move(plan),
-                           .make = make});
+  return phase_kinds().add(name, {.settings = Choice(name, defaults),
+                                  .meaning = std::move(meaning),
+                                  .plan = std::move(plan),
+                                  .make = make});
 }
 
 }  // namespace moesaic

@@ -32,8 +32,7 @@ struct PrunePhaseConfig {
   int64_t images = 1024;
   Value source;  ///< where it was written
 };
-template <class Fields>
-void describe(Fields& f, PrunePhaseConfig& c) {
+void describe(auto& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "criterion that ranks the experts (moesaic list criteria)");
   f("keep", c.keep,
     "experts kept per layer: a fraction (0.25), a number (2), a file, or {\"fraction\", \"count\" "
@@ -54,8 +53,7 @@ struct EntryConfig {
   bool new_head = false;
   std::optional<PrunePhaseConfig> prune;
 };
-template <class Fields>
-void describe(Fields& f, EntryConfig& c) {
+void describe(auto& f, EntryConfig& c) {
   f("restore", c.restore,
     "earlier phase whose final network is restored; empty: the current network");
   f("new_head", c.new_head, "new head for the classes of the phase's data", common);
@@ -73,8 +71,7 @@ struct PhaseConfig {
   bool evaluate = true;
   Value source;  ///< where it was written
 };
-template <class Fields>
-void describe(Fields& f, PhaseConfig& c) {
+void describe(auto& f, PhaseConfig& c) {
   f("name", c.name, "name of the phase and of its final checkpoint", required, not_empty, common);
   f("data", c.data, "dataset (moesaic list datasets), description or folder of images", required,
     not_empty, common);
@@ -110,8 +107,7 @@ const Config& settings_of(const PhaseConfig& phase) {
 
 /// Runs `action` and adds the location of the setting to a usage error that it throws, and to any
 /// error where the setting is an argument, which is what was changed last.
-template <class F>
-auto at_place(const std::string& place, F&& action) {
+auto at_place(const std::string& place, auto&& action) {
   try {
     return action();
   } catch (const Error& error) {

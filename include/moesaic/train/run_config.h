@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -37,8 +36,7 @@ struct RunConfig {
   Value source;        ///< where it was written
   bool trust = false;  ///< see LoadOptions; no setting, since a recipe vouches for no file
 };
-template <class Fields>
-void describe(Fields& f, RunConfig& c) {
+void describe(auto& f, RunConfig& c) {
   f("name", c.name, "name of the run, and of its folder without --out", required, not_empty,
     common);
   f("seed", c.seed, "seed of all random number generators", at_least(0), common);
@@ -88,12 +86,12 @@ void keep_lasting_names(RunConfig& config);
 
 /// Returns the configuration that a run was started with as a run that starts now would store it:
 /// an older version kept names of data as they were given.
-nlohmann::ordered_json with_lasting_names(nlohmann::ordered_json started);
+Json with_lasting_names(Json started);
 
 /// Returns stored settings with the defaults of those that a later version added; what cannot be
 /// read is returned as it is.
 template <class T>
-nlohmann::ordered_json with_later_settings(const nlohmann::ordered_json& stored) {
+Json with_later_settings(const Json& stored) {
   try {
     return to_json(parse<T>(Value::from_json(stored, "stored settings")));
   } catch (const Error&) {
@@ -104,7 +102,7 @@ nlohmann::ordered_json with_later_settings(const nlohmann::ordered_json& stored)
 /// Returns the settings of a stored run by which its results can differ, as this version writes
 /// them: all but loader_threads, checkpoint_every, keep_checkpoints, recompute, data_changed and
 /// parallel.
-nlohmann::ordered_json deciding_settings(nlohmann::ordered_json run);
+Json deciding_settings(Json run);
 
 /// Returns in what stored settings differ, apart from how versions name and complete the settings
 /// of a network: those of every "model" within them.
@@ -112,7 +110,7 @@ std::vector<Difference> setting_changes(nlohmann::ordered_json before, nlohmann:
 
 /// Throws Error (usage) that names the deciding settings in which `now` differs from the
 /// configuration that the run was started with. `way_out` ends it.
-void check_same_run(const nlohmann::ordered_json& started, const nlohmann::ordered_json& now,
-                    const std::string& folder, const std::string& way_out = "give another --out");
+void check_same_run(const Json& started, const Json& now, const std::string& folder,
+                    const std::string& way_out = "give another --out");
 
 }  // namespace moesaic

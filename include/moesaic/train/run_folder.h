@@ -5,16 +5,15 @@
 
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/schema.h"
@@ -34,8 +33,7 @@ struct DataRecord {
   std::string files;   ///< Hash of names and sizes of all files of images, in order.
   std::string images;  ///< Hash of what some of them hold, which are spread over the data.
 };
-template <class Fields>
-void describe(Fields& f, DataRecord& c) {
+void describe(auto& f, DataRecord& c) {
   f("classes", c.classes, "names of the classes, in order");
   f("examples", c.examples, "number of examples in the split", required, at_least(0));
   f("shards", c.shards, "hash of the shards' numbers of images");
@@ -51,8 +49,7 @@ struct RunData {
   /// Returns the record of a split, or null without one.
   const DataRecord* find(const std::string& data, const std::string& split) const;
 };
-template <class Fields>
-void describe(Fields& f, RunData& c) {
+void describe(auto& f, RunData& c) {
   f("splits", c.splits, "records of each split of the run's data");
 }
 
@@ -75,8 +72,7 @@ std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& co
 /// the record is copied to the new path, which is put into `started`, as is that of an init or
 /// on_entry.prune.pretrained whose old path is gone. Returns the old path of each such new one;
 /// record_data() compares what lies there.
-std::map<std::string, std::string> follow_moved_data(const RunConfig& now,
-                                                     nlohmann::ordered_json& started,
+std::map<std::string, std::string> follow_moved_data(const RunConfig& now, Json& started,
                                                      RunData& before);
 
 /// Is told of a change since the run began, e.g. of "has other image files".
@@ -103,44 +99,48 @@ class RunFolder {
   /// Throws Error (usage) if `root` is a checkpoint, holds a link where a run writes, or is not
   /// empty and `resume` is false. Files of a run that failed before its first checkpoint do not
   /// count. Writes nothing.
-  static void check(const std::filesystem::path& root, bool resume);
+  static void check(const fs::path& root, bool resume);
 
   /// Returns the configuration that the run in `root` was started with, null without a run.
-  static nlohmann::ordered_json started_config(const std::filesystem::path& root);
+  static Json started_config(const fs::path& root);
 
   /// Returns what the run in `root` remembers of its data; nothing of a run of 0.2.0 or before.
-  static std::optional<RunData> started_data(const std::filesystem::path& root);
+  static std::optional<RunData> started_data(const fs::path& root);
 
   /// Returns whether there is any step_<N>, complete or damaged.
-  static bool has_checkpoint(const std::filesystem::path& root);
+  static bool has_checkpoint(const fs::path& root) {
+    return !step_checkpoints(root / "checkpoints").empty();
+  }
 
   /// Returns what is left to do where a run cannot go on, for the end of a message.
-  static std::string other_folder(const std::filesystem::path& root);
+  static std::string other_folder(const fs::path& root);
 
   /// Creates and locks the folder, cleans up after a killed process (remove_leftovers()) and,
   /// without `resume`, after a failed start. Throws Error that names the process that holds the
   /// lock.
-  RunFolder(std::filesystem::path root, bool resume);
+  RunFolder(fs::path root, bool resume);
   /// Names the files of a folder that process 0 of the run holds. Writes nothing.
-  static RunFolder of_leader(std::filesystem::path root);
+  static RunFolder of_leader(fs::path root);
 
-  const std::filesystem::path& root() const { return root_; }
-  std::filesystem::path config() const { return root_ / "config.json"; }
-  std::filesystem::path data() const { return root_ / "data.json"; }
-  std::filesystem::path best() const { return root_ / "best"; }
-  std::filesystem::path step_checkpoint(int64_t step) const;
-  std::filesystem::path phase_checkpoint(const std::string& phase) const;
+  const fs::path& root() const { return root_; }
+  fs::path config() const { return root_ / "config.json"; }
+  fs::path data() const { return root_ / "data.json"; }
+  fs::path best() const { return root_ / "best"; }
+  fs::path step_checkpoint(int64_t step) const { return root_ / "checkpoints" / step_name(step); }
+  fs::path phase_checkpoint(const std::string& phase) const {
+    return root_ / "checkpoints" / phase;
+  }
 
   /// Renames the step_<N> after `resumed`, which are damaged, to step_<N>.damaged, since the run
   /// will write them again.
-  void set_damaged_aside(const std::filesystem::path& resumed) const;
+  void set_damaged_aside(const fs::path& resumed) const;
   /// Deletes all step_<N> except the `count` newest.
-  void keep_last(int64_t count) const;
+  void keep_last(int64_t count) const { prune_old_checkpoints(root_ / "checkpoints", count); }
 
  private:
   RunFolder() = default;
 
-  std::filesystem::path root_;
+  fs::path root_;
   std::optional<LockFile> lock_;  ///< Unset where another process of the run holds it.
 };
 
@@ -150,12 +150,11 @@ class Recorder {
  public:
   /// Opens `folder`/metrics.jsonl, never a link of either kind, and truncates it to its first
   /// `keep_lines` lines: a resumed run writes the rest again.
-  Recorder(const std::filesystem::path& folder, int64_t keep_lines);
+  Recorder(const fs::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
   /// "<tag>/<field>". Lines that are not of one curve need different tags.
-  void write(const std::string& kind, int64_t step, const nlohmann::ordered_json& fields,
-             const std::string& tag);
+  void write(const std::string& kind, int64_t step, const Json& fields, const std::string& tag);
   /// Writes a scalar to TensorBoard only.
   void scalar(const std::string& tag, double value, int64_t step);
   /// Flushes everything to disk, so that a checkpoint can rely on it.
@@ -165,7 +164,7 @@ class Recorder {
   int64_t lines() const { return lines_; }
 
  private:
-  std::filesystem::path path_;
+  fs::path path_;
   UniqueFd fd_;
   int64_t lines_ = 0;
   EventWriter events_;

@@ -4,13 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/tensors.h"
@@ -68,8 +67,7 @@ void check_same_build(const Processes& processes);
 
 /// Compares settings; `what` they are of, such as "recipe", is in the message beside those that
 /// differ.
-void check_same_settings(const Processes& processes, const std::string& what,
-                         const nlohmann::ordered_json& settings);
+void check_same_settings(const Processes& processes, const std::string& what, const Json& settings);
 
 /// Gives all processes the network of process 0, once all have made theirs, which may differ by
 /// rounding. Throws Error (usage) where they are of another configuration.
@@ -77,8 +75,7 @@ void take_network(const Processes& processes, const Model& model);
 
 /// Waits for all processes, and compares their checkpoints by name and all bytes of weights and
 /// buffers. Where there is no checkpoint, all take the network of process 0.
-void agree_on_network(const Processes& processes, const std::filesystem::path& checkpoint,
-                      const Model& model);
+void agree_on_network(const Processes& processes, const fs::path& checkpoint, const Model& model);
 
 /// Returns a text that differs where splits differ in what data_record() knows without reading
 /// shards, or in the pixels of a few images that are not files.

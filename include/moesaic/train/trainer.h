@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/save.h"
@@ -41,8 +40,7 @@ struct MetricWindow {
     for (const auto& [name, mean] : means) sums[name] += mean * static_cast<double>(count);
   }
 };
-template <class Fields>
-void describe(Fields& f, MetricWindow& c) {
+void describe(auto& f, MetricWindow& c) {
   f("steps", c.steps, "number of steps since the last line", at_least(0));
   f("sums", c.sums, "sum of each metric over these steps");
 }
@@ -72,8 +70,7 @@ struct TrainState {
     return next;
   }
 };
-template <class Fields>
-void describe(Fields& f, TrainState& c) {
+void describe(auto& f, TrainState& c) {
   f("step", c.step, "number of steps made in the run", required, at_least(0));
   f("phase", c.phase, "name of the current phase", required);
   f("phase_index", c.phase_index, "index of the current phase, from 0", required, at_least(0));
@@ -93,7 +90,7 @@ void describe(Fields& f, TrainState& c) {
 struct TrainerOptions {
   /// Folder of the run; empty means that the run stays in memory: nothing is written, drawn or
   /// evaluated.
-  std::filesystem::path out = {};
+  fs::path out = {};
   bool resume = false;               ///< Resumes from the folder's newest complete checkpoint.
   std::string device = "cpu";        ///< "cpu" or "cuda".
   const StopSignal* stop = nullptr;  ///< Polled after each step and in evaluations.
@@ -112,9 +109,9 @@ struct TrainResult {
   int signal = 0;                        ///< Signal that stopped the run; 0 means none.
   bool complete = true;                  ///< False where a signal or `watch` ended the run.
   int64_t steps = 0;                     ///< Steps since the start of the run.
-  std::filesystem::path checkpoint;      ///< Last one written or resumed from.
+  fs::path checkpoint;                   ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
-  std::filesystem::path best;            ///< Of a last phase that ended; "" without one.
+  fs::path best;                         ///< Of a last phase that ended; "" without one.
   std::string best_value;                ///< Its metric and when that was, for messages.
 };
 
@@ -144,13 +141,13 @@ class Trainer {
 
   /// A checkpoint that is written behind training.
   struct StartedSave {
-    std::filesystem::path folder;
+    fs::path folder;
     int64_t step = 0;
   };
 
   /// The network at the end of a phase of a run in memory.
   struct EndedPhase {
-    nlohmann::ordered_json model;
+    Json model;
     TensorMap tensors;
     std::vector<std::string> classes;
   };
@@ -185,7 +182,7 @@ class Trainer {
   Evaluation evaluate_on(const Phase& phase, const std::string& split);
   /// Starts to copy and write the state, once the save before is written; waits for the copy unless
   /// the phase tells before its next update.
-  void save(const Phase& phase, const std::filesystem::path& folder);
+  void save(const Phase& phase, const fs::path& folder);
   void save_step(const Phase& phase);
   /// Records a save that has been written, if one has.
   void record_save(const std::optional<SaveTimes>& times);
@@ -203,7 +200,7 @@ class Trainer {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
   /// Returns whether this process writes the run's folder.
-  bool leads() const;
+  bool leads() const { return !options_.processes || options_.processes->leads(); }
   /// Waits until no process writes a checkpoint: all of them call it together.
   void wait_for_writers();
   std::optional<SaveTimes> wait_for_save();

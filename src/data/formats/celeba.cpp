@@ -19,8 +19,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
@@ -31,8 +29,7 @@ struct SpuriousSettings {
   std::string with, without;
   double fraction = 0.95;
 };
-template <class Fields>
-void describe(Fields& f, SpuriousSettings& c) {
+void describe(auto& f, SpuriousSettings& c) {
   f("with", c.with, "attribute of most images that have the label's, e.g. Black_Hair", required,
     not_empty);
   f("without", c.without, "attribute of most images that lack the label's, e.g. Blond_Hair",
@@ -53,8 +50,7 @@ struct CelebaSettings {
     return attribute.empty() ? attributes : std::vector<std::string>{attribute};
   }
 };
-template <class Fields>
-void describe(Fields& f, CelebaSettings& c) {
+void describe(auto& f, CelebaSettings& c) {
   f("attribute", c.attribute, "attribute that is the label, e.g. Smiling");
   f("attributes", c.attributes,
     "attributes whose combinations are the labels, instead of attribute, counted in binary: none, "
@@ -140,8 +136,7 @@ fs::path find_list(const fs::path& folder, const std::string& stem) {
 }
 
 /// Calls `row(words, line number)` for every line that is not blank.
-template <class F>
-void for_lines(const fs::path& path, F&& row) {
+void for_lines(const fs::path& path, auto&& row) {
   const std::string text = read_text(path);
   std::istringstream lines{std::string(without_byte_order_mark(text))};
   int64_t number = 0;
@@ -183,8 +178,8 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
 
 /// Reads the list of attributes in either format: calls `image(file name, label)` in its order;
 /// bits of the label are `attributes`, the lowest one the last.
-template <class F>
-void read_attributes(const fs::path& path, const std::vector<std::string>& attributes, F&& image) {
+void read_attributes(const fs::path& path, const std::vector<std::string>& attributes,
+                     auto&& image) {
   std::vector<std::string> names;
   std::vector<size_t> columns;
   int64_t promised = -1, rows = 0;

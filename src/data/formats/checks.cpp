@@ -9,8 +9,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {

@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/data/format.h"
 
@@ -72,12 +72,11 @@ ConfigProblem no_images_problem(const DatasetSpec& spec);
 
 /// Returns the path of a role's file after comparing it with the description. Throws Error
 /// (failure) if it differs.
-std::filesystem::path checked_file(const DatasetSpec& spec, const std::filesystem::path& folder,
-                                   const std::string& role);
+fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std::string& role);
 
 /// Decodes all images of a folder's split; `images` is the dataset from the format's open().
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
-                                                 const std::filesystem::path& folder);
+                                                 const fs::path& folder);
 
 /// Throws Error(failure) that begins with `where` and names the image unless every label has a
 /// class.

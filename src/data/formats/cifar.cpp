@@ -13,16 +13,13 @@
 #include "moesaic/base/log.h"
 #include "moesaic/formats/gzip.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
 struct CifarSettings {
   int64_t label_bytes = 1, label_at = 0;
 };
-template <class Fields>
-void describe(Fields& f, CifarSettings& c) {
+void describe(auto& f, CifarSettings& c) {
   f("label_bytes", c.label_bytes, "number of label bytes before the pixels", between(1, 2));
   f("label_at", c.label_at, "index of the label among these bytes, from 0", between(0, 1));
 }

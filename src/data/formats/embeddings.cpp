@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -22,8 +21,6 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/formats/safetensors.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
@@ -76,7 +73,7 @@ class EmbeddingsFile {
   std::vector<std::string> names(const std::string& key) const {
     const auto found = file_.metadata().find(key);
     if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
-    const nlohmann::ordered_json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
+    const Json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
     std::vector<std::string> names;
     std::set<std::string> seen;
     bool good = json.is_array() && !json.empty();
@@ -209,8 +206,7 @@ struct EmbeddingsSettings {
   int64_t class_count = 0;
   std::optional<EmbeddingsConfig> embeddings;
 };
-template <class Fields>
-void describe(Fields& f, EmbeddingsSettings& c) {
+void describe(auto& f, EmbeddingsSettings& c) {
   f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
   f("embeddings", c.embeddings, "files of texts already embedded");
 }

@@ -12,14 +12,11 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
 struct IdxSettings {};
-template <class Fields>
-void describe(Fields&, IdxSettings&) {}
+void describe(auto&, IdxSettings&) {}
 
 /// Checks that both splits have their files and that every role is one of the format's.
 ConfigProblem idx_files_problem(const DatasetSpec& spec) {

@@ -7,7 +7,6 @@
 #include <array>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <system_error>
@@ -21,8 +20,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/data/image_walk.h"
 
-namespace fs = std::filesystem;
-
 namespace moesaic {
 namespace {
 
@@ -32,8 +29,7 @@ struct ImageFolderSettings {
   bool found = false;        ///< Whether the splits are those that were found; no setting.
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
-template <class Fields>
-void describe(Fields& f, ImageFolderSettings& c) {
+void describe(auto& f, ImageFolderSettings& c) {
   f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
   f("splits", c.splits,
     "folder of each split; by default train, for the test split the first that exists of test, "

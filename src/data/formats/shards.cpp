@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -17,8 +16,6 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-
-namespace fs = std::filesystem;
 
 namespace moesaic {
 namespace {
@@ -34,8 +31,7 @@ struct ShardsSettings {
   int64_t height = 0, width = 0;
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
-template <class Fields>
-void describe(Fields& f, ShardsSettings& c) {
+void describe(auto& f, ShardsSettings& c) {
   f("shards", c.shards,
     "tar archives of each split (train, validation, test), in order: images 0001.jpg (or another "
     "image extension) with their classes, by number or name, in 0001.cls");

@@ -20,7 +20,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
 using vmoe_checkpoint::Entry;
 
 using Shape = std::vector<int64_t>;

@@ -44,8 +44,7 @@ class FactReader {
   std::vector<VMoEFact> facts;
 
  private:
-  void add(const std::string& key, nlohmann::ordered_json value, const std::string& told_by,
-           int64_t patches = 0) {
+  void add(const std::string& key, Json value, const std::string& told_by, int64_t patches = 0) {
     facts.push_back({key, std::move(value), told_by, patches});
   }
   /// Adds a setting that follows from an array's shape.
@@ -109,8 +108,7 @@ class FactReader {
               : "there is no 'cls'");
     const Entry* embedding = find(kName, 3);
     const std::string there = fmt::format("there is {} '{}'", embedding ? "a" : "no", kName);
-    add("encoder.position_emb.name",
-        embedding ? nlohmann::ordered_json(kLearned) : nlohmann::ordered_json(), there);
+    add("encoder.position_emb.name", embedding ? Json(kLearned) : Json(), there);
     if (embedding == nullptr) {
       add("image_size", nullptr, there);
       return;

@@ -22,8 +22,6 @@
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using Facts = std::vector<VMoEFact>;
 
 /// Makes the target's tensors one at a time, so that at most two of them are in memory at once.

@@ -16,8 +16,6 @@
 namespace moesaic {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr const char *kDenseClass = "VisionTransformer", *kLayers = "encoder.moe.layers";
 
 /// Converts [height, width] of the reference to one number if both are equal.
@@ -126,7 +124,7 @@ struct SettingGroup {
 template <class Config>
 std::vector<std::string> keys_of() {
   Config config;
-  const Value nothing = Value::from_json(nlohmann::ordered_json::object(), "");
+  const Value nothing = Value::from_json(Json::object(), "");
   const std::string path;
   config_detail::KeyCollector keys(nothing, path);
   describe(keys, config);

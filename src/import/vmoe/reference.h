@@ -8,10 +8,8 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +17,7 @@
 #include <vector>
 
 #include "files/checkpoint.h"
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/value.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe/config.h"
@@ -84,13 +83,13 @@ struct VMoEFileArrays : VMoEArrays {
   int64_t shards = 0;
 };
 /// Returns the parameters in files; each is read when it is asked for.
-VMoEFileArrays arrays_of_files(const std::filesystem::path& prefix);
+VMoEFileArrays arrays_of_files(const fs::path& prefix);
 
 /// Returns PREFIX for PREFIX.index and PREFIX.data-nnnnn-of-NNNNN, "" for other names.
-std::string prefix_of_part(const std::filesystem::path& path);
+std::string prefix_of_part(const fs::path& path);
 /// Returns PREFIX for PREFIX and its files. Throws Error (usage) with the nearest name if
 /// PREFIX.index does not exist.
-std::filesystem::path vmoe_prefix(const std::filesystem::path& given);
+fs::path vmoe_prefix(const fs::path& given);
 
 enum class VMoETransform {
   copy,         ///< Keeps the values.
@@ -160,10 +159,10 @@ VMoEModelConfig vmoe_model_config(const Value& root);
 
 /// A setting that the names and shapes of the arrays imply.
 struct VMoEFact {
-  std::string key;               ///< Setting, e.g. "encoder.num_heads".
-  nlohmann::ordered_json value;  ///< Value, e.g. 4; null if not implied and required.
-  std::string told_by;           ///< Evidence: "Encoder/.../query/kernel is [32, 4, 8]".
-  int64_t patches = 0;           ///< Patches that image_size must give; 0: any.
+  std::string key;      ///< Setting, e.g. "encoder.num_heads".
+  Json value;           ///< Value, e.g. 4; null if not implied and required.
+  std::string told_by;  ///< Evidence: "Encoder/.../query/kernel is [32, 4, 8]".
+  int64_t patches = 0;  ///< Patches that image_size must give; 0: any.
 };
 
 /// Returns the settings that the arrays imply. Throws Error (failure) if they are of no V-MoE.
@@ -179,19 +178,19 @@ Value with_setting(const Value& root, std::string_view path, const Value& value)
 /// Returns the setting at a dotted path, or nullptr if there is none.
 const Value* find_setting(const Value& root, std::string_view path);
 /// Returns whether there is a setting at a dotted path, with this value.
-bool setting_is(const Value& root, std::string_view path, const nlohmann::ordered_json& value);
+bool setting_is(const Value& root, std::string_view path, const Json& value);
 /// Returns the number of patches of an image.
 int64_t patches_of(const Value& image_size, const Value& patch_size);
 
 /// Throws Error (usage) if `prefix`.index or a `prefix`.data-... exists already.
-void check_new_vmoe_prefix(const std::filesystem::path& prefix, std::string_view what);
+void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what);
 
 /// Writes a V-MoE's parameters under the reference's names and in its layouts, at the top level of
 /// the tree: as float32, or as the dtype in `array_dtypes` (float16, bfloat16, float64). Pruned
 /// experts are written as zeros, since the reference has no other form for them: a token routed to
 /// them gets nothing, as here. Throws Error (usage) for another family, and for experts that were
 /// pruned so that tokens reroute.
-void export_vmoe(const Model& model, const std::filesystem::path& prefix,
+void export_vmoe(const Model& model, const fs::path& prefix,
                  const vmoe_checkpoint::WriteOptions& options = {},
                  const std::map<std::string, std::string>& array_dtypes = {});
 

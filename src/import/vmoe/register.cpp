@@ -19,8 +19,6 @@
 namespace moesaic {
 namespace {
 
-using Json = nlohmann::ordered_json;
-namespace fs = std::filesystem;
 using vmoe_checkpoint::Entry;
 
 int64_t pruned_experts(const VMoE& model) {
@@ -88,28 +86,26 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
   return as_float(arrays_of_network(config, std::move(tensors), from));
 }
 
-[[maybe_unused]] const bool kVMoERegistered = [] {
-  foreign_checkpoints().add(
-      "vmoe", {.project = "google-research/vmoe",
-               .import_command = "moesaic import vmoe --model-config FILE",
-               .is_one = is_vmoe_checkpoint,
-               .inspect = inspect_vmoe,
-               .stored = stored_arrays,
-               .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
-               .converted = arrays_of});
-  export_formats().add(
-      "vmoe", {.meaning = "checkpoint of google-research/vmoe",
-               .out = "prefix of new files",
-               .max_shards = vmoe_checkpoint::kMaxShards,
-               .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
-               .write =
-                   [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
-                     vmoe_checkpoint::WriteOptions files{.shards = options.shards.value_or(1)};
-                     files.poll = options.poll;
-                     export_vmoe(model, options.out, files, info.array_dtypes);
-                   }});
-  return true;
-}();
+[[maybe_unused]] const bool kVMoERegistered =
+    foreign_checkpoints().add(
+        "vmoe", {.project = "google-research/vmoe",
+                 .import_command = "moesaic import vmoe --model-config FILE",
+                 .is_one = is_vmoe_checkpoint,
+                 .inspect = inspect_vmoe,
+                 .stored = stored_arrays,
+                 .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
+                 .converted = arrays_of}) &&
+    export_formats().add(
+        "vmoe", {.meaning = "checkpoint of google-research/vmoe",
+                 .out = "prefix of new files",
+                 .max_shards = vmoe_checkpoint::kMaxShards,
+                 .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
+                 .write =
+                     [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+                       vmoe_checkpoint::WriteOptions files{.shards = options.shards.value_or(1)};
+                       files.poll = options.poll;
+                       export_vmoe(model, options.out, files, info.array_dtypes);
+                     }});
 
 }  // namespace
 

@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/nn/encoder_block.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
@@ -202,7 +201,7 @@ void VMoE::set_first_sample_index(int64_t image) {
     block.layer->router->set_first_sample_index(image * tokens_per_image());
 }
 
-nlohmann::ordered_json VMoE::config() const {
+Json VMoE::config() const {
   VMoEConfig config = config_;
   VMoEMoeConfig& moe = config.encoder.moe;
   moe.kept_experts.clear();
@@ -215,7 +214,7 @@ nlohmann::ordered_json VMoE::config() const {
   return to_json(config);
 }
 
-nlohmann::ordered_json VMoE::constants() const {
+Json VMoE::constants() const {
   return {{"layer_norm_eps", nn::kLayerNormEpsilon}, {"gelu", "tanh"}};
 }
 
@@ -241,10 +240,6 @@ std::vector<MoEBlock> VMoE::moe_blocks() const {
     if (!encoder->moe.is_empty()) list.push_back({static_cast<int64_t>(block), encoder->moe});
   }
   return list;
-}
-
-std::vector<int64_t> VMoE::input_shape() const {
-  return {config_.channels, config_.image_size.height, config_.image_size.width};
 }
 
 double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {

@@ -29,6 +29,34 @@ void copy_tensors(Module& module) {
   for (Module child : module.children()) copy_tensors(child);
 }
 
+constexpr char kLinear[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.linear(x, self.weight, self.bias)
+)";
+
+constexpr char kBatchNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False,
+                            0.0, {eps}, False)
+)";
+
+constexpr char kLayerNorm[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.layer_norm(x, [{width}], self.weight, self.bias, {eps})
+)";
+
+constexpr char kMoEBlock[] = R"(
+def forward(self, x: Tensor) -> Tensor:
+    mixed = x + self.attention.forward(self.norm1.forward(x))
+    tokens = self.norm2.forward(mixed){to_member_order}
+    return mixed + self.moe.forward(tokens, tokens){from_member_order}
+)";
+
+// The tokens of an image's members are in turn, see nn::to_member_order().
+constexpr char kToMemberOrder[] = ".unflatten(0, [-1, {0}]).transpose(1, 2).flatten(0, 2)";
+constexpr char kFromMemberOrder[] =
+    ".view([-1, mixed.size(1), {0}, mixed.size(2)]).transpose(1, 2).reshape(mixed.size())";
+
 }  // namespace
 
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
@@ -87,38 +115,6 @@ std::string literal(double number) {
 }
 
 // Layers of a transformer. Those without experts are recorded.
-
-namespace {
-
-constexpr char kLinear[] = R"(
-def forward(self, x: Tensor) -> Tensor:
-    return torch.linear(x, self.weight, self.bias)
-)";
-
-constexpr char kBatchNorm[] = R"(
-def forward(self, x: Tensor) -> Tensor:
-    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, False,
-                            0.0, {eps}, False)
-)";
-
-constexpr char kLayerNorm[] = R"(
-def forward(self, x: Tensor) -> Tensor:
-    return torch.layer_norm(x, [{width}], self.weight, self.bias, {eps})
-)";
-
-constexpr char kMoEBlock[] = R"(
-def forward(self, x: Tensor) -> Tensor:
-    mixed = x + self.attention.forward(self.norm1.forward(x))
-    tokens = self.norm2.forward(mixed){to_member_order}
-    return mixed + self.moe.forward(tokens, tokens){from_member_order}
-)";
-
-// The tokens of an image's members are in turn, see nn::to_member_order().
-constexpr char kToMemberOrder[] = ".unflatten(0, [-1, {0}]).transpose(1, 2).flatten(0, 2)";
-constexpr char kFromMemberOrder[] =
-    ".view([-1, mixed.size(1), {0}, mixed.size(2)]).transpose(1, 2).reshape(mixed.size())";
-
-}  // namespace
 
 Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from) {
   return make_module(unit, "Linear", from, {}, kLinear);

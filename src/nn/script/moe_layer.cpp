@@ -96,8 +96,7 @@ bool limited(const TokenChoiceOptions& rule) {
 }
 
 /// Returns a method with the capacity of a group, see expert_capacity().
-template <class Options>
-std::string capacity_source(const Options& rule, int64_t k, int64_t rows, int64_t experts) {
+std::string capacity_source(const auto& rule, int64_t k, int64_t rows, int64_t experts) {
   if (rows > 0)
     return fmt::format("\ndef capacity(self, tokens: int) -> int:\n    return {}\n", rows);
   const bool up = rule.capacity_rounding == CapacityRounding::ceil;

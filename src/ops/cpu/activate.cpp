@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "activate.h"
 
-#include <cstdint>
 #include <type_traits>
 
 #include "moesaic/ops/compiled_for.h"
@@ -279,8 +278,7 @@ MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
 }
 
 /// Calls use(the activation's functions).
-template <class Use>
-MOESAIC_IN_CLONE void with(Activation activation, Use use) {
+MOESAIC_IN_CLONE void with(Activation activation, auto use) {
   switch (activation) {
     case Activation::relu:
       return use(Relu{});

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <type_traits>
 #include <vector>
 
 #include "../check.h"
@@ -35,8 +34,7 @@ int64_t panel_width(int64_t depth) {
 }
 
 /// Calls use(first row, rows) for the blocks of a panel's rows.
-template <class Use>
-void for_blocks(const Panel& panel, Use use) {
+void for_blocks(const Panel& panel, auto use) {
   for (int64_t row = panel.begin; row < panel.end; row += kBlockRows) {
     use(row, std::min(kBlockRows, panel.end - row));
   }

@@ -8,11 +8,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "../route_arguments.h"
 #include "../route_math.h"

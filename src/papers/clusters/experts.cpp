@@ -119,10 +119,6 @@ ExpertsScript ImageExpertsImpl::script_source() const {
   return {source + "    return torch.cat(outputs)\n"};
 }
 
-void ImageExpertsImpl::reset_heads(int64_t classes) {
-  for (const auto& network : networks_) network->reset_head(classes);
-}
-
 FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator)
     : options_(options) {
   w = register_parameter("w", torch::empty({options.experts, options.width, options.filters}));

@@ -196,10 +196,6 @@ SettingPaths ClusterMoE::setting_paths() const {
   return paths;
 }
 
-at::Tensor ClusterMoE::logits_of(const at::Tensor& y_Bo) const {
-  return config_.scalar ? at::cat({at::zeros_like(y_Bo), y_Bo}, 1) : y_Bo;
-}
-
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
   const int64_t width = router_width(config_);
   return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
@@ -308,14 +304,12 @@ std::optional<torch::jit::Module> ImageMoE::torchscript() const {
                              script::entrance(input_shape()) + y);
 }
 
-[[maybe_unused]] const bool kClusterModels = [] {
-  families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
-                                  "mixture of two-layer convolutional networks over patches "
-                                  "(clusters paper, section 3.2)"));
-  families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
-                                "mixture of convolutional networks that routes whole "
-                                "images (clusters paper, section 6.2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kClusterModels =
+    families().add(kClusterMoE, family_of<ClusterMoE, ClusterMoEConfig>(
+                                    "mixture of two-layer convolutional networks over patches "
+                                    "(clusters paper, section 3.2)")) &&
+    families().add(kImageMoE, family_of<ImageMoE, ImageMoEConfig>(
+                                  "mixture of convolutional networks that routes whole "
+                                  "images (clusters paper, section 6.2)"));
 
 }  // namespace moesaic

@@ -152,22 +152,18 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
   return {.values_NCHW = x_dN.t().unsqueeze(1).unsqueeze(1), .targets_NK = y_N1};
 }
 
-[[maybe_unused]] const bool kGatedData = [] {
-  const auto make = [](const GatedMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
-    info.targets = {"y"};
-    const GatedTruth truth = gated_truth(config);
-    info.directions = {{"regressor", truth.a_kd}};
-    if (truth.w_kd.size(0) > 0) info.directions["gate"] = truth.w_kd;
-    return [config, truth, split = info.split](int64_t first, int64_t count) {
-      return gated_examples(config, truth, split, first, count);
-    };
-  };
-  dataset_formats().add(
-      "gated",
-      generated_format<GatedMixtureConfig>(
-          "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)",
-          make));
-  return true;
-}();
+[[maybe_unused]] const bool kGatedData = dataset_formats().add(
+    "gated",
+    generated_format<GatedMixtureConfig>(
+        "gated", "generated inputs and outputs of a gated mixture (gated paper, section 4)",
+        [](const GatedMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
+          info.targets = {"y"};
+          const GatedTruth truth = gated_truth(config);
+          info.directions = {{"regressor", truth.a_kd}};
+          if (truth.w_kd.size(0) > 0) info.directions["gate"] = truth.w_kd;
+          return [config, truth, split = info.split](int64_t first, int64_t count) {
+            return gated_examples(config, truth, split, first, count);
+          };
+        }));
 
 }  // namespace moesaic

@@ -30,8 +30,7 @@ Scalar link_at(Scalar z) {
 }
 
 /// Calls visit(std::integral_constant<Link, kind>()) for the link.
-template <class Visit>
-auto with_link(Link kind, const Visit& visit) {
+auto with_link(Link kind, const auto& visit) {
   switch (kind) {
     case Link::relu:
       return visit(std::integral_constant<Link, Link::relu>());

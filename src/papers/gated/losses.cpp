@@ -112,6 +112,24 @@ std::array<double, 3> solve_quartic(const LinkMoments& of) {
   return {found[0].item<double>(), found[1].item<double>(), found[2].item<double>()};
 }
 
+using at::Tensor;
+
+/// Throws unless these are a batch with regressors and, where they are defined, gates.
+void check_gated(const char* op, const Tensor& x, const Tensor& y, const Tensor& a,
+                 const Tensor& w) {
+  ops::check_shape(op, "x", x, {-1, -1});
+  ops::check_floating(op, "x", x);
+  if (x.size(0) < 1) fail("{}: x must have a sample", op);
+  ops::check_shape(op, "y", y, {x.size(0)});
+  ops::check_same_dtype(op, "y", y, x);
+  ops::check_shape(op, "regressors", a, {-1, x.size(1)});
+  if (a.size(0) < 1) fail("{}: there must be a regressor", op);
+  ops::check_same_dtype(op, "regressors", a, x);
+  if (!w.defined()) return;
+  ops::check_shape(op, "gates", w, {a.size(0) - 1, a.size(1)});
+  ops::check_same_dtype(op, "gates", w, a);
+}
+
 }  // namespace
 
 OutputTransforms output_transforms(Link link, double noise) {
@@ -142,28 +160,6 @@ OutputTransforms output_transforms(Link link, double noise) {
   }
   return out;
 }
-
-namespace {
-
-using at::Tensor;
-
-/// Throws unless these are a batch with regressors and, where they are defined, gates.
-void check_gated(const char* op, const Tensor& x, const Tensor& y, const Tensor& a,
-                 const Tensor& w) {
-  ops::check_shape(op, "x", x, {-1, -1});
-  ops::check_floating(op, "x", x);
-  if (x.size(0) < 1) fail("{}: x must have a sample", op);
-  ops::check_shape(op, "y", y, {x.size(0)});
-  ops::check_same_dtype(op, "y", y, x);
-  ops::check_shape(op, "regressors", a, {-1, x.size(1)});
-  if (a.size(0) < 1) fail("{}: there must be a regressor", op);
-  ops::check_same_dtype(op, "regressors", a, x);
-  if (!w.defined()) return;
-  ops::check_shape(op, "gates", w, {a.size(0) - 1, a.size(1)});
-  ops::check_same_dtype(op, "gates", w, a);
-}
-
-}  // namespace
 
 Tensor log_gates(const Tensor& x_Bd, const Tensor& w_kd) {
   return at::constant_pad_nd(x_Bd.mm(w_kd.t()), {0, 1}).log_softmax(1);

@@ -53,16 +53,8 @@ GatedMixtureImpl::GatedMixtureImpl(GatedMixtureOptions options, const at::Genera
   regressors.div_(regressors.norm(2, {1}, true));
 }
 
-at::Tensor GatedMixtureImpl::probabilities(const at::Tensor& x_Bd) const {
-  return at::constant_pad_nd(x_Bd.mm(gates.t()), {0, 1}).softmax(1);
-}
-
 at::Tensor GatedMixtureImpl::outputs(const at::Tensor& x_Bd) const {
   return apply_link(x_Bd.mm(regressors.t()), options_.link);
-}
-
-at::Tensor GatedMixtureImpl::forward(const at::Tensor& x_Bd) const {
-  return (probabilities(x_Bd) * outputs(x_Bd)).sum(1);
 }
 
 GruMixtureImpl::GruMixtureImpl(int64_t width, int64_t hidden, GruView view,
@@ -228,13 +220,11 @@ std::map<std::string, at::Tensor> Gru::gates_over_time(const at::Tensor& images_
   return {{"update", out.update.mean(2)}, {"reset", out.reset.mean(2)}};
 }
 
-[[maybe_unused]] const bool kGatedModels = [] {
-  families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
-                                "mixture of regressors with a softmax gate (gated paper)"));
-  families().add(
-      kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
-                                      "by row (gated paper, section 2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kGatedModels =
+    families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
+                                  "mixture of regressors with a softmax gate (gated paper)")) &&
+    families().add(
+        kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
+                                        "by row (gated paper, section 2)"));
 
 }  // namespace moesaic

@@ -199,8 +199,7 @@ void project_rows(const at::Tensor& rows, double radius) {
 struct L4Config {
   L4Weights weights;
 };
-template <class Fields>
-void describe(Fields& f, L4Config& c) {
+void describe(auto& f, L4Config& c) {
   f("lambda", c.weights.lambda, "weight of the regressors' norms", at_least(0.0));
   f("mu", c.weights.mu, "weight of the fourth moments", at_least(0.0));
   f("delta", c.weights.delta, "weight decay coefficient (delta)", at_least(0.0));
@@ -209,15 +208,13 @@ void describe(Fields& f, L4Config& c) {
 struct LogConfig {
   double radius = 1.0;
 };
-template <class Fields>
-void describe(Fields& f, LogConfig& c) {
+void describe(auto& f, LogConfig& c) {
   f("radius", c.radius, "largest norm of a gate (R), enforced after every step; 0: none",
     at_least(0.0));
 }
 
 struct SquaredConfig {};
-template <class Fields>
-void describe(Fields&, SquaredConfig&) {}
+void describe(auto&, SquaredConfig&) {}
 
 constexpr const char *kL4 = "l4", *kLog = "l_log", *kSquared = "squared";
 
@@ -228,8 +225,7 @@ std::vector<Choice> loss_choices() {
 struct StepConfig {
   double lr = 0.005;
 };
-template <class Fields>
-void describe(Fields& f, StepConfig& c) {
+void describe(auto& f, StepConfig& c) {
   f("lr", c.lr, "peak learning rate", above(0.0));
 }
 
@@ -239,8 +235,7 @@ struct GatedSgdConfig {
   ScheduleConfig schedule = {.name = "constant"};
   Choice loss = loss_choices().front();
 };
-template <class Fields>
-void describe(Fields& f, GatedSgdConfig& c) {
+void describe(auto& f, GatedSgdConfig& c) {
   f("batch_size", c.batch_size, "number of samples per step", between(1, 1048576));
   f("optimizer", c.optimizer, "settings of plain gradient descent");
   f("schedule", c.schedule, "learning rate schedule of the phase");
@@ -345,8 +340,7 @@ struct GatedEmConfig {
   int64_t samples = 10240;
   GatedEmOptions options;
 };
-template <class Fields>
-void describe(Fields& f, GatedEmConfig& c) {
+void describe(auto& f, GatedEmConfig& c) {
   f("samples", c.samples, "number of samples used for all steps", between(1, 1048576));
   f("gate_steps", c.options.gate_steps,
     "number of gradient steps on the gates after each on the regressors", between(0, 1000));
@@ -385,8 +379,7 @@ class GatedEm final : public GatedPhase {
 struct GatedSignsConfig {
   int64_t samples = 10240;
 };
-template <class Fields>
-void describe(Fields& f, GatedSignsConfig& c) {
+void describe(auto& f, GatedSignsConfig& c) {
   f("samples", c.samples, "number of samples whose likelihood decides the signs",
     between(1, 1048576));
 }
@@ -413,30 +406,28 @@ class GatedSigns final : public GatedPhase {
 
 }  // namespace
 
-[[maybe_unused]] const bool kGatedPhases = [] {
-  add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
-                           "stochastic gradient descent of a gated mixture on "
-                           "fresh batches by L4, L_log or the squared loss",
-                           plan_sgd);
-  add_phase_kind<GatedEm>(
-      "gated_em", GatedEmConfig{},
-      "expectation-maximisation of a gated mixture on a fixed set of samples",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
-                   kBoth);
-      });
-  add_phase_kind<GatedSigns>(
-      "gated_signs", GatedSignsConfig{},
-      "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
-                   kMoves);
-        if (plan.steps > 1) {
-          fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
-                     places.of({"steps", "epochs"}), plan.config.name, plan.steps);
-        }
-      });
-  return true;
-}();
+[[maybe_unused]] const bool kGatedPhases =
+    add_phase_kind<GatedSgd>("gated_sgd", GatedSgdConfig{},
+                             "stochastic gradient descent of a gated mixture on "
+                             "fresh batches by L4, L_log or the squared loss",
+                             plan_sgd) &&
+    add_phase_kind<GatedEm>(
+        "gated_em", GatedEmConfig{},
+        "expectation-maximisation of a gated mixture on a fixed set of samples",
+        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+          plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
+                     kBoth);
+        }) &&
+    add_phase_kind<GatedSigns>(
+        "gated_signs", GatedSignsConfig{},
+        "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
+        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+          plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
+                     kMoves);
+          if (plan.steps > 1) {
+            fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
+                       places.of({"steps", "epochs"}), plan.config.name, plan.steps);
+          }
+        });
 
 }  // namespace moesaic

@@ -219,27 +219,24 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
   return out;
 }
 
-[[maybe_unused]] const bool kLatentData = [] {
-  const auto make = [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
-    info.targets = {"y"};
-    info.groups = numbered("cluster ", config.clusters);
-    const std::string departed = departures(config);
-    if (info.split == "train" && !departed.empty()) {
-      log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
-                  info.name, departed);
-    }
-    const LatentTruth truth = latent_truth(config);
-    info.directions = {
-        {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};
-    return [config, truth, split = info.split](int64_t first, int64_t count) {
-      return latent_examples(config, truth, split, first, count);
-    };
-  };
-  dataset_formats().add(
-      "latent",
-      generated_format<LatentClustersConfig>(
-          "latent", "generated inputs and targets with latent clusters (latent paper)", make));
-  return true;
-}();
+[[maybe_unused]] const bool kLatentData = dataset_formats().add(
+    "latent",
+    generated_format<LatentClustersConfig>(
+        "latent", "generated inputs and targets with latent clusters (latent paper)",
+        [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
+          info.targets = {"y"};
+          info.groups = numbered("cluster ", config.clusters);
+          const std::string departed = departures(config);
+          if (info.split == "train" && !departed.empty()) {
+            log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",
+                        info.name, departed);
+          }
+          const LatentTruth truth = latent_truth(config);
+          info.directions = {
+              {"local", truth.local_Cd}, {"global", truth.global_1d}, {"mean", truth.mean_Cd}};
+          return [config, truth, split = info.split](int64_t first, int64_t count) {
+            return latent_examples(config, truth, split, first, count);
+          };
+        }));
 
 }  // namespace moesaic

@@ -177,15 +177,9 @@ std::optional<torch::jit::Module> LatentMoE::torchscript() const {
           "    inputs = images.flatten(1)\n    return self.moe.forward(inputs, inputs)\n");
 }
 
-std::map<std::string, at::Tensor> LatentMoE::weight_directions() const {
-  return {{"neuron", experts->w.detach()}, {"router", router_directions()}};
-}
-
-[[maybe_unused]] const bool kLatentModels = [] {
-  families().add(kLatentMoE, family_of<LatentMoE, LatentMoEConfig>(
-                                 "mixture of two-layer networks with a linear router "
-                                 "(latent paper, section 3.2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kLatentModels = families().add(
+    kLatentMoE,
+    family_of<LatentMoE, LatentMoEConfig>("mixture of two-layer networks with a linear router "
+                                          "(latent paper, section 3.2)"));
 
 }  // namespace moesaic

@@ -48,8 +48,7 @@ struct SphericalSgdConfig {
   bool restart = false;
   int64_t block = 4096;
 };
-template <class Fields>
-void describe(Fields& f, SphericalSgdConfig& c) {
+void describe(auto& f, SphericalSgdConfig& c) {
   f("lr", c.lr, "learning rate (eta); a neuron moves by eta / J", above(0.0));
   f("routing", c.routing,
     "routing rule of the phase: top1: F_1, as in phase I; adaptive: F^_M, as in phase III (see the "
@@ -197,8 +196,7 @@ struct RouterAscentConfig {
   double lr = 1.0;
   int64_t batch_size = 4000;
 };
-template <class Fields>
-void describe(Fields& f, RouterAscentConfig& c) {
+void describe(auto& f, RouterAscentConfig& c) {
   f("lr", c.lr, "learning rate (eta)", above(0.0));
   f("batch_size", c.batch_size,
     "number of new samples per step (n); 10 d to 20 d are needed for a signal",
@@ -313,19 +311,17 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
   plan_steps(plan, data.size(), samples);
 }
 
-[[maybe_unused]] const bool kLatentPhases = [] {
-  add_phase_kind<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
-                               "online steps of the first layers of two-layer experts, on unit "
-                               "spheres (latent paper, phases I and III)",
-                               plan_spherical);
-  add_phase_kind<RouterAscent>(
-      "router_ascent", RouterAscentConfig{},
-      "gradient ascent of the router of two-layer experts (latent paper, phase II)",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_latent(plan, places, model, data,
-                    settings_of<RouterAscentConfig>(plan.config).batch_size);
-      });
-  return true;
-}();
+[[maybe_unused]] const bool kLatentPhases =
+    add_phase_kind<SphericalSgd>("spherical_sgd", SphericalSgdConfig{},
+                                 "online steps of the first layers of two-layer experts, on unit "
+                                 "spheres (latent paper, phases I and III)",
+                                 plan_spherical) &&
+    add_phase_kind<RouterAscent>(
+        "router_ascent", RouterAscentConfig{},
+        "gradient ascent of the router of two-layer experts (latent paper, phase II)",
+        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+          plan_latent(plan, places, model, data,
+                      settings_of<RouterAscentConfig>(plan.config).batch_size);
+        });
 
 }  // namespace moesaic

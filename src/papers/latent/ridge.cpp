@@ -18,8 +18,7 @@ struct RidgeConfig {
   std::vector<double> lambdas = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1};
   int64_t held_out = 8192, block = 4096;
 };
-template <class Fields>
-void describe(Fields& f, RidgeConfig& c) {
+void describe(auto& f, RidgeConfig& c) {
   f("bias", c.bias, "range of the new biases (C_b): U[-C_b, C_b]", between(0.0, 1e3));
   f("flip", c.flip, "random sign flips of the first layers of ReLU neurons (appendix A.3)");
   f("lambdas", c.lambdas,
@@ -208,14 +207,11 @@ class Ridge final : public LatentPhase {
 
 }  // namespace
 
-[[maybe_unused]] const bool kLatentRidge = [] {
-  add_phase_kind<Ridge>(
-      "ridge", RidgeConfig{},
-      "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
-      [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-        plan_latent(plan, places, model, data, 1);
-      });
-  return true;
-}();
+[[maybe_unused]] const bool kLatentRidge = add_phase_kind<Ridge>(
+    "ridge", RidgeConfig{},
+    "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
+    [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+      plan_latent(plan, places, model, data, 1);
+    });
 
 }  // namespace moesaic

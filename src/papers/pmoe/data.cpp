@@ -143,23 +143,20 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
   return made;
 }
 
-[[maybe_unused]] const bool kPatchPatternData = [] {
-  const auto make = [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
-    info.classes = {"with o1", "with o2"};
-    info.groups = numbered("place ", config.patches);
-    const PatternSets sets = pattern_sets(config);
-    // Inputs have one channel, whose rows are the patches.
-    info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
-    return [config, split = info.split](int64_t first, int64_t count) {
-      return patch_patterns(config, split, first, count);
-    };
-  };
-  dataset_formats().add(
-      "patch_patterns",
-      generated_format<PatchPatternsConfig>(
-          "patch_patterns",
-          "generated patches of the pMoE paper's theory, one of which tells the class", make));
-  return true;
-}();
+[[maybe_unused]] const bool kPatchPatternData = dataset_formats().add(
+    "patch_patterns",
+    generated_format<PatchPatternsConfig>(
+        "patch_patterns",
+        "generated patches of the pMoE paper's theory, one of which tells the class",
+        [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
+          info.classes = {"with o1", "with o2"};
+          info.groups = numbered("place ", config.patches);
+          const PatternSets sets = pattern_sets(config);
+          // Inputs have one channel, whose rows are the patches.
+          info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};
+          return [config, split = info.split](int64_t first, int64_t count) {
+            return patch_patterns(config, split, first, count);
+          };
+        }));
 
 }  // namespace moesaic

@@ -104,6 +104,18 @@ at::Tensor convolve_rest(const at::Tensor& rest_KC, const at::Tensor& w_KoCkk,
   return map.view({1, experts, options.outputs, side, side});
 }
 
+at::Tensor weights_by_class(const PatchExpertsOptions& options) {
+  at::Tensor a = torch::zeros({options.experts, options.hidden, options.outputs});
+  if (options.outputs == 1) {
+    a.fill_(1.0);
+    a.narrow(0, (options.experts + 1) / 2, options.experts / 2).fill_(-1.0);
+    return a;
+  }
+  const int64_t each = options.experts / options.outputs;
+  for (int64_t c = 0; c < options.outputs; ++c) a.narrow(0, c * each, each).select(2, c).fill_(1.0);
+  return a;
+}
+
 }  // namespace
 
 MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator)
@@ -214,22 +226,6 @@ ExpertsScript MapExpertsImpl::script_source() const {
       fmt::arg("side", side + kernel - 1), fmt::arg("window", options_.window()));
   return {.source = source, .mixes = true};
 }
-
-namespace {
-
-at::Tensor weights_by_class(const PatchExpertsOptions& options) {
-  at::Tensor a = torch::zeros({options.experts, options.hidden, options.outputs});
-  if (options.outputs == 1) {
-    a.fill_(1.0);
-    a.narrow(0, (options.experts + 1) / 2, options.experts / 2).fill_(-1.0);
-    return a;
-  }
-  const int64_t each = options.experts / options.outputs;
-  for (int64_t c = 0; c < options.outputs; ++c) a.narrow(0, c * each, each).select(2, c).fill_(1.0);
-  return a;
-}
-
-}  // namespace
 
 PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
                                    const at::Generator& generator) {

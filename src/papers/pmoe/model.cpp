@@ -313,14 +313,12 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
                              source + return_logits(config_.classes));
 }
 
-[[maybe_unused]] const bool kPatchModels = [] {
-  families().add(
-      kPMoE, family_of<PMoE, PMoEConfig>("patch-level mixture of two-layer convolutional networks "
-                                         "(pMoE paper, section 3.1)"));
-  families().add(kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>(
-                               "wide residual network whose last convolution may be a "
-                               "patch-level mixture (pMoE paper)"));
-  return true;
-}();
+[[maybe_unused]] const bool kPatchModels =
+    families().add(kPMoE, family_of<PMoE, PMoEConfig>(
+                              "patch-level mixture of two-layer convolutional networks "
+                              "(pMoE paper, section 3.1)")) &&
+    families().add(kWrnPMoE, family_of<WrnPMoE, WrnPMoEConfig>(
+                                 "wide residual network whose last convolution may be a "
+                                 "patch-level mixture (pMoE paper)"));
 
 }  // namespace moesaic

@@ -28,8 +28,7 @@ struct PatchSgdConfig {
   std::string loss = kLogistic;
   double lr = 0.2;
 };
-template <class Fields>
-void describe(Fields& f, PatchSgdConfig& c) {
+void describe(auto& f, PatchSgdConfig& c) {
   f("loss", c.loss,
     "loss function: logistic (eqs. 2, 10), with more than two classes their cross entropy (eq. "
     "24); or linear, of routers that are trained apart (eq. 6), in pairs of consecutive classes",
@@ -270,12 +269,9 @@ void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& mod
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatchPhases = [] {
-  add_phase_kind<PatchSgd>(
-      "patch_sgd", PatchSgdConfig{},
-      "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
-      plan_patch_sgd);
-  return true;
-}();
+[[maybe_unused]] const bool kPatchPhases = add_phase_kind<PatchSgd>(
+    "patch_sgd", PatchSgdConfig{},
+    "stochastic gradient descent of a patch-level mixture (pMoE paper, algorithms 1 and 2)",
+    plan_patch_sgd);
 
 }  // namespace moesaic

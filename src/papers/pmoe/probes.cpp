@@ -96,17 +96,15 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatchProbes = [] {
-  // The probe of where routers send the patch that decides the class, whose place is the group of
-  // an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
-  // patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has the
-  // largest gate of the expert in which it has that most often, unless all gates are 1; and
-  // "routed_by_any_class_c".
-  probes().add("routed", {.meaning = "fraction of images whose class-deciding patch is routed, to "
-                                     "the expert that gets it most often or to any, by class",
-                          .metrics = routed_metrics,
-                          .measure = measure_routed});
-  return true;
-}();
+// The probe of where routers send the patch that decides the class, whose place is the group of
+// an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
+// patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has the
+// largest gate of the expert in which it has that most often, unless all gates are 1; and
+// "routed_by_any_class_c".
+[[maybe_unused]] const bool kPatchProbes = probes().add(
+    "routed", {.meaning = "fraction of images whose class-deciding patch is routed, to "
+                          "the expert that gets it most often or to any, by class",
+               .metrics = routed_metrics,
+               .measure = measure_routed});
 
 }  // namespace moesaic

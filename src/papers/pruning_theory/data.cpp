@@ -31,20 +31,16 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
   return {tokens_nN.t().contiguous().unsqueeze(1).unsqueeze(1), label.to(at::kLong)};
 }
 
-[[maybe_unused]] const bool kPatternData = [] {
-  const auto make = [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
-    info.classes = {"with o1", "with o2"};
-    info.directions = {{"pattern", at::eye(config.patterns)}};
-    return [config, split = info.split](int64_t first, int64_t count) {
-      return pattern_tokens(config, split, first, count);
-    };
-  };
-  dataset_formats().add(
-      "patterns",
-      generated_format<PatternTokensConfig>(
-          "patterns",
-          "generated tokens of the pruning paper's theory, one of which tells the class", make));
-  return true;
-}();
+[[maybe_unused]] const bool kPatternData = dataset_formats().add(
+    "patterns",
+    generated_format<PatternTokensConfig>(
+        "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",
+        [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
+          info.classes = {"with o1", "with o2"};
+          info.directions = {{"pattern", at::eye(config.patterns)}};
+          return [config, split = info.split](int64_t first, int64_t count) {
+            return pattern_tokens(config, split, first, count);
+          };
+        }));
 
 }  // namespace moesaic

@@ -78,15 +78,9 @@ ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generat
   return out;
 }
 
-std::map<std::string, at::Tensor> PatternMoE::weight_directions() const {
-  return {{"router", router_directions()}, {"neuron", experts->w.detach().transpose(1, 2)}};
-}
-
-[[maybe_unused]] const bool kPatternModels = [] {
-  families().add(kPatternMoE, family_of<PatternMoE, PatternMoEConfig>(
-                                  "one layer of expert choice on patterns (pruning paper's "
-                                  "theory, section 4.2)"));
-  return true;
-}();
+[[maybe_unused]] const bool kPatternModels =
+    families().add(kPatternMoE, family_of<PatternMoE, PatternMoEConfig>(
+                                    "one layer of expert choice on patterns (pruning paper's "
+                                    "theory, section 4.2)"));
 
 }  // namespace moesaic

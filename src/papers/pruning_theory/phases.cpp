@@ -21,8 +21,7 @@ struct PatternSgdConfig {
   double expert_lr = 0.02, router_lr = 0.01;
   bool until_zero = true;
 };
-template <class Fields>
-void describe(Fields& f, PatternSgdConfig& c) {
+void describe(auto& f, PatternSgdConfig& c) {
   f("batch_size", c.batch_size, "number of new examples per step", between(1, 65536));
   f("expert_lr", c.expert_lr, "learning rate of the neurons (eta_e)", between(0.0, 1e6));
   f("router_lr", c.router_lr, "learning rate of the routers (eta_r)", between(0.0, 1e6));
@@ -115,12 +114,10 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatternPhases = [] {
-  add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
-                             "stochastic gradient descent in the pruning paper's "
-                             "theory, by its formulas (algorithm 1)",
-                             plan_patterns);
-  return true;
-}();
+[[maybe_unused]] const bool kPatternPhases =
+    add_phase_kind<PatternSgd>("pattern_sgd", PatternSgdConfig{},
+                               "stochastic gradient descent in the pruning paper's "
+                               "theory, by its formulas (algorithm 1)",
+                               plan_patterns);
 
 }  // namespace moesaic

@@ -21,8 +21,7 @@ namespace {
 
 /// Calls `add` with weights, direction and their names for each pair that can be multiplied, of
 /// experts of several neurons.
-template <class Add>
-void for_each_pair(const Model& model, const Dataset& data, Add add) {
+void for_each_pair(const Model& model, const Dataset& data, auto add) {
   if (model.moe_blocks().size() != 1) return;
   for (const auto& [weights, w_EJd] : model.weight_directions()) {
     const auto present = static_cast<int64_t>(model.moe_blocks()[0].layer->kept().size());
@@ -174,22 +173,20 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
-[[maybe_unused]] const bool kPatternProbes = [] {
-  // The probe of single neurons' products with the data's known directions, in networks of one MoE
-  // layer: for weights "a" of several vectors an expert and directions "b" a table "single_a_b_<g>"
-  // for each group of experts that pruning ranks apart, with a row for every neuron of the expert
-  // with the largest router and of that with the smallest.
-  probes().add(
-      "neurons",
-      {.meaning = "products of single neurons with the data's known directions, of the experts "
-                  "with the largest and the smallest router",
-       .metrics = neurons_metrics,
-       .measure = measure_neurons});
-  probes().add("proficiency", {.meaning = "proficiency of routers: fraction of class-deciding "
-                                          "patterns that they select, and their norms",
-                               .metrics = proficiency_metrics,
-                               .measure = measure_proficiency});
-  return true;
-}();
+[[maybe_unused]] const bool kPatternProbes =
+    // The probe of single neurons' products with the data's known directions, in networks of one
+    // MoE layer: for weights "a" of several vectors an expert and directions "b" a table
+    // "single_a_b_<g>" for each group of experts that pruning ranks apart, with a row for every
+    // neuron of the expert with the largest router and of that with the smallest.
+    probes().add(
+        "neurons",
+        {.meaning = "products of single neurons with the data's known directions, of the experts "
+                    "with the largest and the smallest router",
+         .metrics = neurons_metrics,
+         .measure = measure_neurons}) &&
+    probes().add("proficiency", {.meaning = "proficiency of routers: fraction of class-deciding "
+                                            "patterns that they select, and their norms",
+                                 .metrics = proficiency_metrics,
+                                 .measure = measure_proficiency});
 
 }  // namespace moesaic

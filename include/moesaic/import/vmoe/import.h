@@ -3,33 +3,32 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "moesaic/base/filesystem.h"
 #include "moesaic/config/sides.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
 
 struct ImportVMoEOptions {
-  std::filesystem::path prefix;        ///< PREFIX of PREFIX.index, PREFIX.data-*.
-  std::filesystem::path model_config;  ///< JSON, names as the reference's or ours; "": by arrays.
-  std::filesystem::path out;           ///< Output directory, absent or empty.
-  std::optional<int64_t> classes;      ///< Classes of a new head of zeros.
-  std::optional<Sides> image_size;     ///< New image size.
-  std::filesystem::path rules;         ///< JSON, [[pattern, replacement, ...], ...]; "": derived.
-  uint64_t seed = 0;                   ///< Seed of the fresh random values.
+  fs::path prefix;                  ///< PREFIX of PREFIX.index, PREFIX.data-*.
+  fs::path model_config;            ///< JSON, names as the reference's or ours; "": by arrays.
+  fs::path out;                     ///< Output directory, absent or empty.
+  std::optional<int64_t> classes;   ///< Classes of a new head of zeros.
+  std::optional<Sides> image_size;  ///< New image size.
+  fs::path rules;                   ///< JSON, [[pattern, replacement, ...], ...]; "": derived.
+  uint64_t seed = 0;                ///< Seed of the fresh random values.
   /// Called with the bytes done and the total; may throw to cancel, which leaves no output.
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
 struct ImportVMoEResult {
   std::string from, out;
-  nlohmann::ordered_json model;  ///< Configuration of the network.
+  Json model;  ///< Configuration of the network.
   int64_t parameters = 0, arrays = 0, shards = 0;
   std::string branch;  ///< Branch of a train state with the parameters.
   int64_t others = 0;  ///< Number of arrays outside the branch.
@@ -43,13 +42,13 @@ struct ImportVMoEResult {
 /// Writes a checkpoint of the network that the arrays and the configuration describe. Everything is
 /// checked before anything is written; a failure leaves no output. Tensors are converted and
 /// written one at a time, in float32; "array_dtypes" of the new config.json has the dtypes of
-/// copied arrays that were not float32, for the export. Peak memory is two tensors, and a third as it
-/// is stored if that is not float32, plus the whole network if values other than those of a head are
-/// fresh. Throws Error: usage for a configuration that does not fit the arrays, failure for invalid
-/// files.
+/// copied arrays that were not float32, for the export. Peak memory is two tensors, and a third as
+/// it is stored if that is not float32, plus the whole network if values other than those of a head
+/// are fresh. Throws Error: usage for a configuration that does not fit the arrays, failure for
+/// invalid files.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
-nlohmann::ordered_json to_json(const ImportVMoEResult& result);
+Json to_json(const ImportVMoEResult& result);
 std::string describe(const ImportVMoEResult& result);
 
 }  // namespace moesaic

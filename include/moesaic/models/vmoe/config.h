@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
-#include "moesaic/config/sides.h"
 #include "moesaic/models/router_config.h"
 
 namespace moesaic {
@@ -20,8 +19,7 @@ inline constexpr double kMaxImage = 65536, kMaxChannels = 4096;
 struct VMoEDispatcherConfig : DispatcherConfig {
   bool bfloat16 = false;
 };
-template <class Fields>
-void describe(Fields& f, VMoEDispatcherConfig& c) {
+void describe(auto& f, VMoEDispatcherConfig& c) {
   describe(f, static_cast<DispatcherConfig&>(c));
   f("bfloat16", c.bfloat16,
     "rounding to bfloat16 of tokens and experts' outputs, and of the gradients of both");
@@ -37,8 +35,7 @@ struct VMoERouterConfig : RoutingConfig {
   double importance_loss_weight = 0.0, load_loss_weight = 0.0, gshard_loss_weight = 0.0;
   VMoEDispatcherConfig dispatcher;
 };
-template <class Fields>
-void describe(Fields& f, VMoERouterConfig& c) {
+void describe(auto& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std,
     "standard deviation of the noise on logits times the number of experts E (of one ensemble "
@@ -70,8 +67,7 @@ struct VMoEMoeConfig {
   std::map<std::string, std::vector<int64_t>> kept_experts;
   bool stand_ins = false;
 };
-template <class Fields>
-void describe(Fields& f, VMoEMoeConfig& c) {
+void describe(auto& f, VMoEMoeConfig& c) {
   f("layers", c.layers, "blocks whose MLP is a mixture of experts, from 0",
     between(0, kMaxLayers - 1));
   f("num_experts", c.num_experts, "number of experts per layer, of all ensemble members together",
@@ -107,8 +103,7 @@ struct VMoEPositionConfig {
   std::string name = kLearned;
   double temperature = 10000.0;
 };
-template <class Fields>
-void describe(Fields& f, VMoEPositionConfig& c) {
+void describe(auto& f, VMoEPositionConfig& c) {
   f("name", c.name,
     "kind of position embedding: learned, sines and cosines of a patch's row and column, or none",
     one_of({kLearned, kSinCos2d, kNoPosition}));
@@ -126,8 +121,7 @@ struct VMoEEncoderConfig {
   /// Returns the hidden width of the experts.
   int64_t expert_dim() const { return moe.mlp_dim.value_or(mlp_dim); }
 };
-template <class Fields>
-void describe(Fields& f, VMoEEncoderConfig& c) {
+void describe(auto& f, VMoEEncoderConfig& c) {
   f("num_layers", c.num_layers, "number of transformer blocks", between(1, kMaxLayers));
   f("num_heads", c.num_heads, "number of attention heads", between(1, kMaxWidth));
   f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
@@ -177,8 +171,7 @@ struct VMoEConfig {
     return moe.group_size > 0 ? moe.group_size : moe.group_images * tokens() * moe.ensemble_size;
   }
 };
-template <class Fields>
-void describe(Fields& f, VMoEConfig& c) {
+void describe(auto& f, VMoEConfig& c) {
   f("name", c.name, "name of the model family; e3: vmoe with an ensemble", required,
     one_of({kVMoE, kE3}));
   f("image_size", c.image_size, "height and width of the images, in pixels", between(1, kMaxImage));

@@ -46,11 +46,13 @@ class VMoE : public Model, public nn::SharesBatch {
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
   void set_first_sample_index(int64_t image) override;
-  nlohmann::ordered_json config() const override;
-  nlohmann::ordered_json constants() const override;
+  Json config() const override;
+  Json constants() const override;
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override;
-  std::vector<int64_t> input_shape() const override;
+  std::vector<int64_t> input_shape() const override {
+    return {config_.channels, config_.image_size.height, config_.image_size.width};
+  }
   int64_t classes() const override { return config_.classes; }
   int64_t members() const override { return config_.encoder.moe.ensemble_size; }
   std::map<std::string, double> aux_losses() const override;

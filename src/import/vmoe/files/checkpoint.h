@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "moesaic/base/file.h"
+#include "moesaic/base/filesystem.h"
 
 namespace moesaic::vmoe_checkpoint {
 
@@ -34,8 +34,8 @@ inline constexpr std::string_view kVersion = "20220622";
 
 /// Returns whether `a` precedes `b` in depth-first order of the tree of names with sorted keys.
 bool comes_before(std::string_view a, std::string_view b);
-std::filesystem::path index_path(const std::filesystem::path& prefix);
-std::filesystem::path shard_path(const std::filesystem::path& prefix, int64_t shard, int64_t count);
+fs::path index_path(const fs::path& prefix);
+fs::path shard_path(const fs::path& prefix, int64_t shard, int64_t count);
 
 using Shape = std::vector<int64_t>;
 /// Extent of a chunk in its array: start and stop of every axis in turn.
@@ -144,7 +144,7 @@ struct MappedShard {
 /// with the index, and by a bit for each element of an array whose chunks form no grid.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& prefix);
+  explicit Reader(const fs::path& prefix);
 
   /// Returns the entries in the order of the array numbers: depth first, the keys of every map
   /// sorted by code point.
@@ -184,7 +184,7 @@ struct WriteOptions {
 /// of another write. On failure all written files are removed. Throws Error (failure) for names
 /// that form no tree ("a" beside "a/b"), are duplicate, empty or not UTF-8, and for wrong shapes,
 /// dtypes or sizes; Error (usage) for options out of range.
-void write(const std::filesystem::path& prefix, std::vector<Entry> entries, const Source& source,
+void write(const fs::path& prefix, std::vector<Entry> entries, const Source& source,
            const WriteOptions& options = {});
 
 }  // namespace moesaic::vmoe_checkpoint

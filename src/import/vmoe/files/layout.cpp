@@ -221,12 +221,11 @@ bool comes_before(std::string_view a, std::string_view b) {
   return std::ranges::lexicographical_compare(a, b, {}, weight, weight);
 }
 
-std::filesystem::path index_path(const std::filesystem::path& prefix) {
+fs::path index_path(const fs::path& prefix) {
   return prefix.string() + ".index";
 }
 
-std::filesystem::path shard_path(const std::filesystem::path& prefix, int64_t shard,
-                                 int64_t count) {
+fs::path shard_path(const fs::path& prefix, int64_t shard, int64_t count) {
   return fmt::format("{}.data-{:05}-of-{:05}", prefix.string(), shard, count);
 }
 

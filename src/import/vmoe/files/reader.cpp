@@ -172,8 +172,7 @@ Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
 }
 
 // Visits the values of all pieces of a chunk; returns the number of elements.
-template <class F>
-uint64_t visit_pieces(Input& input, const Entry& entry, F&& visit) {
+uint64_t visit_pieces(Input& input, const Entry& entry, auto&& visit) {
   input.array_of(2, "a chunk");
   const uint64_t pieces = input.array("the pieces of a chunk");
   uint64_t total = 0;
@@ -260,10 +259,10 @@ class ShardParser {
   std::vector<int64_t> box_;
 };
 
-std::vector<MappedShard> map_shards(const std::filesystem::path& prefix, int64_t count) {
+std::vector<MappedShard> map_shards(const fs::path& prefix, int64_t count) {
   std::vector<MappedShard> shards;
   for (int64_t i = 0; i < count; ++i) {
-    const std::filesystem::path path = shard_path(prefix, i, count);
+    const fs::path path = shard_path(prefix, i, count);
     shards.push_back({path.string(), MappedFile(path)});
   }
   for (const MappedShard& shard : shards) {
@@ -337,7 +336,7 @@ void read_chunk(const MappedShard& shard, const Array& array, std::size_t chunk,
 
 }  // namespace
 
-Reader::Reader(const std::filesystem::path& prefix) {
+Reader::Reader(const fs::path& prefix) {
   const std::string file = index_path(prefix).string();
   index_ = parse_index(MappedFile(file).bytes(), file);
   shards_ = map_shards(prefix, index_.shard_count);

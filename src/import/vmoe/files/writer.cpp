@@ -14,7 +14,6 @@
 namespace moesaic::vmoe_checkpoint {
 namespace {
 
-namespace fs = std::filesystem;
 using message_pack::Output;
 
 std::string box_body(Box box) {

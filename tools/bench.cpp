@@ -14,6 +14,7 @@
 
 #include "bench/bench.h"
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
@@ -25,12 +26,11 @@
 #include "moesaic/config/document.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/launch.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/throughput.h"
-#include "moesaic/train/shared_run.h"
+#include "moesaic/train/distributed_run.h"
 #include "runtime.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -42,7 +42,7 @@ Json to_json(const bench::NamedRow& result) {
   if (!result.error.empty()) return {{"name", result.name}, {"error", result.error}};
   const bench::Row& row = result.row;
   Json json = {{"name", result.name}, {"ours", row.ours},   {"peer", row.peer},
-               {"unit", row.unit},    {"ratio", row.ratio}, {"meaning", row.meaning}};
+               {"unit", row.unit},    {"ratio", row.ratio}, {"meaning", row.description}};
   if (row.at_least) json["at_least"] = *row.at_least;
   if (row.at_most) json["at_most"] = *row.at_most;
   return json;
@@ -55,7 +55,7 @@ std::string to_text(const bench::NamedRow& result) {
   if (row.at_least) goal = fmt::format(">= {}", *row.at_least);
   if (row.at_most) goal = fmt::format("<= {}", *row.at_most);
   return fmt::format("{:<28} {:>10.3f} {:>10.3f} {:<3} {:>7.2f}  {:<8} {}\n", result.name, row.ours,
-                     row.peer, row.unit, row.ratio, goal, row.meaning);
+                     row.peer, row.unit, row.ratio, goal, row.description);
 }
 
 /// Returns "operators: meaning; ...".
@@ -132,17 +132,18 @@ void check_folder(const std::string& file) {
 
 /// Times passes while the other processes make theirs: images, memory and passes of all of them,
 /// and the times of the slowest.
-Latency measure_together(Model& model, const LatencyOptions& options, const Processes* processes) {
+Latency measure_together(Model& model, const LatencyOptions& options,
+                         const ProcessMesh* processes) {
   if (processes == nullptr) return measure_latency(model, options);
   processes->set_activity("a measurement");
-  processes->wait_for_all();
+  processes->barrier();
   Latency found = measure_latency(model, options);
   const std::string own =
       Json{found.images_per_second, found.median_ms, found.p95_ms, found.bytes, found.passes}
           .dump();
   found = {.batch_size = found.batch_size};
-  processes->wait_for_all();
-  for (const std::string& text : processes->control().all_gather_text(own)) {
+  processes->barrier();
+  for (const std::string& text : processes->control().all_gather_strings(own)) {
     const Json of_one = parse_stored(text, "a process").to_json();
     found.images_per_second += of_one[0].get<double>();
     found.median_ms = std::max(found.median_ms, of_one[1].get<double>());
@@ -154,9 +155,9 @@ Latency measure_together(Model& model, const LatencyOptions& options, const Proc
 }
 
 /// Measures a checkpoint's network, on all processes at once.
-void run_checkpoint(BenchOptions options, const Processes* processes) {
+void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   keep_freed_memory();
-  const bool leads = processes == nullptr || processes->leads();
+  const bool is_rank_zero = processes == nullptr || processes->is_rank_zero();
   const int64_t count = processes == nullptr ? 1 : processes->size();
   Checkpoint checkpoint =
       load_newest_checkpoint(options.name, {.optimizer = false, .trust = options.trust});
@@ -164,13 +165,13 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
   checkpoint.model.clear();  // The model holds copies.
   if (processes != nullptr) {
     check_same_build(*processes);
-    agree_on_network(*processes, checkpoint.folder, *model);
+    sync_network(*processes, checkpoint.folder, *model);
   }
   model->to(at::Device(options.device));
   const Footprint size = footprint(*model);
   const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();
   std::ostream none(nullptr);
-  std::ostream& lines = !leads ? none : options.json ? std::cerr : std::cout;
+  std::ostream& lines = !is_rank_zero ? none : options.json ? std::cerr : std::cout;
   lines << fmt::format(
       "checkpoint  {}\nprocessor   {}, {}{}, {}\nweights     {}, {} parameters\n"
       "{:>8} {:>12} {:>12} {:>12} {:>12}\n",
@@ -196,7 +197,7 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
                     {"bytes", found.bytes},
                     {"passes", found.passes}});
   }
-  if (!leads) return;
+  if (!is_rank_zero) return;
   if (!options.file.empty()) write_figures(options, chip, rows, count);
   if (!options.json) return;
   const Json document = {{"checkpoint", checkpoint.folder.string()},
@@ -214,7 +215,7 @@ void run_checkpoint(BenchOptions options, const Processes* processes) {
 /// Returns whether every row was measured.
 bool run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
-  const bool alone = launch_of(process_environment()).alone();
+  const bool alone = read_launch(process_environment()).alone();
   if (options.name != "processes" && !alone) {
     fail_usage("bench: '{}' times one process; start one, or bench processes", options.name);
   }
@@ -226,18 +227,18 @@ bool run_benchmark(const BenchOptions& options) {
   }
   bool measured = true;
   benchmark.run(bench::Report(options.rows, [&](bench::NamedRow row) {
-    row.row.meaning += "; " + bench::chip();
+    row.row.description += "; " + bench::chip();
     measured = measured && row.error.empty();
     lines << to_text(row) << std::flush;
     rows.push_back(to_json(row));
   }));
-  const bool left_out_all = options.rows.starts_with("gpu/") && !benchmark.left_out().empty();
+  const bool left_out_all = options.rows.starts_with("gpu/") && !benchmark.skipped().empty();
   if (rows.empty() && alone && !left_out_all) {
     fail_usage("bench: no row of '{}' has a name like '{}'; --rows '*' measures all",
                benchmark.name, options.rows);
   }
-  if (const std::string left_out = benchmark.left_out(); !left_out.empty()) {
-    lines << left_out << '\n';
+  if (const std::string skipped = benchmark.skipped(); !skipped.empty()) {
+    lines << skipped << '\n';
   }
   if (!options.file.empty()) write_figures(options, bench::chip(), rows);
   if (options.json) std::cout << Json{{"rows", rows}}.dump(2) << '\n';
@@ -256,8 +257,8 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
   const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
   if (!is_benchmark(options.name) && path) {
     if (of_benchmarks.count() > 0) fail_usage("bench: --rows is for a benchmark, not a checkpoint");
-    const auto processes = meet_processes({}, options.device);
-    return run_together("bench", processes, [&] { run_checkpoint(options, processes.get()); });
+    const auto processes = init_process_mesh({}, options.device);
+    return run_distributed("bench", processes, [&] { run_checkpoint(options, processes.get()); });
   }
   for (const CLI::Option* option : of_checkpoints) {
     if (option->count() == 0) continue;

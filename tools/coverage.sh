@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 # tests_core has those of formats, config and import/vmoe/files; these of tests_torch write, read and damage checkpoints.
 of_checkpoints=(tests/checkpoint tests/export tests/import tests/prune/prune_checkpoint_test.cpp tests/train/faults_test.cpp
-  tests/train/processes_run_test.cpp tests/train/resume_test.cpp tests/train/save_run_test.cpp)
+  tests/train/distributed_run_test.cpp tests/train/resume_test.cpp tests/train/save_run_test.cpp)
 
 # FILE..: a filter of GoogleTest for all their suites, with parameters and types or without
 suites_of() {

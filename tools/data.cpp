@@ -7,13 +7,13 @@
 #include <string>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/pack.h"
 #include "moesaic/data/source.h"
-#include "together.h"
 #include "train_help.h"
 #include "verbs.h"
 
@@ -32,7 +32,7 @@ void list_data() {
 }
 
 void fetch_data(const std::string& name) {
-  require_one_process("data fetch");
+  require_single_process("data fetch");
   const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
     std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
@@ -88,8 +88,7 @@ void pack_data(const PackArguments& arguments, int& exit_code) {
     std::cout << fmt::format(
         "{:<10} {} in {}, {}{}\n", escaped(split.split), count_text(split.images, "image"),
         count_text(split.shards, "shard"), bytes_text(static_cast<double>(split.bytes)),
-        split.left_out == 0 ? ""
-                            : fmt::format("; {} left out", count_text(split.left_out, "image")));
+        split.skipped == 0 ? "" : fmt::format("; {} left out", count_text(split.skipped, "image")));
   }
   std::cout << fmt::format("train on it with phases.0.data={}\n",
                            escaped(result.description.string()));
@@ -128,7 +127,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
           "folder of the shards and of NAME.json, named like the folder; by default NAME-shards")
       ->check(not_empty());
   command->callback([arguments, &exit_code] {
-    require_one_process("data pack");
+    require_single_process("data pack");
     pack_data(*arguments, exit_code);
   });
 }

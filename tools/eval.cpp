@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -40,8 +40,8 @@ struct EvalArguments {
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const StopSignal& stop) {
   const auto& processes = options.evaluate.processes;
   std::optional<Progress> bar;
-  if (!processes || processes->leads()) bar.emplace(ProgressOptions{.label = "eval"});
-  options.evaluate.proceed = [&](int64_t done, int64_t total) {
+  if (!processes || processes->is_rank_zero()) bar.emplace(ProgressOptions{.label = "eval"});
+  options.evaluate.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
     return !stop.requested();
   };
@@ -115,7 +115,7 @@ int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions 
                       const StopSignal& stop, std::vector<CheckpointEvaluation>& results) {
   const auto& processes = options.evaluate.processes;
   int64_t signal = 0;
-  run_together("eval", processes, [&] {
+  run_distributed("eval", processes, [&] {
     for (const std::string& checkpoint : arguments.checkpoints) {
       options.checkpoint = checkpoint;
       results.push_back(evaluate_with_bar(options, stop));
@@ -124,7 +124,7 @@ int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions 
     if (results.back().evaluation.complete) return;
     signal = processes ? processes->max(stop.number()) : stop.number();
     log_info("stopped; nothing was written");
-    if (processes) processes->wait_for_all();  // A launcher may end all once one has ended.
+    if (processes) processes->barrier();  // A launcher may end all once one has ended.
   });
   return signal;
 }
@@ -152,7 +152,7 @@ int run_eval(const EvalArguments& arguments) {
   for (const std::string& file : {arguments.routing_images, arguments.tsne}) {
     if (!file.empty()) options.files.emplace_back(file);
   }
-  options.evaluate.observe = [&](const EvaluatedBatch& batch) {
+  options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
     for (const std::string& file : arguments.confusion) {
       if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);
     }
@@ -160,14 +160,14 @@ int run_eval(const EvalArguments& arguments) {
     if (routing) routed.add(batch);
   };
   if (points || routing) {
-    require_one_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
+    require_single_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
   }
-  options.evaluate.processes = meet_processes({}, options.device);
+  options.evaluate.processes = init_process_mesh({}, options.device);
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   std::vector<CheckpointEvaluation> results;
   const int64_t signal = evaluate_each(arguments, options, stop, results);
   if (signal != 0) return 128 + static_cast<int>(signal);
-  if (const auto& processes = options.evaluate.processes; processes && !processes->leads())
+  if (const auto& processes = options.evaluate.processes; processes && !processes->is_rank_zero())
     return 0;
   if (several) {
     print_comparison(results, arguments.json);

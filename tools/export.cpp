@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
@@ -16,7 +17,6 @@
 #include "moesaic/config/document.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -60,7 +60,7 @@ int64_t most_shards() {
 
 /// Returns the network whose experts compute all tokens that select them, whatever the batch.
 std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
-  const std::string setting = shape_of(checkpoint)->setting_paths().evaluation_capacity_factor;
+  const std::string setting = meta_model_of(checkpoint)->setting_paths().evaluation_capacity_factor;
   if (setting.empty())
     fail_usage("export: --without-capacity: this network has no expert capacity; leave it out");
   Document document(model_config(checkpoint));
@@ -115,7 +115,7 @@ void add_export(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--format", arguments->format,
           "format of the export; " +
-              listed_formats([](const ExportFormat& format) { return format.meaning; }, any))
+              listed_formats([](const ExportFormat& format) { return format.description; }, any))
       ->required()
       ->type_name("NAME");
   verb->add_option("--out", options.out,
@@ -134,7 +134,7 @@ void add_export(CLI::App& app, int& exit_code) {
                  "image's result does not depend on its batch; its accuracy may differ a little");
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
-    require_one_process("export");
+    require_single_process("export");
     exit_code = export_model(*arguments);
   });
 }

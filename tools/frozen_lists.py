@@ -38,7 +38,7 @@ NETWORKS = {
     # Products that are large enough for kernels of their own.
     **{name: {"precision": precision, "model.hidden_size": 192, "model.encoder.mlp_dim": 768}
        for name, precision in (("wide", "float32"), ("wide_bfloat16", "bfloat16"))},
-    "recomputed": {"recompute": True, "phases.0.accumulate": 2, MOE + "dropout_rate": 0.1, "model.encoder.dropout_rate": 0.1},
+    "recomputed": {"activation_checkpointing": True, "phases.0.accumulate": 2, MOE + "dropout_rate": 0.1, "model.encoder.dropout_rate": 0.1},
     "heads": {"model.classifier": "map", "model.encoder.attention_qk_norm": True, "model.representation_size": 8,
               "model.encoder.position_emb.name": "sincos2d"},
     "augmented": {"phases.0.augment": {"flip": True, "shift": 2, "crop": {}, "rand_augment": {}, "mixup": 0.2, "blur": {}},

@@ -6,13 +6,13 @@
 #include <memory>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/models/vmoe/config.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -29,7 +29,7 @@ struct ImportArguments {
 constexpr uint64_t kLarge = uint64_t{256} << 20, kMegabyte = 1'000'000;
 
 /// Parses "S" or "HxW", which check_sides() has validated.
-Sides sides_of(const std::string& text) {
+Size2d sides_of(const std::string& text) {
   const size_t cross = text.find('x');
   if (cross == std::string::npos) return std::stoll(text);
   return {std::stoll(text.substr(0, cross)), std::stoll(text.substr(cross + 1))};
@@ -127,7 +127,7 @@ void add_import(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print the result as one JSON document");
   verb->callback([arguments, &exit_code] {
-    require_one_process("import");
+    require_single_process("import");
     exit_code = import_checkpoint(*arguments);
   });
 }

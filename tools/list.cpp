@@ -45,7 +45,7 @@ using Names = std::vector<std::string>;
 template <class Entry>
 Described of_registry(const Registry<Entry>& registry) {
   Described list;
-  for (const auto& [name, entry] : registry.entries()) list.emplace_back(name, entry.meaning);
+  for (const auto& [name, entry] : registry.entries()) list.emplace_back(name, entry.description);
   return list;
 }
 
@@ -98,13 +98,13 @@ Described listed_criteria() {
     const char* needs = criterion.needs_pretrained ? " (needs the pre-trained network)"
                         : criterion.needs_images   ? " (needs images)"
                                                    : "";
-    list.emplace_back(criterion.name, criterion.meaning + needs);
+    list.emplace_back(criterion.name, criterion.description + needs);
   }
   return list;
 }
 
 struct Kind {
-  std::string meaning;
+  std::string description;
   std::function<Described()> list;
 };
 
@@ -155,7 +155,7 @@ Names names_of(const Described& list) {
 
 Described described_kinds() {
   Described list;
-  for (const auto& [name, kind] : kinds()) list.emplace_back(name, kind.meaning);
+  for (const auto& [name, kind] : kinds()) list.emplace_back(name, kind.description);
   return list;
 }
 
@@ -189,7 +189,7 @@ void print_settings(bool json) {
                           {"type", row.type},
                           {"default", row.preset},
                           {"allowed", row.allowed},
-                          {"meaning", row.meaning}});
+                          {"meaning", row.description}});
     }
     groups.push_back({{"of", group.of}, {"settings", std::move(settings)}});
   }

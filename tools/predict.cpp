@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
@@ -19,7 +20,6 @@
 #include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
 #include "moesaic/train/evaluate.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -76,24 +76,24 @@ void check_order(const PredictArguments& arguments) {
 /// names by FOLDER/*.
 std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
   std::vector<fs::path> files;
-  LeftOut of_system;
+  SkippedFiles of_system;
   for (const std::string& name : names) {
     if (!path_exists(name) || !fs::is_directory(name)) {
       check_input_file(name);
       if (is_system_file(name)) {
-        of_system.add(WhyLeftOut::hidden, name);
+        of_system.add(SkipReason::hidden, name);
       } else {
         files.emplace_back(name);
       }
       continue;
     }
     const FoundImages found = image_files_in(name);
-    const std::string left_out = found.left_out.text();
+    const std::string skipped = found.skipped.text();
     if (found.files.empty()) {
       fail_usage("{}: holds no image ({}){}", name, fmt::join(image_endings(), ", "),
-                 left_out.empty() ? "" : "; " + left_out);
+                 skipped.empty() ? "" : "; " + skipped);
     }
-    if (!left_out.empty()) log_warning("{}: {}", name, left_out);
+    if (!skipped.empty()) log_warning("{}: {}", name, skipped);
     files.insert(files.end(), found.files.begin(), found.files.end());
   }
   if (files.empty()) fail_usage("no image is given; {}", of_system.text());
@@ -229,7 +229,7 @@ void add_predict(CLI::App& app, int& exit_code) {
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
-    require_one_process("predict");
+    require_single_process("predict");
     exit_code = predict(*arguments);
   });
 }

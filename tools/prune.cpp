@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
@@ -23,7 +24,6 @@
 #include "moesaic/report/figure.h"
 #include "moesaic/report/prune_search.h"
 #include "moesaic/train/evaluate.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -34,7 +34,7 @@ struct PruneArguments {
   std::string keep, plan, scope = "layer", data, split, figure;
   std::optional<double> keep_parameters, max_drop;
   std::string search = kBisection;
-  std::vector<int64_t> whole;
+  std::vector<int64_t> exclude_blocks;
   int64_t images = CalibrateOptions().images;
   bool json = false;
 };
@@ -87,7 +87,7 @@ KeepSpec keep_of(const PruneArguments& arguments) {
     keep = KeepSpec::parameters(*arguments.keep_parameters, "--keep-parameters");
   }
   if (arguments.scope == "network") keep.set_scope(KeepScope::network);
-  keep.leave_whole(arguments.whole);
+  keep.exclude_blocks(arguments.whole);
   return keep;
 }
 
@@ -96,7 +96,7 @@ void check_one_size(const PruneArguments& arguments) {
                     int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
   const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
   if (!arguments.plan.empty() && chooses) {
-    fail_usage("--plan lists the experts to keep; leave --whole and --scope out");
+    fail_usage("--plan lists the experts to keep; leave --exclude-blocks and --scope out");
   }
   if (given == 1) return;
   fail_usage("prune: give one of --keep, --keep-parameters, --max-drop and --plan, found {}",
@@ -143,7 +143,7 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
                       const StopSignal& stop) {
   if (!arguments.figure.empty()) check_new_figure(arguments.figure, "--figure");
   const Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
-  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, *shape);
@@ -261,7 +261,8 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "scope of the ranking: within each layer, or over the whole network")
       ->check(one_of_words(keep_scope_names()))
       ->capture_default_str();
-  verb.add_option("--whole", arguments->whole, "blocks that keep all their experts: --whole 9,11")
+  verb.add_option("--exclude-blocks,--whole", arguments->whole,
+                  "blocks that keep all their experts: --exclude-blocks 9,11")
       ->delimiter(',')
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("BLOCKS");
@@ -335,7 +336,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   verb->add_flag("--dry-run", options.dry_run, "print the plan without writing a checkpoint");
   verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
   verb->callback([arguments, verb, &exit_code] {
-    require_one_process("prune");
+    require_single_process("prune");
     exit_code = prune_until_stopped(*arguments, *verb);
   });
 }

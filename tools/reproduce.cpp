@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/report/experiment.h"
 #include "runtime.h"
-#include "together.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -33,18 +33,18 @@ int run_reproduce(const ReproduceArguments& arguments) {
   ReproduceOptions options;
   options.out = arguments.out.empty() ? default_output(experiment) : fs::path(arguments.out);
   options.device = arguments.device;
-  options.processes = meet_processes({}, arguments.device);
+  options.processes = init_process_mesh({}, arguments.device);
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   options.stop = &stop;
-  const bool leads = !options.processes || options.processes->leads();
-  options.progress = leads;
+  const bool is_rank_zero = !options.processes || options.processes->is_rank_zero();
+  options.progress = is_rank_zero;
   Reproduction done;
-  run_together("reproduce", options.processes, [&] { done = reproduce(experiment, options); });
+  run_distributed("reproduce", options.processes, [&] { done = reproduce(experiment, options); });
   if (done.signal != 0) {
     log_warning("stopped; the same command continues from here");
     return 128 + done.signal;
   }
-  if (!leads) return 0;
+  if (!is_rank_zero) return 0;
   const std::string text =
       arguments.json ? to_json(done.results).dump(2) + "\n" : "\n" + done.summary;
   std::fputs(text.c_str(), stdout);

@@ -75,11 +75,12 @@ void log_usage_error(const std::string& what) {
   record_error(what);
   if (!follows_a_leader()) return log_error("{}", what);
   try {
-    const Launch launch = launch_of(process_environment());
-    if (leader_waits(launch)) log_error("process {} of {}: {}", launch.rank, launch.size, what);
+    const Launch launch = read_launch(process_environment());
+    if (is_rank_zero_reachable(launch))
+      log_error("process {} of {}: {}", launch.rank, launch.size, what);
   } catch (const Error&) {
     // On the leader's machine it says the same.
-    if (is_first_of_machine(process_environment())) log_error("{}", what);
+    if (is_local_rank_zero(process_environment())) log_error("{}", what);
   }
 }
 

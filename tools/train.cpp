@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
@@ -25,7 +26,6 @@
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
 #include "runtime.h"
-#include "together.h"
 #include "train_help.h"
 #include "verbs.h"
 
@@ -93,7 +93,7 @@ std::string resume_command(const TrainArguments& arguments, const std::string& o
 }
 
 void report(const TrainResult& result, const TrainArguments& arguments, const std::string& out,
-            const Processes* processes) {
+            const ProcessMesh* processes) {
   if (result.signal != 0) {
     log_info("stopped at step {}, saved; resume with: {}", result.steps,
              resume_command(arguments, out));
@@ -137,15 +137,15 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
     if (!count.empty()) numbers.push_back(std::stoll(count));
   }
   if (!numbers.empty()) return numbers;
-  const Launch launch = launch_of(process_environment());
-  if (!launch.alone()) return {launch.size};
+  const Launch launch = read_launch(process_environment());
+  if (!launch.is_single_process()) return {launch.size};
   if (!asked) return {};
   return {parallel.experts * std::max<int64_t>(1, parallel.data)};
 }
 
 int train(const TrainArguments& arguments) {
   const RunConfig config = read_config(arguments);
-  const std::vector<int64_t> on_paper = processes_on_paper(arguments, config.parallel);
+  const std::vector<int64_t> make_fake = processes_on_paper(arguments, config.parallel);
   const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
   TrainerOptions options;
   options.out = out;
@@ -155,26 +155,27 @@ int train(const TrainArguments& arguments) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
     const std::string plan =
-        dry_run(config, on_paper, arguments.gpu.empty() ? "h100" : arguments.gpu);
+        dry_run(config, make_fake, arguments.gpu.empty() ? "h100" : arguments.gpu);
     for (const PhaseConfig& phase : config.phases) check_outside_images(out, phase.data);
     std::cout << escaped(plan, "\n");
     return 0;
   }
-  options.processes = meet_processes(config.parallel, arguments.device);
+  options.processes = init_process_mesh(config.parallel, arguments.device);
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   options.stop = &stop;
   TrainResult result;
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
-  run_together("train", options.processes, [&] {
-    const Processes* const processes = options.processes.get();
+  run_distributed("train", options.processes, [&] {
+    const ProcessMesh* const processes = options.processes.get();
     trainer.emplace(config, options);
-    if (processes != nullptr && processes->leads()) {
+    if (processes != nullptr && processes->is_rank_zero()) {
       log_info("training on {}", count_text(processes->size(), "process"));
     }
     result = trainer->run();
-    if (processes == nullptr || processes->leads()) report(result, arguments, out, processes);
+    if (processes == nullptr || processes->is_rank_zero())
+      report(result, arguments, out, processes);
     // A launcher may end all once one has ended by a signal.
-    if (processes != nullptr) processes->wait_for_all();
+    if (processes != nullptr) processes->barrier();
   });
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

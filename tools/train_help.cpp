@@ -82,7 +82,7 @@ using Alternative = std::pair<std::string, std::string>;
 
 /// Returns the alternative that alone has this setting: its meaning begins with the name.
 Alternative owner_of(const config_detail::HelpRow& row, const Choices& choices) {
-  const std::string name = row.meaning.substr(0, row.meaning.find(": "));
+  const std::string name = row.description.substr(0, row.description.find(": "));
   for (const auto& [choice, names] : choices) {
     if (std::find(names.begin(), names.end(), name) != names.end()) return {choice, name};
   }
@@ -93,7 +93,7 @@ HelpRows rows_of(const HelpRows& rows, const Choices& choices, const Alternative
   HelpRows own;
   for (config_detail::HelpRow row : rows) {
     if (owner_of(row, choices) != owner) continue;
-    if (!owner.second.empty()) row.meaning.erase(0, owner.second.size() + 2);
+    if (!owner.second.empty()) row.description.erase(0, owner.second.size() + 2);
     own.push_back(std::move(row));
   }
   return own;

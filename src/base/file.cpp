@@ -285,7 +285,7 @@ void AtomicFile::commit() {
   sync_path(folder.empty() ? "." : folder);
 }
 
-void AtomicFile::withdraw() noexcept {
+void AtomicFile::rollback() noexcept {
   if (!fd_) ::unlink(final_place_.c_str());
 }
 
@@ -317,7 +317,7 @@ void remove_leftovers(const fs::path& folder) {
   }
 }
 
-UniqueFd hold_folder(const fs::path& folder) {
+UniqueFd lock_folder(const fs::path& folder) {
   UniqueFd fd = try_open(folder, O_RDONLY | O_DIRECTORY);
   hold(fd);
   return fd;
@@ -364,7 +364,7 @@ StagedDirectory::StagedDirectory(fs::path final_place)
   staging_ = unique_sibling(final_place_);
   fs::create_directory(staging_, error);
   check(error, final_place_, "cannot create");
-  held_ = hold_folder(staging_);
+  held_ = lock_folder(staging_);
 }
 
 StagedDirectory::~StagedDirectory() {
@@ -386,7 +386,7 @@ void StagedDirectory::commit() {
   if (!fs::is_directory(final_place_, error)) {
     fail("{}: cannot replace: it already exists and is not a folder", final_place_.string());
   }
-  const UniqueFd held = hold_folder(final_place_);  // It gets the name of a leftover.
+  const UniqueFd held = lock_folder(final_place_);  // It gets the name of a leftover.
   const fs::path old = replace_folder(staging_, final_place_);
   committed_ = true;
   sync_path(parent);

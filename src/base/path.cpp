@@ -60,13 +60,14 @@ void check_named(const fs::path& path, std::string_view what) {
   if (!problem.empty()) fail_usage("{}: '{}': {}", what, path.string(), problem);
 }
 
-/// Throws Error (usage) for a link to nothing, which `way_out` ends.
-void check_leads_somewhere(const fs::path& path, std::string_view what, std::string_view way_out) {
+/// Throws Error (usage) for a link to nothing, which `suggestion` ends.
+void check_leads_somewhere(const fs::path& path, std::string_view what,
+                           std::string_view suggestion) {
   std::error_code no_link, ignored;
   const fs::path target = fs::read_symlink(path, no_link);
   if (no_link || fs::exists(path, ignored)) return;
   fail_usage("{}: '{}' is a broken link to '{}'; {}", what, path.string(), target.string(),
-             way_out);
+             suggestion);
 }
 
 bool is_plain(unsigned char c) {
@@ -116,7 +117,7 @@ void check_input_file(const fs::path& path) {
   if (!fs::is_regular_file(status)) fail_usage("{}: not a regular file", path.string());
 }
 
-std::string lasting_path(const std::string& text) {
+std::string absolute_path(const std::string& text) {
   if (text.empty() || !path_exists(text)) return text;
   const fs::path path = fs::absolute(text).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).string();

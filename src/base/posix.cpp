@@ -36,7 +36,7 @@ void UniqueFd::reset() noexcept {
 void fail_errno(const fs::path& path, std::string_view action, int error) {
   const std::string text = fmt::format("{}: {}: {}", without_staging(path).string(), action,
                                        std::generic_category().message(error));
-  if (is_momentary(error)) throw MomentaryError(text);
+  if (is_transient(error)) throw TransientError(text);
   throw IoError(text);
 }
 

@@ -148,7 +148,7 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
     fail("{}: a damaged archive: {}", file.string(), error.what());
   }
   // Its module also has tensors that the network makes of its settings.
-  const auto shape = build_model_shape(
+  const auto shape = build_meta_model(
       Value::from_json(checkpoint.config.at("model"), file.string() + " (config.json)"));
   const TensorMap state = state_of(*shape);
   std::erase_if(checkpoint.model, [&](const auto& item) { return !state.contains(item.first); });

@@ -99,10 +99,10 @@ void add_tensors(const fs::path& path, Json& out) {
 
 /// Returns the network that a checkpoint's configuration describes; logs a warning and returns
 /// nullptr if this program cannot build it.
-std::shared_ptr<Model> shape_of(const Json& model, const fs::path& from) {
+std::shared_ptr<Model> meta_model_of(const Json& model, const fs::path& from) {
   if (model.empty()) return nullptr;
   try {
-    return build_model_shape(Value::from_json(model, (from / "config.json").string()));
+    return build_meta_model(Value::from_json(model, (from / "config.json").string()));
   } catch (const Error& error) {
     log_warning("its MoE layers are not known: {}", error.what());
     return nullptr;
@@ -122,8 +122,8 @@ Json moe_layers(const Checkpoint& checkpoint) {
   Json layers = Json::array();
   const Json& config = checkpoint.config.at("model");
   const bool built = is_export(checkpoint.folder) && !is_of_another_program(config);
-  const std::shared_ptr<Model> model =
-      built ? stored_shape(model_config(checkpoint)) : shape_of(config, checkpoint.folder);
+  const std::shared_ptr<Model> model = built ? stored_meta_model(model_config(checkpoint))
+                                             : meta_model_of(config, checkpoint.folder);
   if (model == nullptr) return layers;
   for (const auto& [block, layer, unused] : model->moe_blocks()) {
     const Json kept = layer->is_pruned() ? Json(layer->kept()) : Json();
@@ -198,7 +198,7 @@ Side read_side(const fs::path& path, bool trust) {
 
 /// Marks the missing lists of kept experts, which mean that all experts are present.
 void mark_kept_experts(const Json& model, const fs::path& from, Json& differences) {
-  const std::shared_ptr<Model> shape = shape_of(model, from);
+  const std::shared_ptr<Model> shape = meta_model_of(model, from);
   if (shape == nullptr || shape->setting_paths().kept_experts.empty()) return;
   std::string setting = "/" + shape->setting_paths().kept_experts;
   std::ranges::replace(setting, '.', '/');

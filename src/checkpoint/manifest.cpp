@@ -151,7 +151,7 @@ void check_files(const fs::path& folder, const Manifest& manifest,
   }
 }
 
-void describe(auto& f, WrittenPart& c) {
+void describe(auto& f, WrittenShard& c) {
   f("index", c.index, "index of the part, from 0", required, at_least(0));
   f("count", c.count, "number of parts", required, at_least(1));
   f("files", c.files, "files written by the part", required);
@@ -172,13 +172,13 @@ std::optional<TensorSlice> parse_slice(std::string_view name) {
   return slice_name(slice) == name ? std::optional(std::move(slice)) : std::nullopt;
 }
 
-std::string text_of(const WrittenPart& part) {
+std::string text_of(const WrittenShard& part) {
   return to_json(part).dump();
 }
 
-WrittenPart part_of(const std::string& text) {
+WrittenShard part_of(const std::string& text) {
   return as_stored(
-      [&] { return parse<WrittenPart>(parse_stored(text, "a part of a checkpoint")); });
+      [&] { return parse<WrittenShard>(parse_stored(text, "a part of a checkpoint")); });
 }
 
 }  // namespace moesaic

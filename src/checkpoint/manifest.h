@@ -139,7 +139,7 @@ std::string part_of_export(const fs::path& path, const std::string& name);
 
 /// Returns the network that a stored configuration describes, on the meta device. Throws Error
 /// (failure) where this program cannot build it.
-std::shared_ptr<Model> stored_shape(const Value& config);
+std::shared_ptr<Model> stored_meta_model(const Value& config);
 
 /// Returns the file with a loaded checkpoint's weights, or their index.
 fs::path weights_file(const Checkpoint& checkpoint);

@@ -13,7 +13,7 @@
 
 #include "manifest.h"
 #include "moesaic/checkpoint/store.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic {
 
@@ -64,12 +64,12 @@ void check_whole(const TensorMap& tensors) {
 }
 
 /// Returns the files of all parts, each of which is there once, and checks their sizes.
-std::map<std::string, FileContent> files_of(const std::vector<WrittenPart>& parts,
+std::map<std::string, FileContent> files_of(const std::vector<WrittenShard>& parts,
                                             const fs::path& folder,
                                             const std::function<void()>& progress) {
   std::map<std::string, FileContent> files;
   std::vector<bool> there(parts.size());
-  for (const WrittenPart& part : parts) {
+  for (const WrittenShard& part : parts) {
     const auto count = static_cast<int64_t>(parts.size());
     if (part.count != count) {
       fail_usage("{}: {} parts to publish, one of which is of {}", folder.string(), count,
@@ -104,10 +104,10 @@ void write_index(const fs::path& folder, const std::string& file, Manifest& mani
 
 }  // namespace
 
-WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
-                       const CheckpointPart& part, const std::function<void()>& progress) {
+WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
+                         const CheckpointShard& part, const std::function<void()>& progress) {
   check_place(index, count);
-  WrittenPart written{.index = index, .count = count, .files = {}};
+  WrittenShard written{.index = index, .count = count, .files = {}};
   const auto write = [&](const std::string& file, const TensorMap& tensors) {
     if (count == 1) check_whole(tensors);
     const std::string name = part_name(file, index, count);
@@ -118,7 +118,7 @@ WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
   return written;
 }
 
-void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts, const Json& config,
+void publish(StagedDirectory& staged, const std::vector<WrittenShard>& parts, const Json& config,
              const Json& state, const std::function<void()>& progress) {
   const Json full = with_format(config);
   if (parts.empty()) fail_usage("{}: no part to publish", staged.path().string());
@@ -140,7 +140,7 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
                      const std::function<FileContent(const fs::path&)>& write_model) {
   with_format(checkpoint.config);  // Throws before anything large is written.
   StagedDirectory staged(folder);
-  WrittenPart part;
+  WrittenShard part;
   const auto write = [&](const char* file, const TensorMap& tensors) {
     check_whole(tensors);
     part.files[file] = write_tensors(staged.path() / file, tensors);
@@ -154,19 +154,19 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
   publish(staged, {part}, checkpoint.config, checkpoint.state);
 }
 
-void save_together(const Processes* together, const fs::path& folder, const CheckpointPart& part,
-                   const Json& config, const Json& state) {
+void save_distributed(const ProcessMesh* together, const fs::path& folder,
+                      const CheckpointShard& part, const Json& config, const Json& state) {
   if (together == nullptr) {
     return save_checkpoint(folder, {config, state, part.model, part.optimizer});
   }
-  const Processes& processes = *together;
+  const ProcessMesh& processes = *together;
   // Where a disk does not answer, one process stands still and is alive.
   const auto exchange = [&](const std::string& text) {
     return processes.exchange(text, std::chrono::seconds(processes.config().timeout));
   };
-  const bool writes = processes.leads() || !part.model.empty() || !part.optimizer.empty();
+  const bool writes = processes.is_rank_zero() || !part.model.empty() || !part.optimizer.empty();
   std::optional<StagedDirectory> staged;
-  if (processes.leads()) staged.emplace(folder);
+  if (processes.is_rank_zero()) staged.emplace(folder);
   // Process 0 says where to write, the others whether they do.
   const std::vector<std::string> said = exchange(staged   ? staged->path().string()
                                                  : writes ? "writes"
@@ -182,8 +182,8 @@ void save_together(const Processes* together, const fs::path& folder, const Chec
   }
   const auto progress = [&] { processes.progress(); };
   const std::string written =
-      writes ? text_of(write_part(said[0], index, count, part, progress)) : "";
-  std::vector<WrittenPart> parts;
+      writes ? text_of(write_shard(said[0], index, count, part, progress)) : "";
+  std::vector<WrittenShard> parts;
   for (const std::string& text : exchange(written)) {
     if (!text.empty()) parts.push_back(part_of(text));
   }
@@ -247,8 +247,8 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
   return bad;
 }
 
-std::optional<SaveTimes> BackgroundSave::start(CheckpointPart part, Write write,
-                                               const std::function<void()>& wait_first) {
+std::optional<SaveTimes> AsyncSave::start(CheckpointShard part, Write write,
+                                          const std::function<void()>& wait_first) {
   Stopwatch watch;
   if (wait_first) wait_first();
   const std::optional<SaveTimes> before = wait();
@@ -273,13 +273,13 @@ std::optional<SaveTimes> BackgroundSave::start(CheckpointPart part, Write write,
   return before;
 }
 
-void BackgroundSave::copy(const CheckpointPart& part) {
+void AsyncSave::copy(const CheckpointShard& part) {
   const std::string bad = snapshot(part.model, copy_.model, true);
-  if (!bad.empty()) throw NotFinite(fmt::format("'{}' holds NaN or infinity", bad));
+  if (!bad.empty()) throw NonFiniteError(fmt::format("'{}' holds NaN or infinity", bad));
   snapshot(part.optimizer, copy_.optimizer);
 }
 
-void BackgroundSave::finish_copy() {
+void AsyncSave::wait_for_copy() {
   if (!copied_.valid()) return;
   Stopwatch watch;
   const bool whole = copied_.get();
@@ -287,16 +287,16 @@ void BackgroundSave::finish_copy() {
   if (!whole) task_.wait();  // Throws what made it fail.
 }
 
-std::optional<SaveTimes> BackgroundSave::poll() {
+std::optional<SaveTimes> AsyncSave::poll() {
   return task_.poll() ? take_times() : std::nullopt;
 }
 
-std::optional<SaveTimes> BackgroundSave::wait() {
+std::optional<SaveTimes> AsyncSave::wait() {
   task_.wait();
   return take_times();
 }
 
-std::optional<SaveTimes> BackgroundSave::take_times() {
+std::optional<SaveTimes> AsyncSave::take_times() {
   const std::optional<double> write = std::exchange(write_, std::nullopt);
   if (!write) return std::nullopt;
   times_.write = *write;

@@ -52,7 +52,7 @@ void check_finite_weights(const TensorMap& tensors, const std::string& from) {
 /// Returns the network of a configuration on the meta device, which the tensors have to fit.
 std::shared_ptr<Model> fitting_shape(const Value& config, const TensorMap& tensors,
                                      const std::string& from) {
-  std::shared_ptr<Model> shape = stored_shape(config);
+  std::shared_ptr<Model> shape = stored_meta_model(config);
   load_state(*shape, tensors, from, shape->setting_paths().kept_experts);
   return shape;
 }
@@ -103,8 +103,8 @@ uint64_t weights_bytes(const fs::path& folder) {
   return file_bytes(open_tensors(tensors_path(folder, kModelFile)).paths);
 }
 
-std::shared_ptr<Model> stored_shape(const Value& config) {
-  return as_stored([&] { return build_model_shape(config); });
+std::shared_ptr<Model> stored_meta_model(const Value& config) {
+  return as_stored([&] { return build_meta_model(config); });
 }
 
 Value model_config(const Checkpoint& checkpoint) {
@@ -120,7 +120,7 @@ Value model_config(const Checkpoint& checkpoint) {
   return {stored.origin(), std::move(settings)};
 }
 
-std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint) {
+std::shared_ptr<Model> meta_model_of(const Checkpoint& checkpoint) {
   check_finite_weights(checkpoint.model, weights_of(checkpoint));
   return fitting_shape(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
 }
@@ -184,7 +184,7 @@ InputSpec guessed_input(const Checkpoint& checkpoint, const Model& model) {
     spec.own_values = true;
     spec.mean = std::exchange(spec.preprocess.mean, {});
     spec.std = std::exchange(spec.preprocess.std, {});
-  } else if (!name.empty() && is_described(name)) {
+  } else if (!name.empty() && has_spec(name)) {
     describe_data(name, spec);
     if (spec.images) {
       log_warning(

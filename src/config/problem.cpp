@@ -23,7 +23,7 @@ const Value::Member* member_of(const Value& object, std::string_view name) {
   return nullptr;
 }
 
-std::optional<Origin> find_place(const Value& config, std::string_view path) {
+std::optional<Origin> find_location(const Value& config, std::string_view path) {
   const bool key = path.ends_with(':');
   if (key) path.remove_suffix(1);
   if (const Value::Member* member = member_of(config, path)) {
@@ -37,7 +37,7 @@ std::optional<Origin> find_place(const Value& config, std::string_view path) {
   const Value* inner = config.kind() == Value::Kind::array ? item_of(config, path.substr(0, dot))
                                                            : config.find(path.substr(0, dot));
   if (inner == nullptr) return std::nullopt;
-  return find_place(*inner, std::string(path.substr(dot + 1)) + (key ? ":" : ""));
+  return find_location(*inner, std::string(path.substr(dot + 1)) + (key ? ":" : ""));
 }
 
 bool from_command_line(const std::optional<Origin>& place) {
@@ -58,12 +58,12 @@ void add_arguments(const Value& config, std::set<std::string>& found) {
 ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second) {
   ConfigProblem problem(fmt::format("'{}' and '{}' exclude one another", first.name, second.name),
                         {second.name, first.name});
-  problem.off = {second.off, first.off};
+  problem.off_values = {second.off, first.off};
   return problem;
 }
 
 bool is_argument(const Value& config, const std::string& path) {
-  return from_command_line(find_place(config, path));
+  return from_command_line(find_location(config, path));
 }
 
 std::set<std::string> arguments_in(const Value& config) {
@@ -72,10 +72,10 @@ std::set<std::string> arguments_in(const Value& config) {
   return found;
 }
 
-std::string place_of(const Value& config, const std::vector<std::string>& blamed) {
+std::string location_of(const Value& config, const std::vector<std::string>& offending) {
   std::optional<Origin> first;
-  for (const std::string& path : blamed) {
-    const auto place = find_place(config, path);
+  for (const std::string& path : offending) {
+    const auto place = find_location(config, path);
     if (from_command_line(place)) return place->text();
     if (!first) first = place;
   }

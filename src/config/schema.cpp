@@ -99,8 +99,10 @@ std::vector<std::vector<std::string>> keys_of(const config_detail::HelpRow& row)
 std::string details(const config_detail::HelpRow& row) {
   std::string text = row.type;
   // The settings of an object have lines of their own, which tell their defaults.
-  const std::string preset = row.preset.starts_with("{\"") ? "an object" : row.preset;
-  text += preset == "required" ? ", required" : fmt::format(", {} by default", preset);
+  const std::string default_value =
+      row.default_value.starts_with("{\"") ? "an object" : row.default_value;
+  text +=
+      default_value == "required" ? ", required" : fmt::format(", {} by default", default_value);
   return row.allowed.empty() ? text : fmt::format("{}; {}", text, row.allowed);
 }
 
@@ -231,8 +233,8 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     HelpRows found;
     for (const config_detail::HelpRow& row : rows) {
       const auto keys = keys_of(row);
-      const auto leads = [&](const auto& key) { return leads_to(parts, key, named); };
-      if (std::any_of(keys.begin(), keys.end(), leads)) found.push_back(row);
+      const auto is_rank_zero = [&](const auto& key) { return leads_to(parts, key, named); };
+      if (std::any_of(keys.begin(), keys.end(), is_rank_zero)) found.push_back(row);
       const std::vector<std::string>& key = keys.front();
       for (size_t n = 1; n <= key.size(); ++n) {
         known.push_back(without_items({key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
@@ -264,22 +266,23 @@ std::string help_text(const HelpRows& rows) {
     const std::string head = row.key + "  ", indent = "    ";
     const size_t room = kColumns - indent.size();
     text += wrapped(head + details(row), room, indent) + "\n";
-    if (!row.meaning.empty()) text += indent + wrapped(row.meaning, room, indent) + "\n";
+    if (!row.description.empty()) text += indent + wrapped(row.description, room, indent) + "\n";
   }
   return text;
 }
 
 std::string common_help(const HelpRows& rows) {
   const HelpRows shown = common_rows(rows);
-  size_t key = 0, preset = 0;
+  size_t key = 0, default_value = 0;
   for (const config_detail::HelpRow& row : shown) {
     key = std::max(key, count_characters(row.key));
-    preset = std::max(preset, count_characters(row.preset));
+    default_value = std::max(default_value, count_characters(row.default_value));
   }
   std::string text;
   for (const config_detail::HelpRow& row : shown) {
-    const std::string line = fmt::format("  {:<{}}  {:<{}}  ", row.key, key, row.preset, preset);
-    text += line + start_of(row.meaning, kColumns - count_characters(line)) + "\n";
+    const std::string line =
+        fmt::format("  {:<{}}  {:<{}}  ", row.key, key, row.default_value, default_value);
+    text += line + start_of(row.description, kColumns - count_characters(line)) + "\n";
   }
   return text;
 }
@@ -295,13 +298,13 @@ std::string in_path(const std::string& path) {
 
 /// Returns how to turn off the settings that an argument excludes.
 std::string remedy(const Value& object, const std::string& path, const ConfigProblem& problem) {
-  if (problem.off.empty()) return "";
+  if (problem.off_values.empty()) return "";
   std::vector<std::string> others;
-  for (size_t i = 0; i < problem.off.size(); ++i) {
-    if (is_argument(object, problem.blamed[i])) continue;
-    others.push_back(join_path(path, problem.blamed[i]) + "=" + problem.off[i]);
+  for (size_t i = 0; i < problem.off_values.size(); ++i) {
+    if (is_argument(object, problem.offending[i])) continue;
+    others.push_back(join_path(path, problem.offending[i]) + "=" + problem.off_values[i]);
   }
-  if (others.size() + 1 != problem.off.size()) return "; leave one out";
+  if (others.size() + 1 != problem.off_values.size()) return "; leave one out";
   return fmt::format("; give {} too", fmt::join(others, " "));
 }
 
@@ -366,11 +369,11 @@ void fail_missing(const Value& object, const std::string& path, std::string_view
 }
 
 void fail_problem(const Value& object, const std::string& path, const ConfigProblem& problem) {
-  if (problem.blamed.empty()) {
+  if (problem.offending.empty()) {
     fail_usage("{}: {}{}", object.where(), problem.text, in_path(path));
   }
-  const std::string place = place_of(object, problem.blamed);
-  std::string setting = join_path(path, problem.blamed.front());
+  const std::string place = location_of(object, problem.offending);
+  std::string setting = join_path(path, problem.offending.front());
   if (setting.ends_with(':')) setting.pop_back();
   const bool named = path.empty() || place.find(setting) != std::string::npos;
   fail_usage("{}: {}{}{}", place, problem.text, named ? "" : fmt::format(" ({})", setting),
@@ -386,7 +389,7 @@ std::string chosen_name(const Value& object, const std::string& path, std::strin
   return value->as_string();
 }
 
-Sides read_sides(const Value& value, const std::string& path, const Rules& rules) {
+Size2d read_size2d(const Value& value, const std::string& path, const Rules& rules) {
   const bool pair = value.kind() == Value::Kind::array;
   if (pair && value.items().size() != 2) {
     fail_usage("{}: '{}' must be an integer or [height, width], found {}", value.where(), path,
@@ -401,7 +404,7 @@ Sides read_sides(const Value& value, const std::string& path, const Rules& rules
   return {side(0), side(1)};
 }
 
-Json write_sides(const Sides& sides) {
+Json write_size2d(const Size2d& sides) {
   if (sides.is_square()) return sides.height;
   return Json::array({sides.height, sides.width});
 }
@@ -439,8 +442,9 @@ Interval read_interval(const Value& value, const std::string& path, const Rules&
   return interval;
 }
 
-std::string type_of(const Interval& preset) {
-  return fmt::format("{} or a number of {}s", "\"N steps\", \"N epochs\"", unit_name(preset.plain));
+std::string type_of(const Interval& default_value) {
+  return fmt::format("{} or a number of {}s", "\"N steps\", \"N epochs\"",
+                     unit_name(default_value.plain));
 }
 
 Json write_interval(const Interval& interval) {

@@ -20,7 +20,7 @@ namespace {
 
 /// Writes an image [C, size.height, size.width] at `top`, `left` of `out` [C, H, W], whose shape is
 /// that of `info`.
-void paste(const std::vector<uint8_t>& image, Sides size, int64_t top, int64_t left,
+void paste(const std::vector<uint8_t>& image, Size2d size, int64_t top, int64_t left,
            const DatasetInfo& info, uint8_t* out) {
   for (int64_t c = 0; c < info.channels; ++c) {
     for (int64_t y = 0; y < size.height; ++y) {
@@ -151,14 +151,14 @@ class Mosaic final : public Dataset {
   int64_t group(int64_t index) const override {
     check_index(index);
     CounterRng rng = random_of(index);
-    return place_of(rng);
+    return random_cell(rng);
   }
 
   void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
     check_index(index);
     CounterRng rng = random_of(index);
-    const int64_t place = place_of(rng);
-    const Sides size(base_->info().height, base_->info().width);
+    const int64_t place = random_cell(rng);
+    const Size2d size(base_->info().height, base_->info().width);
     std::vector<uint8_t> tile(static_cast<size_t>(base_->image_size()));
     for (int64_t j = 0; j < tiles(); ++j) {
       const int64_t drawn = j == place ? draw_deciding(index, rng) : draw(others_, rng);
@@ -175,7 +175,7 @@ class Mosaic final : public Dataset {
     return {static_cast<uint64_t>(config_.seed), stream_id("mosaic." + info().split),
             static_cast<uint64_t>(index)};
   }
-  int64_t place_of(CounterRng& rng) const {
+  int64_t random_cell(CounterRng& rng) const {
     return static_cast<int64_t>(rng.below(static_cast<uint64_t>(tiles())));
   }
 
@@ -312,7 +312,7 @@ class OnBackdrops final : public Dataset {
 
  private:
   std::shared_ptr<const Dataset> images_, backdrops_;
-  Sides size_;
+  Size2d size_;
   uint64_t seed_, stream_;
 };
 

@@ -36,14 +36,14 @@ ConfigProblem name_problem(const std::string& setting, const std::string& name) 
 }
 
 ConfigProblem own_problem(const DatasetSpec& spec) {
-  if (spec.exif_orientation && !format_of(spec).photos) {
+  if (spec.exif_orientation && !format_of(spec).has_exif) {
     return {fmt::format("exif_orientation is for photos, which format {} has none of",
                         spec.format.name()),
             {"exif_orientation"}};
   }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
-  const std::vector<std::string> stored = stored_splits(spec);
+  const std::vector<std::string> stored = on_disk_splits(spec);
   const bool has_validation = std::find(stored.begin(), stored.end(), "validation") != stored.end();
   if (has_validation && spec.validation.value_or(0.0) > 0.0) {
     return {"there is a validation split already: leave 'validation' out", {"validation"}};
@@ -87,7 +87,7 @@ bool DatasetSpec::generated() const {
   return base.empty() && format_of(*this).generated;
 }
 
-std::vector<std::string> stored_splits(const DatasetSpec& spec) {
+std::vector<std::string> on_disk_splits(const DatasetSpec& spec) {
   return format_of(spec).splits(spec);
 }
 
@@ -113,14 +113,14 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);
 }
 
-bool is_described(const std::string& name) {
+bool has_spec(const std::string& name) {
   if (is_path(name)) return path_exists(name);
   const std::vector<std::string> names = dataset_names();
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string lasting_name(const std::string& name) {
-  return is_path(name) ? lasting_path(name) : name;
+std::string absolute_name(const std::string& name) {
+  return is_path(name) ? absolute_path(name) : name;
 }
 
 std::string name_without_folders(const std::string& name) {
@@ -152,10 +152,10 @@ DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
     fail_usage("{}: its name is {}, so the file must be called {}.json; or set name to '{}'",
                source.string(), printable(spec.name), one_line(spec.name), name);
   }
-  spec.described_in = fs::absolute(source).parent_path().lexically_normal().string();
+  spec.spec_folder = fs::absolute(source).parent_path().lexically_normal().string();
   const auto make_lasting = [&](std::string& other) {
     const fs::path beside = source.parent_path() / other;
-    if (is_path(other) && path_exists(beside)) other = lasting_name(beside.string());
+    if (is_path(other) && path_exists(beside)) other = absolute_name(beside.string());
   };
   make_lasting(spec.base);
   if (spec.backdrop) make_lasting(spec.backdrop->images);

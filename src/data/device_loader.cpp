@@ -86,7 +86,7 @@ Batch DeviceLoader::prepared(const Batch& batch) const {
   Batch moved = batch.to(device_);
   if (loader_.options().bytes) moved.images = normalised(moved.images, mean_C_, std_C_);
   if (moved.own_weight < 1.0) {
-    mix_images(moved, moved.own_weight, classes_);
+    apply_mixup(moved, moved.own_weight, classes_);
   }
   return moved;
 }

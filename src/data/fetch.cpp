@@ -240,8 +240,8 @@ bool holds_all_verified(const DatasetSpec& described, const fs::path& folder) {
 std::string contents(const DatasetSpec& spec) {
   std::vector<std::string> names;
   for (const auto& [role, file] : spec.files) names.push_back(file.name);
-  for (const std::string& split : stored_splits(spec)) {
-    for (const DatasetPart& part : format_of(spec).parts(spec, split)) {
+  for (const std::string& split : on_disk_splits(spec)) {
+    for (const RequiredPath& part : format_of(spec).parts(spec, split)) {
       const std::string name = part.is_folder ? part.path + "/" : part.path;
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }

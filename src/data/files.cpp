@@ -35,7 +35,7 @@ bool holds_split(const DatasetSpec& spec, const fs::path& folder, const std::str
   for (const auto& [role, file] : spec.files) {
     if (role.starts_with(split + "_") && find_in(folder, file).empty()) return false;
   }
-  for (const DatasetPart& part : format_of(spec).parts(spec, split)) {
+  for (const RequiredPath& part : format_of(spec).parts(spec, split)) {
     std::error_code error;
     const fs::path path = folder / part.path;
     if (!(part.is_folder ? fs::is_directory(path, error) : fs::is_regular_file(path, error))) {
@@ -69,7 +69,7 @@ std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
   for (const std::string& path : spec.paths) {
     if (is_beside(path)) continue;
     if (!fs::path(path).is_absolute()) {
-      add_folders(spec, (fs::path(spec.described_in) / path).lexically_normal(), folders);
+      add_folders(spec, (fs::path(spec.spec_folder) / path).lexically_normal(), folders);
     }
     add_folders(spec, resource(path), folders);
   }
@@ -78,7 +78,7 @@ std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
 
 /// Returns which splits can be read where another one cannot, as a part of a line.
 std::string splits_here(const DatasetSpec& spec) {
-  std::vector<std::string> splits = stored_splits(spec);
+  std::vector<std::string> splits = on_disk_splits(spec);
   std::erase_if(splits, [&](const std::string& one) { return find_folder(spec, one).empty(); });
   return splits.empty() ? ""
                         : fmt::format("; its splits that are here: {}", fmt::join(splits, ", "));
@@ -99,10 +99,10 @@ bool is_known(const std::string& name) {
 
 /// Returns which folder may be meant by one that somebody's own description names and that is not
 /// there, as a part of a line; "" where none is like it.
-std::string misspelt_folder(const DatasetSpec& spec, const std::optional<DatasetPart>& part) {
+std::string misspelt_folder(const DatasetSpec& spec, const std::optional<RequiredPath>& part) {
   if (is_known(spec.name)) return "";
   for (const std::string& path : spec.paths) {
-    fs::path folder = (fs::path(spec.described_in) / path).lexically_normal();
+    fs::path folder = (fs::path(spec.spec_folder) / path).lexically_normal();
     const bool here = is_folder(folder);
     if (here && part) folder /= part->path;
     std::string hint = nearest_sibling(folder, here ? Sibling::name : Sibling::path, is_folder);
@@ -122,7 +122,7 @@ std::vector<fs::path> search_folders(const DatasetSpec& spec) {
   std::vector<fs::path> folders;
   for (const std::string& path : spec.paths) {
     if (!is_beside(path)) continue;
-    add_folders(spec, (fs::path(spec.described_in) / path).lexically_normal(), folders);
+    add_folders(spec, (fs::path(spec.spec_folder) / path).lexically_normal(), folders);
   }
   for (fs::path& folder : lasting_folders(spec)) folders.push_back(std::move(folder));
   return folders;
@@ -143,7 +143,7 @@ fs::path find_in(const fs::path& folder, const DatasetFile& file) {
 
 fs::path find_folder(const DatasetSpec& spec, std::string_view split) {
   const std::vector<std::string> wanted =
-      split.empty() ? stored_splits(spec) : std::vector<std::string>{std::string(split)};
+      split.empty() ? on_disk_splits(spec) : std::vector<std::string>{std::string(split)};
   for (const fs::path& folder : search_folders(spec)) {
     const auto holds = [&](const std::string& one) { return holds_split(spec, folder, one); };
     if (std::all_of(wanted.begin(), wanted.end(), holds)) return folder;
@@ -195,17 +195,17 @@ std::string compare_file(const fs::path& path, const DatasetFile& file) {
   }
 }
 
-std::optional<DatasetPart> first_missing(const DatasetSpec& spec, const std::string& split) {
-  const std::vector<DatasetPart> parts = format_of(spec).parts(spec, split);
+std::optional<RequiredPath> first_missing(const DatasetSpec& spec, const std::string& split) {
+  const std::vector<RequiredPath> parts = format_of(spec).parts(spec, split);
   for (const fs::path& folder : search_folders(spec)) {
-    const auto here = [&](const DatasetPart& part) { return path_exists(folder / part.path); };
+    const auto here = [&](const RequiredPath& part) { return path_exists(folder / part.path); };
     const auto missing = std::find_if_not(parts.begin(), parts.end(), here);
     if (missing != parts.end() && std::any_of(parts.begin(), parts.end(), here)) return *missing;
   }
   return parts.empty() ? std::nullopt : std::optional(parts.front());
 }
 
-std::string text_of(const DatasetPart& part) {
+std::string text_of(const RequiredPath& part) {
   return fmt::format("{} '{}'", part.is_folder ? "folder" : "file", part.path);
 }
 
@@ -218,7 +218,7 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
   for (const fs::path& folder : search_folders(spec)) folders.push_back(folder.string());
   std::string what = "files", how = "put them or a link there";
   const std::string wanted = split.empty() ? "train" : split;
-  const std::vector<DatasetPart> train = format_of(spec).parts(spec, "train");
+  const std::vector<RequiredPath> train = format_of(spec).parts(spec, "train");
   if (spec.is_path() && !train.empty() && !path_exists(spec.name + "/" + train[0].path)) {
     fail_usage(
         "dataset '{}': folder '{}' not found in it{}; images lie in {}/<class>, and in "
@@ -226,7 +226,7 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
         "two classes or more",
         spec.name, train[0].path, where_instead(spec.name, train[0].path), train[0].path);
   }
-  const std::optional<DatasetPart> part = first_missing(spec, wanted);
+  const std::optional<RequiredPath> part = first_missing(spec, wanted);
   std::string misspelt = misspelt_folder(spec, part);
   if (part) {
     what = text_of(*part);

@@ -36,10 +36,10 @@ std::string compare_file(const fs::path& path, const DatasetFile& file);
 
 /// Returns the first part of a split that the folder lacks which has others, or else the first one;
 /// nothing for files that are described otherwise.
-std::optional<DatasetPart> first_missing(const DatasetSpec& spec, const std::string& split);
+std::optional<RequiredPath> first_missing(const DatasetSpec& spec, const std::string& split);
 
 /// Returns "file 'x'" or "folder 'x'".
-std::string text_of(const DatasetPart& part);
+std::string text_of(const RequiredPath& part);
 
 /// Returns how the files of a data set are fetched; one of somebody's own description has no name
 /// that the program knows.

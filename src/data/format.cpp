@@ -27,7 +27,7 @@ const DatasetFormat& format_of(const DatasetSpec& spec) {
   return dataset_formats().at(spec.format.name(), spec.name);
 }
 
-DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
+DatasetInfo info_from_spec(const DatasetSpec& spec, const std::string& split) {
   DatasetInfo info;
   info.name = spec.name;
   info.split = split;

@@ -19,18 +19,18 @@ namespace moesaic {
 namespace {
 
 /// What a reason is called of one and of several.
-const std::pair<std::string, std::string>& words_of(WhyLeftOut why) {
+const std::pair<std::string, std::string>& words_of(SkipReason why) {
   static const std::string known = fmt::format("{}", fmt::join(image_endings(), ", "));
-  static const std::map<WhyLeftOut, std::pair<std::string, std::string>> words = {
-      {WhyLeftOut::ending, {"file not called " + known, "files not called " + known}},
-      {WhyLeftOut::dangling, {"link to nothing", "links to nothing"}},
-      {WhyLeftOut::nested, {"folder inside a class", "folders inside a class"}},
-      {WhyLeftOut::system, {"folder that a system made", "folders that a system made"}},
-      {WhyLeftOut::hidden, {"hidden", "hidden"}},
-      {WhyLeftOut::walked, {"folder that is read already", "folders that are read already"}},
-      {WhyLeftOut::linked, {"link to what is read already", "links to what is read already"}},
-      {WhyLeftOut::special, {"neither file nor folder", "neither files nor folders"}},
-      {WhyLeftOut::beside,
+  static const std::map<SkipReason, std::pair<std::string, std::string>> words = {
+      {SkipReason::ending, {"file not called " + known, "files not called " + known}},
+      {SkipReason::dangling, {"link to nothing", "links to nothing"}},
+      {SkipReason::nested, {"folder inside a class", "folders inside a class"}},
+      {SkipReason::system, {"folder that a system made", "folders that a system made"}},
+      {SkipReason::hidden, {"hidden", "hidden"}},
+      {SkipReason::walked, {"folder that is read already", "folders that are read already"}},
+      {SkipReason::linked, {"link to what is read already", "links to what is read already"}},
+      {SkipReason::special, {"neither file nor folder", "neither files nor folders"}},
+      {SkipReason::beside,
        {"image beside the folders of the classes", "images beside the folders of the classes"}}};
   return words.at(why);
 }
@@ -60,7 +60,7 @@ fs::file_type type_of(const fs::directory_entry& entry) {
 void take_hidden(const fs::directory_entry& entry, std::string name, ImageListing& listing) {
   std::error_code unknown;
   if (has_image_name(name) || entry.is_directory(unknown)) {
-    listing.left_out.add(WhyLeftOut::hidden, std::move(name));
+    listing.skipped.add(SkipReason::hidden, std::move(name));
   }
 }
 
@@ -68,7 +68,8 @@ void take_hidden(const fs::directory_entry& entry, std::string name, ImageListin
 bool is_circle(const fs::directory_entry& entry) {
   std::error_code unknown;
   if (!entry.is_symlink(unknown)) return false;
-  const fs::path outer = place_of(entry.path()), inner = place_of(entry.path().parent_path());
+  const fs::path outer = canonical_path(entry.path()),
+                 inner = canonical_path(entry.path().parent_path());
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
@@ -83,23 +84,23 @@ void take(const fs::directory_entry& entry, ImageListing& listing) {
         if (is_link) listing.links.push_back(name);
         listing.images.push_back(std::move(name));
       } else if (!is_system_file(name)) {
-        listing.left_out.add(WhyLeftOut::ending, std::move(name));
+        listing.skipped.add(SkipReason::ending, std::move(name));
       }
       return;
     case fs::file_type::directory:
       if (is_of_system(name)) {
-        listing.left_out.add(WhyLeftOut::system, std::move(name));
+        listing.skipped.add(SkipReason::system, std::move(name));
       } else if (is_circle(entry)) {
-        listing.left_out.add(WhyLeftOut::walked, std::move(name));
+        listing.skipped.add(SkipReason::walked, std::move(name));
       } else {
         if (is_link) listing.links.push_back(name);
         listing.folders.push_back(std::move(name));
       }
       return;
     case fs::file_type::not_found:
-      return listing.left_out.add(WhyLeftOut::dangling, std::move(name));
+      return listing.skipped.add(SkipReason::dangling, std::move(name));
     default:
-      return listing.left_out.add(WhyLeftOut::special, std::move(name));
+      return listing.skipped.add(SkipReason::special, std::move(name));
   }
 }
 
@@ -123,8 +124,8 @@ class Walk {
  private:
   void enter(const fs::path& below) {
     const fs::path folder = below.empty() ? folder_ : folder_ / below;
-    if (!entered_.insert(place_of(folder)).second) {
-      return found_.left_out.add(WhyLeftOut::walked, below.string());
+    if (!entered_.insert(canonical_path(folder)).second) {
+      return found_.skipped.add(SkipReason::walked, below.string());
     }
     const ImageListing listing = list_images(folder);
     for (const std::string& name : listing.images) found_.files.push_back(folder / name);
@@ -132,7 +133,7 @@ class Walk {
       const bool is_link = std::binary_search(listing.links.begin(), listing.links.end(), name);
       (is_link ? links_ : folders_).push_back(below / name);
     }
-    found_.left_out.add(below.string(), listing.left_out);
+    found_.skipped.add(below.string(), listing.skipped);
   }
 
   fs::path folder_;
@@ -163,13 +164,13 @@ bool is_system_file(const fs::path& path) {
   return name.starts_with("._") || std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-void LeftOut::add(const std::string& folder, const LeftOut& other) {
+void SkippedFiles::add(const std::string& folder, const SkippedFiles& other) {
   for (const auto& [why, names] : other.names_) {
     for (const std::string& name : names) add(why, folder.empty() ? name : folder + "/" + name);
   }
 }
 
-std::string LeftOut::text() const {
+std::string SkippedFiles::text() const {
   size_t count = 0;
   std::vector<std::string> parts;
   for (const auto& [why, names] : names_) {
@@ -195,7 +196,7 @@ ImageListing list_images(const fs::path& folder) {
 }
 
 std::string written_kind(const ImageListing& listing) {
-  const std::vector<std::string> files = listing.left_out.names(WhyLeftOut::ending);
+  const std::vector<std::string> files = listing.skipped.names(SkipReason::ending);
   const auto has = [&](std::string_view name) { return std::ranges::count(files, name) > 0; };
   constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},
                                                             {"preprocess.json", "an export"},
@@ -214,7 +215,7 @@ FoundImages image_files_in(const fs::path& folder) {
   return Walk(folder).run();
 }
 
-fs::path place_of(const fs::path& path) {
+fs::path canonical_path(const fs::path& path) {
   std::error_code error;
   fs::path place = fs::canonical(path, error);
   if (error) fail_errno(path, "cannot be examined", error.value());

@@ -78,7 +78,7 @@ Batch Batch::to(at::Device device) const {
   return moved;
 }
 
-void mix_images(Batch& batch, double weight, int64_t classes) {
+void apply_mixup(Batch& batch, double weight, int64_t classes) {
   batch.own_weight = 1.0;
   if (!batch.own_rows.defined()) {
     mix_with_next(batch.images, weight);
@@ -176,10 +176,10 @@ class Loader::State {
  private:
   /// With mixup, images are made too that those of the places are mixed with.
   void choose_places() {
-    made_ = options.places;
-    if (options.places.empty() || options.augment.mixup <= 0) return;
+    made_ = options.batch_indices;
+    if (options.batch_indices.empty() || options.augment.mixup <= 0) return;
     std::map<int64_t, int64_t> row;
-    for (const int64_t place : options.places)
+    for (const int64_t place : options.batch_indices)
       row[place] = row[(place + 1) % options.batch_size] = 0;
     made_.clear();
     for (auto& [place, index] : row) {
@@ -187,7 +187,7 @@ class Loader::State {
       made_.push_back(place);
     }
     std::vector<int64_t> own, next;
-    for (const int64_t place : options.places) {
+    for (const int64_t place : options.batch_indices) {
       own.push_back(row.at(place));
       next.push_back(row.at((place + 1) % options.batch_size));
     }
@@ -414,7 +414,7 @@ class Loader::State {
       batch.own_weight = weight;
       return;
     }
-    mix_images(batch, weight, static_cast<int64_t>(dataset->info().classes.size()));
+    apply_mixup(batch, weight, static_cast<int64_t>(dataset->info().classes.size()));
   }
 
   DatasetInputs inputs_;

@@ -213,7 +213,7 @@ class SplitPacking {
     return written_;
   }
 
-  int64_t left_out() const { return left_out_; }
+  int64_t skipped() const { return skipped_; }
 
  private:
   bool stops() const { return failed_ || stop_.requested(); }
@@ -258,9 +258,9 @@ class SplitPacking {
   void leave_out(const ImageError& error) {
     const std::lock_guard lock(mutex_);
     if (!error.logged()) log_warning("{}; left out", error.what());
-    if (++left_out_ <= max_damaged(data_.size()) && left_out_ < data_.size()) return;
+    if (++skipped_ <= max_damaged(data_.size()) && skipped_ < data_.size()) return;
     fail("dataset '{}': {} of {} images cannot be read, the last one being {}", data_.info().name,
-         left_out_, data_.size(), error.what());
+         skipped_, data_.size(), error.what());
   }
 
   const Dataset& data_;
@@ -272,7 +272,7 @@ class SplitPacking {
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;  // Guards the members below.
   std::optional<Progress> progress_;
-  int64_t left_out_ = 0;
+  int64_t skipped_ = 0;
 };
 
 /// Returns the description of a packed dataset but for its shards.
@@ -316,8 +316,8 @@ Json listed(const std::vector<ShardFile>& shards) {
 }
 
 PackedSplit summary(const std::string& split, const std::vector<ShardFile>& shards,
-                    int64_t left_out) {
-  PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, left_out};
+                    int64_t skipped) {
+  PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, skipped};
   for (const ShardFile& shard : shards) {
     packed.images += shard.images;
     packed.bytes += shard.size;
@@ -349,7 +349,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
       result.signal = stop.number();
       return result;
     }
-    result.splits.push_back(summary(split, written, packing.left_out()));
+    result.splits.push_back(summary(split, written, packing.skipped()));
     json["images"][split] = result.splits.back().images;
     json["shards"][split] = listed(written);
   }

@@ -69,7 +69,7 @@ class PreprocessedDataset final : public Dataset {
 }  // namespace
 
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
-  if (config.size != Sides(0)) {
+  if (config.size != Size2d(0)) {
     info.height = config.size.height;
     info.width = config.size.width;
   }
@@ -116,7 +116,7 @@ ConfigProblem config_problem(const PreprocessConfig& config) {
   if (config.channels == 2) {
     return {"channels must be 1 (grey), 3 (colours) or 0, found 2"};
   }
-  if (config.central_crop > 0 && config.size == Sides(0)) {
+  if (config.central_crop > 0 && config.size == Size2d(0)) {
     return {"central_crop needs size"};
   }
   return unit_problem(config.mean, config.std);
@@ -158,11 +158,11 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
   if (config.channels == 0 && data.channels_open && converts_channels(data.channels, channels)) {
     config.channels = channels;
   }
-  if (config.size == Sides(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
+  if (config.size == Size2d(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
   return config;
 }
 
-Rectangle central_part(int64_t height, int64_t width, double central_crop, Sides shape) {
+Rectangle central_part(int64_t height, int64_t width, double central_crop, Size2d shape) {
   if (central_crop == 0.0) return {0, 0, height, width};
   const double ratio = static_cast<double>(shape.width) / static_cast<double>(shape.height);
   const double h = static_cast<double>(height), w = static_cast<double>(width);
@@ -324,7 +324,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
   return preprocessed(std::move(base), std::move(info), spec.preprocess);
 }
 
-void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std::string& from) {
+void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::string& from) {
   std::vector<std::string> names;
   const bool of_data = !spec.own_values && spec.preprocess.values == "standardized";
   // Grey of colours, or the reverse, has the same values in other numbers.

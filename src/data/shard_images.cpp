@@ -79,7 +79,7 @@ void ShardImages::count_lost(size_t number) const {
   const Shard& shard = *shards_[number];
   const int64_t described = shard.placed.described.images;
   const auto found = static_cast<int64_t>(shard.index->images.size());
-  const int64_t lost = described > 0 ? described - found : shard.index->left_out;
+  const int64_t lost = described > 0 ? described - found : shard.index->skipped;
   log_warning("{}; {} of it left out", shard.index->problem, count_text(lost, "image"));
   {
     const std::lock_guard lock(lost_mutex_);
@@ -109,7 +109,7 @@ std::vector<int64_t> ShardImages::blocks() const {
   return sizes;
 }
 
-ShardImages::Place ShardImages::place_of(int64_t index) const {
+ShardImages::Place ShardImages::locate(int64_t index) const {
   check_index(index);
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), index);
   return {static_cast<size_t>(after - begins_.begin()) - 1, index - *(after - 1)};
@@ -124,17 +124,17 @@ const ShardIndex::Image& ShardImages::image_at(const Place& place) const {
 }
 
 int64_t ShardImages::label(int64_t index) const {
-  return image_at(place_of(index)).label;
+  return image_at(locate(index)).label;
 }
 
 fs::path ShardImages::path(int64_t index) const {
-  const Place place = place_of(index);
+  const Place place = locate(index);
   return fs::path(shards_[place.shard]->placed.path) /
          (indexed(place.shard).names.c_str() + image_at(place).name);
 }
 
 std::optional<ImageFile> ShardImages::file(int64_t index) const {
-  const Place place = place_of(index);
+  const Place place = locate(index);
   const ShardIndex::Image& image = image_at(place);
   const fs::path shard = fs::path(shards_[place.shard]->placed.path).filename();
   return ImageFile{(shard / (indexed(place.shard).names.c_str() + image.name)).string(),
@@ -142,7 +142,7 @@ std::optional<ImageFile> ShardImages::file(int64_t index) const {
 }
 
 std::string ShardImages::read(int64_t index) const {
-  const Place place = place_of(index);
+  const Place place = locate(index);
   const ShardIndex::Image& image = image_at(place);
   const auto try_once = [&] {
     try {

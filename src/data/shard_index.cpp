@@ -101,7 +101,7 @@ class ShardListing {
   ShardIndex run() && {
     for (const TarProblem& problem : tar_.problems) {
       note(problem.text);
-      if (is_image(split_name(problem.member).extension)) ++index_.left_out;
+      if (is_image(split_name(problem.member).extension)) ++index_.skipped;
     }
     compare_size();
     find_labels();
@@ -167,7 +167,7 @@ class ShardListing {
       throw;  // The shard may be sound.
     } catch (const Error& error) {
       note(fmt::format("{}: {}", printable(member.name), error.what()));
-      ++index_.left_out;
+      ++index_.skipped;
     }
   }
 
@@ -329,7 +329,7 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path) 
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno(path, "cannot be read");
     if (count == 0) {  // Another file may have taken its place.
-      throw MomentaryError(path.string() + ": it has become shorter since it was opened");
+      throw TransientError(path.string() + ": it has become shorter since it was opened");
     }
     done += static_cast<size_t>(count);
   }

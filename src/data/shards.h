@@ -81,9 +81,9 @@ struct ShardIndex {
     int32_t label;
   };
   std::vector<Image> images;
-  std::string names;     ///< Each ends in 0.
-  std::string problem;   ///< What is wrong, with the shard's path, in one line; empty for nothing.
-  int64_t left_out = 0;  ///< Images found of which something is wrong.
+  std::string names;    ///< Each ends in 0.
+  std::string problem;  ///< What is wrong, with the shard's path, in one line; empty for nothing.
+  int64_t skipped = 0;  ///< Images found of which something is wrong.
 };
 
 /// Lists the images of the shard at `path` that have a label. What is wrong with others, and where
@@ -139,7 +139,7 @@ class ShardImages final : public StoredImages {
   };
 
   std::string read(int64_t index) const override;
-  Place place_of(int64_t index) const;
+  Place locate(int64_t index) const;
   const ShardIndex& indexed(size_t shard) const;
   const ShardIndex::Image& image_at(const Place& place) const;
   /// Indexes the shards that are here and those that have to be.

@@ -38,9 +38,9 @@ fs::path find_any_folder(const DatasetSpec& spec) {
 }
 
 /// A dataset with metadata but without pixels.
-class Outline final : public Dataset {
+class MetadataDataset final : public Dataset {
  public:
-  Outline(DatasetInfo info, int64_t size) : Dataset(std::move(info)), size_(size) {}
+  MetadataDataset(DatasetInfo info, int64_t size) : Dataset(std::move(info)), size_(size) {}
   int64_t size() const override { return size_; }
   /// Classes in turn, as if all had as many examples: subsets of classes are planned by them.
   int64_t label(int64_t index) const override {
@@ -66,7 +66,7 @@ class Outline final : public Dataset {
 std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
   std::vector<FileVerification> results;
   bool any = false;
-  for (const std::string& split : stored_splits(spec)) {
+  for (const std::string& split : on_disk_splits(spec)) {
     const fs::path folder = find_folder(spec, split);
     if (folder.empty()) {
       const auto part = first_missing(spec, split);
@@ -131,14 +131,14 @@ std::shared_ptr<const Dataset> open_stored(DatasetSpec spec, const std::string& 
     if (folder.empty()) folder = fetch_folder(spec);
     spec = with_recorded_hashes(std::move(spec), folder);
   }
-  return format.open(spec, described_info(spec, split), folder);
+  return format.open(spec, info_from_spec(spec, split), folder);
 }
 
 /// Returns the metadata that a description contains of a split, completed by its format.
 DatasetInfo outlined_info(const DatasetSpec& spec, const std::string& split) {
-  DatasetInfo info = described_info(spec, split);
+  DatasetInfo info = info_from_spec(spec, split);
   info.channels = static_cast<int64_t>(spec.mean.size());
-  format_of(spec).outline(spec, info);
+  format_of(spec).fill_info(spec, info);
   return info;
 }
 
@@ -190,7 +190,7 @@ double DatasetSource::validation() const {
 }
 
 std::vector<std::string> DatasetSource::splits() const {
-  const std::vector<std::string> stored = stored_splits(base());
+  const std::vector<std::string> stored = on_disk_splits(base());
   std::vector<std::string> splits;
   for (const char* split : {"train", "validation", "test"}) {
     const bool held_out = validation() > 0.0 && std::string_view(split) == "validation";
@@ -206,7 +206,7 @@ DatasetSource::Request DatasetSource::request(std::string_view split) const {
     fail_usage("dataset '{}': unknown split '{}'; {}", name_, split, did_you_mean(split, known));
   }
   const std::vector<std::string> here = splits();
-  const bool all = split == kTrainAndValidation && !contains(stored_splits(base()), "validation");
+  const bool all = split == kTrainAndValidation && !contains(on_disk_splits(base()), "validation");
   if (!all && !contains(here, split)) {
     fail_usage("dataset '{}' has no {} split: its splits are {}", name_, split,
                fmt::join(here, " and "));
@@ -224,7 +224,7 @@ int64_t DatasetSource::class_count() const {
 
 const DatasetSource& DatasetSource::turned(const DatasetSource& part,
                                            std::optional<bool> upright) const {
-  if (upright && !part.base_ && !backdrops_ && !format_of(part.spec_).photos) {
+  if (upright && !part.base_ && !backdrops_ && !format_of(part.spec_).has_exif) {
     fail_usage("dataset '{}': exif_orientation is for photos, which '{}' has none of", spec_.name,
                part.name_);
   }
@@ -254,7 +254,7 @@ std::shared_ptr<const Dataset> DatasetSource::derive(std::shared_ptr<const Datas
   }
   const auto first = spec_.first.find(request.split);
   if (first == spec_.first.end()) return make_renamed(std::move(base), name, text);
-  return make_first_of(std::move(base), first->second, name, text);
+  return make_first_n(std::move(base), first->second, name, text);
 }
 
 std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, MosaicOf of,
@@ -281,18 +281,18 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
     const int64_t train = training_count(size, request.validation);
     size = request.split == "train" ? train : size - train;
   }
-  return std::make_shared<Outline>(std::move(info), size);
+  return std::make_shared<MetadataDataset>(std::move(info), size);
 }
 
 std::shared_ptr<const Dataset> DatasetSource::open(std::string_view split) const {
   return make(request(split), MosaicOf::images, {});
 }
 
-std::shared_ptr<const Dataset> DatasetSource::outline(std::string_view split) const {
-  return make(request(split), MosaicOf::outline, {});
+std::shared_ptr<const Dataset> DatasetSource::open_metadata(std::string_view split) const {
+  return make(request(split), MosaicOf::metadata, {});
 }
 
-bool DatasetSource::has_outline(std::string_view split) const {
+bool DatasetSource::has_metadata(std::string_view split) const {
   return base().images.contains(request(split).stored());
 }
 
@@ -364,21 +364,21 @@ std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name
                                                            std::string_view split) {
   const DatasetSource source(name);
   const std::string missing = source.missing(split);
-  if (missing.empty() || !source.has_outline(split)) return source.open(split);
+  if (missing.empty() || !source.has_metadata(split)) return source.open(split);
   if (absent_.emplace(name).second) {
     log_warning("dataset '{}': {} not here; this is planned by its description{}", name, missing,
                 source.spec().keep_classes.empty() ? "" : ", as if all classes had as many images");
   }
-  return source.outline(split);
+  return source.open_metadata(split);
 }
 
 void check_outside_images(const fs::path& out, const std::string& data) {
-  if (out.empty() || !is_described(data)) return;  // Nothing is written, or nothing is known.
+  if (out.empty() || !has_spec(data)) return;  // Nothing is written, or nothing is known.
   for (const DatasetSpec& spec : DatasetSource(data).files()) {
-    for (const std::string& split : stored_splits(spec)) {
+    for (const std::string& split : on_disk_splits(spec)) {
       const fs::path folder = find_folder(spec, split);
       if (folder.empty()) continue;
-      for (const DatasetPart& part : format_of(spec).parts(spec, split)) {
+      for (const RequiredPath& part : format_of(spec).parts(spec, split)) {
         const fs::path images = folder / part.path;
         if (!part.is_folder || !lies_in(out, images)) continue;
         fail_usage(

@@ -110,11 +110,12 @@ std::string first_names(const std::vector<std::string>& names) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& data, const std::string& name,
-                               const std::vector<std::string>& outputs, std::string_view way_out) {
+                               const std::vector<std::string>& outputs,
+                               std::string_view suggestion) {
   const std::string meant =
       nearest(name, outputs) ? did_you_mean(name, outputs) : "it has " + first_names(outputs);
   fail_usage("'{}': the class {} is not one of the network's; {}{}{}", one_line(data),
-             printable(name), meant, way_out.empty() ? "" : "; ", way_out);
+             printable(name), meant, suggestion.empty() ? "" : "; ", suggestion);
 }
 
 /// Returns the held-out examples, the last ones of every class, or the others. Up to the end of
@@ -176,8 +177,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
                                 std::move(new_label));
 }
 
-std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
-                                             std::string name, std::string description) {
+std::shared_ptr<const Dataset> make_first_n(std::shared_ptr<const Dataset> base, int64_t count,
+                                            std::string name, std::string description) {
   if (count > base->size()) {
     fail("dataset '{}': 'first' is {}, more than the {} images of '{}'", name, count, base->size(),
          base->info().name);
@@ -196,7 +197,7 @@ std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base,
 
 std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> data,
                                                const std::vector<std::string>& outputs,
-                                               std::string_view way_out) {
+                                               std::string_view suggestion) {
   const DatasetInfo& own = data->info();
   if (outputs.empty() || own.classes.empty() || !own.classes_named || own.classes == outputs) {
     return data;
@@ -210,10 +211,10 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
   std::vector<int64_t> labels;
   for (const std::string& name : own.classes) {
     const auto found = numbers.find(name);
-    if (found == numbers.end()) fail_unknown(own.name, name, outputs, way_out);
+    if (found == numbers.end()) fail_unknown(own.name, name, outputs, suggestion);
     if (found->second == kTwice) {
       fail_usage("'{}': two outputs of the network are called like the class {}{}{}",
-                 one_line(own.name), printable(name), way_out.empty() ? "" : "; ", way_out);
+                 one_line(own.name), printable(name), suggestion.empty() ? "" : "; ", suggestion);
     }
     labels.push_back(found->second);
   }

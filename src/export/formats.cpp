@@ -71,7 +71,7 @@ ExportFormat made_by(void (*write)(const Model&, const fs::path&, const ExportIn
 
 ExportFormat safetensors_format() {
   ExportFormat format = made_by(export_safetensors);
-  format.meaning = "weights and JSON files, readable without PyTorch";
+  format.description = "weights and JSON files, readable without PyTorch";
   format.out = "new folder, or new file that ends in .safetensors";
   format.check_out = [](const fs::path& out) { check_new_weights(out, "--out"); };
   return format;
@@ -79,7 +79,7 @@ ExportFormat safetensors_format() {
 
 ExportFormat torchscript_format() {
   ExportFormat format = made_by(export_torchscript);
-  format.meaning = "one file that PyTorch and LibTorch run without this library";
+  format.description = "one file that PyTorch and LibTorch run without this library";
   format.out = "new file";
   format.check_out = [](const fs::path& out) { check_new_file(out, "--out"); };
   return format;
@@ -107,7 +107,7 @@ std::string batch_dependence(const Model& model) {
     const nn::RoutingRule rule = router->evaluation_rule();
     const int64_t group = nn::group_size(rule);
     const bool of_one_image = group > 0 && model.tokens_per_image() % group == 0;
-    if (nn::couples_tokens(rule) && !of_one_image) return kSharedCapacity;
+    if (nn::is_batch_dependent(rule) && !of_one_image) return kSharedCapacity;
     if (router->options().evaluation_seed) return "routers draw noise by the place in a batch";
   }
   return "";

@@ -259,7 +259,7 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
   const int64_t count = images_BCHW.size(0);
   int64_t batch = options.batch_size;
   for (const MoEBlock& block : model.moe_blocks()) {
-    const bool couples = nn::couples_tokens(block.layer->router->evaluation_rule());
+    const bool couples = nn::is_batch_dependent(block.layer->router->evaluation_rule());
     if (couples) batch = std::max<int64_t>(count, 1);
   }
   Parts parts;

@@ -13,16 +13,16 @@ namespace moesaic {
 
 bool Model::may_differ_from_pretrained(const std::string& parameter) const {
   return parameter.starts_with("head") ||
-         (is_of_experts(parameter) && parameter.find(".head.") != std::string::npos);
+         (is_expert_parameter(parameter) && parameter.find(".head.") != std::string::npos);
 }
 
-bool is_of_experts(const std::string& parameter) {
+bool is_expert_parameter(const std::string& parameter) {
   return parameter.starts_with("experts.") || parameter.find(".experts.") != std::string::npos;
 }
 
 void Model::initialise_from(const Model& source, const TensorMap& values, bool new_head,
                             const std::string& from) {
-  if (new_head && source.classes() != classes()) give_head(*this, source.classes());
+  if (new_head && source.classes() != classes()) replace_head(*this, source.classes());
   load_state(*this, values, from, setting_paths().kept_experts);
 }
 
@@ -30,8 +30,10 @@ std::optional<torch::jit::Module> Model::torchscript() const {
   return std::nullopt;
 }
 
-double stand_in_flops(const nn::MoELayer& layer) {
-  return layer->stand_in.defined() ? 2.0 * static_cast<double>(layer->stand_in.numel()) : 0.0;
+double replacement_flops(const nn::MoELayer& layer) {
+  return layer->replacement_outputs.defined()
+             ? 2.0 * static_cast<double>(layer->replacement_outputs.numel())
+             : 0.0;
 }
 
 double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& rows_per_token) {
@@ -42,7 +44,7 @@ double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& ro
                           : found->second;
   const auto router = static_cast<double>(2 * options.width * options.experts);
   return static_cast<double>(tokens) *
-         (router + rows * block.layer->experts->flops_per_row() + stand_in_flops(block.layer));
+         (router + rows * block.layer->experts->flops_per_row() + replacement_flops(block.layer));
 }
 
 int64_t Model::parameter_count() const {
@@ -69,11 +71,12 @@ nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Mo
   const nlohmann::ordered_json::json_pointer kept(path);
   config.at(kept) = nn::kept_experts(blocks[0].layer->options().rule);
   nlohmann::ordered_json& router = config.at(kept.parent_pointer());
-  if (router.contains("stand_ins")) router["stand_ins"] = blocks[0].layer->stand_in.defined();
+  if (router.contains("mean_replacement"))
+    router["mean_replacement"] = blocks[0].layer->replacement_outputs.defined();
   return config;
 }
 
-void give_head(Model& model, int64_t classes) {
+void replace_head(Model& model, int64_t classes) {
   std::optional<OnMetaDevice> on_meta;
   if (model.device().is_meta()) on_meta.emplace();
   model.reset_head(classes);

@@ -81,7 +81,7 @@ std::vector<std::string> model_names() {
 
 double count_parameters(const Value& config) {
   double count = 0.0;
-  for (const at::Tensor& parameter : build_model_shape(config)->parameters()) {
+  for (const at::Tensor& parameter : build_meta_model(config)->parameters()) {
     count += static_cast<double>(parameter.numel());
   }
   return count;
@@ -98,7 +98,7 @@ std::shared_ptr<Model> build_model(const Value& given, uint64_t seed, double par
   return named_family(config).build(config, seed);
 }
 
-std::shared_ptr<Model> build_model_shape(const Value& given) {
+std::shared_ptr<Model> build_meta_model(const Value& given) {
   const Value config = filled_in(given);
   const Family& family = named_family(config);
   const OnMetaDevice on_meta;

@@ -16,7 +16,7 @@ template <class Options>
 Options with_capacity(Options rule, const RoutingConfig& routing,
                       const DispatcherConfig& dispatcher, int64_t group_size) {
   rule.capacity_factor = dispatcher.capacity_factor;
-  rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_ceil_or_round);
+  rule.capacity_rounding = capacity_rounding_from_name(dispatcher.capacity_rounding);
   rule.capacity_multiple_of = dispatcher.capacity_multiple_of;
   rule.group_size = group_size;
   rule.pruned = pruned_selection_from_name(routing.pruned);
@@ -24,9 +24,10 @@ Options with_capacity(Options rule, const RoutingConfig& routing,
 }
 
 ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                               const RouterPlace& place) {
+                               const RouterContext& place) {
   const std::string& path = place.router;
-  if (dispatcher.limits() || dispatcher.evaluation_capacity_factor || dispatcher.batch_priority) {
+  if (dispatcher.has_capacity() || dispatcher.evaluation_capacity_factor ||
+      dispatcher.batch_priority) {
     return {fmt::format("{0}dispatcher limits the rows per expert, but the router {1} drops no "
                         "token; leave its capacity and batch_priority out",
                         path, kAdaptive),
@@ -43,11 +44,12 @@ ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherCon
 }
 
 ConfigProblem expert_choice_problem(const RoutingConfig& routing,
-                                    const DispatcherConfig& dispatcher, const RouterPlace& place) {
+                                    const DispatcherConfig& dispatcher,
+                                    const RouterContext& place) {
   const std::string& path = place.router;
-  const bool limited = dispatcher.limits();
+  const bool limited = dispatcher.has_capacity();
   if (routing.gate == "logit") {
-    return {fmt::format("{}gate 'logit' is for the router {}", path, kTokensChoose),
+    return {fmt::format("{}gate 'logit' is for the router {}", path, kTokenChoice),
             {path + "gate"}};
   }
   if (dispatcher.evaluation_capacity_factor == 0.0) {
@@ -57,11 +59,11 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
             {path + "dispatcher.evaluation_capacity_factor"}};
   }
   if (limited == (routing.num_selected_tokens > 0)) {
-    return {fmt::format("{0} needs either {1}dispatcher.capacity_factor, or {1}num_selected_tokens "
-                        "with {2}; {3} given",
-                        kExpertsChoose, path, place.group_size_key,
-                        limited ? "both are" : "neither is"),
-            {path + "num_selected_tokens", path + "name"}};
+    return {
+        fmt::format("{0} needs either {1}dispatcher.capacity_factor, or {1}num_selected_tokens "
+                    "with {2}; {3} given",
+                    kExpertChoice, path, place.group_size_key, limited ? "both are" : "neither is"),
+        {path + "num_selected_tokens", path + "name"}};
   }
   if (routing.num_selected_tokens > 0 && place.group_size == 0) {
     return {fmt::format("{}num_selected_tokens counts tokens of a group: set {}, for instance to "
@@ -74,37 +76,37 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
 
 /// Checks the settings of the dispatcher.
 ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                                 const RouterPlace& place) {
+                                 const RouterContext& place) {
   const std::string path = place.router + "dispatcher.";
   if (dispatcher.capacity > 0 && dispatcher.capacity_factor > 0.0) {
     return {fmt::format("{0}capacity and {0}capacity_factor are both given; leave one out", path),
             {path + "capacity", path + "capacity_factor"}};
   }
-  const bool limits = dispatcher.limits() || dispatcher.evaluation_capacity_factor.value_or(0) > 0;
-  if (dispatcher.batch_priority && (routing.experts_choose() || !limits)) {
-    return {
-        fmt::format("{}batch_priority decides which tokens are dropped, but {}", path,
-                    routing.experts_choose()
-                        ? fmt::format("experts choose; leave it out or choose {}", kTokensChoose)
-                        : "none is without " + path + "capacity_factor; set that"),
-        {path + "batch_priority", path + "capacity_factor"}};
+  const bool limits =
+      dispatcher.has_capacity() || dispatcher.evaluation_capacity_factor.value_or(0) > 0;
+  if (dispatcher.batch_priority && (routing.is_expert_choice() || !limits)) {
+    return {fmt::format("{}batch_priority decides which tokens are dropped, but {}", path,
+                        routing.is_expert_choice()
+                            ? fmt::format("experts choose; leave it out or choose {}", kTokenChoice)
+                            : "none is without " + path + "capacity_factor; set that"),
+            {path + "batch_priority", path + "capacity_factor"}};
   }
   return {};
 }
 
 /// Rejects settings that only another routing rule has.
-ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterPlace& place) {
+ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterContext& place) {
   const std::string& path = place.router;
   if (routing.threshold != 0.0 && routing.name != kAdaptive) {
     return {fmt::format("{}threshold is for the router {}", path, kAdaptive), {path + "threshold"}};
   }
-  if (routing.experts_choose()) return {};
+  if (routing.is_expert_choice()) return {};
   if (routing.num_selected_tokens > 0) {
-    return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertsChoose),
+    return {fmt::format("{}num_selected_tokens is for the router {}", path, kExpertChoice),
             {path + "num_selected_tokens"}};
   }
   if (routing.gate == "softmax_tokens") {
-    return {fmt::format("{}gate 'softmax_tokens' is for the router {}", path, kExpertsChoose),
+    return {fmt::format("{}gate 'softmax_tokens' is for the router {}", path, kExpertChoice),
             {path + "gate"}};
   }
   return {};
@@ -113,15 +115,15 @@ ConfigProblem foreign_problem(const RoutingConfig& routing, const RouterPlace& p
 }  // namespace
 
 std::string full_router_name(const std::string& name) {
-  if (name == "token_choice") return kTokensChoose;
-  if (name == "expert_choice") return kExpertsChoose;
+  if (name == "token_choice") return kTokenChoice;
+  if (name == "expert_choice") return kExpertChoice;
   return name == "threshold" ? kAdaptive : name;
 }
 
 nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                              int64_t group_size) {
   if (routing.name == kAdaptive) return AdaptiveOptions{.threshold = routing.threshold};
-  if (routing.experts_choose()) {
+  if (routing.is_expert_choice()) {
     ExpertChoiceOptions rule;
     rule.gate = routing.gate == "softmax_all" ? ExpertGate::softmax_experts
                                               : expert_gate_from_name(routing.gate);
@@ -137,8 +139,8 @@ nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfi
 }
 
 ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                              const RouterPlace& place) {
-  if (routing.tokens_choose() && routing.num_selected_experts > place.experts) {
+                              const RouterContext& place) {
+  if (routing.is_token_choice() && routing.num_selected_experts > place.experts) {
     return {fmt::format("{}num_selected_experts is {}, but there are {} experts", place.router,
                         routing.num_selected_experts, place.experts),
             {place.router + "num_selected_experts", place.experts_key}};
@@ -146,20 +148,20 @@ ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConf
   if (ConfigProblem problem = foreign_problem(routing, place); !problem.empty()) return problem;
   if (routing.name == kAdaptive) return adaptive_problem(routing, dispatcher, place);
   ConfigProblem problem = dispatcher_problem(routing, dispatcher, place);
-  if (!problem.empty() || routing.tokens_choose()) return problem;
+  if (!problem.empty() || routing.is_token_choice()) return problem;
   return expert_choice_problem(routing, dispatcher, place);
 }
 
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                               const RouterPlace& place) {
-  const bool reroutes = routing.pruned != "zero" && place.is_pruned;
-  if (place.group_size == 0 || reroutes) return {};
-  const int64_t choices = routing.experts_choose() ? 1 : routing.num_selected_experts;
+                               const RouterContext& place) {
+  const bool is_rerouted = routing.pruned != "zero" && place.is_pruned;
+  if (place.group_size == 0 || is_rerouted) return {};
+  const int64_t choices = routing.is_expert_choice() ? 1 : routing.num_selected_experts;
   const std::pair<const char*, double> factors[] = {
       {"capacity_factor", dispatcher.capacity_factor},
       {"evaluation_capacity_factor", dispatcher.evaluation_capacity_factor.value_or(0.0)}};
   for (const auto& [name, factor] : factors) {
-    const CapacityRule rule{factor, capacity_rounding_from_name(dispatcher.capacity_ceil_or_round),
+    const CapacityRule rule{factor, capacity_rounding_from_name(dispatcher.capacity_rounding),
                             dispatcher.capacity_multiple_of};
     const std::string key = fmt::format("{}dispatcher.{}", place.router, name);
     try {
@@ -183,13 +185,13 @@ ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t exp
                                    const std::string& key) {
   if (kept.empty()) return {};
   ConfigProblem problem = kept_problem(kept, experts, key);
-  problem.blamed = {key};
+  problem.offending = {key};
   return problem;
 }
 
-ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
-                                const std::string& router, const std::string& key) {
-  if (!stand_ins || routing.pruned == "zero") return {};
+ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,
+                                       const std::string& router, const std::string& key) {
+  if (!mean_replacement || routing.pruned == "zero") return {};
   return {fmt::format("{} needs {}pruned to be 'zero', found '{}'", key, router, routing.pruned),
           {key, router + "pruned"}};
 }

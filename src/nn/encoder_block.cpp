@@ -39,7 +39,7 @@ MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
   const bool drops = is_training() && random.defined() && dropout_ > 0.0;
   const auto dropped = [&](const at::Tensor& y) {
-    return drops ? dropout(y, dropout_, random, share()) : y;
+    return drops ? dropout(y, dropout_, random, batch_shard()) : y;
   };
   // Linear's forward() would add the bias in a pass of its own.
   const at::Tensor hidden = at::gelu(at::linear(x, fc1->weight, fc1->bias), "tanh");
@@ -101,8 +101,8 @@ at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
   if (is_training() && random.defined() && options_.dropout > 0.0) {
     const double scale = 1.0 / std::sqrt(static_cast<double>(query_BHQc.size(-1)));
     const at::Tensor weights = at::matmul(query_BHQc * scale, key_BHTc.transpose(-2, -1));
-    mixed_BHQc =
-        at::matmul(dropout(weights.softmax(-1), options_.dropout, random, share()), value_BHTc);
+    mixed_BHQc = at::matmul(dropout(weights.softmax(-1), options_.dropout, random, batch_shard()),
+                            value_BHTc);
   } else {
     mixed_BHQc = attention(query_BHQc, key_BHTc, value_BHTc);
   }
@@ -156,7 +156,7 @@ EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
                                                    const at::Generator& random) {
   const at::Tensor attended = attention->forward(norm1->forward(x_BTd), random);
   const at::Tensor mixed =
-      x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, share());
+      x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, batch_shard());
   const at::Tensor normed = norm2->forward(mixed);
   if (moe.is_empty()) return {mixed + mlp->forward(normed, random), std::nullopt};
   const int64_t members = moe->options().members;

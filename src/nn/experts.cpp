@@ -10,8 +10,8 @@
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
-#include "moesaic/parallel/group.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_group.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
 namespace {
@@ -21,7 +21,7 @@ std::vector<int64_t> row_offsets(const Routing& routing) {
   const int64_t experts = routing.experts();
   std::vector<int64_t> offsets;
   if (routing.offsets.is_meta()) {
-    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.row_bound() * e / experts);
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.max_rows() * e / experts);
     return offsets;
   }
   const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
@@ -98,7 +98,7 @@ void replace_value(at::Tensor tensor, const at::Tensor& value) {
   tensor.set_data(value);
 }
 
-void Experts::gather(const Group& group) {
+void Experts::unshard(const ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& tensor : tensors_of(*this)) {
     replace_value(tensor, group.all_gather(tensor.detach(), Traffic::other));
@@ -127,13 +127,13 @@ at::Tensor rows_of_experts(const Routing& routing) {
 }
 
 /// Returns the rows that each process of the group of experts sends to each expert, [K, E].
-at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
-  const Group& group = share.processes->experts();
+at::Tensor rows_by_sender(const Routing& all, const BatchShard& shard) {
+  const ProcessGroup& group = shard.processes->experts();
   const int64_t experts = all.experts(), senders = group.size();
-  if (!share.parted) return rows_of_experts(all).expand({senders, -1});
+  if (!shard.is_sharded) return rows_of_experts(all).expand({senders, -1});
   const at::Tensor expert = row_experts(all);
-  const int64_t tokens = all.tokens() / share.processes->size();
-  const int64_t first = share.processes->rank() - group.rank();
+  const int64_t tokens = all.tokens() / shard.processes->size();
+  const int64_t first = shard.processes->rank() - group.rank();
   const at::Tensor sender = all.token.to(at::kLong).div(tokens, "floor") - first;
   const at::Tensor used = expert.lt(experts) & sender.ge(0) & sender.lt(senders);
   return (sender * experts + expert)
@@ -142,7 +142,7 @@ at::Tensor rows_by_sender(const Routing& all, const BatchShare& share) {
       .view({senders, experts});
 }
 
-/// Returns how many of `rows` rows go to each process where experts have as many. On the meta
+/// Returns how many of `all_to_all` rows go to each process where experts have as many. On the meta
 /// device no values tell how many it really is.
 Counts even_counts(int64_t rows, int64_t processes) {
   Counts counts;
@@ -203,43 +203,43 @@ std::optional<at::ScalarType> autocast_type(const at::Tensor& like) {
 }
 
 /// All processes of the group compute their experts on the tokens of all of them.
-ExpertsOutput forward_side_by_side(Experts& experts, const at::Tensor& x_Td, const Routing& all,
-                                   const BatchShare& share, const at::Generator& random) {
-  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+ExpertsOutput forward_all_gather(Experts& experts, const at::Tensor& x_Td, const Routing& all,
+                                 const BatchShard& shard, const at::Generator& random) {
+  const std::shared_ptr<const ProcessGroup> group(shard.processes, &shard.processes->experts());
   const int64_t tokens = x_Td.size(0), members = group->size();
   const std::vector<int64_t> equal(static_cast<size_t>(members), tokens);
   Routing routing = all;
   at::Tensor x = x_Td;
-  if (share.parted) {
-    x = exchange_rows(x.repeat({members, 1}), equal, equal, group);
-    const int64_t first = share.processes->rank() - group->rank();
+  if (shard.is_sharded) {
+    x = all_to_all_rows(x.repeat({members, 1}), equal, equal, group);
+    const int64_t first = shard.processes->rank() - group->rank();
     routing = routing_of_tokens(all, first * tokens, members * tokens);
   }
   routing = routing_of_experts(routing, group->rank() * experts.count(), experts.count());
   at::Tensor y = experts.forward(x, routing, random).y_To;
-  if (!share.parted) y = y.repeat({members, 1});
-  const at::Tensor back = exchange_rows(y, equal, equal, group);
+  if (!shard.is_sharded) y = y.repeat({members, 1});
+  const at::Tensor back = all_to_all_rows(y, equal, equal, group);
   return {back.view({members, tokens, back.size(1)}).transpose(0, 1).flatten(1), {}};
 }
 
 }  // namespace
 
-ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
-                             const Routing* all, const BatchShare& share,
-                             const at::Generator& random) {
-  share_batches(experts, {share.processes, share.parted, /*of_shared_experts=*/true});
-  if (experts.sharing() == Sharing::side_by_side) {
-    return forward_side_by_side(experts, x, *all, share, random);
+ExpertsOutput forward_expert_parallel(Experts& experts, const at::Tensor& x, const Routing& own,
+                                      const Routing* all, const BatchShard& shard,
+                                      const at::Generator& random) {
+  set_batch_shard(experts, {shard.processes, shard.is_sharded, /*is_expert_parallel=*/true});
+  if (experts.expert_parallel() == ExpertParallel::all_gather) {
+    return forward_all_gather(experts, x, *all, shard, random);
   }
-  const std::shared_ptr<const Group> group(share.processes, &share.processes->experts());
+  const std::shared_ptr<const ProcessGroup> group(shard.processes, &shard.processes->experts());
   const int64_t each = experts.count();
   const bool values = !x.is_meta();
   const at::Tensor rows_KE =
       all == nullptr ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
-      : values       ? rows_by_sender(*all, share)
+      : values       ? rows_by_sender(*all, shard)
                      : rows_of_experts(own).expand({group->size(), -1});
   const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
-  const Counts even = even_counts(own.row_bound(), group->size());
+  const Counts even = even_counts(own.max_rows(), group->size());
   const Counts send =
       values ? row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1)) : even;
   const Counts receive = values ? row_counts(of_this.sum(1)) : even;
@@ -249,15 +249,15 @@ ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routin
   // Products round their inputs in any case; what travels is rounded before.
   const std::optional<at::ScalarType> narrow = autocast_type(rows);
   const at::Tensor inputs =
-      exchange_rows(narrow ? rows.to(*narrow) : rows, send, receive, group).to(x.scalar_type());
+      all_to_all_rows(narrow ? rows.to(*narrow) : rows, send, receive, group).to(x.scalar_type());
   shape[0] = inputs.size(0);
   const Received received = routing_of_received(of_this, inputs.size(0), own.gate);
   const ExpertRows computed = experts.compute(inputs.view(shape), received.routing, random);
   const auto returned = [&](const at::Tensor& made) {
     const at::Tensor by_sender = made.index_select(0, received.back);
     const at::Tensor back =
-        exchange_rows(narrow ? by_sender.to(*narrow) : by_sender, receive, send, group);
-    return padded_rows(back.to(made.scalar_type()), own.row_bound());
+        all_to_all_rows(narrow ? by_sender.to(*narrow) : by_sender, receive, send, group);
+    return padded_rows(back.to(made.scalar_type()), own.max_rows());
   };
   ExpertRows rows_back{.outputs = returned(computed.outputs)};
   // In training nothing reads embeddings.

@@ -8,7 +8,7 @@
 
 #include "moesaic/base/nearest.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 namespace moesaic::nn {
 namespace {
@@ -31,17 +31,18 @@ struct ChannelMoments {
   double values = 0.0;
 };
 
-ChannelMoments shared_moments(const at::Tensor& x, const std::shared_ptr<const Group>& parts) {
+ChannelMoments sync_moments(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts) {
   const int64_t channels = x.size(1);
   const at::Tensor count = at::full({1}, x.numel() / std::max<int64_t>(1, channels), x.options());
-  const at::Tensor sums = sum_over(at::cat({channel_sums(x), count}), parts, Traffic::batch_norm);
+  const at::Tensor sums =
+      all_reduce_sum(at::cat({channel_sums(x), count}), parts, Traffic::batch_norm);
   ChannelMoments moments;
   // On the meta device there is no sum to read, and every process has as many values.
   moments.values = x.is_meta() ? static_cast<double>(x.numel() / channels * parts->size())
                                : sums[channels].item<double>();
   moments.mean_C = sums.narrow(0, 0, channels) / moments.values;
   const at::Tensor squares = channel_sums((x - of_channels(moments.mean_C, x)).square());
-  moments.var_C = sum_over(squares, parts, Traffic::batch_norm) / moments.values;
+  moments.var_C = all_reduce_sum(squares, parts, Traffic::batch_norm) / moments.values;
   return moments;
 }
 
@@ -54,13 +55,14 @@ void fan_in_uniform(at::Tensor& values, int64_t fan_in, at::Generator generator)
 
 }  // namespace
 
-at::Tensor shared_batch_norm(const at::Tensor& given, const std::shared_ptr<const Group>& parts,
-                             const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
-                             const at::Tensor& bias, const at::Tensor& running_mean,
-                             const at::Tensor& running_var) {
+at::Tensor sync_batch_norm(const at::Tensor& given,
+                           const std::shared_ptr<const ProcessGroup>& parts,
+                           const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
+                           const at::Tensor& bias, const at::Tensor& running_mean,
+                           const at::Tensor& running_var) {
   // Convolutions of autocast give bfloat16, in which sums would be too coarse.
   const at::Tensor x = given.to(running_mean.scalar_type());
-  ChannelMoments moments = shared_moments(x, parts);
+  ChannelMoments moments = sync_moments(x, parts);
   if (moments.values <= 1.0) {
     moments.mean_C = running_mean;
     moments.var_C = running_var;
@@ -113,7 +115,7 @@ ConvNormImpl::ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Gen
 
 at::Tensor ConvNormImpl::forward(const at::Tensor& x_BCHW) {
   const at::Tensor y = conv->forward(x_BCHW);
-  if (!norm->is_training() || y.numel() != y.size(1) || norm->share().parts())
+  if (!norm->is_training() || y.numel() != y.size(1) || norm->batch_shard().parts())
     return norm->forward(y);
   return at::batch_norm(y, norm->weight, norm->bias, norm->running_mean, norm->running_var,
                         /*training=*/false, /*momentum=*/0.0, norm->options.eps(),

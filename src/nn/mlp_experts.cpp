@@ -11,7 +11,7 @@
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_linear.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
 namespace {
@@ -74,8 +74,8 @@ MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generato
 // later in the step does not depend on how processes share the rows.
 at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
   if (!is_training() || options_.dropout <= 0.0 || !random.defined()) return {};
-  const bool parted = share().processes && share().parted;
-  const auto rank = static_cast<uint64_t>(parted ? share().processes->rank() : 0);
+  const bool is_sharded = batch_shard().processes && batch_shard().is_sharded;
+  const auto rank = static_cast<uint64_t>(is_sharded ? batch_shard().processes->rank() : 0);
   return make_generator(next_seed(random) + rank, random.device());
 }
 

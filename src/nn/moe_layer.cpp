@@ -10,7 +10,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
 namespace {
@@ -46,7 +46,7 @@ MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generat
                                           .shared_init = options.shared_init},
                         generator);
   experts = register_module<Experts>("experts", mlps.ptr());
-  if (options.stand_ins && is_pruned()) add_stand_ins();
+  if (options.mean_replacement && is_pruned()) add_replacement_outputs();
 }
 
 MoELayerImpl::MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> given,
@@ -66,38 +66,38 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& ran
 MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
-  const bool whole_batch = experts_of_ && experts->sharing() == Sharing::side_by_side;
+  const bool whole_batch = expert_mesh_ && experts->expert_parallel() == ExpertParallel::all_gather;
   RoutingRecord record = router->forward(router_input_Td, random, whole_batch);
   if (observer_) observer_(record, experts_input);
-  const Routing own = own_routing(record.routing, record.of_part);
+  const Routing own = local_routing(record.routing, record.is_local);
   ExpertsOutput computed =
-      experts_of_
-          ? forward_shared(*experts, experts_input, own, record.of_part ? nullptr : &record.routing,
-                           {experts_of_, share().parts() != nullptr}, random)
-          : experts->forward(experts_input, own, random);
-  if (stand_in.defined()) computed.y_To = computed.y_To + stand_ins_of(record);
+      expert_mesh_ ? forward_expert_parallel(
+                         *experts, experts_input, own, record.is_local ? nullptr : &record.routing,
+                         {expert_mesh_, batch_shard().parts() != nullptr}, random)
+                   : experts->forward(experts_input, own, random);
+  if (replacement_outputs.defined()) computed.y_To = computed.y_To + replacement_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
 
-at::Tensor MoELayerImpl::stand_ins_of(const RoutingRecord& record) const {
+at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
   const at::Tensor weights_TE =
-      combine_weights(own_routing(router->route_to_all(record), record.of_part));
+      combine_weights(local_routing(router->route_to_all(record), record.is_local));
   const at::Tensor ids = index_on(weights_TE.device(), removed());
   // LibTorch's index_select() has no meta kernel.
   const at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
-  return gone.mm(stand_in.to(weights_TE.options()));
+  return gone.mm(replacement_outputs.to(weights_TE.options()));
 }
 
-Routing MoELayerImpl::own_routing(const Routing& routing, bool of_part) const {
-  const auto parts = share().parts();
-  if (!parts || of_part) return routing;
+Routing MoELayerImpl::local_routing(const Routing& routing, bool is_local) const {
+  const auto parts = batch_shard().parts();
+  if (!parts || is_local) return routing;
   const int64_t own = routing.tokens() / parts->size();
   return routing_of_tokens(routing, parts->rank() * own, own);
 }
 
-void MoELayerImpl::check_shares(int64_t processes) const {
+void MoELayerImpl::check_expert_shards(int64_t processes) const {
   if (processes == 1) return;
-  if (experts->sharing() == Sharing::none) {
+  if (experts->expert_parallel() == ExpertParallel::none) {
     fail_usage(
         "parallel.experts: the experts of this network cannot be divided among processes; choose "
         "parallel.experts=1");
@@ -109,19 +109,19 @@ void MoELayerImpl::check_shares(int64_t processes) const {
   }
 }
 
-void MoELayerImpl::share_experts(const std::shared_ptr<const Processes>& processes) {
+void MoELayerImpl::shard_experts(const std::shared_ptr<const ProcessMesh>& processes) {
   const int64_t count = experts->count(), by = processes->experts().size();
-  check_shares(by);
+  check_expert_shards(by);
   if (by == 1) return;
   const int64_t each = count / by, first = processes->experts().rank() * each;
   std::vector<int64_t> slots(static_cast<size_t>(each));
   std::iota(slots.begin(), slots.end(), first);
-  experts->share_out(slots);
-  experts_of_ = processes;
+  experts->keep_local(slots);
+  expert_mesh_ = processes;
 }
 
-void MoELayerImpl::gather_experts() {
-  if (experts_of_) experts->gather(std::exchange(experts_of_, nullptr)->experts());
+void MoELayerImpl::unshard_experts() {
+  if (expert_mesh_) experts->unshard(std::exchange(expert_mesh_, nullptr)->experts());
 }
 
 std::vector<int64_t> MoELayerImpl::removed() const {
@@ -133,9 +133,9 @@ std::vector<int64_t> MoELayerImpl::removed() const {
   return ids;
 }
 
-void MoELayerImpl::add_stand_ins() {
+void MoELayerImpl::add_replacement_outputs() {
   check_can_stand_in(options().rule);
-  stand_in = register_parameter(
+  replacement_outputs = register_parameter(
       "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->outputs()},
                                router->weight.options().requires_grad(false)));
 }
@@ -156,7 +156,7 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
     fail("MoELayer: the experts to keep must be ascending, each once");
   }
   if (means.defined()) check_can_stand_in(options().rule);
-  if (stand_in.defined() && !means.defined() && ids.size() < present.size()) {
+  if (replacement_outputs.defined() && !means.defined() && ids.size() < present.size()) {
     fail("MoELayer: earlier pruning kept mean outputs, so this one needs them too");
   }
   const std::vector<int64_t> gone = removed();
@@ -166,15 +166,16 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
   const torch::NoGradGuard no_grad;
   const auto options = router->weight.options();
   const auto count = static_cast<int64_t>(removed().size());
-  const at::Tensor left = options.device().is_meta()
-                              ? at::empty({count, means.size(1)}, options)
-                              : merged_stand_ins(means, gone, stand_in, ids).to(options);
-  if (!stand_in.defined()) add_stand_ins();
-  replace_value(stand_in, left);
+  const at::Tensor left =
+      options.device().is_meta()
+          ? at::empty({count, means.size(1)}, options)
+          : merge_replacement_outputs(means, gone, replacement_outputs, ids).to(options);
+  if (!replacement_outputs.defined()) add_replacement_outputs();
+  replace_value(replacement_outputs, left);
 }
 
-at::Tensor merged_stand_ins(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
-                            const at::Tensor& old, const std::vector<int64_t>& kept) {
+at::Tensor merge_replacement_outputs(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
+                                     const at::Tensor& old, const std::vector<int64_t>& kept) {
   at::Tensor all = means_Eo.clone();
   if (old.defined() && !gone.empty()) {
     all.index_copy_(0, at::tensor(gone, at::kLong).to(all.device()), old.detach().to(all));

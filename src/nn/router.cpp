@@ -13,7 +13,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/backend_scope.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 namespace moesaic::nn {
 namespace {
@@ -60,7 +60,7 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
   std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
 }
 
-int64_t choices_of_token(const RoutingRule& rule) {
+int64_t experts_per_token(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr ? 0 : options->k;
 }
@@ -77,7 +77,7 @@ PrunedSelection pruned_selection(const RoutingRule& rule) {
                     rule);
 }
 
-bool couples_tokens(const RoutingRule& rule) {
+bool is_batch_dependent(const RoutingRule& rule) {
   return std::visit(Match{[](const TokenChoiceOptions& options) {
                             return options.capacity_factor > 0.0 || options.capacity > 0;
                           },
@@ -224,27 +224,27 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
                                   bool whole_batch) const {
   RoutingRecord record;
   record.logits_TE = logits(x_Td);
-  const auto parts = share().parts();
+  const auto parts = batch_shard().parts();
   const int64_t group = group_size(options_.rule);
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
-  record.of_part = parts && !whole_batch && is_training() && whole_groups;
-  if (parts && !record.of_part) record.logits_TE = gather_rows(record.logits_TE, parts);
+  record.is_local = parts && !whole_batch && is_training() && whole_groups;
+  if (parts && !record.is_local) record.logits_TE = all_gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;
   if (noisy) {
     // A part has the noise that its tokens have in the whole batch.
-    const int64_t tokens = record.logits_TE.size(0), all = record.of_part ? parts->size() : 1;
+    const int64_t tokens = record.logits_TE.size(0), all = record.is_local ? parts->size() : 1;
     const at::Tensor of_own = noise(all * tokens, record.logits_TE.options(), random)
-                                  .narrow(0, record.of_part ? parts->rank() * tokens : 0, tokens);
+                                  .narrow(0, record.is_local ? parts->rank() * tokens : 0, tokens);
     record.noisy_logits_TE = record.logits_TE + in_columns(of_own, options_.members);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
     record.noise_std = gaussian ? options_.noise_scale() : 0.0;
   }
   record.routing = routed(record, is_training() ? options_.rule : evaluation_rule());
   record.kept = kept();
-  record.reroutes = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
+  record.is_rerouted = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
   record.group_size = group;
   record.members = options_.members;
   return record;
@@ -270,7 +270,7 @@ std::vector<int64_t> RouterImpl::kept() const {
   return all;
 }
 
-at::Tensor own_logits(const at::Tensor& logits_TE, int64_t members) {
+at::Tensor member_logits(const at::Tensor& logits_TE, int64_t members) {
   const int64_t each = logits_TE.size(1) / members;
   return logits_TE.view({-1, members, members, each}).diagonal(0, 1, 2).permute({2, 0, 1});
 }

@@ -17,7 +17,7 @@ BackendScope::BackendScope(c10::Device device, BackendOptions options) {
   before_ = {context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
              context.benchmarkCuDNN(), context.allowTF32CuBLAS(), context.allowTF32CuDNN()};
   if (options.deterministic) context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  context.setBenchmarkCuDNN(options.repeats_convolutions && !options.deterministic);
+  context.setBenchmarkCuDNN(options.wants_cudnn_benchmark && !options.deterministic);
   context.setAllowTF32CuBLAS(options.tf32);
   context.setAllowTF32CuDNN(options.tf32);
 }

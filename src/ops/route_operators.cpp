@@ -82,7 +82,7 @@ SymInt expert_choice_rows(const SymInt& tokens, const SymInt& experts,
   });
 }
 
-SymInt row_bound(const at::Tensor& logits, const ExpertChoiceCall& call) {
+SymInt max_rows(const at::Tensor& logits, const ExpertChoiceCall& call) {
   return computed_experts(call.known, logits.sym_size(1)) *
          expert_choice_rows(logits.sym_size(0), logits.sym_size(1), call);
 }
@@ -177,7 +177,7 @@ void ExpertChoiceBackwardPacking::check(const at::Tensor& grad_gate, const at::T
                                         const ExpertChoiceCall& call) {
   constexpr const char* kOp = "route_expert_choice_backward";
   ExpertChoicePacking::check(logits, call);
-  const SymInt bound = row_bound(logits, call);
+  const SymInt bound = max_rows(logits, call);
   for (const auto* tensor : {&grad_gate, &token, &gates}) {
     check_shape(kOp, "every argument of rows", *tensor, {bound});
     check_same_device(kOp, "every argument", *tensor, logits);
@@ -209,7 +209,7 @@ ChoiceTensors token_choice_shapes(const at::Tensor& logits, const TokenChoiceCal
 
 RowTensors expert_choice_shapes(const at::Tensor& logits, const ExpertChoiceCall& call) {
   return unfilled_rows(logits, computed_experts(call.known, logits.sym_size(1)),
-                       row_bound(logits, call));
+                       max_rows(logits, call));
 }
 
 /// Shapes of both gradients.

@@ -19,12 +19,13 @@ inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const Capacity
   const int64_t groups = cut.count();
   if (groups == 0) return {0, 0, 0};
   const auto rows = [&](int64_t tokens) {
-    return rule.limits() ? std::min(tokens, expert_capacity(tokens, k, rule, experts)) : tokens;
+    return rule.has_capacity() ? std::min(tokens, expert_capacity(tokens, k, rule, experts))
+                               : tokens;
   };
   return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
 }
 
-/// Returns the rows per expert in expert choice: `rows`, or the capacity where it is 0.
+/// Returns the rows per expert in expert choice: `all_to_all`, or the capacity where it is 0.
 inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOptions& options,
                                     int64_t experts) {
   if (options.rows > 0) return {cut.count(), options.rows, options.rows};
@@ -46,7 +47,7 @@ struct TokenChoiceSizes {
         computed(computed_experts(options, experts)),
         cut(tokens, options.group_size),
         rows(capacity_rows(cut, k, capacity_of(options), seen_experts(options, experts))),
-        limited(rows.limits(cut)),
+        limited(rows.has_capacity(cut)),
         bound(std::min(computed * rows.total(), tokens * std::min(k, computed))) {
     if (limited) return;
     cut = TokenGroups(tokens, 0);

@@ -38,7 +38,7 @@ struct GroupRows {
 
   MOESAIC_HD int64_t of(int64_t group) const { return group + 1 < groups ? full : last; }
   int64_t total() const { return groups > 0 ? (groups - 1) * full + last : 0; }
-  bool limits(const TokenGroups& cut) const {
+  bool has_capacity(const TokenGroups& cut) const {
     return groups > 0 && (last < cut.size(groups - 1) || (groups > 1 && full < cut.group_size));
   }
 };

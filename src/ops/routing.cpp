@@ -26,7 +26,7 @@ Routing routing_to_one_expert(int64_t tokens, at::Device device) {
 }
 
 at::Tensor row_experts(const Routing& routing) {
-  const at::Tensor row = at::arange(routing.row_bound(), routing.offsets.options());
+  const at::Tensor row = at::arange(routing.max_rows(), routing.offsets.options());
   // LibTorch knows no shape of searchsorted.
   if (row.is_meta()) return at::empty_like(row, row.options().dtype(at::kLong));
   return at::searchsorted(routing.offsets.slice(0, 1), row, /*out_int32=*/false, /*right=*/true);
@@ -48,12 +48,12 @@ Routing first_rows(const Routing& routing, int64_t rows) {
 
 Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) {
   if (routing.token.is_meta()) {
-    Routing part = first_rows(routing, routing.row_bound() * count / routing.tokens());
+    Routing part = first_rows(routing, routing.max_rows() * count / routing.tokens());
     part.token_offsets = routing.token_offsets.narrow(0, first, count + 1);
     part.choice = routing.choice.narrow(0, first, count);
     return part;
   }
-  const at::Tensor row = at::arange(routing.row_bound(), routing.offsets.options());
+  const at::Tensor row = at::arange(routing.max_rows(), routing.offsets.options());
   const at::Tensor taken = routing.token.ge(first) & routing.token.lt(first + count) &
                            row.lt(routing.offsets[routing.experts()]);
   const at::Tensor rows = taken.nonzero().squeeze(1);
@@ -74,7 +74,7 @@ Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count) 
 
 Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count) {
   if (routing.token.is_meta()) {
-    Routing part = first_rows(routing, routing.row_bound() * count / routing.experts());
+    Routing part = first_rows(routing, routing.max_rows() * count / routing.experts());
     part.offsets = routing.offsets.narrow(0, first, count + 1);
     part.choice = at::empty({routing.tokens(), 0}, routing.choice.options());
     return part;
@@ -82,7 +82,7 @@ Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count)
   const at::Tensor offsets = routing.offsets.narrow(0, first, count + 1);
   const at::Tensor ends = offsets.to(at::kCPU);
   const int64_t begin = ends[0].item<int64_t>(), rows = ends[count].item<int64_t>() - begin;
-  const at::Tensor entry = at::arange(routing.row_bound(), routing.offsets.options());
+  const at::Tensor entry = at::arange(routing.max_rows(), routing.offsets.options());
   const at::Tensor taken = routing.token_row.ge(begin) & routing.token_row.lt(begin + rows) &
                            entry.lt(routing.token_offsets[routing.tokens()]);
   const at::Tensor before =

@@ -59,8 +59,8 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// Completes where the processes meet.
-void find_meeting(const Environment& environment, const Names& names, Launch& launch) {
+/// Completes the address of the rendezvous.
+void find_rendezvous(const Environment& environment, const Names& names, Launch& launch) {
   const std::optional<std::string> address = environment("MASTER_ADDR");
   const std::optional<std::string> port = environment("MASTER_PORT");
   const std::optional<std::string> hosts = environment("SLURM_STEP_NODELIST");
@@ -88,7 +88,7 @@ const Names* names_in(const Environment& environment) {
   return nullptr;
 }
 
-/// Returns which process this is, and not where it meets the others.
+/// Returns which process this is, without the rendezvous.
 Launch numbers_in(const Environment& environment, const Names& names) {
   constexpr int64_t kMax = 65536;  // Far above what a store and its sockets can serve.
   const std::optional<std::string> rank = environment(names.rank), size = environment(names.size);
@@ -148,13 +148,13 @@ Environment process_environment() {
   };
 }
 
-Launch launch_of(const Environment& environment) {
+Launch read_launch(const Environment& environment) {
   const Names* const names = names_in(environment);
   if (names == nullptr) return {};
   Launch launch = numbers_in(environment, *names);
-  if (!launch.alone()) find_meeting(environment, *names, launch);
+  if (!launch.is_single_process()) find_rendezvous(environment, *names, launch);
   if (names != &kTorchrun) return launch;
-  launch.store_is_served = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.has_external_store = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return launch;
 }
@@ -164,12 +164,12 @@ int64_t rank_of(const Environment& environment) {
   return names == nullptr ? 0 : numbers_in(environment, *names).rank;
 }
 
-bool is_first_of_machine(const Environment& environment) {
+bool is_local_rank_zero(const Environment& environment) {
   const Names* const names = names_in(environment);
   return names == nullptr || environment(names->local_rank).value_or("0") == "0";
 }
 
-std::string local_address_towards(const std::string& host, uint16_t port) {
+std::string local_address_for(const std::string& host, uint16_t port) {
   const Addresses list = addresses_of(host, port, SOCK_DGRAM);
   for (const addrinfo* way = list.get(); way != nullptr; way = way->ai_next) {
     if (std::string own = local_end(*way); !own.empty()) return own;
@@ -177,7 +177,7 @@ std::string local_address_towards(const std::string& host, uint16_t port) {
   return "";
 }
 
-bool names_loopback(const std::string& host) {
+bool is_loopback_host(const std::string& host) {
   in_addr ip4 = {};
   if (::inet_pton(AF_INET, host.c_str(), &ip4) == 1) {
     return ntohl(ip4.s_addr) >> 24 == IN_LOOPBACKNET;

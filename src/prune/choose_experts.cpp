@@ -36,7 +36,7 @@ struct RankedGroup {
   int64_t experts() const { return block->layer->options().experts / block->ranked_groups(); }
   /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
   int64_t least() const {
-    const int64_t selected = nn::choices_of_token(block->layer->options().rule);
+    const int64_t selected = nn::experts_per_token(block->layer->options().rule);
     return std::min(std::max<int64_t>(selected, 1), size());
   }
   int64_t count_of(const Ids& ids) const {
@@ -87,7 +87,7 @@ void check_count(const KeepRule& rule, const RankedGroup& group) {
     fail_usage("{}: {} cannot keep {} experts, it has {}", rule.where, group.where, count,
                group.size());
   }
-  const int64_t selected = nn::choices_of_token(group.block->layer->options().rule);
+  const int64_t selected = nn::experts_per_token(group.block->layer->options().rule);
   if (count < std::min(selected, group.size())) {
     fail_usage("{}: {} would keep {} of {} experts, fewer than the {} that a token selects; {}",
                rule.where, group.where, count, group.experts(), selected,

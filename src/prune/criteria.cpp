@@ -205,8 +205,8 @@ Scores random_scores(const ScoreInput& in) {
 ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {
     LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
-    block.layer->observe([&use, experts = block.layer->experts](const RoutingRecord& record,
-                                                                const at::Tensor& inputs) {
+    block.layer->set_observer([&use, experts = block.layer->experts](const RoutingRecord& record,
+                                                                     const at::Tensor& inputs) {
       const torch::NoGradGuard no_grad;
       const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
       use.tokens += record.routing.tokens();
@@ -217,7 +217,7 @@ ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks())
 }
 
 ExpertUseMeter::~ExpertUseMeter() {
-  for (MoEBlock& block : blocks_) block.layer->observe({});
+  for (MoEBlock& block : blocks_) block.layer->set_observer({});
 }
 
 const std::vector<Criterion>& criteria() {

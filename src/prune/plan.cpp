@@ -80,7 +80,7 @@ struct KeepSettings {
   std::optional<double> fraction, parameters;
   std::optional<int64_t> count;
   std::string scope = "layer";
-  std::vector<int64_t> whole;
+  std::vector<int64_t> exclude_blocks;
 };
 void describe(auto& f, KeepSettings& c) {
   f("fraction", c.fraction, "fraction of experts kept", above(0.0), at_most(1.0));
@@ -89,7 +89,8 @@ void describe(auto& f, KeepSettings& c) {
     above(0.0), at_most(1.0));
   f("scope", c.scope, "scope of the ranking: within each layer, or over the whole network",
     one_of(keep_scope_names()));
-  f("whole", c.whole, "blocks that keep all experts", at_least(0));
+  f("exclude_blocks", c.exclude_blocks, "blocks that keep all experts", at_least(0),
+    renamed_from("whole"));
 }
 ConfigProblem config_problem(const KeepSettings& settings) {
   const int given = int{settings.fraction.has_value()} + int{settings.count.has_value()} +
@@ -178,7 +179,7 @@ KeepSpec KeepSpec::of_settings(const Value& object) {
   if (settings.count) spec.every_ = count_rule(*settings.count, object.where());
   if (settings.parameters) spec.every_ = parameters_rule(*settings.parameters, object.where());
   spec.set_scope(settings.scope == "network" ? KeepScope::network : KeepScope::layer);
-  spec.leave_whole(settings.whole);
+  spec.exclude_blocks(settings.exclude_blocks);
   return spec;
 }
 
@@ -201,12 +202,12 @@ void KeepSpec::set_scope(KeepScope scope) {
   scope_ = scope;
 }
 
-void KeepSpec::leave_whole(std::vector<int64_t> blocks) {
+void KeepSpec::exclude_blocks(std::vector<int64_t> blocks) {
   if (!blocks.empty() && !every_) {
-    fail_usage("keep: blocks in 'whole' keep all experts; leave {} out of the file",
+    fail_usage("keep: blocks in 'exclude_blocks' keep all experts; leave {} out of the file",
                fmt::join(blocks, " and "));
   }
-  whole_ = std::move(blocks);
+  excluded_blocks_ = std::move(blocks);
 }
 
 const KeepRule* KeepSpec::rule_of_network() const {
@@ -214,22 +215,24 @@ const KeepRule* KeepSpec::rule_of_network() const {
 }
 
 const KeepRule* KeepSpec::rule_of(int64_t block) const {
-  if (std::find(whole_.begin(), whole_.end(), block) != whole_.end()) return nullptr;
+  if (std::find(excluded_blocks_.begin(), excluded_blocks_.end(), block) != excluded_blocks_.end())
+    return nullptr;
   if (every_) return &*every_;
   const auto found = blocks_.find(block);
   return found == blocks_.end() ? nullptr : &found->second;
 }
 
 void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
-  for (const int64_t block : whole_) {
+  for (const int64_t block : excluded_blocks_) {
     if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) continue;
-    fail_usage("keep: block {} in 'whole' has no experts; choose among the blocks {}", block,
-               fmt::join(blocks, ", "));
+    fail_usage("keep: block {} in 'exclude_blocks' has no experts; choose among the blocks {}",
+               block, fmt::join(blocks, ", "));
   }
   if (every_ && !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [&](int64_t block) {
         return rule_of(block) == nullptr;
       })) {
-    fail_usage("{}: 'whole' names every block, so no expert would be pruned", every_->where);
+    fail_usage("{}: 'exclude_blocks' names every block, so no expert would be pruned",
+               every_->where);
   }
   for (const auto& [block, rule] : blocks_) {
     if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
@@ -409,7 +412,7 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
           "block {} reroutes tokens of pruned experts, so mean outputs cannot replace them",
           block.block);
     }
-    if (!layer->is_pruned() || means == layer->stand_in.defined()) continue;
+    if (!layer->is_pruned() || means == layer->replacement_outputs.defined()) continue;
     return means ? "earlier pruning kept no mean outputs; choose --replace nothing"
                  : "earlier pruning kept mean outputs; choose --replace mean";
   }

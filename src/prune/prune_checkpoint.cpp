@@ -92,7 +92,7 @@ int64_t experts_of(const Model& model) {
 std::string routing_text(const nn::RoutingRule& rule) {
   if (std::holds_alternative<ExpertChoiceOptions>(rule)) return "experts select tokens";
   if (std::holds_alternative<AdaptiveOptions>(rule)) return "a threshold selects experts";
-  return fmt::format("a token selects {} experts", nn::choices_of_token(rule));
+  return fmt::format("a token selects {} experts", nn::experts_per_token(rule));
 }
 
 std::string routing_problem(const Model& finetuned, const Model& pretrained) {
@@ -109,7 +109,7 @@ std::string routing_problem(const Model& finetuned, const Model& pretrained) {
 
 /// Whether a parameter may be of both networks; `other` is null where one of them lacks it.
 bool agrees(const std::string& name, const at::Tensor& own, const at::Tensor* other) {
-  if (!is_of_experts(name)) return other != nullptr && own.sizes() == other->sizes();
+  if (!is_expert_parameter(name)) return other != nullptr && own.sizes() == other->sizes();
   if (other == nullptr) return true;  // Numbered experts may be more here.
   if (own.dim() != other->dim()) return false;
   return own.dim() == 0 || own.sizes().slice(1) == other->sizes().slice(1);
@@ -131,7 +131,7 @@ std::string shape_problem(const Model& finetuned, const Model& pretrained) {
 
 /// Checks that the configuration of the pruned network says all that it has.
 void check_rebuilds(const Model& pruned) {
-  const auto again = build_model_shape(Value::from_json(pruned.config(), "model"));
+  const auto again = build_meta_model(Value::from_json(pruned.config(), "model"));
   const TensorMap wanted = state_of(pruned), found = state_of(*again);
   for (const auto& [name, tensor] : wanted) {
     if (found.contains(name)) continue;
@@ -162,13 +162,13 @@ at::Tensor slots_of(const std::vector<int64_t>& kept, const std::vector<int64_t>
 /// Returns what removed experts leave behind in a layer where `old` was left before, by `removed`.
 at::Tensor left_behind(const MoEBlock& block, const PrunePlan& plan, const at::Tensor& old,
                        const std::vector<int64_t>& removed) {
-  const at::Tensor& stand_in = block.layer->stand_in;
-  if (old.defined() && old.sizes() == stand_in.sizes()) return old;
+  const at::Tensor& replacement_outputs = block.layer->replacement_outputs;
+  if (old.defined() && old.sizes() == replacement_outputs.sizes()) return old;
   const auto layer =
       std::find_if(plan.layers.begin(), plan.layers.end(),
                    [&](const PruneLayerPlan& other) { return other.block == block.block; });
-  return nn::merged_stand_ins(layer->means_Eo, removed, old, block.layer->kept())
-      .to(stand_in.scalar_type());
+  return nn::merge_replacement_outputs(layer->means_Eo, removed, old, block.layer->kept())
+      .to(replacement_outputs.scalar_type());
 }
 
 using TensorMaker = std::function<at::Tensor(const std::string& name)>;
@@ -191,7 +191,7 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
   };
   std::vector<Layer> before;
   for (const MoEBlock& block : shape.moe_blocks()) {
-    const at::Tensor& left = block.layer->stand_in;
+    const at::Tensor& left = block.layer->replacement_outputs;
     before.push_back({block.layer->kept(), block.layer->removed(),
                       left.defined() ? values.at(sources.at(identity(left)).name) : left});
   }
@@ -202,8 +202,10 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
     for (const at::Tensor& tensor : nn::tensors_of(*block.layer->experts)) {
       sources[identity(tensor)].slots = slots;
     }
-    if (const at::Tensor& stand_in = block.layer->stand_in; stand_in.defined()) {
-      sources[identity(stand_in)].made = left_behind(block, plan, old->left, old->removed);
+    if (const at::Tensor& replacement_outputs = block.layer->replacement_outputs;
+        replacement_outputs.defined()) {
+      sources[identity(replacement_outputs)].made =
+          left_behind(block, plan, old->left, old->removed);
     }
     ++old;
   }
@@ -315,11 +317,11 @@ RowsPerToken even_rows_per_token(const Model& model) {
     const double fraction =
         static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
     const auto& options = layer->options();
-    const bool reroutes = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
+    const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
     const auto kept = static_cast<int64_t>(layer->kept().size());
     rows[block] = nn::rows_per_token(layer->router->evaluation_rule(), model.tokens_per_image(),
-                                     reroutes ? kept : options.experts) *
-                  (reroutes ? 1.0 : fraction);
+                                     is_rerouted ? kept : options.experts) *
+                  (is_rerouted ? 1.0 : fraction);
   }
   return rows;
 }
@@ -388,7 +390,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
       .finetuned = shape, .use = use ? &*use : nullptr, .finetuned_values = &checkpoint.model};
   if (options.pretrained.empty()) return plan_pruning(input, prune);
   const Checkpoint before = load_newest_checkpoint(options.pretrained, options.in_file());
-  const std::shared_ptr<Model> before_shape = shape_of(before);
+  const std::shared_ptr<Model> before_shape = meta_model_of(before);
   // What changed between two networks that are not one means nothing.
   const std::string problem = relation_problem(shape, *before_shape);
   if (!problem.empty()) {
@@ -407,7 +409,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   if (!options.dry_run) check_new_folder(options.out, "prune");
   Checkpoint checkpoint = load_newest_checkpoint(options.finetuned, options.in_file());
   check_outside_trained_images(options.out, checkpoint.config);
-  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   PruneCheckpointResult result;
   result.plan = options.found ? *options.found : plan_checkpoint(options, checkpoint, *shape);
   result.before = footprint(*shape);
@@ -431,7 +433,7 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
 }
 
 std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan) {
-  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   const TensorMaker make = prune_shape(*shape, checkpoint.model, plan);
   TensorMap values = state_of(*shape);
   for (auto& [name, tensor] : values) tensor = make(name);

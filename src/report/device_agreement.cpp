@@ -42,7 +42,7 @@ void turn_off(const std::vector<std::string>& parts) {
 }
 
 /// Turns parts off until the case agrees.
-Agreement settle(const DeviceCase& item, at::Device device) {
+Agreement disable_failing_parts_of(const DeviceCase& item, at::Device device) {
   Agreement first = compare_devices(item, device);
   const std::vector<std::string> before = cuda_parts_off();
   std::vector<std::string> off = before, added;
@@ -157,13 +157,13 @@ Tensors run_dispatch(at::Device device, at::ScalarType type) {
 
 Tensors run_combine(at::Device device, at::ScalarType type) {
   const Routing routing = some_routing(device, type);
-  const Tensor rows = leaf(numbers({routing.row_bound(), 40}, 6), device, type);
+  const Tensor rows = leaf(numbers({routing.max_rows(), 40}, 6), device, type);
   return backward(combine(rows, routing), {rows, routing.gate});
 }
 
 Tensors run_experts(at::Device device, at::ScalarType type) {
   const Routing routing = some_routing(device, type);
-  const Tensor rows = leaf(numbers({routing.row_bound(), 40}, 6), device, type);
+  const Tensor rows = leaf(numbers({routing.max_rows(), 40}, 6), device, type);
   const ExpertWeights w{
       leaf(numbers({3, 40, 64}, 7) / 8, device, type), leaf(numbers({3, 64}, 8), device, type),
       leaf(numbers({3, 64, 40}, 9) / 8, device, type), leaf(numbers({3, 40}, 10), device, type)};
@@ -231,9 +231,10 @@ Agreement compare_devices(const DeviceCase& item, at::Device device) {
   return result;
 }
 
-std::vector<Agreement> settle_devices(const std::vector<DeviceCase>& cases, at::Device device) {
+std::vector<Agreement> disable_failing_parts(const std::vector<DeviceCase>& cases,
+                                             at::Device device) {
   std::vector<Agreement> results;
-  for (const DeviceCase& item : cases) results.push_back(settle(item, device));
+  for (const DeviceCase& item : cases) results.push_back(disable_failing_parts_of(item, device));
   return results;
 }
 

@@ -155,7 +155,7 @@ constexpr const char* kPixels = "using 1:2:3:4:5 with rgbimage notitle";
 at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches, int64_t images) {
   const at::Tensor weight_TK = combine_weights(record.routing).to(at::kCPU, at::kFloat).abs();
   const at::Tensor weight = weight_TK.view({images, -1, record.members, weight_TK.size(1)}).amax(2);
-  return weight.narrow(1, patches.leading, patches.grid.height * patches.grid.width);
+  return weight.narrow(1, patches.num_prefix_tokens, patches.grid.height * patches.grid.width);
 }
 
 }  // namespace

@@ -19,9 +19,9 @@
 #include "moesaic/config/document.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/runs.h"
-#include "moesaic/train/shared_run.h"
+#include "moesaic/train/distributed_run.h"
 
 namespace moesaic {
 namespace {
@@ -169,7 +169,7 @@ Report report_of_runs(const Experiment& experiment, const RunsConfig& config,
             runs_figures(config, rows, results)};
   }
   const SweepPlan plan = sweep_plan(config, rows);
-  const Results kept = kept_results(experiment, config.sweep);
+  const Results kept = baseline_results(experiment, config.sweep);
   return {sweep_markdown(experiment, plan, results, kept),
           sweep_summary(experiment, plan, results, out, kept),
           {sweep_figure(plan, results)}};
@@ -216,7 +216,7 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
     fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
   }
   check_device(options.device);
-  const bool follows = options.processes && !options.processes->leads();
+  const bool follows = options.processes && !options.processes->is_rank_zero();
   if (options.processes) {
     check_same_build(*options.processes);
     check_same_settings(*options.processes, "experiment", experiment.config.to_json());

@@ -19,26 +19,26 @@ namespace moesaic {
 namespace {
 
 /// Returns what a phase's network is evaluated on: its data with the labels of its outputs.
-Probing probing_of(const PhasePlan& plan, const Model& shape, Datasets& datasets) {
+ProbeContext probe_context_of(const PhasePlan& plan, const Model& shape, Datasets& datasets) {
   const PhaseConfig& phase = plan.config;
-  Probing probing{{}, objective_name(phase)};
+  ProbeContext probe_context{{}, objective_name(phase)};
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   splits.insert(splits.end(), {"test", "train"});  // Probes take these two for granted.
   for (const std::string& split : splits) {
-    probing.data[split] = with_classes_of(
+    probe_context.data[split] = with_classes_of(
         datasets.get(phase.data, split, phase.preprocess, shape.input_shape()), plan.classes);
   }
-  return probing;
+  return probe_context;
 }
 
 /// Adds the probes of these names that apply to such a network, and their metrics to `metrics`.
 void add_probes(const std::vector<std::string>& names, const std::string& where, const Model& shape,
-                Probing& probing, std::vector<Metric>& metrics) {
+                ProbeContext& probe_context, std::vector<Metric>& metrics) {
   for (const std::string& name : names) {
     const Probe& probe = probes().at(name, where);
-    const std::vector<Metric> gives = probe.metrics(shape, probing.data);
+    const std::vector<Metric> gives = probe.metrics(shape, probe_context.data);
     if (gives.empty()) continue;
-    probing.probes.push_back(&probe);
+    probe_context.probes.push_back(&probe);
     metrics.insert(metrics.end(), gives.begin(), gives.end());
   }
 }
@@ -46,53 +46,56 @@ void add_probes(const std::vector<std::string>& names, const std::string& where,
 /// Adds the probes of these metrics, which are measured at the end of a phase, and the metrics by
 /// their names in the results to `metrics`.
 void add_probes_after(std::map<std::string, std::string> names, const std::string& where,
-                      const Model& shape, Probing& probing, std::vector<Metric>& metrics) {
+                      const Model& shape, ProbeContext& probe_context,
+                      std::vector<Metric>& metrics) {
   std::vector<std::string> known;
   for (const std::string& name : probes().names()) {
     const Probe& probe = probes().at(name);
     bool wanted = false;
-    for (Metric& metric : probe.metrics(shape, probing.data)) {
+    for (Metric& metric : probe.metrics(shape, probe_context.data)) {
       known.push_back(metric.name);
       const auto found = names.find(metric.name);
       if (found == names.end()) continue;
       if (found->second != metric.name) metric.label = found->second + ": " + metric.label;
       metric.name = found->second;
       metrics.push_back(std::move(metric));
-      probing.names.insert(names.extract(found));
+      probe_context.names.insert(names.extract(found));
       wanted = true;
     }
-    if (wanted) probing.probes.push_back(&probe);
+    if (wanted) probe_context.probes.push_back(&probe);
   }
   if (names.empty()) return;
   fail_usage("{}: no probe gives such a network the metric '{}'; {}", where, names.begin()->first,
              did_you_mean(names.begin()->first, known));
 }
 
-/// Returns where the experiment has one of these settings, see place_of().
+/// Returns where the experiment has one of these settings, see location_of().
 using PlaceOf = std::function<std::string(const std::vector<std::string>& settings)>;
 
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
 void plan_after(const PlannedRow& row, const decltype(RunsConfig::after)& after,
                 const PlaceOf& place, const Model& shape, const std::vector<PhasePlan>& plans,
                 Datasets& datasets, MeasuredRow& own, ExperimentRun& run) {
-  std::map<std::string, std::string> earlier = row.earlier;
+  std::map<std::string, std::string> earlier = row.phase_rows;
   for (const PhasePlan& plan : plans) {
     const std::string& phase = plan.config.name;
     const auto wanted = after.find(phase);
     if (wanted == after.end()) continue;
-    Probing& probing = run.after[phase] = probing_of(plan, shape, datasets);
+    ProbeContext& probe_context = run.phase_metrics[phase] =
+        probe_context_of(plan, shape, datasets);
     const auto elsewhere = earlier.extract(phase);
-    if (!elsewhere.empty()) probing.row = elsewhere.mapped();
-    auto filled = std::ranges::find(run.fills, probing.row, &MeasuredRow::name);
-    if (!probing.row.empty() && filled == run.fills.end()) {
-      filled = run.fills.insert(filled, MeasuredRow{probing.row, {}});
+    if (!elsewhere.empty()) probe_context.row = elsewhere.mapped();
+    auto filled = std::ranges::find(run.result_rows, probe_context.row, &MeasuredRow::name);
+    if (!probe_context.row.empty() && filled == run.result_rows.end()) {
+      filled = run.result_rows.insert(filled, MeasuredRow{probe_context.row, {}});
     }
-    add_probes_after(wanted->second, place({"after." + phase, "after"}), shape, probing,
-                     probing.row.empty() ? own.metrics : filled->metrics);
+    add_probes_after(wanted->second, place({"phase_metrics." + phase, "phase_metrics"}), shape,
+                     probe_context, probe_context.row.empty() ? own.metrics : filled->metrics);
   }
   if (earlier.empty()) return;
-  fail_usage("{}: row '{}': 'earlier' names the phase '{}', at whose end 'after' measures nothing",
-             place({"rows", "grid"}), row.name, earlier.begin()->first);
+  fail_usage(
+      "{}: row '{}': 'earlier' names the phase '{}', at whose end 'phase_metrics' measures nothing",
+      place({"rows", "grid"}), row.name, earlier.begin()->first);
 }
 
 constexpr const char* kUpdateSeconds = "update_seconds";
@@ -122,7 +125,7 @@ void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
   constexpr double kWithin = 0.5;
   if (run.converged.empty()) return;
   const Measurement& end = record.snapshots.back();
-  const int64_t begin = run.fills.back().earlier_phases;
+  const int64_t begin = run.result_rows.back().steps_before_last_phase;
   if (end.step > 0) {
     record.final.numbers[kUpdateSeconds] = seconds.back() / static_cast<double>(end.step);
   }
@@ -184,18 +187,18 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
 
 }  // namespace
 
-Measurement measured(const RunConfig& config, const Probing& probing, Model& model, int64_t step,
-                     const std::function<bool(int64_t, int64_t)>& proceed) {
+Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
+                     int64_t step, const std::function<bool(int64_t, int64_t)>& on_progress) {
   const c10::InferenceMode inference;
   EvaluateOptions options;
   options.batch_size = config.evaluate_batch_size;
   options.loader_threads = config.loader_threads;
-  options.proceed = proceed;
-  options.loss = probing.loss;
+  options.on_progress = on_progress;
+  options.loss = probe_context.loss;
   options.precision = config.precision;
-  ProbeSubject subject(model, step, probing.data, options);
+  ProbeSubject subject(model, step, probe_context.data, options);
   Measurement measurement{.step = step};
-  for (const Probe* probe : probing.probes) probe->measure(subject, measurement);
+  for (const Probe* probe : probe_context.probes) probe->measure(subject, measurement);
   return measurement;
 }
 
@@ -219,12 +222,12 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
                        Datasets& datasets) {
   ExperimentRun run{.config = std::move(config)};
   const PlaceOf place = [&](const std::vector<std::string>& settings) {
-    return place_of(experiment.source, settings);
+    return location_of(experiment.source, settings);
   };
-  const std::shared_ptr<Model> shape = build_initial_shape(run.config);
+  const std::shared_ptr<Model> shape = build_initial_meta_model(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
   MeasuredRow own{row.name, {}};
-  run.final = run.snapshots = probing_of(plans.back(), *shape, datasets);
+  run.final = run.snapshots = probe_context_of(plans.back(), *shape, datasets);
   std::vector<std::string> names = experiment.probes;
   if (experiment.snapshots) {
     const SnapshotConfig& snapshots = *experiment.snapshots;
@@ -237,22 +240,22 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
     }
   }
   add_probes(names, place({"probes"}), *shape, run.final, own.metrics);
-  plan_after(row, experiment.after, place, *shape, plans, datasets, own, run);
+  plan_after(row, experiment.phase_metrics, place, *shape, plans, datasets, own, run);
   if (experiment.snapshots) plan_snapshot_metrics(*experiment.snapshots, own, run);
-  run.fills.push_back(std::move(own));
+  run.result_rows.push_back(std::move(own));
   int64_t updates = 0, earlier = 0;
   for (const PhasePlan& plan : plans) {
     if (plan.steps > 0) earlier = std::exchange(updates, updates + plan.steps);
     run.phases.emplace_back(plan.steps, plan.batch);
   }
-  for (MeasuredRow& filled : run.fills) filled.earlier_phases = earlier;
+  for (MeasuredRow& filled : run.result_rows) filled.steps_before_last_phase = earlier;
   return run;
 }
 
-std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                const Going& going) {
-  MadeRun made;
-  RunRecord& record = made[run.fills.back().name];
+std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+                                  const ImageCallback& on_images) {
+  RunResult made;
+  RunRecord& record = made[run.result_rows.back().name];
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> since;  // Measuring interrupts training.
   double trained = 0.0;
@@ -273,8 +276,8 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
   options.device = run.device;
   options.open = opener_of(datasets);
   int64_t before = -run.every;  // Step 0 is a multiple, too.
-  options.watch = [&](Model& model, int64_t step) {
-    if (!going(run.images(step))) return false;
+  options.on_step = [&](Model& model, int64_t step) {
+    if (!on_images(run.images(step))) return false;
     pause();
     if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
@@ -282,10 +285,10 @@ std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Dataset
     return true;
   };
   Measurement after;
-  options.phase_ended = [&](Model& model, const std::string& phase, int64_t step) {
-    const auto found = run.after.find(phase);
-    if (found == run.after.end()) return;
-    const Probing& wanted = found->second;
+  options.on_phase_end = [&](Model& model, const std::string& phase, int64_t step) {
+    const auto found = run.phase_metrics.find(phase);
+    if (found == run.phase_metrics.end()) return;
+    const ProbeContext& wanted = found->second;
     Measurement now = measured(run.config, wanted, model, step);
     Measurement& to = wanted.row.empty() ? after : made[wanted.row].final;
     to.step = step;

@@ -22,48 +22,48 @@
 namespace moesaic {
 
 /// Is told how many images a run has taken; returns whether it is to go on.
-using Going = std::function<bool(int64_t images)>;
+using ImageCallback = std::function<bool(int64_t images)>;
 
 /// Ends a run that a signal stopped.
 struct Stopped {};
 
 /// What a run comes to, by row of the results.
-using MadeRun = std::map<std::string, RunRecord>;
+using RunResult = std::map<std::string, RunRecord>;
 
 /// A row of an experiment, ready to run with any seed.
-struct ReadyRow {
+struct PreparedRow {
   std::string name;
   /// Rows of the results that its runs fill, without them, its own last.
-  std::vector<MeasuredRow> fills = {};
+  std::vector<MeasuredRow> result_rows = {};
   int64_t runs = 1;
   int64_t images = 0;  ///< That a run takes.
-  /// Makes run `index` while `going()`; nothing where that ended it.
-  std::function<std::optional<MadeRun>(int64_t index, const Going& going)> make = {};
+  /// Makes run `index` while `on_images()`; nothing where that ended it.
+  std::function<std::optional<RunResult>(int64_t index, const ImageCallback& on_images)> make = {};
 };
 
 /// All rows of an experiment.
-struct ReadyRuns {
+struct PreparedRuns {
   Json settings = {};  ///< Of the folder; "runs" are those of each row.
   /// Rows whose runs may be made side by side; those of a later stage begin with what the runs of
   /// earlier ones left on disk.
-  std::vector<std::vector<ReadyRow>> stages = {};
+  std::vector<std::vector<PreparedRow>> stages = {};
   bool on_disk = false;  ///< Runs have folders: they may be large and are made one at a time.
   /// Adds what is measured of all rows together. Throws Stopped.
   std::function<void(std::vector<MeasuredRow>& rows)> finish = {};
 
   /// Calls action(row, filled) for all rows of the results, in order.
   void for_each_filled(auto&& action) const {
-    for (const std::vector<ReadyRow>& stage : stages) {
-      for (const ReadyRow& row : stage) {
-        for (const MeasuredRow& filled : row.fills) action(row, filled);
+    for (const std::vector<PreparedRow>& stage : stages) {
+      for (const PreparedRow& row : stage) {
+        for (const MeasuredRow& filled : row.result_rows) action(row, filled);
       }
     }
   }
 };
 
-/// Makes the runs that the experiment's folder lacks, and adds to `rows` what all of them came to,
-/// in process 0. Returns false if a signal stopped it.
-bool make_rows(const ReadyRuns& runs, const ReproduceOptions& options,
+/// Makes the runs that the experiment's folder lacks, and adds to `all_to_all` what all of them
+/// came to, in process 0. Returns false if a signal stopped it.
+bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
                std::vector<MeasuredRow>& rows);
 
 /// Returns the configuration of the row's run, in which no phase makes more than the experiment's
@@ -71,7 +71,7 @@ bool make_rows(const ReadyRuns& runs, const ReproduceOptions& options,
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row);
 
 /// What is measured of a network.
-struct Probing {
+struct ProbeContext {
   DataSplits data;  ///< Data of a phase, preprocessed.
   std::string loss;
   std::vector<const Probe*> probes = {};
@@ -84,9 +84,9 @@ struct Probing {
 struct ExperimentRun {
   RunConfig config;
   std::string device = "cpu";
-  Probing final = {}, snapshots = {};         ///< All on the data of the last phase.
-  std::map<std::string, Probing> after = {};  ///< By phase.
-  std::vector<MeasuredRow> fills = {};        ///< See ReadyRow.
+  ProbeContext final = {}, snapshots = {};                 ///< All on the data of the last phase.
+  std::map<std::string, ProbeContext> phase_metrics = {};  ///< By phase.
+  std::vector<MeasuredRow> result_rows = {};               ///< See PreparedRow.
   std::vector<std::string> best = {};  ///< Metrics whose best snapshot is a metric, best_<name>.
   std::vector<std::string> converged = {};  ///< See SnapshotConfig.
   int64_t unit = 1;                         ///< Updates that `converged` counts as one.
@@ -102,19 +102,19 @@ struct ExperimentRun {
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
                        Datasets& datasets);
 
-/// Returns the measurement of a network at a step of such a run. `proceed` is called after each
+/// Returns the measurement of a network at a step of such a run. `on_progress` is called after each
 /// batch; it may throw.
-Measurement measured(const RunConfig& config, const Probing& probing, Model& model, int64_t step,
-                     const std::function<bool(int64_t, int64_t)>& proceed = {});
+Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
+                     int64_t step, const std::function<bool(int64_t, int64_t)>& on_progress = {});
 
 /// Returns what opens these data in a run.
 DatasetOpener opener_of(Datasets& datasets);
 
 /// Trains and measures the run with the seed config.seed + `index`: a function of these only, but
 /// for the seconds that it took to converge.
-/// Returns nothing where `going` ended it.
-std::optional<MadeRun> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
-                                const Going& going);
+/// Returns nothing where `on_images` ended it.
+std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datasets& datasets,
+                                  const ImageCallback& on_images);
 
 /// Number of the images that a phase is measured on, in the runs of its row.
 inline constexpr const char* kTestImages = "test_images";
@@ -126,7 +126,7 @@ ConfigProblem sweep_problem(const RunsConfig& config);
 std::vector<std::string> sweep_rows(const RunsConfig& config);
 /// Whether a sweep that keeps other numbers, compares other criteria or, where the command line
 /// gives its own, makes other choices by layer has this row.
-bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row);
+bool is_possible_sweep_row(const RunsConfig& config, const std::string& row);
 
 /// Returns the run that is pruned; of a network that is given its last phase alone.
 RunConfig sweep_train(const RunsConfig& config);
@@ -145,7 +145,7 @@ std::string plan_of_sweep(const RunsConfig& config);
 ///
 /// An interrupted run is resumed. Networks that keep all experts are the same for every criterion
 /// and exist once.
-ReadyRuns ready_sweep(const RunsConfig& config, const ReproduceOptions& options,
-                      Datasets& datasets);
+PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& options,
+                           Datasets& datasets);
 
 }  // namespace moesaic

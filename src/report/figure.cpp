@@ -22,20 +22,20 @@ namespace {
 
 /// A hidden folder for files that go into `folder`, whose names messages show. It is removed on
 /// destruction.
-class Workshop {
+class ScratchDir {
  public:
-  explicit Workshop(const fs::path& folder) : path_(unique_sibling(folder / ".")) {
+  explicit ScratchDir(const fs::path& folder) : path_(unique_sibling(folder / ".")) {
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) {
       const fs::path place = folder.empty() ? fs::current_path() : fs::absolute(folder);
       fail("{}: cannot write here: {}", place.string(), error.message());
     }
-    held_ = hold_folder(path_);
+    held_ = lock_folder(path_);
   }
-  Workshop(const Workshop&) = delete;
-  Workshop& operator=(const Workshop&) = delete;
-  ~Workshop() {
+  ScratchDir(const ScratchDir&) = delete;
+  ScratchDir& operator=(const ScratchDir&) = delete;
+  ~ScratchDir() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
@@ -70,11 +70,11 @@ void check_drawn(const fs::path& drawn, const fs::path& file) {
 /// cannot be made.
 void draw_in(const fs::path& folder, const std::string& stem, const Figure& figure,
              std::vector<std::string> files) {
-  const Workshop workshop(folder);
+  const ScratchDir scratch_dir(folder);
   const std::string script = stem + ".gp", data = stem + ".tsv";
   try {
-    write_atomic(workshop.path() / script, figure.script);
-    write_atomic(workshop.path() / data, figure.data);
+    write_atomic(scratch_dir.path() / script, figure.script);
+    write_atomic(scratch_dir.path() / data, figure.data);
   } catch (const IoError& error) {
     fail("{}: not drawn: {}", (folder / files[0]).string(), error.what());
   }
@@ -83,15 +83,15 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
   // characters.
   std::string said;
   const int status =
-      run_with_input({"gnuplot"}, figure.script, {"LC_ALL=C.UTF-8"}, workshop.path(), &said);
+      run_with_input({"gnuplot"}, figure.script, {"LC_ALL=C.UTF-8"}, scratch_dir.path(), &said);
   if (status != 0) {
     fail("{}: gnuplot failed with status {}{}", (folder / files[0]).string(), status, reason(said));
   }
-  for (const std::string& file : files) check_drawn(workshop.path() / file, folder / file);
+  for (const std::string& file : files) check_drawn(scratch_dir.path() / file, folder / file);
   files.insert(files.end(), {script, data});
   for (const std::string& file : files) {
     std::error_code error;
-    fs::rename(workshop.path() / file, folder / file, error);
+    fs::rename(scratch_dir.path() / file, folder / file, error);
     if (error) fail("{}: cannot rename into place: {}", (folder / file).string(), error.message());
   }
 }
@@ -243,7 +243,7 @@ void check_can_draw(const fs::path& folder) {
 }
 
 void check_can_write(const fs::path& folder) {
-  const Workshop can_write(folder);
+  const ScratchDir can_write(folder);
 }
 
 void check_new_figure(const fs::path& file, const std::string& what) {

@@ -99,7 +99,7 @@ Figure points_plot(const PlotInput& input) {
 
 /// Returns the update that the row's curves begin with.
 int64_t first_step(const PlotInput& input, const MeasuredRow& row) {
-  return input.plot.last_phase ? row.earlier_phases : 0;
+  return input.plot.last_phase ? row.steps_before_last_phase : 0;
 }
 
 /// Returns the number of updates of the longest curve.
@@ -179,7 +179,7 @@ Panel table_panel(const PlotInput& input, const Metric& metric, const MeasuredRo
   const MeasuredTable& shape = run.snapshots.front().tables.at(metric.name);
   const size_t columns = shape.columns.size();
   const bool alone = input.rows.size() == 1 && row.runs.size() == 1;
-  const std::string title = alone ? metric.label : name_of_first_run(row) + ", " + metric.label;
+  const std::string title = alone ? metric.label : first_run_name(row) + ", " + metric.label;
   std::vector<double> all;
   Panel panel{.blocks = {table_data(run, metric.name, all)}};
   panel.commands =
@@ -236,7 +236,7 @@ Figure heatmap_plot(const PlotInput& input) {
       const MeasuredTable& table = tables.at(name);
       wide = wide || table.columns.size() > kWide;
       height = std::max(height, 60 + kLine * static_cast<int>(table.rows.size()));
-      maps.push_back({.title = name_of_first_run(row) + ": " + metric->label,
+      maps.push_back({.title = first_run_name(row) + ": " + metric->label,
                       .table = table,
                       .digits = metric->digits,
                       .numbers = table.columns.size() <= kMaxWithNumbers});
@@ -414,7 +414,7 @@ bool is_chance(const ResultRow& number, const std::vector<MeasuredRow>& rows,
     if (!number.metric.starts_with(prefix)) continue;
     const std::string of = number.metric.substr(prefix.size());
     const ResultRow* const reached = find_result(results, number.name, of);
-    return reached != nullptr && reached->measured <= metric_of(rows, of).guessed;
+    return reached != nullptr && reached->measured <= metric_of(rows, of).chance_level;
   }
   return false;
 }

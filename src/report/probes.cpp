@@ -61,9 +61,9 @@ void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
 
 /// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
 /// metric for a network without such a layer nor, `by_kind`, for data without groups and classes.
-Probe routing_probe(Metric metric, bool by_kind, std::string meaning,
+Probe routing_probe(Metric metric, bool by_kind, std::string description,
                     std::function<void(ProbeSubject&, Measurement&)> measure) {
-  return {.meaning = std::move(meaning),
+  return {.description = std::move(description),
           .metrics =
               [=](const Model& model, const DataSplits& data) {
                 const DatasetInfo& info = data.at("train")->info();
@@ -81,7 +81,7 @@ const LayerRouting& last_layer(ProbeSubject& subject) {
   return subject.on("train").routing.back();
 }
 
-const Dispatch& dispatch_of(const LayerRouting& layer) {
+const DispatchCounts& dispatch_of(const LayerRouting& layer) {
   return layer.by_group ? *layer.by_group : layer.by_class;
 }
 
@@ -135,17 +135,17 @@ bool is_measured(const Dataset& data, const std::string& metric) {
 /// Returns the accuracy in % that guesses among the classes exceed once in 700 times.
 double guessed_accuracy(const Dataset& data) {
   const auto classes = static_cast<double>(data.info().classes.size());
-  if (classes == 0.0) return Metric().guessed;
+  if (classes == 0.0) return Metric().chance_level;
   const double right = 1.0 / classes;
   return 100.0 *
          (right + 3.0 * std::sqrt(right * (1.0 - right) / static_cast<double>(data.size())));
 }
 
 /// Returns a probe of one number, whose metric is among `metrics` where it applies.
-Probe number_probe(std::string name, std::string meaning,
+Probe number_probe(std::string name, std::string description,
                    std::function<std::vector<Metric>(const Model&, const DataSplits&)> metrics,
                    std::function<double(ProbeSubject&)> measure) {
-  return {.meaning = std::move(meaning),
+  return {.description = std::move(description),
           .metrics = std::move(metrics),
           .measure = [name = std::move(name), measure = std::move(measure)](
                          ProbeSubject& subject, Measurement& measurement) {
@@ -154,10 +154,10 @@ Probe number_probe(std::string name, std::string meaning,
 }
 
 /// Returns a probe of a count that every network has.
-Probe count_probe(const std::string& name, const std::string& label, std::string meaning,
+Probe count_probe(const std::string& name, const std::string& label, std::string description,
                   std::function<double(ProbeSubject&)> measure) {
   return number_probe(
-      name, std::move(meaning),
+      name, std::move(description),
       [=](const Model&, const DataSplits&) {
         return std::vector<Metric>{amount_metric(name, label, 0)};
       },
@@ -177,7 +177,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
                  .label = split + " accuracy, %",
                  .least = 0.0,
                  .most = 100.0,
-                 .guessed = guessed_accuracy(*data.at(split))}};
+                 .chance_level = guessed_accuracy(*data.at(split))}};
       },
       [=](ProbeSubject& subject) { return subject.on(split).metric(metric); });
 }
@@ -234,7 +234,8 @@ Registry<Probe>& probes() {
          // vector w has <w, v> and one of several the max of |<w, v>|, and the number
          // "largest_a_b", the max magnitude in that table.
          {"alignment",
-          {.meaning = "products of experts' and router's weights with the data's known directions",
+          {.description =
+               "products of experts' and router's weights with the data's known directions",
            .metrics = alignment_metrics,
            .measure = measure_alignment}},
          {"dispatch", dispatch_probe()},

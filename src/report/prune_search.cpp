@@ -32,7 +32,7 @@ class Search {
         options_(options),
         ranking_(std::move(ranking)),
         keep_(keep),
-        shape_(shape_of(checkpoint)) {
+        shape_(meta_model_of(checkpoint)) {
     for (const PruneLayerPlan& layer : ranking_.layers) scores_[layer.block] = layer.scores;
   }
 
@@ -50,7 +50,7 @@ class Search {
   double accuracy_of(const PrunePlan& plan) {
     const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
     EvaluateOptions options = options_.evaluate;
-    options.proceed = [this](int64_t, int64_t) {
+    options.on_progress = [this](int64_t, int64_t) {
       if (options_.progress) options_.progress(result_.evaluations, at_most_);
       return true;
     };
@@ -63,7 +63,7 @@ class Search {
   bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
 
   void add_point(const PrunePlan& plan, double accuracy) {
-    const std::shared_ptr<Model> shape = shape_of(checkpoint_);
+    const std::shared_ptr<Model> shape = meta_model_of(checkpoint_);
     apply_plan(*shape, plan);
     const double parameters = static_cast<double>(shape->parameter_count()) /
                               static_cast<double>(shape_->parameter_count());
@@ -86,7 +86,7 @@ class Search {
     if (keep_.scope() == KeepScope::network) {
       KeepSpec keep = KeepSpec::count(count);
       keep.set_scope(keep_.scope());
-      keep.leave_whole(keep_.whole());
+      keep.exclude_blocks(keep_.excluded_blocks());
       kept = choose_experts(*shape_, keep, scores_);
     } else {
       for (const MoEBlock& block : shape_->moe_blocks()) {
@@ -180,7 +180,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
   if (data->info().classes.empty()) {
     fail_usage("--max-drop needs an accuracy, but '{}' has no classes", data->info().name);
   }
-  const std::shared_ptr<Model> shape = shape_of(checkpoint);
+  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   PruneCheckpointOptions whole = options;
   whole.prune.keep = KeepSpec();
   PrunePlan ranking = plan_checkpoint(whole, checkpoint, *shape);

@@ -104,7 +104,7 @@ ConfigProblem config_problem(const MeasuredTable& table) {
       {"values"}};
 }
 
-std::string name_of_first_run(const MeasuredRow& row) {
+std::string first_run_name(const MeasuredRow& row) {
   if (row.runs.size() == 1) return row.name;
   return fmt::format("{} (run 1 of {})", row.name, row.runs.size());
 }
@@ -304,22 +304,22 @@ namespace {
 std::optional<double> side_of(const RatioConfig& config, const std::string& side,
                               const std::vector<ResultRow>& rows, int64_t& runs) {
   std::vector<double> y;
-  for (const double x : config.reaches ? config.x : std::vector<double>{0.0}) {
+  for (const double x : config.level ? config.x : std::vector<double>{0.0}) {
     const ResultRow* found =
-        find_result(rows, config.reaches ? row_of_size(side, x) : side, config.of);
+        find_result(rows, config.level ? row_of_size(side, x) : side, config.of);
     if (found == nullptr) break;
     y.push_back(found->measured);
     runs = found->runs;
   }
-  if (config.reaches) return crossing(config.x, y, *config.reaches);
+  if (config.level) return crossing(config.x, y, *config.level);
   return y.empty() ? std::nullopt : std::optional(y.front());
 }
 
 }  // namespace
 
 ConfigProblem config_problem(const RatioConfig& config) {
-  if (config.reaches.has_value() == config.x.empty()) {
-    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"reaches", "x"}};
+  if (config.level.has_value() == config.x.empty()) {
+    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"level", "x"}};
   }
   if (std::adjacent_find(config.x.begin(), config.x.end(), std::greater_equal<>()) ==
       config.x.end()) {
@@ -347,12 +347,12 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
   ResultRow made{config.name, config.metric};
   double at[2] = {};
   for (const size_t side : {0U, 1U}) {
-    const std::string& name = side == 0 ? config.over : config.under;
+    const std::string& name = side == 0 ? config.numerator : config.denominator;
     const std::optional<double> value = side_of(config, name, rows, made.runs);
     if (!value) {
       const std::string what =
-          config.reaches
-              ? fmt::format("the rows '{}...' do not cross {} {}", name, config.of, *config.reaches)
+          config.level
+              ? fmt::format("the rows '{}...' do not cross {} {}", name, config.of, *config.level)
               : fmt::format("the row '{}' has no {}", name, config.of);
       log_warning("{}: {}: no {}", config.name, what, config.metric);
       return std::nullopt;
@@ -360,7 +360,7 @@ std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<
     at[side] = *value;
   }
   if (at[1] == 0.0) {
-    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.under, config.of,
+    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator, config.of,
                 config.metric);
     return std::nullopt;
   }

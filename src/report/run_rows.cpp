@@ -23,7 +23,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "run_log.h"
 
 namespace moesaic {
@@ -50,20 +50,20 @@ void keep_orientation(Json& run) {
 
 /// Returns the settings of a folder by which results can differ, as this version writes them: where
 /// seconds are measured, `recompute` too.
-Json deciding(Json settings) {
+Json settings_of_folder(Json settings) {
   const Json::json_pointer converged("/snapshots/converged");
   const bool timed = settings.contains(converged) && !settings.at(converged).empty();
   for (const auto& [key, part] : settings.items()) {
-    if (key == "snapshots") part = with_later_settings<SnapshotConfig>(part);
+    if (key == "snapshots") part = with_current_settings<SnapshotConfig>(part);
     if (key != "runs" || !part.is_object()) continue;
     for (const auto& [name, run] : part.items()) {
       if (run.contains("phases")) {
         keep_orientation(run);
         const Json recompute = run.contains("recompute") ? run["recompute"] : Json(false);
-        run = deciding_settings(std::move(run));
+        run = settings_of_results(std::move(run));
         if (timed) run["recompute"] = recompute;
       } else if (name == "recover") {
-        run = with_later_settings<PhaseConfig>(run);
+        run = with_current_settings<PhaseConfig>(run);
       }
     }
   }
@@ -100,7 +100,7 @@ void claim(const fs::path& folder, Json settings) {
     if (*found == settings) return;
     join_runs(*found, settings);
     const std::vector<Difference> changed =
-        setting_changes(deciding(std::move(*found)), deciding(settings));
+        setting_changes(settings_of_folder(std::move(*found)), settings_of_folder(settings));
     if (!changed.empty()) {
       fail_usage(
           "{}: was made with other settings: {}; set back what changed or give another --out",
@@ -110,9 +110,10 @@ void claim(const fs::path& folder, Json settings) {
   write_atomic(file, settings.dump(2) + "\n");
 }
 
-/// Makes run number `task` while `going()`; returns text for a progress bar, or nothing where it
-/// was ended.
-using MakeRun = std::function<std::optional<std::string>(size_t task, const Going& going)>;
+/// Makes run number `task` while `on_images()`; returns text for a progress bar, or nothing where
+/// it was ended.
+using MakeRun =
+    std::function<std::optional<std::string>(size_t task, const ImageCallback& on_images)>;
 
 /// Makes runs of so many images: in parallel, one per thread, or `in_turn` those that take all
 /// threads and tell of their progress themselves. An exception of a run ends all runs. Returns
@@ -241,16 +242,16 @@ std::string headline(const MeasuredRow& row, const RunRecord& record) {
 
 /// The folder of an experiment, whose runs processes share: process 0 holds it. Each keeps what it
 /// made in a file of its own until process 0 has it, which merges those that a killed call left.
-class SharedRuns {
+class DistributedRuns {
  public:
-  SharedRuns(const ReadyRuns& runs, const ReproduceOptions& options)
+  DistributedRuns(const PreparedRuns& runs, const ReproduceOptions& options)
       : runs_(runs), options_(options), check_([this](const std::string& row, const Json& entry) {
           const auto found = filled_.find(row);
           return found == filled_.end() ? "" : record_problem(*found->second, entry);
         }) {
     runs.for_each_filled(
-        [&](const ReadyRow&, const MeasuredRow& filled) { filled_[filled.name] = &filled; });
-    if (leads()) {
+        [&](const PreparedRow&, const MeasuredRow& filled) { filled_[filled.name] = &filled; });
+    if (is_rank_zero()) {
       const fs::path folder = made_folder(options.out);
       lock_.emplace(folder);
       remove_leftovers(options.out);
@@ -259,7 +260,7 @@ class SharedRuns {
       log_->merge(files_of_others(), check_);
     }
     wait();
-    if (!leads()) {
+    if (!is_rank_zero()) {
       log_.emplace(file_of(0), check_, /*is_own=*/false);
       own_.emplace(file_of(rank()), check_);
     }
@@ -278,11 +279,11 @@ class SharedRuns {
     return complete;
   }
 
-  bool leads() const { return rank() == 0; }
+  bool is_rank_zero() const { return rank() == 0; }
 
   std::vector<MeasuredRow> rows() const {
     std::vector<MeasuredRow> rows;
-    runs_.for_each_filled([&](const ReadyRow& row, const MeasuredRow& filled) {
+    runs_.for_each_filled([&](const PreparedRow& row, const MeasuredRow& filled) {
       rows.push_back(filled);
       for (int64_t i = 0; i < row.runs; ++i) {
         rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
@@ -297,22 +298,22 @@ class SharedRuns {
   void share() {
     if (processes() != nullptr) {
       const std::string own = own_ ? own_->text() : "{}";
-      for (const std::string& text : processes()->control().all_gather_text(own)) {
+      for (const std::string& text : processes()->control().all_gather_strings(own)) {
         const Value entries = parse_stored(text, "a process", kMaxListBytes);
         const std::string wrong = log_->take(entries.to_json(), check_);
         if (!wrong.empty()) fail("a process sent a run that does not fit: {}", wrong);
       }
     }
-    if (leads()) log_->fold();
+    if (is_rank_zero()) log_->fold();
     wait();
     if (own_) own_->remove();
   }
 
-  const Processes* processes() const { return options_.processes.get(); }
+  const ProcessMesh* processes() const { return options_.processes.get(); }
   int64_t rank() const { return processes() == nullptr ? 0 : processes()->rank(); }
   int64_t size() const { return processes() == nullptr ? 1 : processes()->size(); }
   void wait() const {
-    if (processes() != nullptr) processes()->wait_for_all();
+    if (processes() != nullptr) processes()->barrier();
   }
   fs::path file_of(int64_t rank) const {
     return options_.out / (rank == 0 ? "runs.json" : fmt::format("runs-{}.json", rank));
@@ -333,43 +334,44 @@ class SharedRuns {
   }
 
   /// Returns whether a run is in the log, with all rows that it fills.
-  bool is_made(const ReadyRow& row, int64_t index) const {
-    return std::all_of(row.fills.begin(), row.fills.end(), [&](const MeasuredRow& filled) {
-      return log_->find(filled.name, index) != nullptr;
-    });
+  bool is_made(const PreparedRow& row, int64_t index) const {
+    return std::all_of(
+        row.result_rows.begin(), row.result_rows.end(),
+        [&](const MeasuredRow& filled) { return log_->find(filled.name, index) != nullptr; });
   }
 
   /// Makes the missing runs of a stage, of those that processes share every W-th.
-  bool make_missing(const std::vector<ReadyRow>& rows) {
-    std::vector<std::pair<const ReadyRow*, int64_t>> missing;
+  bool make_missing(const std::vector<PreparedRow>& rows) {
+    std::vector<std::pair<const PreparedRow*, int64_t>> missing;
     std::vector<int64_t> images;
     int64_t number = 0;
-    for (const ReadyRow& row : rows) {
+    for (const PreparedRow& row : rows) {
       for (int64_t i = 0; i < row.runs; ++i) {
         if (is_made(row, i) || number++ % size() != rank()) continue;
         missing.emplace_back(&row, i);
         images.push_back(row.images);
       }
     }
-    const MakeRun make = [&](size_t task, const Going& going) {
-      return make_run(*missing[task].first, missing[task].second, going);
+    const MakeRun make = [&](size_t task, const ImageCallback& on_images) {
+      return make_run(*missing[task].first, missing[task].second, on_images);
     };
     return make_all(images, options_, runs_.on_disk, make);
   }
 
-  std::optional<std::string> make_run(const ReadyRow& row, int64_t index, const Going& going) {
+  std::optional<std::string> make_run(const PreparedRow& row, int64_t index,
+                                      const ImageCallback& on_images) {
     if (processes() != nullptr) {
       processes()->set_activity(fmt::format("run {} of '{}'", index + 1, row.name));
     }
-    const std::optional<MadeRun> made = row.make(index, going);
+    const std::optional<RunResult> made = row.make(index, on_images);
     if (!made) return std::nullopt;
-    for (const MeasuredRow& filled : row.fills) {
+    for (const MeasuredRow& filled : row.result_rows) {
       (own_ ? *own_ : *log_).add(filled.name, index, to_json(made->at(filled.name)));
     }
-    return headline(row.fills.back(), made->at(row.fills.back().name));
+    return headline(row.result_rows.back(), made->at(row.result_rows.back().name));
   }
 
-  const ReadyRuns& runs_;
+  const PreparedRuns& runs_;
   const ReproduceOptions& options_;
   RunLog::Check check_;
   std::map<std::string, const MeasuredRow*> filled_;
@@ -379,11 +381,11 @@ class SharedRuns {
 
 }  // namespace
 
-bool make_rows(const ReadyRuns& runs, const ReproduceOptions& options,
+bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
                std::vector<MeasuredRow>& rows) {
-  SharedRuns shared(runs, options);
+  DistributedRuns shared(runs, options);
   if (!shared.make()) return false;
-  if (!shared.leads()) return true;
+  if (!shared.is_rank_zero()) return true;
   rows = shared.rows();
   try {
     if (runs.finish) runs.finish(rows);

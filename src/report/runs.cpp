@@ -26,7 +26,7 @@ PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string&
   row.name += (row.name.empty() ? "" : separator) + point.name;
   if (!point.set.is_null()) row.sets.push_back(point.set);
   row.runs = point.runs.value_or(row.runs);
-  row.earlier.insert(point.earlier.begin(), point.earlier.end());
+  row.phase_rows.insert(point.phase_rows.begin(), point.phase_rows.end());
   return row;
 }
 
@@ -64,8 +64,9 @@ std::vector<std::string> names_of_rows(const RunsConfig& config) {
 }
 
 ConfigProblem grid_problem(const RunsConfig& config) {
-  for (const char* key : {"whole", "by_layer", "criteria", "replace", "images", "finetuned",
-                          "recover", "throughput", "export", "kept"}) {
+  for (const char* key :
+       {"exclude_blocks", "per_layer", "criteria", "replace", "calibration_images", "finetuned",
+        "recover", "throughput", "export", "baseline_results"}) {
     if (config.source.find(key) == nullptr) continue;
     return {fmt::format("'{}' is for pruned networks; give 'keep' too", key), {key}};
   }
@@ -123,7 +124,7 @@ ConfigProblem config_problem(const RunsConfig& config) {
   }
   if (const auto name = repeated(names)) {
     return {fmt::format("two rows are called '{}'", *name),
-            {"rows", "grid", "keep", "criteria", "by_layer"}};
+            {"rows", "grid", "keep", "criteria", "per_layer"}};
   }
   if (const auto probe = repeated(config.probes)) {
     return {fmt::format("the probe '{}' is listed twice", *probe), {"probes"}};
@@ -149,7 +150,7 @@ ConfigProblem config_problem(const RunsConfig& config) {
   }
   for (const RatioConfig& ratio : config.ratios) names.push_back(ratio.name);
   for (const auto& [row, unused] : config.paper) {  // What a sweep left out may stay there.
-    if (config.sweep.is_given() && is_row_of_some_sweep(config, row)) names.push_back(row);
+    if (config.sweep.is_given() && is_possible_sweep_row(config, row)) names.push_back(row);
   }
   return paper_problem(config.paper, names);
 }
@@ -248,8 +249,8 @@ std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
 /// Checks what an experiment says of rows, phases and metrics against those that its runs have.
 class RunsCheck {
  public:
-  RunsCheck(const RunsConfig& config, const ReadyRuns& runs) : config_(config) {
-    runs.for_each_filled([&](const ReadyRow&, const MeasuredRow& row) {
+  RunsCheck(const RunsConfig& config, const PreparedRuns& runs) : config_(config) {
+    runs.for_each_filled([&](const PreparedRow&, const MeasuredRow& row) {
       names_.push_back(row.name);
       add(row.metrics, final_);
       add(row.snapshot_metrics, curves_);
@@ -258,9 +259,10 @@ class RunsCheck {
 
   /// Checks that some row has the phases after which is measured.
   void phases(const std::vector<std::string>& phases) const {
-    for (const auto& [phase, unused] : config_.after) {
+    for (const auto& [phase, unused] : config_.phase_metrics) {
       if (std::find(phases.begin(), phases.end(), phase) != phases.end()) continue;
-      fail_usage("{}: no row has a phase '{}'; {}", where({"after." + phase, "after"}), phase,
+      fail_usage("{}: no row has a phase '{}'; {}",
+                 where({"phase_metrics." + phase, "phase_metrics"}), phase,
                  did_you_mean(phase, phases));
     }
   }
@@ -330,8 +332,8 @@ class RunsCheck {
     }
   }
 
-  std::string where(const std::vector<std::string>& blamed) const {
-    return place_of(config_.source, blamed);
+  std::string where(const std::vector<std::string>& offending) const {
+    return location_of(config_.source, offending);
   }
 
   static const Metric& known(const std::vector<Metric>& metrics, const std::string& name,
@@ -349,25 +351,26 @@ class RunsCheck {
 };
 
 /// Plans the rows of a grid, and checks what is to be measured and drawn of them.
-ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
-                     Datasets& datasets) {
+PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& options,
+                          Datasets& datasets) {
   Json runs = Json::object(), earlier = Json::object();
-  ReadyRuns ready{.stages = std::vector<std::vector<ReadyRow>>(1)};
+  PreparedRuns ready{.stages = std::vector<std::vector<PreparedRow>>(1)};
   std::vector<std::string> phases;
   for (const PlannedRow& row : checked_rows(config)) {
     const auto run =
         std::make_shared<ExperimentRun>(plan_run(config_of(config, row), row, config, datasets));
     run->device = options.device;
     runs[row.name] = to_json(run->config);
-    if (!row.earlier.empty()) earlier[row.name] = row.earlier;
+    if (!row.phase_rows.empty()) earlier[row.name] = row.phase_rows;
     for (const PhaseConfig& phase : run->config.phases) phases.push_back(phase.name);
-    ready.stages[0].push_back({.name = row.name,
-                               .fills = run->fills,
-                               .runs = row.runs,
-                               .images = run->images(),
-                               .make = [run, &datasets](int64_t index, const Going& going) {
-                                 return make_run(*run, index, datasets, going);
-                               }});
+    ready.stages[0].push_back(
+        {.name = row.name,
+         .result_rows = run->result_rows,
+         .runs = row.runs,
+         .images = run->images(),
+         .make = [run, &datasets](int64_t index, const ImageCallback& on_images) {
+           return make_run(*run, index, datasets, on_images);
+         }});
   }
   const RunsCheck check(config, ready);
   check.phases(phases);
@@ -375,7 +378,7 @@ ReadyRuns ready_grid(const RunsConfig& config, const ReproduceOptions& options,
   check.snapshots(config.snapshots.value_or(SnapshotConfig()));
   ready.settings = {
       {"experiment", config.name}, {"runs", std::move(runs)}, {"probes", config.probes}};
-  if (!config.after.empty()) ready.settings["after"] = config.after;
+  if (!config.phase_metrics.empty()) ready.settings["after"] = config.phase_metrics;
   if (!earlier.empty()) ready.settings["earlier"] = std::move(earlier);
   if (config.snapshots) ready.settings["snapshots"] = to_json(*config.snapshots);
   return ready;
@@ -389,7 +392,7 @@ std::string plan_rows_of(const RunsConfig& config) {
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);
-    const std::shared_ptr<Model> model = build_initial_shape(run);
+    const std::shared_ptr<Model> model = build_initial_meta_model(run);
     int64_t updates = 0;
     for (const PhasePlan& phase : plan_phases(run, *model, datasets)) updates += phase.steps;
     table.add({fmt::format("{}", fmt::join(row.names(), " + ")),
@@ -403,8 +406,8 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows) {
   if (options.out.empty()) fail_usage("an experiment needs a folder; give --out");
   Datasets datasets(options.open);
-  const ReadyRuns ready = config.sweep.is_given() ? ready_sweep(config, options, datasets)
-                                                  : ready_grid(config, options, datasets);
+  const PreparedRuns ready = config.sweep.is_given() ? prepare_sweep(config, options, datasets)
+                                                     : prepare_grid(config, options, datasets);
   RunsCheck(config, ready).values();
   return make_rows(ready, options, rows);
 }

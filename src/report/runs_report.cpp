@@ -81,7 +81,7 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
       if (found == run.final.tables.end()) continue;
       const MeasuredTable& table = found->second;
       if (table.columns.size() > kMaxColumns) continue;
-      const std::string which = name_of_first_run(row).substr(row.name.size());
+      const std::string which = first_run_name(row).substr(row.name.size());
       add_table(tables, {row.name,
                          fmt::format("{}, {} after {}", which, metric.label,
                                      count_text(run.final.step, "update")),

@@ -72,10 +72,10 @@ std::vector<SweepSize> sizes_of(const SweepConfig& config, const Model& model, i
     if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
     sizes.push_back(
         {sweep_size(keep), keep, fmt::format("{} of {}", keep, experts), KeepSpec::count(keep)});
-    sizes.back().keep.leave_whole(config.whole);
+    sizes.back().keep.exclude_blocks(config.exclude_blocks);
     if (keep < experts) check_keep(model, sizes.back().keep);
   }
-  for (const LayerChoice& choice : config.by_layer) {
+  for (const LayerChoice& choice : config.per_layer) {
     const KeepSpec keep = KeepSpec::from_value(choice.keep);
     sizes.push_back({choice.name, 0, choice_text(choice.name, keep, model), keep});
   }
@@ -146,8 +146,8 @@ ConfigProblem config_problem(const LayerChoice& choice) {
 
 ConfigProblem sweep_problem(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  for (const char* key : {"rows", "grid", "separator", "set", "max_steps", "probes", "after",
-                          "snapshots", "plots", "fits", "ratios"}) {
+  for (const char* key : {"rows", "grid", "separator", "set", "max_steps", "probes",
+                          "phase_metrics", "snapshots", "plots", "fits", "ratios"}) {
     if (config.source.find(key) == nullptr) continue;
     return {fmt::format("'keep' and '{}' exclude one another: 'keep' makes the rows", key), {key}};
   }
@@ -167,7 +167,7 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
 std::vector<std::string> sweep_rows(const RunsConfig& config) {
   std::vector<std::string> sizes, rows;
   for (const int64_t keep : config.sweep.keep) sizes.push_back(sweep_size(keep));
-  for (const LayerChoice& choice : config.sweep.by_layer) sizes.push_back(choice.name);
+  for (const LayerChoice& choice : config.sweep.per_layer) sizes.push_back(choice.name);
   for (const PhaseConfig& phase : parse<RunConfig>(config.train).phases) rows.push_back(phase.name);
   for (const std::string& size : sizes) {
     for (const std::string& criterion : config.sweep.criteria) {
@@ -177,13 +177,13 @@ std::vector<std::string> sweep_rows(const RunsConfig& config) {
   return rows;
 }
 
-bool is_row_of_some_sweep(const RunsConfig& config, const std::string& row) {
+bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
   const size_t slash = std::min(row.find('/'), row.size());
   const std::string size = row.substr(0, slash);
   const std::vector<std::string> names = criterion_names();
   return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
-         (is_count(size) || is_argument(config.source, "by_layer") ||
-          std::any_of(config.sweep.by_layer.begin(), config.sweep.by_layer.end(),
+         (is_count(size) || is_argument(config.source, "per_layer") ||
+          std::any_of(config.sweep.per_layer.begin(), config.sweep.per_layer.end(),
                       [&](const LayerChoice& choice) { return choice.name == size; }));
 }
 
@@ -219,7 +219,7 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
 }
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
-  const std::shared_ptr<Model> model = build_initial_shape(first_run(config));
+  const std::shared_ptr<Model> model = build_initial_meta_model(first_run(config));
   SweepPlan plan;
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
@@ -256,8 +256,8 @@ std::string plan_of_sweep(const RunsConfig& config) {
       "a layer by {}\n",
       config.runs, 1 + (plan.sizes.size() - 1) * plan.criteria.size(), fmt::join(counts, ", "),
       plan.experts, fmt::join(plan.criteria, ", "));
-  if (!sweep.whole.empty()) {
-    text += fmt::format("whole         blocks {}\n", fmt::join(sweep.whole, ", "));
+  if (!sweep.exclude_blocks.empty()) {
+    text += fmt::format("whole         blocks {}\n", fmt::join(sweep.exclude_blocks, ", "));
   }
   for (const SweepSize& size : plan.sizes) {
     if (size.count == 0) text += fmt::format("by layer      {}\n", size.text);

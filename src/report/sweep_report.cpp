@@ -141,13 +141,14 @@ std::string largest_text(const SweepPlan& plan, const Results& results,
   return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
 }
 
-Results kept_results(const Experiment& experiment, const SweepConfig& config) {
-  if (experiment.scale != Scale::paper || config.kept.is_null()) return {};
-  for (const char* key : {"train", "finetuned", "recover", "whole", "replace", "images"}) {
+Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
+  if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
+  for (const char* key :
+       {"train", "finetuned", "recover", "exclude_blocks", "replace", "calibration_images"}) {
     const Value* setting = experiment.config.find(key);
     if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }
-  return {.rows = measured_rows(config.kept)};
+  return {.rows = measured_rows(config.baseline_results)};
 }
 
 std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,

@@ -53,12 +53,14 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
 /// choices by layer of other names.
 Json folder_settings(const RunsConfig& config) {
   const SweepConfig& sweep = config.sweep;
-  Json runs = {
-      {"finetuned", sweep.finetuned},
-      {"train", deciding_settings(to_json(sweep_train(config)))},
-      {"prune", {{"whole", sweep.whole}, {"replace", sweep.replace}, {"images", sweep.images}}},
-      {"recover", to_json(*sweep.recover)}};
-  for (const LayerChoice& choice : sweep.by_layer) {
+  Json runs = {{"finetuned", sweep.finetuned},
+               {"train", settings_of_results(to_json(sweep_train(config)))},
+               {"prune",
+                {{"whole", sweep.exclude_blocks},
+                 {"replace", sweep.replace},
+                 {"images", sweep.calibration_images}}},
+               {"recover", to_json(*sweep.recover)}};
+  for (const LayerChoice& choice : sweep.per_layer) {
     runs["by_layer." + choice.name] = choice.keep.to_json();
   }
   return {{"experiment", config.name}, {"runs", std::move(runs)}};
@@ -84,9 +86,9 @@ class Sweep {
   const std::vector<Network>& networks() const { return networks_; }
 
   /// Trains the network unless it is given, and measures what its phases came to.
-  MadeRun train(int64_t index) const {
+  RunResult train(int64_t index) const {
     if (!is_given()) complete(seeded(index), folder(index) / "train", options_.progress);
-    MadeRun made;
+    RunResult made;
     for (const PhaseConfig& phase : train_.phases) {
       const fs::path checkpoint = phase_checkpoint(phase, index);
       auto numbers = measure(*load(checkpoint), checkpoint, phase, {"test_accuracy"});
@@ -99,7 +101,7 @@ class Sweep {
   }
 
   /// Prunes the trained network, trains what is left, and measures it before and after.
-  MadeRun recover(const Network& network, int64_t index) {
+  RunResult recover(const Network& network, int64_t index) {
     log_info("run {}: {}", index + 1, network.folder());
     const fs::path start = start_of(network, index), recovered = recovered_of(network, index);
     prune(network, index);
@@ -118,7 +120,7 @@ class Sweep {
     }
     log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.folder(),
              numbers.at("accuracy"), numbers.at("accuracy_recovered"));
-    MadeRun made;
+    RunResult made;
     for (const std::string& row : network.rows) made[row] = record;
     return made;
   }
@@ -215,7 +217,7 @@ class Sweep {
                                         const std::vector<std::string>& names) const {
     auto data = datasets_.get(phase.data, "test", phase.preprocess, model.input_shape());
     const std::vector<std::string> outputs = class_names_of(checkpoint);
-    data = at_place(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
+    data = at_location(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
     std::vector<const Probe*> list;
     for (const std::string& name : names) list.push_back(&probes().at(name));
     RunConfig config = train_;
@@ -233,7 +235,7 @@ class Sweep {
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     found->second =
         calibrate(model, datasets_.get(phase.data, split, phase.preprocess, model.input_shape()),
-                  {.images = config_.images,
+                  {.images = config_.calibration_images,
                    .batch_size = train_.evaluate_batch_size,
                    .loader_threads = train_.loader_threads,
                    .seed = static_cast<uint64_t>(train_.seed + index),
@@ -334,28 +336,28 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
   }
 }
 
-ReadyRuns ready_sweep(const RunsConfig& config, const ReproduceOptions& options,
-                      Datasets& datasets) {
+PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& options,
+                           Datasets& datasets) {
   const std::string& finetuned = config.sweep.finetuned;
   if (!finetuned.empty() && !path_exists(finetuned)) {
     fail_usage(
         "{}: finetuned '{}' is not there{}; make it first, or leave it empty, 'finetuned=', to "
         "train it here",
-        place_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
+        location_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
   }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
-  ReadyRow train{.name = "train", .runs = config.runs};
+  PreparedRow train{.name = "train", .runs = config.runs};
   for (const PhaseConfig& phase : sweep->train().phases) {
-    train.fills.push_back({phase.name, sweep_metrics(/*of_network=*/false)});
+    train.result_rows.push_back({phase.name, sweep_metrics(/*of_network=*/false)});
   }
-  train.make = [sweep](int64_t index, const Going&) { return sweep->train(index); };
-  std::vector<ReadyRow> recovered;
+  train.make = [sweep](int64_t index, const ImageCallback&) { return sweep->train(index); };
+  std::vector<PreparedRow> recovered;
   for (const Network& network : sweep->networks()) {
-    ReadyRow row{.name = network.folder(), .runs = config.runs};
+    PreparedRow row{.name = network.folder(), .runs = config.runs};
     for (const std::string& name : network.rows) {
-      row.fills.push_back({name, sweep_metrics(/*of_network=*/true)});
+      row.result_rows.push_back({name, sweep_metrics(/*of_network=*/true)});
     }
-    row.make = [sweep, &network](int64_t index, const Going&) {
+    row.make = [sweep, &network](int64_t index, const ImageCallback&) {
       return sweep->recover(network, index);
     };
     recovered.push_back(std::move(row));

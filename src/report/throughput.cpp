@@ -76,13 +76,13 @@ double median(std::vector<double> values) {
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    std::shared_ptr<const Dataset> dataset,
                                    const ThroughputConfig& config,
-                                   const std::function<bool()>& proceed, at::Device device) {
+                                   const std::function<bool()>& on_progress, at::Device device) {
   const c10::InferenceMode inference;
   const std::vector<at::Tensor> batches =
       first_batches(std::move(dataset), config.batch_size, device);
   std::vector<std::vector<double>> seconds(passes.size());
   for (int64_t round = -kWarmupRounds; round < config.rounds; ++round) {
-    if (proceed && !proceed()) return {};
+    if (on_progress && !on_progress()) return {};
     const auto turn = static_cast<size_t>(round + kWarmupRounds);
     const at::Tensor& images = batches[turn % batches.size()];
     for (size_t i = 0; i < passes.size(); ++i) {

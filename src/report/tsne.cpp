@@ -255,7 +255,7 @@ at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
     gain = at::where((grad > 0) == (move > 0), gain * 0.8, gain + 0.2).clamp_min(0.01);
     move = (early ? 0.5 : 0.8) * move - rate * gain * grad;
     y = y + move;
-    if (options.proceed && !options.proceed(i + 1, options.iterations)) break;
+    if (options.on_progress && !options.on_progress(i + 1, options.iterations)) break;
   }
   return y.to(at::kDouble);
 }
@@ -435,12 +435,12 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
 }
 
 bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& file,
-               const std::function<bool(int64_t done, int64_t total)>& proceed) {
+               const std::function<bool(int64_t done, int64_t total)>& on_progress) {
   bool stopped = false;
   TsneOptions options;
   options.perplexity = std::min(options.perplexity, static_cast<double>(points.x_ND.size(0)) / 3.0);
-  options.proceed = [&](int64_t done, int64_t total) {
-    stopped = proceed && !proceed(done, total);
+  options.on_progress = [&](int64_t done, int64_t total) {
+    stopped = on_progress && !on_progress(done, total);
     return !stopped;
   };
   const at::Tensor y_N2 = tsne(points.x_ND, options);

@@ -34,11 +34,11 @@ RoutingRecord as_router_saw(RoutingRecord record) {
     const int64_t tokens = record.logits_TE.size(0);
     record.group_size = (record.group_size > 0 ? record.group_size : tokens) / record.members;
     for (at::Tensor* logits : {&record.logits_TE, &record.noisy_logits_TE}) {
-      *logits = nn::own_logits(*logits, record.members).flatten(0, 1);
+      *logits = nn::member_logits(*logits, record.members).flatten(0, 1);
     }
     return record;
   }
-  if (!record.reroutes) return record;
+  if (!record.is_rerouted) return record;
   const at::Tensor kept = index_on(record.logits_TE.device(), record.kept);
   record.logits_TE = record.logits_TE.index_select(1, kept);
   record.noisy_logits_TE = record.noisy_logits_TE.index_select(1, kept);
@@ -71,7 +71,8 @@ const Registry<AuxLoss>& aux_losses() {
   return registry;
 }
 
-/// Why a loss is 0 at every step: a message, "" where it is not, and the model's setting to blame.
+/// Why a loss is 0 at every step: a message, "" where it is not, and the setting of the model that
+/// causes it.
 struct ZeroLoss {
   std::string text = {}, setting = {};
   bool lacks_noise = false;
@@ -97,7 +98,7 @@ ZeroLoss zero_without_noise(const NoiseOptions& noise, const SettingPaths& paths
 
 ZeroLoss zero_loss(const std::string& name, const nn::RouterOptions& router,
                    const SettingPaths& paths) {
-  if (name != "router_z" && nn::choices_of_token(router.rule) == 0) {
+  if (name != "router_z" && nn::experts_per_token(router.rule) == 0) {
     const bool experts = std::holds_alternative<ExpertChoiceOptions>(router.rule);
     return {fmt::format("balances tokens that choose, but here {}; leave it out or choose router_z",
                         experts ? "experts choose and are balanced" : "a threshold does"),
@@ -124,16 +125,17 @@ bool gates_are_one(const nn::RoutingRule& rule) {
 }
 
 /// Warns of the first router with gates of 1 that the phase trains.
-void warn_of_idle_router(const PhasePlaces& places, const Model& model) {
+void warn_of_idle_router(const SettingLocations& locations, const Model& model) {
   const auto parameters = model.named_parameters();
-  for (const std::string& name : trained_parameters(model, places.phase())) {
+  for (const std::string& name : trained_parameters(model, locations.phase())) {
     for (const MoEBlock& block : model.moe_blocks()) {
       const bool idle = gates_are_one(block.layer->options().rule);
       if (!idle || !parameters[name].is_same(block.layer->router->weight)) continue;
       log_warning(
           "{}: phase '{}': the router's gates are 1, so {} gets no gradient; add it to 'frozen' or "
           "choose another router",
-          places.of_model(model.setting_paths().router_name, "trains"), places.phase().name, name);
+          locations.of_model(model.setting_paths().router_name, "trainable"),
+          locations.phase().name, name);
       return;
     }
   }
@@ -156,9 +158,9 @@ ConfigProblem aux_losses_problem(const std::map<std::string, double>& phase) {
   return {};
 }
 
-void check_aux_losses(const std::map<std::string, double>& phase, const PhasePlaces& places,
+void check_aux_losses(const std::map<std::string, double>& phase, const SettingLocations& locations,
                       const Model& model) {
-  if (places.phase().steps == 0) return;
+  if (locations.phase().steps == 0) return;
   bool reaches_router = false;
   const bool has_layers = !model.moe_blocks().empty();
   for (const auto& [name, weight] : has_layers ? aux_loss_weights(phase, model) : phase) {
@@ -168,16 +170,16 @@ void check_aux_losses(const std::map<std::string, double>& phase, const PhasePla
     if (zero.text.empty()) continue;
     const bool of_phase = phase.contains(name);
     const std::string key = "aux_losses." + name,
-                      of_model = places.of_model(zero.setting, key + ":");
+                      of_model = locations.of_model(zero.setting, key + ":");
     const std::string message = fmt::format(
         "{}: phase '{}': {} {}",
-        of_phase ? PhasePlaces::blame({places.of({key + ":"}), of_model}) : of_model,
-        places.phase().name,
+        of_phase ? SettingLocations::preferred({locations.of({key + ":"}), of_model}) : of_model,
+        locations.phase().name,
         of_phase ? key : fmt::format("the model's weight of the {} loss", name), zero.text);
     if (of_phase || !zero.lacks_noise) fail_usage("{}", message);
     log_warning("{}", message);
   }
-  if (!reaches_router) warn_of_idle_router(places, model);
+  if (!reaches_router) warn_of_idle_router(locations, model);
 }
 
 std::map<std::string, double> aux_loss_weights(const std::map<std::string, double>& phase,
@@ -192,8 +194,8 @@ at::Tensor aux_loss(const std::string& name, const ModelOutput& output) {
   std::vector<at::Tensor> losses;
   for (const RoutingRecord& record : output.routings) {
     const RoutingRecord seen = as_router_saw(record);
-    const bool experts_choose = seen.routing.choice.size(1) == 0;
-    losses.push_back(experts_choose && !loss.of_experts_choice ? no_loss(seen) : loss.of(seen));
+    const bool is_expert_choice = seen.routing.choice.size(1) == 0;
+    losses.push_back(is_expert_choice && !loss.of_experts_choice ? no_loss(seen) : loss.of(seen));
   }
   if (losses.empty()) return at::zeros({}, output.logits.options().dtype(at::kFloat));
   return at::stack(losses).sum();

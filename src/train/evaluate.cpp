@@ -12,8 +12,8 @@
 #include "moesaic/base/text.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/routing_statistics.h"
-#include "moesaic/parallel/processes.h"
-#include "moesaic/train/shared_run.h"
+#include "moesaic/parallel/process_mesh.h"
+#include "moesaic/train/distributed_run.h"
 
 namespace moesaic {
 namespace {
@@ -23,12 +23,12 @@ class EvaluationMode {
  public:
   explicit EvaluationMode(Model& model) : model_(model), training_(model.is_training()) {
     model_.eval();
-    nn::share_batches(model_, {});
+    nn::set_batch_shard(model_, {});
   }
   ~EvaluationMode() {
     model_.train(training_);
     model_.set_first_sample_index(0);
-    nn::share_batches(model_, {});
+    nn::set_batch_shard(model_, {});
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
@@ -43,8 +43,8 @@ void add_to(at::Tensor& sum, const at::Tensor& more) {
 }
 
 /// Returns entropy and rows of counts [kinds, K].
-Dispatch dispatch_of(const at::Tensor& counts) {
-  Dispatch dispatch;
+DispatchCounts dispatch_of(const at::Tensor& counts) {
+  DispatchCounts dispatch;
   dispatch.entropy = dispatch_entropy(counts).item<double>();
   const auto at = counts.accessor<int64_t, 2>();
   for (int64_t kind = 0; kind < counts.size(0); ++kind) {
@@ -112,7 +112,7 @@ class RoutingCounts {
 };
 
 /// Returns a batch's targets and the network's logits with the rows of all processes' parts.
-void gather_parts(const Processes& processes, Batch& batch, at::Tensor& logits) {
+void gather_parts(const ProcessMesh& processes, Batch& batch, at::Tensor& logits) {
   logits = processes.world().all_gather(logits, Traffic::metrics);
   for (at::Tensor* tensor : {&batch.labels, &batch.targets}) {
     if (tensor->defined()) *tensor = processes.world().all_gather(*tensor, Traffic::metrics);
@@ -121,15 +121,15 @@ void gather_parts(const Processes& processes, Batch& batch, at::Tensor& logits) 
 
 /// Returns the places of an evaluation's batch that this process takes; empty: all, since there are
 /// no equal parts.
-std::vector<int64_t> places_of(const EvaluateOptions& options) {
+std::vector<int64_t> batch_indices_of(const EvaluateOptions& options) {
   if (!options.processes || options.batch_size % options.processes->size() != 0) return {};
-  return places_of_process(options.batch_size, /*parts=*/1, /*strided=*/false,
-                           options.processes->rank(), options.processes->size());
+  return batch_indices_of_rank(options.batch_size, /*parts=*/1, /*strided=*/false,
+                               options.processes->rank(), options.processes->size());
 }
 
 }  // namespace
 
-void warn_unless_shared(int64_t batch_size, const Processes& processes) {
+void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes) {
   if (batch_size % processes.size() == 0) return;
   log_warning(
       "batches of {} have no equal parts for {}, so each of them evaluates all; choose a multiple "
@@ -171,7 +171,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   LoaderOptions loader_options;
   loader_options.batch_size = options.batch_size;
   loader_options.threads = options.loader_threads;
-  loader_options.places = places_of(options);
+  loader_options.batch_indices = batch_indices_of(options);
   loader_options.shared = options.processes != nullptr;
   Loader loader(dataset, loader_options);
   std::vector<int64_t> replaced;
@@ -181,16 +181,17 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   const auto classes = static_cast<int64_t>(dataset->info().classes.size());
   const auto begin = std::chrono::steady_clock::now();
   // All processes end where one of them does.
-  const auto proceed = [&](int64_t done, const Batch& batch) {
-    const int ends = options.proceed && !options.proceed(done, dataset->size()) ? 1 : 0;
-    return note_replaced(batch.replaced, loader, options.processes.get(), replaced, ends) == 0;
+  const auto on_progress = [&](int64_t done, const Batch& batch) {
+    const int ends = options.on_progress && !options.on_progress(done, dataset->size()) ? 1 : 0;
+    return sync_replaced_images(batch.replaced, loader, options.processes.get(), replaced, ends) ==
+           0;
   };
-  bool going = proceed(0, {});
-  for (int64_t done = 0; going && !loader.done();) {
+  bool should_continue = on_progress(0, {});
+  for (int64_t done = 0; should_continue && !loader.done();) {
     Batch batch = loader.next();
     const int64_t count = std::min(options.batch_size, dataset->size() - done);
-    const bool parted = batch.images.size(0) < count;
-    nn::share_batches(model, {options.processes, parted});
+    const bool is_sharded = batch.images.size(0) < count;
+    nn::set_batch_shard(model, {options.processes, is_sharded});
     const at::Tensor images = batch.images.to(model.device());
     model.set_first_sample_index(done);
     const ModelOutput output = [&] {
@@ -199,17 +200,17 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     }();
     ModelOutput on_cpu;
     on_cpu.logits = output.logits.cpu();
-    if (parted) gather_parts(*options.processes, batch, on_cpu.logits);
+    if (is_sharded) gather_parts(*options.processes, batch, on_cpu.logits);
     meter->add(on_cpu, batch);
     const at::Tensor groups_B = group_numbers(*dataset, done, count);
     const Kinds by_group{groups_B, static_cast<int64_t>(dataset->info().groups.size())};
     const Kinds by_class{batch.labels, classes};
     counts.add(output.routings, by_class, by_group);
-    if (options.observe) {
-      options.observe({*dataset, done, images, batch.labels, groups_B, output, model});
+    if (options.on_batch) {
+      options.on_batch({*dataset, done, images, batch.labels, groups_B, output, model});
     }
     done += count;
-    going = proceed(done, batch);
+    should_continue = on_progress(done, batch);
   }
   result.complete = loader.done();
   if (!result.complete) return result;

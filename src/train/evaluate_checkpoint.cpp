@@ -14,9 +14,9 @@
 #include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
+#include "moesaic/train/distributed_run.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {
@@ -64,7 +64,7 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
 
 /// Returns whether the data are a folder of which a part is held out, since it has no splits.
 bool is_bare_folder(const std::string& data) {
-  return is_described(data) && load_dataset_spec(data).is_path() &&
+  return has_spec(data) && load_dataset_spec(data).is_path() &&
          DatasetSource(data).validation() > 0;
 }
 
@@ -73,14 +73,14 @@ void check_is_here(const DatasetOpener& open, const std::string& data, const fs:
   try {
     open.splits(data);
   } catch (const Error&) {
-    if (is_described(data)) throw;
+    if (has_spec(data)) throw;
     fail_usage("{}: the dataset of its training, '{}', is not here; give --data",
                checkpoint.string(), one_line(data));
   }
 }
 
 /// Gives the data the labels of the network's outputs.
-void match_classes(CheckpointData& data, const fs::path& from, std::string_view way_out) {
+void match_classes(CheckpointData& data, const fs::path& from, std::string_view suggestion) {
   const std::vector<std::string>& names = data.input.classes;
   const size_t own = data.dataset->info().classes.size();
   if (own == 0) return;
@@ -96,7 +96,7 @@ void match_classes(CheckpointData& data, const fs::path& from, std::string_view 
     constexpr std::string_view kFewerOrMore =
         "rename the class, or leave it out by a description with keep_classes";
     data.dataset = with_classes_of(std::move(data.dataset), names,
-                                   own == names.size() ? way_out : kFewerOrMore);
+                                   own == names.size() ? suggestion : kFewerOrMore);
   } catch (const Error& error) {
     fail_usage("{}: {}", from.string(), error.what());
   }
@@ -194,13 +194,13 @@ CheckpointData open_checkpoint_data(const Checkpoint& checkpoint, const DatasetO
 }
 
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
-                ClassesOf classes_of, std::string_view way_out) {
+                ClassesOf classes_of, std::string_view suggestion) {
   data.input = input_spec_of(checkpoint, model);
   // What an older version did not store is as it is in the data.
   if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
-  warn_of_overruled(data.input, data.dataset->info(), checkpoint.folder.string());
+  warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
   if (classes_of == ClassesOf::checkpoint) {
-    match_classes(data, checkpoint.folder, way_out);
+    match_classes(data, checkpoint.folder, suggestion);
   }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
@@ -229,11 +229,11 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   adapt_data(data, checkpoint, *model, options.classes_of,
              "--classes-of data takes the data's classes for the outputs, in their order");
   if (const auto& processes = options.evaluate.processes) {
-    warn_unless_shared(evaluate.batch_size, *processes);
+    warn_unless_sharded(evaluate.batch_size, *processes);
     check_same_build(*processes);
-    agree_on_network(*processes, checkpoint.folder, *model);
-    processes->check_same("data",
-                          fmt::format("{} {} {}", data.name, data.split, data_mark(*data.dataset)));
+    sync_network(*processes, checkpoint.folder, *model);
+    processes->check_same(
+        "data", fmt::format("{} {} {}", data.name, data.split, data_fingerprint(*data.dataset)));
   }
   const std::shared_ptr<const Dataset>& dataset = data.dataset;
   result.classes = dataset->info().classes;

@@ -14,16 +14,16 @@
 #include "moesaic/config/value.h"
 #include "moesaic/data/views.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
+#include "moesaic/train/distributed_run.h"
 #include "moesaic/train/run_folder.h"
-#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 namespace {
 
 /// Returns the parameters that require gradients and are, or are not, of shared experts.
 std::vector<at::Tensor> trained(const Model& model, bool shared) {
-  const ExpertShares shares(model);
+  const ExpertShards shares(model);
   std::vector<at::Tensor> chosen;
   for (const auto& item : model.named_parameters()) {
     if (item.value().requires_grad() && shares.has(item.key()) == shared) {
@@ -43,10 +43,10 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
 
 /// Values of a device on their way to the host. The copy is one more work of the device's current
 /// stream, for which nothing waits before take().
-class LateCopy {
+class DeferredCopy {
  public:
   /// Starts the copy. `values` must not change before take().
-  explicit LateCopy(const at::Tensor& values) : host_(values) {
+  explicit DeferredCopy(const at::Tensor& values) : host_(values) {
     const at::Device device = values.device();
     if (device.is_cpu() || device.is_meta()) return;
     // Copies to pageable memory would wait.
@@ -69,14 +69,15 @@ class LateCopy {
 
 }  // namespace
 
-SharedGradients::SharedGradients(const Model& model, std::shared_ptr<const Processes> processes)
+DistributedGradients::DistributedGradients(const Model& model,
+                                           std::shared_ptr<const ProcessMesh> processes)
     : processes_(std::move(processes)),
       dense_(trained(model, false)),
       experts_(trained(model, true)),
       of_dense_(dense_, processes_->gradients(), Traffic::gradients),
       of_experts_(experts_, processes_->replicas(), Traffic::expert_gradients) {}
 
-void SharedGradients::backward(const at::Tensor& loss) try {
+void DistributedGradients::backward(const at::Tensor& loss) try {
   of_dense_.prepare(loss);
   of_experts_.prepare(loss);
   loss.backward();
@@ -87,14 +88,14 @@ void SharedGradients::backward(const at::Tensor& loss) try {
 } catch (const Error&) {
   throw;
 } catch (const c10::DistError& error) {
-  throw LostProcess(error.what_without_backtrace());
+  throw PeerFailure(error.what_without_backtrace());
 } catch (const c10::Error&) {
   throw;
 } catch (const std::exception& error) {  // Gloo's, which the Reducer hands on.
-  throw LostProcess(error.what());
+  throw PeerFailure(error.what());
 }
 
-at::Tensor SharedGradients::norm() const {
+at::Tensor DistributedGradients::norm() const {
   const torch::NoGradGuard no_grad;
   const at::Tensor dense = gradient_norm(gradients_of(dense_));
   if (experts_.empty()) return dense;
@@ -105,7 +106,7 @@ at::Tensor SharedGradients::norm() const {
 
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase) {
   Optimizer::NamedParameters chosen;
-  const Patterns trains(phase.trains);
+  const Patterns trains(phase.trainable);
   for (const auto& item : model.named_parameters()) {
     at::Tensor parameter = item.value();
     const bool trained = trains.any_found_in(item.key());
@@ -121,10 +122,10 @@ namespace {
 LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseContext& context) {
   const auto& config = settings_of<GradientConfig>(plan.config);
   LoaderOptions options;
-  if (const Processes* const processes = context.processes.get()) {
-    options.places =
-        places_of_process(plan.batch, config.accumulate, config.accumulate_order == kStrided,
-                          processes->rank(), processes->size());
+  if (const ProcessMesh* const processes = context.processes.get()) {
+    options.batch_indices =
+        batch_indices_of_rank(plan.batch, config.accumulate, config.accumulate_order == kStrided,
+                              processes->rank(), processes->size());
     options.shared = true;
   }
   options.batch_size = plan.batch;
@@ -137,8 +138,8 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
 }
 
 std::shared_ptr<const Dataset> training_data(const GradientConfig& config, PhaseContext& context) {
-  if (config.samples == 0) return std::move(context.data);
-  return make_sample(std::move(context.data), config.samples, context.run_seed);
+  if (config.num_samples == 0) return std::move(context.data);
+  return make_sample(std::move(context.data), config.num_samples, context.run_seed);
 }
 
 /// Returns part `index` of the parts of the batch, as accumulate_order divides it.
@@ -184,7 +185,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
                  config_.optimizers),
       gradient_scale_(config_.gradient_scale),
-      read_late_(context.read_late.value_or(!model_->device().is_cpu()) && !config_.stop),
+      defer_metrics_(context.defer_metrics.value_or(!model_->device().is_cpu()) && !config_.stop),
       loader_(training_data(config_, context), loader_options(plan, seed_, context),
               model_->device()) {
   model_->set_recompute(plan.recompute);
@@ -192,13 +193,13 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
   if (!processes_) return;
   shared_.emplace(*model_, processes_);
   if (!processes_->config().shard_optimizer) return;
-  const ExpertShares shares(*model_);
-  optimizer_.share_state(processes_, [&](const std::string& name) { return shares.has(name); });
+  const ExpertShards shares(*model_);
+  optimizer_.shard_state(processes_, [&](const std::string& name) { return shares.has(name); });
 }
 
 PhaseState GradientPhase::state() const {
   GradientPhaseState values = state_;
-  values.updates = optimizer_.updates();
+  values.updates = optimizer_.num_steps();
   return {to_json(values), optimizer_.state()};
 }
 
@@ -228,14 +229,14 @@ std::string GradientPhase::remedy() const {
 
 at::Generator GradientPhase::generator() const {
   return nn::make_generator(
-      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.updates())),
+      mix64(mix64(seed_ ^ stream_id("forward")) + static_cast<uint64_t>(optimizer_.num_steps())),
       model_->device());
 }
 
 StepReport GradientPhase::step() {
   const Batch batch = loader_.next();
   replaced_ = batch.replaced;
-  nn::share_batches(*model_, {processes_});
+  nn::set_batch_shard(*model_, {processes_});
   Scalars scalars = accumulate(batch);
   optimizer_.scale_gradients(gradient_scale_);
   std::vector<at::Tensor> gradients = optimizer_.gradients();
@@ -243,8 +244,8 @@ StepReport GradientPhase::step() {
   scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
   StepReport report = report_of(scalars);
   report.images = plan_.batch;
-  if (!read_late_) {
-    report.metrics = std::exchange(report.late, {})();
+  if (!defer_metrics_) {
+    report.metrics = std::exchange(report.deferred_metrics, {})();
     state_.stopped = ends_with(report.metrics.at("loss"));
   }
   advance(batch);
@@ -258,7 +259,7 @@ StepReport GradientPhase::step() {
   clip_gradient_values(gradients, config_.clip_value);
   report.lr = rate(config_.schedule, config_.optimizer);
   std::vector<std::optional<double>> part_rates;
-  for (const PartOptimizerConfig& part : config_.optimizers) {
+  for (const ParamGroupConfig& part : config_.optimizers) {
     part_rates.push_back(part.schedule ? std::optional(rate(*part.schedule, part.optimizer))
                                        : std::nullopt);
   }
@@ -267,13 +268,13 @@ StepReport GradientPhase::step() {
   return report;
 }
 
-int GradientPhase::agree(int signal, const Processes* processes) {
-  return note_replaced(std::exchange(replaced_, {}), loader_.loader(), processes, state_.replaced,
-                       signal);
+int GradientPhase::sync_step(int signal, const ProcessMesh* processes) {
+  return sync_replaced_images(std::exchange(replaced_, {}), loader_.loader(), processes,
+                              state_.replaced, signal);
 }
 
 double GradientPhase::rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer) const {
-  return learning_rate(schedule, optimizer.lr, optimizer_.updates(), plan_.steps,
+  return learning_rate(schedule, optimizer.lr, optimizer_.num_steps(), plan_.steps,
                        plan_.steps_per_epoch);
 }
 
@@ -284,7 +285,7 @@ bool GradientPhase::ends_with(double loss) {
     state_.min_loss = loss;
     return false;
   }
-  if (optimizer_.updates() < stop->after_steps) return false;
+  if (optimizer_.num_steps() < stop->after_steps) return false;
   return loss <= stop->loss_threshold ||
          (stop->loss_rise && loss > *state_.min_loss + *stop->loss_rise);
 }
@@ -337,13 +338,14 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
     processes_->world().all_reduce(values, Traffic::metrics);
     values.div_(processes_->size());
   }
-  if (read_late_) {
+  if (defer_metrics_) {
     const at::Tensor skip =
         values.narrow(0, 0, 2).isfinite().all().logical_not().to(at::kFloat);  // Loss and norm.
     skip_ = skip_.defined() ? at::maximum(skip_, skip) : skip;
   }
   StepReport report;
-  report.late = [names = std::move(names), copy = std::make_shared<LateCopy>(values)] {
+  report.deferred_metrics = [names = std::move(names),
+                             copy = std::make_shared<DeferredCopy>(values)] {
     return finite_metrics(names, copy->take());
   };
   return report;

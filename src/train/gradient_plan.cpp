@@ -17,7 +17,7 @@
 #include "moesaic/models/meta_device.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 #include "moesaic/train/gradient_phase.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/run_plan.h"
@@ -93,8 +93,8 @@ ConfigProblem patterns_problem(const std::string& key, const std::vector<std::st
   return {};
 }
 
-void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
-                    const std::vector<std::string>& patterns) {
+void check_patterns(const Model& model, const SettingLocations& locations,
+                    const std::string& setting, const std::vector<std::string>& patterns) {
   const auto parameters = model.named_parameters();
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Pattern pattern(patterns[i]);
@@ -102,7 +102,7 @@ void check_patterns(const Model& model, const PhasePlaces& places, const std::st
                                    [&](const auto& item) { return pattern.found_in(item.key()); });
     if (found) continue;
     fail_usage("{}: phase '{}': {} has '{}', which matches no parameter; the nearest are {}",
-               places.of({fmt::format("{}.{}", setting, i)}), places.phase().name, setting,
+               locations.of({fmt::format("{}.{}", setting, i)}), locations.phase().name, setting,
                patterns[i], nearest_parameters(model, patterns[i]));
   }
 }
@@ -132,7 +132,7 @@ ConfigProblem config_problem(const OptimizerConfig& config) {
        patterns_problem("weight_decays", texts_of(config.weight_decays), ".pattern")});
 }
 
-ConfigProblem config_problem(const PartOptimizerConfig& config) {
+ConfigProblem config_problem(const ParamGroupConfig& config) {
   return patterns_problem("parameters", config.parameters);
 }
 
@@ -164,101 +164,107 @@ ConfigProblem config_problem(const GradientConfig& config) {
 namespace {
 
 /// Rejects augmentation of inputs that are not images.
-void check_augment(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
+void check_augment(const GradientConfig& config, const SettingLocations& locations,
+                   const Dataset& data) {
   if (!data.has_images() && to_json(config.augment) != to_json(AugmentConfig())) {
     fail_usage(
         "{}: phase '{}': 'augment' needs images, but the inputs of '{}' are not images; leave "
         "'augment' out",
-        places.of({"augment", "data"}), places.phase().name, places.phase().data);
+        locations.of({"augment", "data"}), locations.phase().name, locations.phase().data);
   }
-  at_place(places.of({"augment.shift", "augment"}),
-           [&] { return ImageTransform(data.info(), config.augment); });
+  at_location(locations.of({"augment.shift", "augment"}),
+              [&] { return ImageTransform(data.info(), config.augment); });
 }
 
-void check_samples(const GradientConfig& config, const PhasePlaces& places, const Dataset& data) {
-  if (config.samples == 0) return;
+void check_samples(const GradientConfig& config, const SettingLocations& locations,
+                   const Dataset& data) {
+  if (config.num_samples == 0) return;
   const auto refuse = [&](const std::string& problem) {
-    fail_usage("{}: phase '{}': {}", places.of({"samples", "data"}), places.phase().name, problem);
+    fail_usage("{}: phase '{}': {}", locations.of({"num_samples", "data"}), locations.phase().name,
+               problem);
   };
-  const std::string& name = places.phase().data;
+  const std::string& name = locations.phase().data;
   const auto classes = static_cast<int64_t>(data.info().classes.size());
   if (!data.endless() && classes == 0) {
-    refuse(fmt::format("'samples' needs classes, which '{}' does not have; leave it out", name));
-  }
-  if (config.samples < classes) {
-    refuse(fmt::format("{} cannot have all {} classes of '{}'",
-                       count_text(config.samples, "sample"), classes, name));
-  }
-  if (!data.endless() && config.samples > data.size()) {
     refuse(
-        fmt::format("{} samples are more than the {} of '{}'", config.samples, data.size(), name));
+        fmt::format("'num_samples' needs classes, which '{}' does not have; leave it out", name));
+  }
+  if (config.num_samples < classes) {
+    refuse(fmt::format("{} cannot have all {} classes of '{}'",
+                       count_text(config.num_samples, "sample"), classes, name));
+  }
+  if (!data.endless() && config.num_samples > data.size()) {
+    refuse(fmt::format("{} samples are more than the {} of '{}'", config.num_samples, data.size(),
+                       name));
   }
 }
 
 /// Checks a schedule, the phase's or that of a part, whose settings begin with `setting`.
 void check_schedule(const ScheduleConfig& schedule, double lr, const std::string& setting,
-                    const PhasePlaces& places, int64_t steps) {
+                    const SettingLocations& locations, int64_t steps) {
   if (steps == 0) return;
   if (schedule.cooldown_steps == 0) {
     if (schedule.warmup_steps <= steps) return;
     log_warning(
         "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} it "
         "reaches {:.3g}",
-        places.of({setting + "warmup_steps", "steps", "epochs"}), places.phase().name,
+        locations.of({setting + "warmup_steps", "steps", "epochs"}), locations.phase().name,
         schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
     return;
   }
   if (schedule.warmup_steps + schedule.cooldown_steps <= steps) return;
   fail_usage("{}: phase '{}': {} warm-up and {} cooldown steps are more than the phase's {}",
-             places.of({setting + "cooldown_steps", setting + "warmup_steps"}), places.phase().name,
-             schedule.warmup_steps, schedule.cooldown_steps, steps);
+             locations.of({setting + "cooldown_steps", setting + "warmup_steps"}),
+             locations.phase().name, schedule.warmup_steps, schedule.cooldown_steps, steps);
 }
 
-void check_schedules(const GradientConfig& config, const PhasePlaces& places, int64_t steps) {
-  check_schedule(config.schedule, config.optimizer.lr, "schedule.", places, steps);
+void check_schedules(const GradientConfig& config, const SettingLocations& locations,
+                     int64_t steps) {
+  check_schedule(config.schedule, config.optimizer.lr, "schedule.", locations, steps);
   for (size_t i = 0; i < config.optimizers.size(); ++i) {
-    const PartOptimizerConfig& part = config.optimizers[i];
+    const ParamGroupConfig& part = config.optimizers[i];
     if (!part.schedule) continue;
     const std::string setting = fmt::format("optimizers.{}.schedule.", i);
-    check_schedule(*part.schedule, part.optimizer.lr, setting, places, steps);
+    check_schedule(*part.schedule, part.optimizer.lr, setting, locations, steps);
   }
 }
 
-void check_all_patterns(const GradientConfig& config, const PhasePlaces& places,
+void check_all_patterns(const GradientConfig& config, const SettingLocations& locations,
                         const Model& model) {
-  check_patterns(model, places, "gradient_scale", texts_of(config.gradient_scale));
-  check_patterns(model, places, "optimizer.weight_decays",
+  check_patterns(model, locations, "gradient_scale", texts_of(config.gradient_scale));
+  check_patterns(model, locations, "optimizer.weight_decays",
                  texts_of(config.optimizer.weight_decays));
   for (size_t i = 0; i < config.optimizers.size(); ++i) {
-    const PartOptimizerConfig& part = config.optimizers[i];
+    const ParamGroupConfig& part = config.optimizers[i];
     const std::string setting = fmt::format("optimizers.{}.", i);
-    check_patterns(model, places, setting + "parameters", part.parameters);
-    check_patterns(model, places, setting + "optimizer.weight_decays",
+    check_patterns(model, locations, setting + "parameters", part.parameters);
+    check_patterns(model, locations, setting + "optimizer.weight_decays",
                    texts_of(part.optimizer.weight_decays));
   }
 }
 
 /// Everything about tokens that a step would find out; `batch` images go through the network at
 /// once.
-void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t batch,
+void check_batch_routing(const SettingLocations& locations, const Model& model, int64_t batch,
                          bool has_aux_losses) {
   const int64_t tokens = batch * model.tokens_per_image();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::RoutingRule& rule = block.layer->options().rule;
-    const int64_t choices = std::max<int64_t>(1, nn::choices_of_token(rule));
+    const int64_t choices = std::max<int64_t>(1, nn::experts_per_token(rule));
     if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
           "{}: phase '{}': {} images of {} tokens that select {} experts are more rows than the "
           "2^31 of a routing",
-          places.of({"batch_size"}), places.phase().name, batch, model.tokens_per_image(), choices);
+          locations.of({"batch_size"}), locations.phase().name, batch, model.tokens_per_image(),
+          choices);
     }
-    check_tokens(places, model, block, rule, tokens);
+    check_tokens(locations, model, block, rule, tokens);
     const int64_t group_size = nn::group_size(rule);
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
         "auxiliary losses; a batch_size that is a multiple of {} does",
-        places.of_model(model.setting_paths().group_size, "batch_size"), places.phase().name,
+        locations.of_model(model.setting_paths().group_size, "batch_size"), locations.phase().name,
         group_size, count_text(tokens, "token"), count_text(batch, "image"),
         model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
   }
@@ -266,60 +272,60 @@ void check_batch_routing(const PhasePlaces& places, const Model& model, int64_t 
 
 /// Refuses parts of a batch of one image in which a batch normalisation would see one value of a
 /// channel. Larger ones have more.
-void check_batch_norm(const PhasePlaces& places, const Model& model, int64_t batch,
+void check_batch_norm(const SettingLocations& locations, const Model& model, int64_t batch,
                       int64_t accumulate) {
   if (batch / accumulate > 1) return;
-  const std::shared_ptr<Model> shape = build_model_shape(Value::from_json(model.config(), "model"));
+  const std::shared_ptr<Model> shape = build_meta_model(Value::from_json(model.config(), "model"));
   shape->train();
   const MetaKernels kernels;
   try {
     shape->forward(meta_inputs(*shape, 1));
   } catch (const nn::SingleValueError& error) {
     fail_usage("{}: phase '{}': {}: {} of one image are too few for this network",
-               places.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
-               places.phase().name, error.what(),
+               locations.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
+               locations.phase().name, error.what(),
                accumulate > 1 ? "the parts of a batch" : "batches");
   } catch (const c10::Error&) {  // An operator has no shape function.
   } catch (const Error&) {       // What else is wrong with one image, others say.
   }
 }
 
-void plan_gradient(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                    const Dataset& data) {
   const PhaseConfig& phase = plan.config;
   const auto& config = settings_of<GradientConfig>(phase);
-  check_augment(config, places, data);
+  check_augment(config, locations, data);
   const ObjectiveKind& objective = objectives().at(config.loss.name());
-  objective.check(config.loss, places, model, data.info());
-  check_all_patterns(config, places, model);
-  if (config.samples > 0) plan.images = config.samples;
-  check_samples(config, places, data);
+  objective.check(config.loss, locations, model, data.info());
+  check_all_patterns(config, locations, model);
+  if (config.num_samples > 0) plan.images = config.num_samples;
+  check_samples(config, locations, data);
   plan.steps_per_epoch = std::max<int64_t>(1, plan.images / config.batch_size);
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
-  check_schedules(config, places, plan.steps);
+  check_schedules(config, locations, plan.steps);
   plan.batch = std::min(config.batch_size, plan.images);
   if (plan.batch % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
-               places.of({"accumulate"}), phase.name, config.accumulate,
+               locations.of({"accumulate"}), phase.name, config.accumulate,
                count_text(plan.batch, "image"));
   }
   if (plan.steps == 0) return;
   if (plan.batch < config.batch_size) {
     log_warning("{}: phase '{}': batch_size {} is more than '{}' has, a batch is all {}",
-                places.of({"batch_size"}), phase.name, config.batch_size, phase.data,
+                locations.of({"batch_size"}), phase.name, config.batch_size, phase.data,
                 count_text(plan.batch, "example"));
   }
   const Json settings = to_json(config);
   const auto weights = settings.value("aux_losses", std::map<std::string, double>{});
-  check_batch_routing(places, model, plan.batch / config.accumulate,
+  check_batch_routing(locations, model, plan.batch / config.accumulate,
                       !aux_loss_weights(weights, model).empty());
-  check_batch_norm(places, model, plan.batch, config.accumulate);
+  check_batch_norm(locations, model, plan.batch, config.accumulate);
 }
 
 StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   const auto& config = settings_of<GradientConfig>(phase);
   StepMemory memory{.parts = config.accumulate};
-  const Patterns trains(phase.trains);
+  const Patterns trains(phase.trainable);
   Optimizer::NamedParameters trained;
   for (const auto& item : model.named_parameters()) {
     if (!trains.any_found_in(item.key())) continue;
@@ -327,15 +333,15 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
     memory.gradients += static_cast<double>(item.value().nbytes());
   }
   const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
-  memory.optimizer = 4.0 * static_cast<double>(optimizer.largest_share().state);
+  memory.optimizer = 4.0 * static_cast<double>(optimizer.max_state_shard().state);
   memory.by = config.optimizer.name;
-  for (const PartOptimizerConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
+  for (const ParamGroupConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
   return memory;
 }
 
-void check_share(const PhasePlan& plan, const PhasePlaces& places, int64_t processes) {
-  check_equal_parts(
-      fmt::format("{}: phase '{}': ", places.of({"batch_size", "accumulate"}), plan.config.name),
+void check_share(const PhasePlan& plan, const SettingLocations& locations, int64_t processes) {
+  check_batch_divisible(
+      fmt::format("{}: phase '{}': ", locations.of({"batch_size", "accumulate"}), plan.config.name),
       plan.batch, settings_of<GradientConfig>(plan.config).accumulate, processes);
 }
 
@@ -344,11 +350,11 @@ void check_share(const PhasePlan& plan, const PhasePlaces& places, int64_t proce
 PhaseKind gradient_phase_kind() {
   PhaseKind kind;
   kind.settings = Choice("gradient", GradientConfig{});
-  kind.meaning =
+  kind.description =
       "minimises a loss on batches by the gradients of any network, with optimizer and schedule";
   kind.plan = plan_gradient;
   kind.share = check_share;
-  kind.tells_before_update = true;
+  kind.overlaps_save = true;
   kind.memory = gradient_memory;
   kind.objective = [](const PhaseConfig& phase) {
     return settings_of<GradientConfig>(phase).loss.name();

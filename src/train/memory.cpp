@@ -185,7 +185,7 @@ std::string describe_memory(Model& model, const RunConfig& config,
     const TrainingMemory memory =
         training_memory(model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
     const double gaps = kGaps * memory.activations.value_or(0.0);
-    const double copy = memory.weights + memory.optimizer;  // See BackgroundSave.
+    const double copy = memory.weights + memory.optimizer;  // See AsyncSave.
     const double sum = memory.sum() + copy + gaps + process;
     text += fmt::format(
         "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, gaps "
@@ -238,7 +238,7 @@ std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processe
                     const std::string& gpu) {
   RunConfig config = given;
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
-  const std::shared_ptr<Model> model = build_initial_shape(config);
+  const std::shared_ptr<Model> model = build_initial_meta_model(config);
   // What follows would take one that cannot be read for one without names of its classes.
   check_init(config);
   const std::vector<PhasePlan> phases =

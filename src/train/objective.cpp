@@ -60,7 +60,7 @@ at::Tensor sigmoid_of_mean(const at::Tensor& logits_BMC, const at::Tensor& targe
 }
 
 ClassificationLoss of_ensemble(ClassificationLoss loss, const std::string& of_one_network) {
-  loss.meaning += ", of each member of an ensemble; evaluated on their mean probabilities";
+  loss.description += ", of each member of an ensemble; evaluated on their mean probabilities";
   loss.of_ensemble = true;
   loss.counterpart = of_one_network;
   return loss;
@@ -89,17 +89,17 @@ at::Tensor by_image(const at::Tensor& logits, int64_t members) {
 
 Registry<ClassificationLoss>& classification_losses() {
   static Registry<ClassificationLoss> registry = [] {
-    const ClassificationLoss softmax = {.meaning = "cross-entropy of softmax(logits)",
+    const ClassificationLoss softmax = {.description = "cross-entropy of softmax(logits)",
                                         .of_rows = softmax_of_rows<false>,
                                         .log_probabilities = log_softmax_probabilities,
                                         .of_mean = softmax_of_mean,
                                         .counterpart = "ensemble_softmax"};
     ClassificationLoss twice = softmax;
-    twice.meaning =
+    twice.description =
         "cross-entropy of softmax(softmax(logits)), as in the clusters paper's released code";
     twice.of_rows = softmax_of_rows<true>;
     const ClassificationLoss sigmoid = {
-        .meaning = "binary cross-entropy of sigmoid(logit), summed over the classes",
+        .description = "binary cross-entropy of sigmoid(logit), summed over the classes",
         .of_rows = sigmoid_of_rows,
         .log_probabilities = at::log_sigmoid,
         .of_mean = sigmoid_of_mean,
@@ -179,38 +179,38 @@ at::Tensor accuracy_of(const at::Tensor& logits, const at::Tensor& labels) {
   return hits.to(at::kFloat).mean() * 100;
 }
 
-void check_members(const std::string& loss, const PhasePlaces& places, const Model& model) {
+void check_members(const std::string& loss, const SettingLocations& locations, const Model& model) {
   const ClassificationLoss& found = classification_losses().at(loss);
   const bool ensemble = model.members() > 1;
   if (ensemble == found.of_ensemble) return;
   const std::string setting = model.setting_paths().members;
   const std::string place =
-      PhasePlaces::blame({places.of({"loss"}), places.of_model(setting, "loss")});
+      SettingLocations::preferred({locations.of({"loss"}), locations.of_model(setting, "loss")});
   if (ensemble) {
     fail_usage(
         "{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}; choose '{}'",
-        place, places.phase().name, loss, model.members(), found.counterpart);
+        place, locations.phase().name, loss, model.members(), found.counterpart);
   }
   fail_usage(
       "{}: phase '{}': loss '{}' is for the members of an ensemble, the model is one network{}; "
       "choose '{}'",
-      place, places.phase().name, loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting),
+      place, locations.phase().name, loss, setting.empty() ? "" : fmt::format(" ({} 1)", setting),
       found.counterpart);
 }
 
 /// Refuses an ensemble for a loss of one network.
-void check_is_one(const std::string& loss, const PhasePlaces& places, const Model& model,
+void check_is_one(const std::string& loss, const SettingLocations& locations, const Model& model,
                   const std::string& choice) {
   if (model.members() <= 1) return;
   fail_usage("{}: phase '{}': loss '{}' is for one network, the model is an ensemble of {}{}",
-             places.of_model(model.setting_paths().members, "loss"), places.phase().name, loss,
-             model.members(), choice);
+             locations.of_model(model.setting_paths().members, "loss"), locations.phase().name,
+             loss, model.members(), choice);
 }
 
 ObjectiveKind classification_objective(const std::string& loss) {
   ObjectiveKind kind;
   kind.settings = Choice(loss, ClassificationObjectiveConfig{});
-  kind.meaning = classification_losses().at(loss).meaning;
+  kind.description = classification_losses().at(loss).description;
   kind.make = [loss](const Choice& settings, const Model& model, const std::string& precision) {
     auto config = settings.as<ClassificationObjectiveConfig>();
     config.aux_losses = aux_loss_weights(config.aux_losses, model);
@@ -219,16 +219,16 @@ ObjectiveKind classification_objective(const std::string& loss) {
           return classification_terms(loss, config, output, batch.labels, batch.soft_labels);
         });
   };
-  kind.check = [loss](const Choice& settings, const PhasePlaces& places, const Model& model,
+  kind.check = [loss](const Choice& settings, const SettingLocations& locations, const Model& model,
                       const DatasetInfo& data) {
     if (data.classes.empty()) {
       fail_usage(
           "{}: phase '{}': loss '{}' compares logits with classes, but the targets of '{}' are "
           "real numbers; choose squared",
-          places.of({"loss", "data"}), places.phase().name, loss, data.name);
+          locations.of({"loss", "data"}), locations.phase().name, loss, data.name);
     }
-    check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, places, model);
-    check_members(loss, places, model);
+    check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, locations, model);
+    check_members(loss, locations, model);
   };
   return kind;
 }
@@ -248,7 +248,7 @@ ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
 ObjectiveKind squared_objective() {
   ObjectiveKind kind;
   kind.settings = Choice("squared", SquaredObjectiveConfig{});
-  kind.meaning = "mean squared error, for real-valued targets";
+  kind.description = "mean squared error, for real-valued targets";
   kind.make = [](const Choice& settings, const Model& model, const std::string& precision) {
     const auto weights = aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model);
     return std::make_unique<OfOutput>(
@@ -258,16 +258,16 @@ ObjectiveKind squared_objective() {
           return with_aux_losses(std::move(sum), weights, output);
         });
   };
-  kind.check = [](const Choice& settings, const PhasePlaces& places, const Model& model,
+  kind.check = [](const Choice& settings, const SettingLocations& locations, const Model& model,
                   const DatasetInfo& data) {
     if (data.targets.empty()) {
       fail_usage(
           "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
           "classes; choose softmax",
-          places.of({"loss", "data"}), places.phase().name, data.name);
+          locations.of({"loss", "data"}), locations.phase().name, data.name);
     }
-    check_is_one("squared", places, model, "; choose a model without members");
-    check_aux_losses(settings.as<SquaredObjectiveConfig>().aux_losses, places, model);
+    check_is_one("squared", locations, model, "; choose a model without members");
+    check_aux_losses(settings.as<SquaredObjectiveConfig>().aux_losses, locations, model);
   };
   return kind;
 }
@@ -298,7 +298,7 @@ LossTerms hinge_terms(bool has_linear_gradient, const at::Tensor& logits_BC,
 ObjectiveKind hinge_objective() {
   ObjectiveKind kind;
   kind.settings = Choice("hinge", HingeConfig{});
-  kind.meaning =
+  kind.description =
       "mean of max(0, 1 - margin), the logit of the class less the largest of the others";
   kind.make = [](const Choice& settings, const Model&, const std::string& precision) {
     const bool linear = settings.as<HingeConfig>().linear;
@@ -306,13 +306,14 @@ ObjectiveKind hinge_objective() {
       return hinge_terms(linear, output.logits.to(at::kFloat), batch.labels);
     });
   };
-  kind.check = [](const Choice&, const PhasePlaces& places, const Model& model,
+  kind.check = [](const Choice&, const SettingLocations& locations, const Model& model,
                   const DatasetInfo& data) {
     if (data.classes.size() < 2) {
       fail_usage("{}: phase '{}': loss 'hinge' is for two classes or more, '{}' has {}",
-                 places.of({"loss", "data"}), places.phase().name, data.name, data.classes.size());
+                 locations.of({"loss", "data"}), locations.phase().name, data.name,
+                 data.classes.size());
     }
-    check_is_one("hinge", places, model, "");
+    check_is_one("hinge", locations, model, "");
   };
   return kind;
 }

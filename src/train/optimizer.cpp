@@ -11,7 +11,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic {
 namespace {
@@ -29,23 +29,24 @@ at::Tensor flattened(const std::vector<at::Tensor>& tensors, bool filled) {
 
 Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
                      const std::vector<std::string>& frozen,
-                     const std::vector<PartOptimizerConfig>& parts) {
-  for (const PartOptimizerConfig& part : parts) {
-    add_part(part.optimizer, part.optimizer.lr / config.lr, Patterns(part.parameters), frozen,
-             parameters);
+                     const std::vector<ParamGroupConfig>& parts) {
+  for (const ParamGroupConfig& part : parts) {
+    add_param_group(part.optimizer, part.optimizer.lr / config.lr, Patterns(part.parameters),
+                    frozen, parameters);
   }
-  add_part(config, 1.0, Patterns({""}), frozen, parameters);
+  add_param_group(config, 1.0, Patterns({""}), frozen, parameters);
 }
 
-void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patterns& of,
-                         const std::vector<std::string>& frozen, NamedParameters& parameters) {
+void Optimizer::add_param_group(const OptimizerConfig& config, double rate, const Patterns& of,
+                                const std::vector<std::string>& frozen,
+                                NamedParameters& parameters) {
   const PatternValues weight_decays(config.weight_decays);
   const Patterns never(frozen), no_decay(config.no_decay);
   const auto weight_decay = [&](const std::string& name) {
     if (!weight_decays.empty()) return weight_decays.value_for(name, 0.0);
     return no_decay.any_found_in(name) ? 0.0 : config.weight_decay;
   };
-  Part part{make_update_rule(config), rate, config.l2, {}, {}};
+  ParamGroup part{make_update_rule(config), rate, config.l2, {}, {}};
   NamedParameters others;
   for (auto& [name, parameter] : parameters) {
     if (!of.any_found_in(name)) {
@@ -60,27 +61,27 @@ void Optimizer::add_part(const OptimizerConfig& config, double rate, const Patte
     part.entries.push_back(std::move(entry));
   }
   parameters = std::move(others);
-  parts_.push_back(std::move(part));
+  param_groups_.push_back(std::move(part));
 }
 
-void Optimizer::share_state(std::shared_ptr<const Processes> processes,
-                            const NameTest& everywhere) {
+void Optimizer::shard_state(std::shared_ptr<const ProcessMesh> processes,
+                            const NameTest& is_replicated) {
   processes_ = std::move(processes);
   std::vector<int64_t> load(static_cast<size_t>(processes_->size()), 0);
-  for (Part& part : parts_) {
+  for (ParamGroup& part : param_groups_) {
     for (Entry& entry : part.entries) {
-      if (entry.frozen || everywhere(entry.name)) continue;
+      if (entry.frozen || is_replicated(entry.name)) continue;
       const auto least = std::min_element(load.begin(), load.end());
       *least += entry.parameter.numel();
       entry.owner = least - load.begin();
-      if (!is_own(entry)) entry.slots.clear();
+      if (!is_local(entry)) entry.slots.clear();
     }
   }
 }
 
-Optimizer::Share Optimizer::largest_share() const {
-  std::map<int64_t, Share> shares;  // By owner.
-  for (const Part& part : parts_) {
+Optimizer::StateShard Optimizer::max_state_shard() const {
+  std::map<int64_t, StateShard> shares;  // By owner.
+  for (const ParamGroup& part : param_groups_) {
     const auto slots = static_cast<int64_t>(part.rule->slot_names().size());
     for (const Entry& entry : part.entries) {
       if (entry.frozen) continue;
@@ -88,25 +89,26 @@ Optimizer::Share Optimizer::largest_share() const {
       shares[entry.owner].state += entry.parameter.numel() * slots;
     }
   }
-  const Share common = shares[kEvery];
-  Share largest;
+  const StateShard common = shares[kAllRanks];
+  StateShard largest;
   for (const auto& [owner, share] : shares) {
-    if (owner == kEvery) continue;
+    if (owner == kAllRanks) continue;
     largest = {std::max(largest.state, share.state), std::max(largest.updated, share.updated)};
   }
   return {largest.state + common.state, largest.updated + common.updated};
 }
 
-bool Optimizer::is_own(const Entry& entry) const {
-  return entry.owner == kEvery || entry.owner == processes_->rank();
+bool Optimizer::is_local(const Entry& entry) const {
+  return entry.owner == kAllRanks || entry.owner == processes_->rank();
 }
 
-void Optimizer::spread() const {
+void Optimizer::broadcast_parameters() const {
   const torch::NoGradGuard no_grad;
   const auto own = static_cast<size_t>(processes_->rank());
   std::vector<std::vector<at::Tensor>> owned(static_cast<size_t>(processes_->size()));
   for_entries([&](const Entry& entry) {
-    if (entry.owner != kEvery) owned[static_cast<size_t>(entry.owner)].push_back(entry.parameter);
+    if (entry.owner != kAllRanks)
+      owned[static_cast<size_t>(entry.owner)].push_back(entry.parameter);
   });
   std::vector<at::Tensor> flat;  // Of each process, one range.
   for (size_t owner = 0; owner < owned.size(); ++owner) {
@@ -130,18 +132,18 @@ void Optimizer::scale_gradients(const PatternValues& factors) {
   });
 }
 
-void Optimizer::step(double lr, const std::vector<std::optional<double>>& part_lrs,
+void Optimizer::step(double lr, const std::vector<std::optional<double>>& group_lrs,
                      const at::Tensor& skip) {
   const torch::NoGradGuard no_grad;
-  ++updates_;
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const std::optional<double> own = i < part_lrs.size() ? part_lrs[i] : std::nullopt;
-    step_part(parts_[i], own.value_or(lr * parts_[i].rate), skip);
+  ++num_steps_;
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    const std::optional<double> own = i < group_lrs.size() ? group_lrs[i] : std::nullopt;
+    step_group(param_groups_[i], own.value_or(lr * param_groups_[i].rate), skip);
   }
-  if (processes_) spread();
+  if (processes_) broadcast_parameters();
 }
 
-std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {
+std::vector<at::Tensor> Optimizer::prepared_gradients(const ParamGroup& part) {
   std::vector<std::string> names;
   std::vector<at::Tensor> gradients;
   for (const Entry& entry : part.entries) {
@@ -157,7 +159,7 @@ std::vector<at::Tensor> Optimizer::prepared_gradients(const Part& part) {
   return gradients;
 }
 
-void Optimizer::step_part(const Part& part, double lr, const at::Tensor& skip) const {
+void Optimizer::step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const {
   const std::vector<at::Tensor> gradients = prepared_gradients(part);
   for (const double weight_decay : part.weight_decays) {
     UpdateRule::Group group;
@@ -166,14 +168,14 @@ void Optimizer::step_part(const Part& part, double lr, const at::Tensor& skip) c
     group.slots.resize(part.rule->slot_names().size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];
-      if (entry.frozen || entry.weight_decay != weight_decay || !is_own(entry)) continue;
+      if (entry.frozen || entry.weight_decay != weight_decay || !is_local(entry)) continue;
       group.parameters.push_back(entry.parameter);
       group.gradients.push_back(gradients[i]);
       for (size_t slot = 0; slot < group.slots.size(); ++slot) {
         group.slots[slot].push_back(entry.slots[slot]);
       }
     }
-    if (!group.parameters.empty()) part.rule->apply(group, lr, updates_);
+    if (!group.parameters.empty()) part.rule->apply(group, lr, num_steps_);
   }
 }
 
@@ -194,7 +196,7 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 
 TensorMap Optimizer::state() const {
   TensorMap map;
-  for (const Part& part : parts_) {
+  for (const ParamGroup& part : param_groups_) {
     const std::vector<std::string> names = part.rule->slot_names();
     for (const Entry& entry : part.entries) {
       for (size_t slot = 0; slot < entry.slots.size(); ++slot) {
@@ -205,15 +207,15 @@ TensorMap Optimizer::state() const {
   return map;
 }
 
-bool Optimizer::is_of_others(const std::string& slot) const {
+bool Optimizer::is_remote(const std::string& slot) const {
   bool found = false;
   for_entries([&](const Entry& entry) {
-    found = found || (!is_own(entry) && slot.starts_with(entry.name + "."));
+    found = found || (!is_local(entry) && slot.starts_with(entry.name + "."));
   });
   return found;
 }
 
-void Optimizer::load_state(const TensorMap& state, int64_t updates) {
+void Optimizer::load_state(const TensorMap& state, int64_t num_steps) {
   const TensorMap own = this->state();
   for (const auto& [name, tensor] : own) {
     const auto found = state.find(name);
@@ -224,10 +226,10 @@ void Optimizer::load_state(const TensorMap& state, int64_t updates) {
     }
   }
   for (const auto& [name, unused] : state) {
-    if (!own.contains(name) && !is_of_others(name)) fail("optimizer: unexpected '{}'", name);
+    if (!own.contains(name) && !is_remote(name)) fail("optimizer: unexpected '{}'", name);
   }
   for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
-  updates_ = updates;
+  num_steps_ = updates;
 }
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/gradient_phase.h"
 
 namespace moesaic {
@@ -29,7 +29,7 @@ std::string objective_name(const PhaseConfig& phase) {
 }
 
 std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase) {
-  const Patterns trains(phase.trains), frozen(phase.frozen);
+  const Patterns trains(phase.trainable), frozen(phase.frozen);
   std::vector<std::string> names = model.named_parameters().keys();
   std::erase_if(names, [&](const std::string& name) {
     return !trains.any_found_in(name) || frozen.any_found_in(name);
@@ -37,7 +37,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
   return names;
 }
 
-int Phase::agree(int signal, const Processes* processes) {
+int Phase::sync_step(int signal, const ProcessMesh* processes) {
   return processes == nullptr ? signal : static_cast<int>(processes->max(signal));
 }
 
@@ -45,37 +45,38 @@ uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {
   return mix64(mix64(static_cast<uint64_t>(run_seed)) + static_cast<uint64_t>(phase_index));
 }
 
-std::string PhasePlaces::of_model(const std::string& setting, const std::string& otherwise) const {
+std::string SettingLocations::of_model(const std::string& setting,
+                                       const std::string& otherwise) const {
   const std::string in_phase = of({otherwise});
   if (!model_.is_object() || setting.empty()) return in_phase;
-  return blame({place_of(model_, {setting}), in_phase});
+  return preferred({location_of(model_, {setting}), in_phase});
 }
 
-bool PhasePlaces::leaves(const std::string& setting) const {
+bool SettingLocations::is_default(const std::string& setting) const {
   return model_.is_object() && !setting.empty() && model_.find(setting) == nullptr;
 }
 
-std::string PhasePlaces::blame(const std::vector<std::string>& places) {
-  for (const std::string& place : places) {
+std::string SettingLocations::preferred(const std::vector<std::string>& locations) {
+  for (const std::string& place : locations) {
     if (place.starts_with("argument '")) return place;
   }
-  return places.front();
+  return locations.front();
 }
 
 PhaseState OnlinePhase::state() const {
-  PhaseState state{{{"made", made_}}, {}};
-  if (!end_.empty()) state.values[end_] = met_;
+  PhaseState state{{{"made", steps_done_}}, {}};
+  if (!end_key_.empty()) state.values[end_key_] = reached_end_;
   return state;
 }
 
 void OnlinePhase::load(const PhaseState& state) {
-  const auto made = state.values.find("made"), met = state.values.find(end_);
+  const auto made = state.values.find("made"), met = state.values.find(end_key_);
   const bool valid = made != state.values.end() && made->is_number_integer() && *made >= 0 &&
                      *made <= plan_.steps &&
-                     (end_.empty() || (met != state.values.end() && met->is_boolean()));
+                     (end_key_.empty() || (met != state.values.end() && met->is_boolean()));
   if (!valid) fail("phase '{}': its state is damaged", plan_.config.name);
-  made_ = made->get<int64_t>();
-  met_ = !end_.empty() && met->get<bool>();
+  steps_done_ = made->get<int64_t>();
+  reached_end_ = !end_key_.empty() && met->get<bool>();
 }
 
 std::string OnlinePhase::lower(const std::string& setting, double now) const {
@@ -94,14 +95,15 @@ void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch) {
   plan.steps = plan.config.steps ? *plan.config.steps : *plan.config.epochs * plan.steps_per_epoch;
 }
 
-void check_moves_all(const PhasePlan& plan, const PhasePlaces& places, const Model& model,
-                     const std::string& reason) {
+void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                      const std::string& reason) {
   if (trained_parameters(model, plan.config) == model.named_parameters().keys()) return;
-  fail_usage("{}: phase '{}': {}", places.of({"frozen", "trains"}), plan.config.name, reason);
+  fail_usage("{}: phase '{}': {}", locations.of({"frozen", "trainable"}), plan.config.name, reason);
 }
 
-void fail_needs(const PhasePlaces& places, const std::string& place, const std::string& what) {
-  const PhaseConfig& phase = places.phase();
+void fail_needs(const SettingLocations& locations, const std::string& place,
+                const std::string& what) {
+  const PhaseConfig& phase = locations.phase();
   fail_usage("{}: phase '{}': a phase of kind '{}' needs {}", place, phase.name, phase.kind.name(),
              what);
 }

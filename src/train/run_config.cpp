@@ -74,7 +74,7 @@ ConfigProblem config_problem(const PhaseConfig& config) {
         {"name"}};
   }
   return first_problem({name_problem(config.name), reserved, length_problem(config),
-                        patterns_problem("trains", config.trains),
+                        patterns_problem("trainable", config.trainable),
                         patterns_problem("frozen", config.frozen)});
 }
 
@@ -92,34 +92,34 @@ ConfigProblem config_problem(const RunConfig& config) {
   return name_problem(config.name);
 }
 
-void keep_lasting_names(RunConfig& config) {
-  config.init = lasting_path(config.init);
+void make_names_absolute(RunConfig& config) {
+  config.init = absolute_path(config.init);
   const auto is_phase = [&](const std::string& name) {
     return std::any_of(config.phases.begin(), config.phases.end(),
                        [&](const PhaseConfig& phase) { return phase.name == name; });
   };
   for (PhaseConfig& phase : config.phases) {
-    phase.data = lasting_name(phase.data);
+    phase.data = absolute_name(phase.data);
     auto& prune = phase.on_entry.prune;
-    if (prune && !is_phase(prune->pretrained)) prune->pretrained = lasting_path(prune->pretrained);
+    if (prune && !is_phase(prune->pretrained)) prune->pretrained = absolute_path(prune->pretrained);
   }
 }
 
-Json with_lasting_names(Json started) {
+Json with_absolute_names(Json started) {
   if (!started.is_object() || !started.contains("phases")) return started;
-  if (started.value("init", Json()).is_string()) started["init"] = lasting_path(started["init"]);
+  if (started.value("init", Json()).is_string()) started["init"] = absolute_path(started["init"]);
   for (Json& phase : started.at("phases")) {
     if (!phase.is_object() || !phase.contains("data")) continue;
-    if (phase.at("data").is_string()) phase["data"] = lasting_name(phase.at("data"));
+    if (phase.at("data").is_string()) phase["data"] = absolute_name(phase.at("data"));
   }
   return started;
 }
 
-Json deciding_settings(Json run) {
+Json settings_of_results(Json run) {
   name_units(run);
-  run = with_later_settings<RunConfig>(run);
-  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints", "recompute",
-                           "data_changed", "parallel"}) {
+  run = with_current_settings<RunConfig>(run);
+  for (const char* free : {"loader_threads", "checkpoint_every", "keep_checkpoints",
+                           "activation_checkpointing", "data_changed", "parallel"}) {
     if (run.is_object()) run.erase(free);
   }
   return run;
@@ -137,7 +137,7 @@ void name_model_settings(Json& settings) {
       continue;
     }
     try {
-      part = build_model_shape(Value::from_json(part, "stored settings"))->config();
+      part = build_meta_model(Value::from_json(part, "stored settings"))->config();
     } catch (const Error&) {
       // Whoever uses the network says what is wrong with it.
     }
@@ -155,14 +155,14 @@ std::vector<Difference> setting_changes(Json before, Json now) {
 }
 
 void check_same_run(const Json& started, const Json& now, const std::string& folder,
-                    const std::string& way_out) {
+                    const std::string& suggestion) {
   Json then = started;
   keep_images_as(now, then);
   const std::vector<Difference> changed =
-      setting_changes(deciding_settings(std::move(then)), deciding_settings(now));
+      setting_changes(settings_of_results(std::move(then)), settings_of_results(now));
   if (changed.empty()) return;
   fail_usage("{}: cannot resume with other settings: {}; set back what changed or {}", folder,
-             describe(changed), way_out);
+             describe(changed), suggestion);
 }
 
 }  // namespace moesaic

@@ -89,7 +89,7 @@ void add_number(Sha256& hash, int64_t number) {
   hash.update(std::as_bytes(std::span(&number, 1)));
 }
 
-std::string mark_of(Sha256& hash) {
+std::string fingerprint_of(Sha256& hash) {
   return hash.hex().substr(0, kMarkDigits);
 }
 
@@ -101,7 +101,7 @@ int64_t stride_of(const Dataset& data, int64_t most) {
 std::string hash_of_shards(const std::vector<int64_t>& blocks) {
   Sha256 hash;
   for (const int64_t block : blocks) add_number(hash, block);
-  return mark_of(hash);
+  return fingerprint_of(hash);
 }
 
 std::string hash_of_labels(const Dataset& data) {
@@ -116,7 +116,7 @@ std::string hash_of_labels(const Dataset& data) {
     }
     add_number(hash, label);
   }
-  return mark_of(hash);
+  return fingerprint_of(hash);
 }
 
 /// Returns the name and size of an image's file, nothing where there is none.
@@ -147,7 +147,7 @@ std::string hash_of_files(const Dataset& data, SameFiles* same) {
       if (same != nullptr) same->add(files[i], begin + static_cast<int64_t>(i));
     }
   }
-  return mark_of(hash);
+  return fingerprint_of(hash);
 }
 
 /// Returns the distance of images that are spread over the data, whose files together are small
@@ -177,7 +177,7 @@ std::string hash_of_images(const Dataset& data) {
     }
     any = true;
   }
-  return any ? mark_of(hash) : "";
+  return any ? fingerprint_of(hash) : "";
 }
 
 /// Returns the names of `a` that `b` lacks.
@@ -358,8 +358,8 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns, con
     if (then != nullptr && same_names(then->classes, data->info().classes)) {
       data = with_classes_of(data, then->classes);  // Their order alone is no change.
     }
-    const bool here = data->blocks().empty() ||
-                      (is_described(name) && DatasetSource(name).missing(split).empty());
+    const bool here =
+        data->blocks().empty() || (has_spec(name) && DatasetSource(name).missing(split).empty());
     if (warns && here && split == "train") warn_of_one_class(name, *data);
     same[name].begin(data);
     const DataRecord& record = now.splits[key_of(name, split)] =

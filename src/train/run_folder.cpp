@@ -87,14 +87,14 @@ void keep_results(const fs::path& root) {
   }
 }
 
-/// Reads a record of a run; `way_out` ends the line where it is not one.
-auto read_record(auto&& read, const std::string& way_out) {
+/// Reads a record of a run; `suggestion` ends the line where it is not one.
+auto read_record(auto&& read, const std::string& suggestion) {
   try {
     return read();
   } catch (const IoError&) {
     throw;  // The file may be whole.
   } catch (const Error& error) {
-    fail("{}; {}", error.what(), way_out);
+    fail("{}; {}", error.what(), suggestion);
   }
 }
 
@@ -185,7 +185,7 @@ RunFolder::RunFolder(fs::path root, bool resume) : root_(std::move(root)) {
   remove_leftovers(root_ / "checkpoints");
 }
 
-RunFolder RunFolder::of_leader(fs::path root) {
+RunFolder RunFolder::from_rank_zero(fs::path root) {
   RunFolder folder;
   folder.root_ = std::move(root);
   return folder;

@@ -50,7 +50,7 @@ std::string image_remedy(const std::string& phase, const std::vector<int64_t>& s
 }
 
 /// Checks that the data have images of the shape that the network takes.
-void check_images(const PhasePlaces& places, const Model& model, const Dataset& dataset) {
+void check_images(const SettingLocations& locations, const Model& model, const Dataset& dataset) {
   const DatasetInfo& data = dataset.info();
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() == shape) return;
@@ -60,14 +60,14 @@ void check_images(const PhasePlaces& places, const Model& model, const Dataset& 
   fail_usage(
       "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model takes "
       "{} x {} x {}{}",
-      places.of_model(setting, "data"), places.phase().name, places.phase().data, shape[0],
+      locations.of_model(setting, "data"), locations.phase().name, locations.phase().data, shape[0],
       shape[1], shape[2], wanted[0], wanted[1], wanted[2],
-      dataset.has_images() ? image_remedy(places.phase().name, shape, wanted) : "");
+      dataset.has_images() ? image_remedy(locations.phase().name, shape, wanted) : "");
 }
 
-/// Warns of entries of `frozen` that freeze nothing, since `trains` leaves it out.
+/// Warns of entries of `frozen` that freeze nothing, since `trainable` leaves it out.
 void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
-  const Patterns trains(phase.trains);
+  const Patterns trains(phase.trainable);
   const std::vector<std::string> names = model.named_parameters().keys();
   for (const std::string& text : phase.frozen) {
     const Pattern frozen(text);
@@ -81,10 +81,10 @@ void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
 }
 
 /// Returns how many numbers of the network the phase trains, at least one where it has steps.
-int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
-  const PhaseConfig& phase = places.phase();
-  check_patterns(model, places, "trains", phase.trains);
-  check_patterns(model, places, "frozen", phase.frozen);
+int64_t count_trained_parameters(const Model& model, const SettingLocations& locations) {
+  const PhaseConfig& phase = locations.phase();
+  check_patterns(model, locations, "trainable", phase.trainable);
+  check_patterns(model, locations, "frozen", phase.frozen);
   warn_of_idle_frozen(model, phase);
   const auto parameters = model.named_parameters();
   int64_t count = 0;
@@ -92,8 +92,8 @@ int64_t trained_numbers(const Model& model, const PhasePlaces& places) {
   for (const std::string& name : names) count += parameters[name].numel();
   if (count == 0 && phase.steps != 0) {
     fail_usage("{}: phase '{}': {}, so no parameter would be trained",
-               places.of({"frozen", "trains"}), phase.name,
-               names.empty() ? "frozen covers all that trains selects"
+               locations.of({"frozen", "trainable"}), phase.name,
+               names.empty() ? "frozen covers all that trainable selects"
                              : fmt::format("{} has no numbers", fmt::join(names, " nor ")));
   }
   return count;
@@ -106,13 +106,13 @@ std::vector<std::string> names_before(const RunConfig& config, size_t index) {
 }
 
 /// Checks that phase `index` restores an earlier one.
-void check_restored(const RunConfig& config, size_t index, const PhasePlaces& places) {
+void check_restored(const RunConfig& config, size_t index, const SettingLocations& locations) {
   const std::vector<std::string> earlier = names_before(config, index);
-  const PhaseConfig& phase = places.phase();
+  const PhaseConfig& phase = locations.phase();
   const std::string& wanted = phase.on_entry.restore;
   if (std::find(earlier.begin(), earlier.end(), wanted) != earlier.end()) return;
-  fail_usage("{}: phase '{}': no earlier phase is called '{}'{}{}", places.of({"on_entry.restore"}),
-             phase.name, wanted, earlier.empty() ? "" : "; ",
+  fail_usage("{}: phase '{}': no earlier phase is called '{}'{}{}",
+             locations.of({"on_entry.restore"}), phase.name, wanted, earlier.empty() ? "" : "; ",
              earlier.empty() ? "" : did_you_mean(wanted, earlier));
 }
 
@@ -121,9 +121,9 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
                       MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
   const PrunePhaseConfig& prune = *phase.on_entry.prune;
-  const std::string place = place_of(prune.source, {"pretrained", "criterion"});
-  const bool needed = at_place(place_of(prune.source, {"criterion"}),
-                               [&] { return criterion_needs_pretrained(prune.criterion); });
+  const std::string place = location_of(prune.source, {"pretrained", "criterion"});
+  const bool needed = at_location(location_of(prune.source, {"criterion"}),
+                                  [&] { return criterion_needs_pretrained(prune.criterion); });
   if (prune.pretrained.empty()) {
     if (needed) {
       fail_usage("{}: phase '{}': prune by {} needs 'pretrained', an earlier phase or a checkpoint",
@@ -146,9 +146,9 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
   // It is verified when it is read, on entry of the phase.
   const LoadOptions present = {
       .verify = false, .model = false, .optimizer = false, .trust = config.trust};
-  const std::string problem = at_place(place, [&] {
+  const std::string problem = at_location(place, [&] {
     const Value config = model_config(load_newest_checkpoint(prune.pretrained, present));
-    return relation_problem(model, *build_model_shape(config));
+    return relation_problem(model, *build_meta_model(config));
   });
   if (problem.empty()) return;
   fail_usage("{}: phase '{}': prune.pretrained {} is another network than the one to prune: {}",
@@ -156,14 +156,14 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
 }
 
 /// Checks the batches of an evaluation, whose last one may be smaller.
-void check_evaluation(const RunConfig& config, const PhasePlaces& places, const Model& model,
-                      int64_t images) {
+void check_evaluation(const RunConfig& config, const SettingLocations& locations,
+                      const Model& model, int64_t images) {
   const SettingPaths paths = model.setting_paths();
   const int64_t batch = std::min(config.evaluate_batch_size, images);
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::RoutingRule rule = block.layer->router->evaluation_rule();
     for (const int64_t count : {batch, images % batch}) {
-      if (count > 0) check_tokens(places, model, block, rule, count * model.tokens_per_image());
+      if (count > 0) check_tokens(locations, model, block, rule, count * model.tokens_per_image());
     }
   }
 }
@@ -186,13 +186,13 @@ std::string classes_without_images(const Dataset& data, int64_t outputs) {
 }
 
 /// Checks that the network of phase `index` has outputs for the data, unless it gets a new head.
-void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t index,
+void check_outputs(const RunConfig& config, const SettingLocations& locations, size_t index,
                    const Model& model, const Dataset& dataset) {
   const DatasetInfo& data = dataset.info();
-  const PhaseConfig& phase = places.phase();
+  const PhaseConfig& phase = locations.phase();
   if (phase.on_entry.new_head) return;
-  const std::string place =
-      index == 0 ? places.of_model(model.setting_paths().classes, "data") : places.of({"data"});
+  const std::string place = index == 0 ? locations.of_model(model.setting_paths().classes, "data")
+                                       : locations.of({"data"});
   try {
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
@@ -208,9 +208,9 @@ void check_outputs(const RunConfig& config, const PhasePlaces& places, size_t in
 }
 
 /// Checks that the network's outputs, `classes`, are called as those of the data.
-void check_class_names(const PhasePlaces& places, const std::vector<std::string>& classes,
+void check_class_names(const SettingLocations& locations, const std::vector<std::string>& classes,
                        Datasets& datasets) {
-  const PhaseConfig& phase = places.phase();
+  const PhaseConfig& phase = locations.phase();
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   if (!phase.evaluate) splits.clear();
   splits.insert(splits.begin(), "train");
@@ -220,21 +220,22 @@ void check_class_names(const PhasePlaces& places, const std::vector<std::string>
                       "set \"on_entry\": {\"new_head\": true} for a head of the data's classes");
     }
   } catch (const Error& error) {
-    fail_usage("{}: phase '{}': {}", places.of({"data"}), phase.name, error.what());
+    fail_usage("{}: phase '{}': {}", locations.of({"data"}), phase.name, error.what());
   }
 }
 
 /// Checks that processes can share the experts that a phase has. What `keep` leaves of a layer may
 /// be known only when it prunes.
-void check_shares(const RunConfig& config, const PhasePlaces& places, const Model& model) {
-  const auto& prune = places.phase().on_entry.prune;
+void check_expert_shards(const RunConfig& config, const SettingLocations& locations,
+                         const Model& model) {
+  const auto& prune = locations.phase().on_entry.prune;
   if (prune && KeepSpec::from_value(prune->keep).chooses_among_layers()) return;
   const auto check = [&] {
     for (const MoEBlock& block : model.moe_blocks()) {
-      block.layer->check_shares(config.parallel.experts);
+      block.layer->check_expert_shards(config.parallel.experts);
     }
   };
-  prune ? at_place(place_of(prune->source, {"keep"}), check) : check();
+  prune ? at_location(location_of(prune->source, {"keep"}), check) : check();
 }
 
 /// Returns whether one of a few images, which are spread over the data, has a colour.
@@ -260,10 +261,10 @@ bool any_coloured(const Dataset& data) {
 }
 
 /// Returns the preprocessed training data. Completes `preprocess` by what the network takes.
-std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& datasets,
+std::shared_ptr<const Dataset> open_data(const SettingLocations& locations, Datasets& datasets,
                                          const Model& model, PreprocessConfig& preprocess) {
-  const PhaseConfig& phase = places.phase();
-  const std::shared_ptr<const Dataset> data = at_place(places.of({"data"}), [&] {
+  const PhaseConfig& phase = locations.phase();
+  const std::shared_ptr<const Dataset> data = at_location(locations.of({"data"}), [&] {
     for (const std::string& split : datasets.evaluation_splits(phase.data)) {
       if (phase.evaluate) datasets.get(phase.data, split);
     }
@@ -275,14 +276,14 @@ std::shared_ptr<const Dataset> open_data(const PhasePlaces& places, Datasets& da
         fmt::format("phase '{}': the images of '{}' become grey, since the network has one channel",
                     phase.name, phase.data);
     const std::string& setting = model.setting_paths().channels;
-    if (places.leaves(setting) && any_coloured(*data)) {
+    if (locations.is_default(setting) && any_coloured(*data)) {
       log_warning("{} by default; model.{}=3 keeps their colours", what, setting);
     } else {
       log_info("{}", what);
     }
   }
-  return at_place(places.of({"preprocess", "data"}),
-                  [&] { return preprocessed(data, preprocess); });
+  return at_location(locations.of({"preprocess", "data"}),
+                     [&] { return preprocessed(data, preprocess); });
 }
 
 /// The network on the meta device as each phase finds it, as far as known before training: how many
@@ -309,7 +310,7 @@ class PlannedModel {
     }
   }
 
-  void reset_head(int64_t classes) { give_head(changed(), classes); }
+  void reset_head(int64_t classes) { replace_head(changed(), classes); }
 
   /// Returns the names of the outputs, none where they are not known. Their order is that of the
   /// data in which they began, which a resumed run finds in its checkpoint only.
@@ -330,7 +331,7 @@ class PlannedModel {
 
  private:
   void take(const Json& config) {
-    copy_ = build_model_shape(Value::from_json(config, "model"));
+    copy_ = build_meta_model(Value::from_json(config, "model"));
     model_ = copy_.get();
   }
   /// Returns a copy that a phase may change.
@@ -396,18 +397,18 @@ std::vector<std::string> initial_classes(const RunConfig& config) try {
 PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& network,
                      Datasets& datasets, MissingFiles missing) {
   const PhaseConfig& phase = config.phases[index];
-  const PhasePlaces places(config.model, phase);
+  const SettingLocations locations(config.model, phase);
   PhasePlan plan;
   plan.config = phase;
   const std::shared_ptr<const Dataset> data =
-      open_data(places, datasets, network.model(), plan.config.preprocess);
+      open_data(locations, datasets, network.model(), plan.config.preprocess);
   const Task& task = task_of(data->info());
   if (!phase.on_entry.restore.empty()) {
-    check_restored(config, index, places);
+    check_restored(config, index, locations);
     network.restore(phase.on_entry.restore);
   }
-  check_images(places, network.model(), *data);
-  check_outputs(config, places, index, network.model(), *data);
+  check_images(locations, network.model(), *data);
+  check_outputs(config, locations, index, network.model(), *data);
   if (!data->info().classes.empty()) {
     const bool named = !network.classes().empty() || phase.on_entry.new_head;
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
@@ -415,10 +416,10 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
       log_warning(
           "{}: phase '{}': its network comes without the names of its classes: its outputs are "
           "taken to be those of '{}', in their order",
-          places.of({"data"}), phase.name, phase.data);
+          locations.of({"data"}), phase.name, phase.data);
     }
     if (!named || phase.on_entry.new_head) network.set_classes(data->info());
-    check_class_names(places, network.classes(), datasets);
+    check_class_names(locations, network.classes(), datasets);
   }
   if (phase.on_entry.prune) {
     check_pretrained(config, index, network.model(), missing);
@@ -426,7 +427,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     const bool means = prune.replace == kReplaceByMean;
     const std::string problem = replacement_problem(network.model(), prune.replace);
     if (!problem.empty()) {
-      fail_usage("{}: phase '{}': {}", place_of(prune.source, {"replace", "keep"}), phase.name,
+      fail_usage("{}: phase '{}': {}", location_of(prune.source, {"replace", "keep"}), phase.name,
                  problem);
     }
     network.prune(KeepSpec::from_value(prune.keep), means);
@@ -437,23 +438,23 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   plan.classes = network.classes();
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);
   plan.images = data->size();
-  plan.trained = trained_numbers(network.model(), places);
-  check_shares(config, places, network.model());
-  phase_kinds().at(phase.kind.name()).plan(plan, places, network.model(), *data);
+  plan.trained = count_trained_parameters(network.model(), locations);
+  check_expert_shards(config, locations, network.model());
+  phase_kinds().at(phase.kind.name()).plan(plan, locations, network.model(), *data);
   network.end(phase.name);
   if (!phase.evaluate) return plan;
   for (const std::string& split : datasets.evaluation_splits(phase.data)) {
-    check_evaluation(config, places, network.model(), datasets.get(phase.data, split)->size());
+    check_evaluation(config, locations, network.model(), datasets.get(phase.data, split)->size());
   }
-  at_place(place_of(config.source, {"best"}), [&] {
-    if (index + 1 == config.phases.size()) metric_of(data->info(), config.best);
+  at_location(location_of(config.source, {"best_metric"}), [&] {
+    if (index + 1 == config.phases.size()) metric_of(data->info(), config.best_metric);
   });
   return plan;
 }
 
 }  // namespace
 
-void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
                   const nn::RoutingRule& rule, int64_t tokens) {
   try {
     const int64_t experts = block.layer->options().experts;
@@ -462,9 +463,9 @@ void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock&
     const SettingPaths paths = model.setting_paths();
     const std::string& rows = choosing_rows(rule) ? paths.rows_per_expert : paths.capacity_factor;
     fail_usage("{}: phase '{}': {}",
-               PhasePlaces::blame({places.of_model(paths.group_size, "batch_size"),
-                                   places.of_model(rows, "batch_size")}),
-               places.phase().name, error.what());
+               SettingLocations::preferred({locations.of_model(paths.group_size, "batch_size"),
+                                            locations.of_model(rows, "batch_size")}),
+               locations.phase().name, error.what());
   }
 }
 

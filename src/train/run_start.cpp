@@ -26,9 +26,9 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/device.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
+#include "moesaic/train/distributed_run.h"
 #include "moesaic/train/run_folder.h"
-#include "moesaic/train/shared_run.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -42,12 +42,12 @@ bool gives_new_head(const RunConfig& config) {
 
 Checkpoint load_init(const RunConfig& config, LoadOptions options) {
   options.trust = config.trust;
-  const std::string place = place_of(config.source, {"init"});
+  const std::string place = location_of(config.source, {"init"});
   if (!path_exists(config.init)) {
     fail_usage("{}: init '{}' is not there{}; make it first, or give init=RUN_OR_CHECKPOINT", place,
                config.init, nearest_network(config.init));
   }
-  return at_place(place, [&] { return load_newest_checkpoint(config.init, options); });
+  return at_location(place, [&] { return load_newest_checkpoint(config.init, options); });
 }
 
 double bytes_of(const TensorMap& tensors) {
@@ -69,7 +69,7 @@ bool has_other_names(const std::vector<std::string>& names, std::vector<std::str
 RunStart::RunStart(const RunConfig& config) : config_(config) {
   if (!config.init.empty()) init_ = load_init(config, {.optimizer = false});
   if (config.model.is_null()) config_.model = model_config(*init_);
-  shape_ = build_model_shape(config_.model);
+  shape_ = build_meta_model(config_.model);
 }
 
 std::shared_ptr<Model> RunStart::model() const {
@@ -80,13 +80,13 @@ std::shared_ptr<Model> RunStart::model() const {
   check_memory(numbers * sizeof(float) + bytes_of(init_->model),
                fmt::format("a model of {:.4g} parameters beside the weights of init", numbers),
                config_.model.where());
-  const std::shared_ptr<Model> source = shape_of(*init_);
+  const std::shared_ptr<Model> source = meta_model_of(*init_);
   const std::shared_ptr<Model> model = build_model(config_.model, seed, numbers);
   model->initialise_from(*source, init_->model, gives_new_head(config_), config_.init);
   return model;
 }
 
-std::string RunStart::mark() const {
+std::string RunStart::fingerprint() const {
   if (!init_) return "";
   return fmt::format("{} of {}", hash_of(init_->model).substr(0, 16), fmt::join(classes(), ", "));
 }
@@ -95,10 +95,10 @@ std::vector<std::string> RunStart::classes() const {
   return init_ ? class_names_of(*init_) : std::vector<std::string>();
 }
 
-std::shared_ptr<Model> build_initial_shape(const RunConfig& config) {
+std::shared_ptr<Model> build_initial_meta_model(const RunConfig& config) {
   // A network that is described needs no checkpoint, which in a plan may not even be there.
-  if (!config.model.is_null()) return build_model_shape(config.model);
-  return build_model_shape(model_config(load_init(config, kConfigOnly)));
+  if (!config.model.is_null()) return build_meta_model(config.model);
+  return build_meta_model(model_config(load_init(config, kConfigOnly)));
 }
 
 void check_init(const RunConfig& config) {
@@ -108,7 +108,7 @@ void check_init(const RunConfig& config) {
 void check_initial_weights(const RunConfig& config, Model& shape) {
   if (config.init.empty()) return;
   const std::shared_ptr<Model> source =
-      build_model_shape(model_config(load_init(config, {.model = false, .optimizer = false})));
+      build_meta_model(model_config(load_init(config, {.model = false, .optimizer = false})));
   shape.initialise_from(*source, state_of(*source), gives_new_head(config), config.init);
 }
 
@@ -123,7 +123,7 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
 }
 
 /// Throws Error where this process writes parts of checkpoints and process 0 made another folder.
-void check_shared_folder(const Processes& processes, const fs::path& out) {
+void check_shared_folder(const ProcessMesh& processes, const fs::path& out) {
   if (processes.experts().size() == 1 && !processes.config().shard_optimizer) return;
   constexpr int kTries = 20;  // Folders of other machines show new files late.
   for (int i = 0; i < kTries; ++i) {
@@ -183,10 +183,10 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   if (started.contains("model") && config_.model.is_null()) {
     config_.model = Value::from_json(started.at("model"), (options_.out / "config.json").string());
   }
-  keep_lasting_names(config_);
+  make_names_absolute(config_);
   std::optional<RunStart> start;
   if (!resuming) start.emplace(config_);
-  const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_shape(config_);
+  const std::shared_ptr<Model> shape = start ? start->shape() : build_initial_meta_model(config_);
   RunConfig given = config_;
   config_.model = Value::from_json(shape->config(), "model");
   if (!started.is_null()) {
@@ -196,7 +196,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     keep_orientation(started, datasets_, given);
     keep_orientation(started, datasets_, config_);
     const std::string& out = options_.out.string();
-    Json then = with_lasting_names(started);
+    Json then = with_absolute_names(started);
     std::optional<RunData> recorded = RunFolder::started_data(options_.out);
     if (resuming && recorded) moved_ = follow_moved_data(config_, then, *recorded);
     check_same_run(then, to_json(config_), out, RunFolder::other_folder(options_.out));
@@ -214,17 +214,17 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
     check_training_memory(config_, *shape);
   }
 
-  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_, leads());
+  if (!in_memory() && !resuming) data_ = record_data(config_, datasets_, is_rank_zero());
   check_processes(*shape);
   if (start && options_.processes) {
-    options_.processes->wait_for_all();
-    options_.processes->check_same("init", start->mark());
+    options_.processes->barrier();
+    options_.processes->check_same("init", start->fingerprint());
   }
-  if (!in_memory() && leads()) folder_.emplace(options_.out, options_.resume);
-  if (options_.processes) options_.processes->wait_for_all();
-  if (!in_memory() && !leads()) {
+  if (!in_memory() && is_rank_zero()) folder_.emplace(options_.out, options_.resume);
+  if (options_.processes) options_.processes->barrier();
+  if (!in_memory() && !is_rank_zero()) {
     check_shared_folder(*options_.processes, options_.out);
-    folder_.emplace(RunFolder::of_leader(options_.out));
+    folder_.emplace(RunFolder::from_rank_zero(options_.out));
   }
   if (resuming) {
     restore();
@@ -233,11 +233,11 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
                 options_.out.string());
   }
   state_.computed_with = arithmetic_of(options_.device);
-  if (options_.processes) agree_on_network(*options_.processes, result_.checkpoint, *model_);
+  if (options_.processes) sync_network(*options_.processes, result_.checkpoint, *model_);
   // By now no process reads a damaged one any more.
-  if (resuming && leads()) folder_->set_damaged_aside(result_.checkpoint);
+  if (resuming && is_rank_zero()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
-  if (in_memory() || !leads()) return;
+  if (in_memory() || !is_rank_zero()) return;
   write_atomic(folder_->data(), to_json(data_).dump(1) + "\n");
   write_atomic(folder_->config(), to_json(config_).dump(2) + "\n");
 }
@@ -265,12 +265,12 @@ void Trainer::check_data(const std::optional<RunData>& started) {
                              : "resume with data_changed=accept");
     }
     if (split == "train") changed_.insert(name);
-    if (leads()) {
+    if (is_rank_zero()) {
       log_warning("{}; accepted{}", what,
                   split == "train" ? ", and no image counts as damaged before it is read" : "");
     }
   };
-  data_ = record_data(config_, datasets_, leads(), started.value_or(RunData()), changed);
+  data_ = record_data(config_, datasets_, is_rank_zero(), started.value_or(RunData()), changed);
 }
 
 void Trainer::check_processes(const Model& shape) {
@@ -280,25 +280,26 @@ void Trainer::check_processes(const Model& shape) {
   for (const auto& [name, split] : used_splits(config_, datasets_)) {
     const std::shared_ptr<const Dataset> read = datasets_.get(name, split);
     const DataRecord* const record = data_.find(name, split);
-    const std::string mark = record == nullptr ? data_mark(*read) : data_mark(*read, *record);
-    data += fmt::format("{} {} {}, ", name, split, mark);
+    const std::string fingerprint =
+        record == nullptr ? data_fingerprint(*read) : data_fingerprint(*read, *record);
+    data += fmt::format("{} {} {}, ", name, split, fingerprint);
   }
   bool evaluates = false;
   for (const PhasePlan& plan : plan_) {
     evaluates = evaluates || plan.config.evaluate;
     const PhaseKind& kind = phase_kinds().at(plan.config.kind.name());
     if (!kind.share) continue;
-    const PhasePlaces places(config_.model, plan.config);
-    kind.share(plan, places, processes->size());
+    const SettingLocations locations(config_.model, plan.config);
+    kind.share(plan, locations, processes->size());
     const bool shared = processes->experts().size() > 1;
-    if (shared && !trains_experts_alike(shape, Patterns(plan.config.trains))) {
+    if (shared && !trains_experts_uniformly(shape, Patterns(plan.config.trainable))) {
       fail_usage(
           "{}: phase '{}' trains only some experts, which expert parallelism does not support; "
           "choose parallel.experts=1, or patterns of all experts",
-          places.of({"trains"}), plan.config.name);
+          locations.of({"trainable"}), plan.config.name);
     }
   }
-  if (evaluates) warn_unless_shared(config_.evaluate_batch_size, *processes);
+  if (evaluates) warn_unless_sharded(config_.evaluate_batch_size, *processes);
   check_same_build(*processes);
   processes->check_same("start", options_.resume ? "--resume" : "no --resume");
   check_same_settings(*processes, "recipe", to_json(config_));
@@ -336,7 +337,7 @@ void Trainer::restore() {
     const auto data = datasets_.get(plan().config.data, "train");
     // Throws where the phase has other classes.
     with_classes_of(data, input_->classes, "begin another run with init and on_entry.new_head");
-    warn_of_overruled(*input_, data->info(), from);
+    warn_overridden(*input_, data->info(), from);
   }
   if (state_.phase_complete) {
     state_ = state_.next_phase();
@@ -361,7 +362,7 @@ void Trainer::restore(Phase& phase) {
   Json values = state_.phase_state.to_json();
   if (changed_.contains(plan().config.data)) values.erase("replaced");  // They are other images.
   try {
-    phase.load({std::move(values), ExpertShares(*model_).own(std::move(resumed_tensors_))});
+    phase.load({std::move(values), ExpertShards(*model_).own(std::move(resumed_tensors_))});
   } catch (const Error& error) {
     fail("{}: {}", result_.checkpoint.string(), error.what());
   }
@@ -369,7 +370,7 @@ void Trainer::restore(Phase& phase) {
 }
 
 void Trainer::open_recorder() {
-  if (recorder_ || complete() || in_memory() || !leads()) return;
+  if (recorder_ || complete() || in_memory() || !is_rank_zero()) return;
   recorder_.emplace(folder_->root(), state_.metrics_lines);
 }
 

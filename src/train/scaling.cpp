@@ -11,10 +11,10 @@
 #include "moesaic/base/text.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/distributed_run.h"
 #include "moesaic/train/gradient_phase.h"
-#include "moesaic/train/shared_run.h"
 
 namespace moesaic {
 
@@ -46,15 +46,15 @@ struct CountedStep {
   double updated = 0.0;  ///< Bytes of the parameters that the process updates.
   /// Logits that a forward pass of a part routes, those of the process' own tokens among them, and
   /// numbers of noise that are drawn for other tokens.
-  double logits = 0.0, own_logits = 0.0, noise = 0.0;
+  double logits = 0.0, member_logits = 0.0, noise = 0.0;
   /// Bytes of buffers: others' logits and rows, others' noise, numbers on their way to experts.
   double others = 0.0, most_noise = 0.0, under_way = 0.0;
 };
 
 /// Returns what a step sends, of which one of `parts` of its batch was counted.
-std::vector<Collective> collectives_of(const Processes& processes, double parts) {
+std::vector<Collective> collectives_of(const ProcessMesh& processes, double parts) {
   std::vector<Collective> list;
-  for (const Group* group :
+  for (const ProcessGroup* group :
        {&processes.gradients(), &processes.world(), &processes.experts(), &processes.replicas()}) {
     const bool of_experts = group == &processes.replicas();
     for (const auto& [traffic, sent] : group->counter().take()) {
@@ -74,21 +74,21 @@ std::vector<Collective> collectives_of(const Processes& processes, double parts)
 
 /// Adds what a layer routes in a forward pass.
 void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, const at::Tensor& x,
-                 const PhasePlan& phase, const Processes& processes, CountedStep& step) {
-  const double parts = record.of_part ? 1.0 : number(processes.size());
+                 const PhasePlan& phase, const ProcessMesh& processes, CountedStep& step) {
+  const double parts = record.is_local ? 1.0 : number(processes.size());
   const double logits = number(record.logits_TE.numel()), tokens = number(x.size(0));
-  const double rows = number(record.routing.row_bound());
-  const bool draws = record.of_part && layer.options().noise.scale > 0.0;
+  const double rows = number(record.routing.max_rows());
+  const bool draws = record.is_local && layer.options().noise.scale > 0.0;
   const double drawn = draws ? logits * number(processes.size() - 1) : 0.0;
   step.logits += logits;
-  step.own_logits += logits / parts;
+  step.member_logits += logits / parts;
   step.noise += drawn;
   step.most_noise = std::max(step.most_noise, 4.0 * drawn);
   // Logits, what the gates are computed from, and token, row and gate of each row.
   const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
   step.others = phase.recompute ? std::max(step.others, others) : step.others + others;
   if (processes.experts().size() == 1) return;
-  const bool to_all = layer.experts->sharing() == nn::Sharing::side_by_side;
+  const bool to_all = layer.experts->expert_parallel() == nn::ExpertParallel::all_gather;
   const double sent = to_all ? tokens * number(processes.experts().size()) : rows / parts;
   const double there_and_back = number(x.numel()) / tokens + number(layer.experts->token_outputs());
   const double bytes = phase.precision == "bfloat16" ? 2.0 : 4.0;
@@ -102,35 +102,35 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   if (parallel.experts > 1 && blocks.empty()) {
     fail_usage("parallel.experts: the network has no routed experts; choose 1");
   }
-  for (const MoEBlock& block : blocks) block.layer->check_shares(parallel.experts);
-  check_equal_parts(fmt::format("phase '{}': ", phase.config.name), phase.batch, config.accumulate,
-                    size);
-  const auto processes = Processes::on_paper(size, parallel);
+  for (const MoEBlock& block : blocks) block.layer->check_expert_shards(parallel.experts);
+  check_batch_divisible(fmt::format("phase '{}': ", phase.config.name), phase.batch,
+                        config.accumulate, size);
+  const auto processes = ProcessMesh::make_fake(size, parallel);
   CountedStep step;
   TrainingMemory& memory = step.plan.memory;
-  share_experts(model, processes);
-  nn::share_batches(model, {processes});
+  shard_experts(model, processes);
+  nn::set_batch_shard(model, {processes});
   for (MoEBlock& block : blocks) {
     // Where nobody shares the experts, all processes are replicas of them.
-    nn::share_batches(*block.layer->experts, {processes, true, /*of_shared_experts=*/true});
-    block.layer->observe([&, layer = block.layer.get()](const auto& record, const auto& x) {
+    nn::set_batch_shard(*block.layer->experts, {processes, true, /*is_expert_parallel=*/true});
+    block.layer->set_observer([&, layer = block.layer.get()](const auto& record, const auto& x) {
       count_layer(*layer, record, x, phase, *processes, step);
     });
   }
   const auto trained = choose_parameters(model, phase.config);
   Optimizer optimizer(trained, config.optimizer, phase.config.frozen, config.optimizers);
   if (parallel.shard_optimizer) {
-    optimizer.share_state(processes, [shares = ExpertShares(model)](const std::string& name) {
+    optimizer.shard_state(processes, [shares = ExpertShards(model)](const std::string& name) {
       return shares.has(name);
     });
   }
-  memory.optimizer = 4.0 * number(optimizer.largest_share().state);
-  step.updated = 4.0 * number(optimizer.largest_share().updated);
+  memory.optimizer = 4.0 * number(optimizer.max_state_shard().state);
+  step.updated = 4.0 * number(optimizer.max_state_shard().updated);
   memory.weights = 4.0 * number(model.parameter_count());
   std::vector<at::Tensor> dense, experts;
   for (const auto& [name, parameter] : trained) {
     memory.gradients += 4.0 * number(parameter.numel());
-    (is_of_experts(name) ? experts : dense).push_back(parameter);
+    (is_expert_parameter(name) ? experts : dense).push_back(parameter);
   }
   const MetaKernels kernels;
   model.train();
@@ -139,23 +139,23 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
     const Autocast autocast(phase.precision, at::kCPU);
     const int64_t images = phase.batch / config.accumulate / size;
     const at::Tensor loss = model.forward(meta_inputs(model, images)).logits.sum();
-    for (MoEBlock& block : blocks) block.layer->observe({});
+    for (MoEBlock& block : blocks) block.layer->set_observer({});
     if (loss.requires_grad()) loss.backward();
   } catch (const std::exception& error) {  // An operator may have no shape function.
     log_warning("phase '{}': what its layers send is not known: {}", phase.config.name,
                 one_line(error.what(), 120));
   }
-  for (MoEBlock& block : blocks) block.layer->observe({});
+  for (MoEBlock& block : blocks) block.layer->set_observer({});
   GradientReducer(dense, processes->gradients(), Traffic::gradients).prepare({});
   GradientReducer(experts, processes->replicas(), Traffic::expert_gradients).prepare({});
   processes->world().all_reduce(at::empty({kMetrics}, at::device(at::kMeta).dtype(at::kDouble)),
                                 Traffic::metrics);
-  if (parallel.shard_optimizer) optimizer.spread();
+  if (parallel.shard_optimizer) optimizer.broadcast_parameters();
   step.plan.collectives = collectives_of(*processes, number(config.accumulate));
   memory.buffers = step.others + step.most_noise + step.under_way;
   optimizer.zero_grad();
-  gather_experts(model);
-  nn::share_batches(model, {});
+  unshard_experts(model);
+  nn::set_batch_shard(model, {});
   step.plan.images = phase.batch / size;
   return step;
 }
@@ -253,7 +253,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
   plan.products =
       std::max(passes * flops / rate, passes * parts * plan.memory.weights / memory_rate);
   const double routings = cluster.routing_forward * forwards + cluster.routing_backward;
-  const double own_routing = parts * routings * 4.0 * step.own_logits / memory_rate;
+  const double local_routing = parts * routings * 4.0 * step.member_logits / memory_rate;
   plan.routing = parts * 4.0 * (routings * step.logits + forwards * step.noise) / memory_rate;
   // Parameters, gradients and state are read, the first and the last written, and the gradients
   // read once more for their norm.
@@ -266,7 +266,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
   }
   const double backward = plan.products / parts * (passes - 1.0) / passes;
   plan.waiting += std::max(0.0, gradients - backward);
-  plan.efficiency = (plan.products + plan.update + own_routing) / plan.step();
+  plan.efficiency = (plan.products + plan.update + local_routing) / plan.step();
   plan.images_per_second = number(phase.batch) / plan.step();
   plan.peak_fraction = 3.0 * flops / (plan.step() * peak);
   return plan;
@@ -278,7 +278,7 @@ std::string describe_scaling(Model& model, const RunConfig& config,
   const ClusterModel cluster{.gpu = gpus().at(gpu), .tf32 = config.tf32};
   const bool one = numbers.size() == 1;
   std::string text;
-  const int64_t sharers = config.parallel.experts;
+  const int64_t num_expert_ranks = config.parallel.experts;
   for (const PhasePlan& phase : phases) {
     if (phase.steps == 0) continue;
     const std::string& name = phase.config.name;
@@ -289,8 +289,9 @@ std::string describe_scaling(Model& model, const RunConfig& config,
     }
     text += fmt::format("\nprocesses     {}: {}{} GPUs, {} a node; {}{}\n", name,
                         one ? fmt::format("{} on ", numbers[0]) : "", gpu, cluster.node,
-                        sharers > 1 ? fmt::format("groups of {} share the experts", sharers)
-                                    : "every process has all experts",
+                        num_expert_ranks > 1
+                            ? fmt::format("groups of {} share the experts", num_expert_ranks)
+                            : "every process has all experts",
                         config.parallel.shard_optimizer ? ", optimizer state is sharded" : "");
     if (!one) {
       text += fmt::format(kPlanRow, "processes", "images", "memory", "sent", "step", "routing",

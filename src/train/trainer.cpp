@@ -15,10 +15,10 @@
 #include "moesaic/data/views.h"
 #include "moesaic/ops/backend_scope.h"
 #include "moesaic/ops/diverged.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
-#include "moesaic/train/shared_run.h"
+#include "moesaic/train/distributed_run.h"
 
 namespace moesaic {
 
@@ -59,7 +59,7 @@ std::string in_words(const MetricInfo& metric, double value) {
 TrainResult Trainer::run() {
   const at::Device device(options_.device);
   const BackendScope backend(device, {.deterministic = config_.deterministic,
-                                      .repeats_convolutions = model_->repeats_convolutions(),
+                                      .wants_cudnn_benchmark = model_->wants_cudnn_benchmark(),
                                       .tf32 = config_.tf32});
   if (state_.phase.empty()) open_recorder();  // What the phase prunes at its entry is written.
   while (!complete()) {
@@ -73,35 +73,36 @@ TrainResult Trainer::run() {
     leave_phase(*phase);
   }
   record_save(wait_for_save());
-  if (result_.complete && options_.watch) options_.watch(*model_, state_.step);
+  if (result_.complete && options_.on_step) options_.on_step(*model_, state_.step);
   result_.steps = state_.step;
   return result_;
 }
 
-void Trainer::name_best() {
+void Trainer::record_best() {
   const std::string& data = plan().config.data;
   const DatasetInfo& info = datasets_.get(data, "train")->info();
   result_.best = folder_->best();
-  result_.best_value =
-      fmt::format("{} {} at step {}", datasets_.evaluation_splits(data).front(),
-                  in_words(metric_of(info, config_.best), *state_.best_value), state_.best_step);
+  result_.best_value = fmt::format(
+      "{} {} at step {}", datasets_.evaluation_splits(data).front(),
+      in_words(metric_of(info, config_.best_metric), *state_.best_value), state_.best_step);
 }
 
 void Trainer::train(Phase& phase) {
   poll(phase);
   evaluate_due(phase);  // Of an evaluation that a signal cut short, or of a phase without steps.
-  while (!phase.done() && going()) {
-    MadeStep made = step(phase);
+  while (!phase.done() && should_continue()) {
+    StepResult made = step(phase);
     record_save(saves_.poll());
-    settle(phase);  // The step before, which ended while this one was started.
+    flush_metrics(phase);  // The step before, which ended while this one was started.
     const bool saves = checkpoint_due(phase, made.report);
-    const bool waits = !made.report.late || made.last || saves || !state_.evaluations_due.empty();
-    unread_ = std::move(made);
-    if (waits) settle(phase);
+    const bool waits =
+        !made.report.deferred_metrics || made.last || saves || !state_.evaluations_due.empty();
+    pending_metrics_ = std::move(made);
+    if (waits) flush_metrics(phase);
     evaluate_due(phase);
     if (saves) save_step(phase);
   }
-  settle(phase);
+  flush_metrics(phase);
   if (result_.signal != 0) result_.complete = false;
   if (progress_) progress_->finish();
 }
@@ -120,16 +121,16 @@ std::optional<SaveTimes> Trainer::wait_for_save() {
 }
 
 void Trainer::poll(Phase& phase) {
-  result_.signal = phase.agree(own_signal(), options_.processes.get());
+  result_.signal = phase.sync_step(local_signal(), options_.processes.get());
 }
 
-bool Trainer::going() {
+bool Trainer::should_continue() {
   if (result_.signal != 0) return false;
-  if (options_.watch && !options_.watch(*model_, state_.step)) result_.complete = false;
+  if (options_.on_step && !options_.on_step(*model_, state_.step)) result_.complete = false;
   return result_.complete;
 }
 
-Trainer::MadeStep Trainer::step(Phase& phase) {
+Trainer::StepResult Trainer::step(Phase& phase) {
   StepReport report;
   if (options_.processes) {
     options_.processes->set_activity(
@@ -139,7 +140,7 @@ Trainer::MadeStep Trainer::step(Phase& phase) {
     report = phase.step();
     poll(phase);
   } catch (const Error&) {
-    settle(phase);  // Where the step before diverged, that is the cause.
+    flush_metrics(phase);  // Where the step before diverged, that is the cause.
     fail_step(phase, state_.step + 1);
   }
   state_.step += report.steps;
@@ -148,11 +149,11 @@ Trainer::MadeStep Trainer::step(Phase& phase) {
   return {std::move(report), state_.step, state_.phase_step, phase.done()};
 }
 
-void Trainer::settle(const Phase& phase) {
-  if (!unread_) return;
-  MadeStep made = *std::exchange(unread_, std::nullopt);
+void Trainer::flush_metrics(const Phase& phase) {
+  if (!pending_metrics_) return;
+  StepResult made = *std::exchange(pending_metrics_, std::nullopt);
   try {
-    if (made.report.late) made.report.metrics = made.report.late();
+    if (made.report.deferred_metrics) made.report.metrics = made.report.deferred_metrics();
   } catch (const Error&) {
     fail_step(phase, made.step);
   }
@@ -160,12 +161,12 @@ void Trainer::settle(const Phase& phase) {
 }
 
 void Trainer::fail_step(const Phase& phase, int64_t step) try {
-  saves_.finish_copy();  // Of the network before this step: what it finds is the cause.
+  saves_.wait_for_copy();  // Of the network before this step: what it finds is the cause.
   throw;
-} catch (const LostProcess&) {
+} catch (const PeerFailure&) {
   throw;  // Where it happened says another process.
-} catch (const NotFinite& error) {
-  fail_diverged(phase, started_.step, error.what());
+} catch (const NonFiniteError& error) {
+  fail_diverged(phase, pending_save_.step, error.what());
 } catch (const Diverged& error) {
   fail_diverged(phase, step, error.what());
 } catch (const Error& error) {
@@ -210,7 +211,7 @@ bool Trainer::checkpoint_due(const Phase& phase, const StepReport& report) const
 std::unique_ptr<Phase> Trainer::enter_phase() {
   const bool fresh = state_.phase.empty();
   if (fresh) prepare_network();
-  if (fresh && options_.processes) take_network(*options_.processes, *model_);
+  if (fresh && options_.processes) broadcast_network(*options_.processes, *model_);
   const PhaseConfig& config = plan().config;
   if (!input_) {
     input_ = input_spec(*datasets_.get(config.data, "train", config.preprocess), config.preprocess);
@@ -222,11 +223,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .seed = phase_seed(config_.seed, state_.phase_index),
                        .run_seed = static_cast<uint64_t>(config_.seed),
                        .loader_threads = config_.loader_threads};
-  context.before_update = [this] { saves_.finish_copy(); };
+  context.before_update = [this] { saves_.wait_for_copy(); };
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
   if (options_.processes && kind.share) {
     context.processes = options_.processes;
-    share_experts(*model_, options_.processes);
+    shard_experts(*model_, options_.processes);
   }
   auto phase = kind.make(plan(), std::move(context));
   if (fresh) {
@@ -235,7 +236,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
   } else {
     restore(*phase);
   }
-  if (options_.progress && !in_memory() && leads() && !phase->done()) {
+  if (options_.progress && !in_memory() && is_rank_zero() && !phase->done()) {
     progress_.emplace(ProgressOptions{.label = config.name,
                                       .total = plan().steps * plan().batch,
                                       .start = state_.phase_step * plan().batch});
@@ -271,7 +272,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),
-                    {.images = config.images,
+                    {.images = config.calibration_images,
                      .batch_size = config_.evaluate_batch_size,
                      .loader_threads = config_.loader_threads,
                      .seed = seed});
@@ -288,13 +289,13 @@ void Trainer::prune(const PrunePhaseConfig& config) {
 
 std::shared_ptr<Model> Trainer::network_after(const std::string& phase) const {
   if (!in_memory()) return load_model(folder_->phase_checkpoint(phase));
-  const EndedPhase& ended = ended_.at(phase);
+  const PhaseSnapshot& ended = phase_snapshots_.at(phase);
   return model_of(Value::from_json(ended.model, "model"), ended.tensors,
                   fmt::format("phase '{}'", phase));
 }
 
 std::vector<std::string> Trainer::classes_after(const std::string& phase) const {
-  if (in_memory()) return ended_.at(phase).classes;
+  if (in_memory()) return phase_snapshots_.at(phase).classes;
   return class_names_of(folder_->phase_checkpoint(phase));
 }
 
@@ -305,7 +306,7 @@ std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) cons
   return earlier ? network_after(name) : load_model(name, config_.trust);
 }
 
-bool Trainer::is_taken_up_later(const std::string& phase) const {
+bool Trainer::is_restored_later(const std::string& phase) const {
   return std::any_of(plan_.begin(), plan_.end(), [&](const PhasePlan& plan) {
     const EntryConfig& entry = plan.config.on_entry;
     return entry.restore == phase || (entry.prune && entry.prune->pretrained == phase);
@@ -320,14 +321,15 @@ void Trainer::leave_phase(const Phase& phase) {
     save_step(phase);
     record_save(wait_for_save());  // The next phase may take it up.
   }
-  gather_experts(*model_);
-  nn::share_batches(*model_, {});
-  if (in_memory() && is_taken_up_later(state_.phase)) {
-    EndedPhase& ended = ended_[state_.phase] = {model_->config(), state_of(*model_), classes_};
+  unshard_experts(*model_);
+  nn::set_batch_shard(*model_, {});
+  if (in_memory() && is_restored_later(state_.phase)) {
+    PhaseSnapshot& ended =
+        phase_snapshots_[state_.phase] = {model_->config(), state_of(*model_), classes_};
     for (auto& [name, tensor] : ended.tensors) tensor = tensor.to(at::kCPU).clone();
   }
-  if (options_.phase_ended) options_.phase_ended(*model_, state_.phase, state_.step);
-  if (in_last_phase() && !in_memory() && state_.best_value) name_best();
+  if (options_.on_phase_end) options_.on_phase_end(*model_, state_.phase, state_.step);
+  if (in_last_phase() && !in_memory() && state_.best_value) record_best();
   state_ = state_.next_phase();
   input_.reset();
 }
@@ -341,13 +343,13 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   options.precision = config_.precision;
   options.processes = options_.processes;
   std::optional<Progress> bar;
-  if (options_.progress && leads()) {
+  if (options_.progress && is_rank_zero()) {
     bar.emplace(
         ProgressOptions{.label = split == "test" ? "testing" : "validating", .summary = false});
   }
-  options.proceed = [&](int64_t done, int64_t total) {
+  options.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
-    return own_signal() == 0;
+    return local_signal() == 0;
   };
   const Evaluation evaluation = evaluate(*model_, data(split), options);
   if (progress_) progress_->leave_out(evaluation.seconds);
@@ -373,9 +375,9 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
                                 const Evaluation& evaluation) {
   const std::string& data = plan().config.data;
   const DatasetInfo& info = datasets_.get(data, "train")->info();
-  const MetricInfo followed = metric_of(info, in_last_phase() ? config_.best : "");
+  const MetricInfo followed = metric_of(info, in_last_phase() ? config_.best_metric : "");
   double value = evaluation.metric(followed.name);
-  if (options_.processes) value = options_.processes->of_leader(value);  // All decide alike.
+  if (options_.processes) value = options_.processes->from_rank_zero(value);  // All decide alike.
   if (progress_) progress_->advance(0, split + " " + in_words(followed, value));
   Json line = {
       {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.images}};
@@ -401,8 +403,8 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   save(phase, folder_->best());
 }
 
-void Trainer::record(const MadeStep& made) {
-  if (in_memory() || !leads()) return;
+void Trainer::record(const StepResult& made) {
+  if (in_memory() || !is_rank_zero()) return;
   const StepReport& report = made.report;
   state_.window.add(report.metrics, report.steps);
   throughput_.add(report.images);
@@ -441,28 +443,28 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
                        {"run", to_json(config_)}};
   const bool of_step = step_of(folder).has_value();
   const auto write = [this, folder, config, state = to_json(state_), of_step](const auto& copy) {
-    save_together(options_.processes.get(), folder, copy, config, state);
-    if (of_step && leads()) folder_->keep_last(config_.keep_checkpoints);
+    save_distributed(options_.processes.get(), folder, copy, config, state);
+    if (of_step && is_rank_zero()) folder_->keep_last(config_.keep_checkpoints);
   };
   const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());
-  CheckpointPart part{state_of(*model_), std::move(of_phase.tensors)};
+  CheckpointShard part{state_of(*model_), std::move(of_phase.tensors)};
   // On another device the copy would wait behind the next step's kernels.
   const bool until_update =
-      kind.tells_before_update && model_->device().is_cpu() && !phase.done() && result_.complete;
+      kind.overlaps_save && model_->device().is_cpu() && !phase.done() && result_.complete;
   if (until_update) {
     for (const auto& item : model_->named_buffers()) {
       if (item.value().defined()) part.model[item.key()] = item.value().clone();
     }
   }
   if (options_.processes) {
-    part = ExpertShares(*model_).part(part, *options_.processes,
+    part = ExpertShards(*model_).part(part, *options_.processes,
                                       kind.share && config_.parallel.shard_optimizer);
   }
   record_save(saves_.start(std::move(part), write, [this] { wait_for_writers(); }));
-  started_ = {folder, state_.step};
-  if (!until_update) saves_.finish_copy();
-} catch (const NotFinite& error) {
-  fail_diverged(phase, started_.step, error.what());
+  pending_save_ = {folder, state_.step};
+  if (!until_update) saves_.wait_for_copy();
+} catch (const NonFiniteError& error) {
+  fail_diverged(phase, pending_save_.step, error.what());
 }
 
 void Trainer::save_step(const Phase& phase) {
@@ -471,11 +473,11 @@ void Trainer::save_step(const Phase& phase) {
 
 void Trainer::record_save(const std::optional<SaveTimes>& times) {
   if (!times) return;
-  if (step_of(started_.folder)) result_.checkpoint = started_.folder;
+  if (step_of(pending_save_.folder)) result_.checkpoint = pending_save_.folder;
   if (!recorder_) return;
-  recorder_->scalar("save/pause_seconds", times->pause(), started_.step);
-  recorder_->scalar("save/copy_seconds", times->copy, started_.step);
-  recorder_->scalar("save/write_seconds", times->write, started_.step);
+  recorder_->scalar("save/pause_seconds", times->pause(), pending_save_.step);
+  recorder_->scalar("save/copy_seconds", times->copy, pending_save_.step);
+  recorder_->scalar("save/write_seconds", times->write, pending_save_.step);
 }
 
 }  // namespace moesaic

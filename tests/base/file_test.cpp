@@ -207,13 +207,13 @@ TEST(AtomicFile, IsWithdrawnOnlyWhereItCameIntoPlace) {
     AtomicFile file(folder / "x");
     file.write("new");
     file.sync();
-    file.withdraw();
+    file.rollback();
   }
   EXPECT_EQ(test::get(folder / "x"), "old");
   AtomicFile file(folder / "x");
   file.commit();
   test::usage_of([&] { file.sync(); });
-  file.withdraw();
+  file.rollback();
   EXPECT_THAT(folder.names(), IsEmpty());
 }
 

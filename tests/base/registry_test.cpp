@@ -9,7 +9,7 @@ namespace moesaic {
 namespace {
 
 struct Described {
-  std::string meaning;
+  std::string description;
 };
 
 TEST(Registry, EntriesThatHaveAMeaningSayIt) {

@@ -33,7 +33,7 @@ struct Tried {
 };
 
 TEST(Retry, AMomentaryErrorIsTriedAgainAndSaid) {
-  const Tried tried(2, MomentaryError("a.png: cannot read: Input/output error"));
+  const Tried tried(2, TransientError("a.png: cannot read: Input/output error"));
   EXPECT_EQ(tried.result, 7);
   EXPECT_THAT(tried.pauses, ElementsAre(100, 400));
   EXPECT_THAT(tried.said, HasSubstr("a.png: cannot read: Input/output error; retrying in 0.1 s"));
@@ -41,7 +41,7 @@ TEST(Retry, AMomentaryErrorIsTriedAgainAndSaid) {
 }
 
 TEST(Retry, OneThatStaysIsThrownAfterThreeTriesMore) {
-  const Tried tried(9, MomentaryError("gone"));
+  const Tried tried(9, TransientError("gone"));
   EXPECT_EQ(tried.calls, 4);
   EXPECT_THAT(tried.pauses, ElementsAre(100, 400, 1600));
   EXPECT_EQ(tried.message, "gone");
@@ -51,7 +51,7 @@ TEST(Retry, OtherErrorsAndImpatientCallersAreNot) {
   const Tried other(9, Error(ErrorKind::failure, "no image"));
   EXPECT_EQ(other.calls, 1);
   EXPECT_EQ(other.message, "no image");
-  const Tried impatient(9, MomentaryError("gone"), /*patient=*/false);
+  const Tried impatient(9, TransientError("gone"), /*patient=*/false);
   EXPECT_EQ(impatient.calls, 1);
   EXPECT_EQ(impatient.message, "gone");
   EXPECT_THAT(impatient.said, IsEmpty());

@@ -89,7 +89,7 @@ Row row_of(const Contest& contest, const Times& times) {
   row.unit = contest.unit;
   row.ratio = times.peer / times.ours;
   row.at_least = contest.goal;
-  row.meaning = contest.meaning;
+  row.description = contest.description;
   return row;
 }
 

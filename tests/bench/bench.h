@@ -21,7 +21,7 @@ Times alternate(const std::function<void()>& ours, const std::function<void()>& 
 /// ratio.
 struct Contest {
   double goal;
-  const char* meaning;
+  const char* description;
   const char* unit = "us";
   double per_second = 1e6;
 };
@@ -45,7 +45,7 @@ void touch_memory();
 struct Benchmark {
   std::string name, description;
   std::function<void(const Report&)> run;
-  std::function<std::string()> left_out;  ///< a line on what this machine cannot time, or ""
+  std::function<std::string()> skipped;  ///< a line on what this machine cannot time, or ""
 };
 
 /// All there are, by name.

@@ -90,17 +90,17 @@ Tensor gpu_ours(const EagerLayer& layer, const Tensor& x) {
   return route_and_compute(layer, x);
 }
 
-Row faster(const Times& t, double at_least, std::string meaning) {
-  return {t.ours * 1e3, t.peer * 1e3, "ms", t.peer / t.ours, at_least, {}, std::move(meaning)};
+Row faster(const Times& t, double at_least, std::string description) {
+  return {t.ours * 1e3, t.peer * 1e3, "ms", t.peer / t.ours, at_least, {}, std::move(description)};
 }
-Row at_most(const Times& t, double goal, std::string meaning) {
+Row at_most(const Times& t, double goal, std::string description) {
   return {t.ours * 1e3,
           t.peer * 1e3,
           "ms",
           t.ours / t.peer,
           {},
           goal,
-          meaning + "; ratio: ours / peer"};
+          description + "; ratio: ours / peer"};
 }
 
 }  // namespace moesaic::bench

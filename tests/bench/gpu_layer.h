@@ -43,8 +43,8 @@ std::function<void()> gpu_forward(const GpuLayer& f, const EagerLayer& layer, co
 /// Forward and backward, gradients of parameters and of x.
 std::function<void()> gpu_train(const GpuLayer& f, const EagerLayer& layer, const at::Tensor& x);
 
-Row faster(const Times& t, double at_least, std::string meaning);
-Row at_most(const Times& t, double goal, std::string meaning);
+Row faster(const Times& t, double at_least, std::string description);
+Row at_most(const Times& t, double goal, std::string description);
 
 /// Few tokens, where launching takes longer than computing.
 void gpu_small_batch(const Report& report);

@@ -267,7 +267,7 @@ Row update_against_fma() {
   row.unit = "GFLOP/s";
   row.ratio = row.ours / row.peer;
   row.at_least = 0.5;
-  row.meaning = "multiply-adds in registers; ratio ours / peer";
+  row.description = "multiply-adds in registers; ratio ours / peer";
   return row;
 }
 

@@ -74,9 +74,9 @@ EagerLayer layer_of(const Shape& shape) {
   return make_layer(shape.width, shape.hidden, shape.experts, 2);
 }
 
-Row timed(const Times& times, double at_least, std::string meaning) {
-  return {times.ours * 1e3,  times.peer * 1e3, "ms", times.peer / times.ours, at_least, {},
-          std::move(meaning)};
+Row timed(const Times& times, double at_least, std::string description) {
+  return {times.ours * 1e3,      times.peer * 1e3, "ms", times.peer / times.ours, at_least, {},
+          std::move(description)};
 }
 
 using Run = std::function<void()> (*)(const Layer&, const EagerLayer&, const Tensor&);
@@ -123,8 +123,8 @@ void bench_routing(const Report& report) {
   });
 }
 
-Row compared(const Times& times, std::string meaning) {
-  Row row = timed(times, 0, std::move(meaning));
+Row compared(const Times& times, std::string description) {
+  Row row = timed(times, 0, std::move(description));
   row.at_least = {};
   return row;
 }

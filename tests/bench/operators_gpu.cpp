@@ -56,7 +56,7 @@ Row speed(double bytes, double goal, const std::function<void()>& work) {
 void gpu_moves(const Report& report) {
   const Tensor x = gpu_tokens(kTokens);
   const Routing routing = route_token_choice(at::randn({kTokens, 8}, at::kCUDA), {.k = 2});
-  const Tensor rows = gpu_tokens(routing.row_bound());
+  const Tensor rows = gpu_tokens(routing.max_rows());
   const double bytes = static_cast<double>(rows.nbytes() + x.nbytes());
   report("gpu/dispatch", [&] { return speed(bytes, 0.75, [=] { dispatch(x, routing); }); });
   report("gpu/combine", [&] { return speed(bytes, 0.85, [=] { combine(rows, routing); }); });

@@ -23,8 +23,8 @@
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/registry.h"
-#include "moesaic/parallel/group.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_group.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "one_thread.h"
@@ -67,14 +67,14 @@ RunConfig share_config(const std::vector<std::string>& settings) {
 }
 
 /// Returns the median seconds of a step of training.
-double step_seconds(const RunConfig& config, std::shared_ptr<const Processes> processes) {
+double step_seconds(const RunConfig& config, std::shared_ptr<const ProcessMesh> processes) {
   std::vector<double> seconds;
   auto last = Clock::now();
   TrainerOptions options;
   options.progress = false;
   options.processes = std::move(processes);
   options.open = noise_images;
-  options.watch = [&](Model&, int64_t step) {
+  options.on_step = [&](Model&, int64_t step) {
     const auto now = Clock::now();
     if (step > kWarmUp) seconds.push_back(std::chrono::duration<double>(now - last).count());
     last = now;
@@ -149,9 +149,9 @@ void be_one_of_two(const Launch& launch) {
   }
   const RunConfig config = share_config(*settings == '\0' ? std::vector<std::string>{}
                                                           : std::vector<std::string>{settings});
-  const auto processes = Processes::connect(launch, config.parallel);
+  const auto processes = ProcessMesh::connect(launch, config.parallel);
   const double seconds = step_seconds(config, processes);
-  if (processes->leads()) write_atomic(file, std::to_string(seconds));
+  if (processes->is_rank_zero()) write_atomic(file, std::to_string(seconds));
   processes->control().barrier();
 }
 
@@ -178,7 +178,7 @@ Row of_two(int64_t images) {
   };
   const Times times = alternate_turns([&] { return seconds_of_two(setting); }, one);
   Row row = row_of({0.9, "", "ms", 1e3}, times);
-  row.meaning = fmt::format(
+  row.description = fmt::format(
       "a step of {} images on two processes with a thread each; peer: one process with two threads",
       images);
   return row;
@@ -189,7 +189,7 @@ Row without_goal(Row row) {
   return row;
 }
 
-Row of_shared_experts() {
+Row is_expert_parallel() {
   const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
                                       [] { return seconds_of_two(""); });
   return row_of(
@@ -208,7 +208,7 @@ class LinkedStep {
 
   /// Returns the seconds of a step, the median of several.
   double seconds(std::chrono::duration<double> delay) {
-    const Group group(make_delayed_group(delay), std::make_shared<TrafficCounter>());
+    const ProcessGroup group(make_delayed_group(delay), std::make_shared<TrafficCounter>());
     GradientReducer reducer(model_->parameters(), group, Traffic::gradients, kBucketBytes);
     std::vector<double> times;
     for (int step = 0; step < 9; ++step) {
@@ -254,7 +254,7 @@ Row of_overlap() {
   row.unit = "ms";
   row.ratio = row.ours / row.peer;
   row.at_most = 1.15;
-  row.meaning = fmt::format(
+  row.description = fmt::format(
       "a step whose gradients take {:.0f} ms on a link; peer: the larger of that and of computing, "
       "{:.0f} ms; the ratio is ours / peer",
       1e3 * delay.count() * buckets, 1e3 * median_of(computing));
@@ -279,7 +279,7 @@ double seconds_lost_to_a_save() {
   options.open = noise_images;
   options.out = folder.path() / "run";
   const fs::path checkpoints = options.out / "checkpoints";
-  options.watch = [&](Model&, int64_t step) {
+  options.on_step = [&](Model&, int64_t step) {
     begins.push_back(Clock::now());
     const int64_t saved = step + 1 - kSteps;
     if (saved > 0 && saved % kSaveEvery == 0 && !fs::exists(checkpoints / step_name(saved))) {
@@ -327,7 +327,7 @@ Row of_pause() {
   row.unit = "ms";
   row.ratio = row.ours / row.peer;
   row.at_most = 1.5;
-  row.meaning =
+  row.description =
       "what a save adds to the time of training on one thread; peer: the copy of its tensors; the "
       "ratio is ours / peer";
   return row;
@@ -336,12 +336,12 @@ Row of_pause() {
 }  // namespace
 
 void bench_processes(const Report& report) {
-  const Launch launch = launch_of(process_environment());
-  if (!launch.alone()) return be_one_of_two(launch);
+  const Launch launch = read_launch(process_environment());
+  if (!launch.is_single_process()) return be_one_of_two(launch);
   report("cpu/overlap", of_overlap);
   report("cpu/two_processes", [&] { return of_two(kShareBatch); });
   report("cpu/two_processes_of_few_images", [&] { return without_goal(of_two(kShareBatch / 2)); });
-  report("cpu/expert_parallel", of_shared_experts);
+  report("cpu/expert_parallel", is_expert_parallel);
   report("cpu/pause_of_save", of_pause);
 }
 

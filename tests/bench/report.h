@@ -13,10 +13,10 @@ struct Row {
   double ours = 0;
   double peer = 0;
   std::string unit;                ///< of ours and peer: "ms", "MB", "GB/s"
-  double ratio = 0;                ///< peer / ours, unless `meaning` says otherwise
+  double ratio = 0;                ///< peer / ours, unless `description` says otherwise
   std::optional<double> at_least;  ///< the goal for `ratio`
   std::optional<double> at_most;
-  std::string meaning;  ///< what the peer is
+  std::string description;  ///< what the peer is
 };
 
 /// A row that was measured, or the error that ended its measurement.
@@ -34,7 +34,7 @@ class Report {
 
   void operator()(const std::string& name, const std::function<Row()>& measure) const;
 
-  /// Calls `rows`, which share what is prepared for them and whose names begin with `prefix`,
+  /// Calls `all_to_all`, which share what is prepared for them and whose names begin with `prefix`,
   /// unless the pattern selects none of these.
   void section(const std::string& prefix, const std::function<void()>& rows) const;
 

@@ -16,8 +16,8 @@ namespace {
 using test::failure_of;
 
 /// Has checkpoints written to a folder.
-BackgroundSave::Write to(const std::filesystem::path& folder) {
-  return [folder](const CheckpointPart& copy) {
+AsyncSave::Write to(const std::filesystem::path& folder) {
+  return [folder](const CheckpointShard& copy) {
     save_checkpoint(folder, {{{"model", "m"}}, {{"step", 1}}, copy.model, copy.optimizer});
   };
 }
@@ -66,34 +66,34 @@ TEST(Snapshot, NamesATensorThatIsNotFinite) {
   EXPECT_EQ(snapshot(tensors, copy, true), "b");
 }
 
-TEST(BackgroundSave, WritesNothingThatIsNotFinite) {
+TEST(AsyncSave, WritesNothingThatIsNotFinite) {
   const test::TempDir folder;
-  BackgroundSave saves;
+  AsyncSave saves;
   saves.start({{{"w", at::ones({3})}}, {}}, to(folder / "good"));
-  const CheckpointPart bad{{{"w", at::full({3}, NAN)}}, {}};
+  const CheckpointShard bad{{{"w", at::full({3}, NAN)}}, {}};
   EXPECT_TRUE(saves.start(bad, to(folder / "bad"))) << "the times of the save before";
-  EXPECT_THROW(saves.finish_copy(), NotFinite);
-  EXPECT_NO_THROW(saves.finish_copy());
+  EXPECT_THROW(saves.wait_for_copy(), NonFiniteError);
+  EXPECT_NO_THROW(saves.wait_for_copy());
   EXPECT_FALSE(saves.wait()) << "it was told";
   saves.start(bad, to(folder / "bad"));
-  EXPECT_THROW(saves.wait(), NotFinite) << "nobody waited for the copy";
+  EXPECT_THROW(saves.wait(), NonFiniteError) << "nobody waited for the copy";
   EXPECT_TRUE(std::filesystem::exists(folder / "good"));
   EXPECT_FALSE(std::filesystem::exists(folder / "bad"));
 }
 
-TEST(BackgroundSave, TrainingThatGoesOnChangesNothingOfTheFile) {
+TEST(AsyncSave, TrainingThatGoesOnChangesNothingOfTheFile) {
   const test::TempDir folder;
   const at::Tensor weight = at::ones({1000}), moment = at::ones({1000});
-  const CheckpointPart part{{{"w", weight}}, {{"w.m", moment}}};
+  const CheckpointShard part{{{"w", weight}}, {{"w.m", moment}}};
   save_checkpoint(folder / "wanted", {{{"model", "m"}}, {{"step", 1}}, part.model, part.optimizer});
-  BackgroundSave saves;
+  AsyncSave saves;
   std::promise<void> changed;
-  saves.start(part, [&](const CheckpointPart& copy) {
+  saves.start(part, [&](const CheckpointShard& copy) {
     changed.get_future().wait();
     to(folder / "a")(copy);
   });
   EXPECT_FALSE(saves.poll());  // It has not ended.
-  saves.finish_copy();
+  saves.wait_for_copy();
   weight.zero_();
   moment.zero_();
   changed.set_value();
@@ -102,12 +102,12 @@ TEST(BackgroundSave, TrainingThatGoesOnChangesNothingOfTheFile) {
   EXPECT_EQ(test::get(folder / "a/MANIFEST.json"), test::get(folder / "wanted/MANIFEST.json"));
 }
 
-TEST(BackgroundSave, ASecondOneWaitsForTheFirstAndTellsItsTimes) {
+TEST(AsyncSave, ASecondOneWaitsForTheFirstAndTellsItsTimes) {
   const test::TempDir folder;
-  BackgroundSave saves;
+  AsyncSave saves;
   std::vector<int> order;
-  EXPECT_FALSE(saves.start({}, [&](const CheckpointPart&) { order.push_back(1); }));
-  const auto first = saves.start({}, [&](const CheckpointPart&) { order.push_back(2); });
+  EXPECT_FALSE(saves.start({}, [&](const CheckpointShard&) { order.push_back(1); }));
+  const auto first = saves.start({}, [&](const CheckpointShard&) { order.push_back(2); });
   ASSERT_TRUE(first);
   EXPECT_GE(first->write, 0.0);
   EXPECT_GE(first->pause(), first->copy);
@@ -115,13 +115,13 @@ TEST(BackgroundSave, ASecondOneWaitsForTheFirstAndTellsItsTimes) {
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
 }
 
-TEST(BackgroundSave, AFullDiskIsReportedAtTheNextStepAndOnce) {
+TEST(AsyncSave, AFullDiskIsReportedAtTheNextStepAndOnce) {
   const test::TempDir folder;
   to(folder / "a")({{{"w", at::ones({3})}}, {}});
   const std::string before = test::get(folder / "a/MANIFEST.json");
-  BackgroundSave saves;
+  AsyncSave saves;
   const test::FileSizeLimit limit(64);
-  const CheckpointPart part{{{"w", at::zeros({1000})}}, {}};
+  const CheckpointShard part{{{"w", at::zeros({1000})}}, {}};
   saves.start(part, to(folder / "a"));
   const auto step = [&] {
     while (!saves.poll()) {
@@ -138,24 +138,24 @@ TEST(BackgroundSave, AFullDiskIsReportedAtTheNextStepAndOnce) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
 }
 
-TEST(BackgroundSave, ErrorsKeepTheirKind) {
+TEST(AsyncSave, ErrorsKeepTheirKind) {
   const test::TempDir folder;
-  BackgroundSave saves;
-  saves.start({}, [](const CheckpointPart&) { fail_usage("wrong use"); });
+  AsyncSave saves;
+  saves.start({}, [](const CheckpointShard&) { fail_usage("wrong use"); });
   EXPECT_EQ(test::usage_of([&] { saves.wait(); }), "wrong use");
-  saves.start({}, [](const CheckpointPart&) { throw std::bad_alloc(); });
+  saves.start({}, [](const CheckpointShard&) { throw std::bad_alloc(); });
   EXPECT_THROW(saves.wait(), std::bad_alloc);
   saves.start({{{"bad", at::Tensor()}}, {}}, to(folder / "nowhere/at/all"));
   EXPECT_THAT(failure_of([&] { saves.wait(); }), HasSubstr("bad: the tensor is undefined"));
 }
 
-TEST(BackgroundSave, ItsEndWaitsAndLosesNoError) {
+TEST(AsyncSave, ItsEndWaitsAndLosesNoError) {
   const test::TempDir folder;
-  { BackgroundSave().start({{{"w", at::ones({3})}}, {}}, to(folder / "a")); }
+  { AsyncSave().start({{{"w", at::ones({3})}}, {}}, to(folder / "a")); }
   EXPECT_NO_THROW(load_checkpoint(folder / "a"));
   ::testing::internal::CaptureStderr();
   {
-    BackgroundSave().start({}, [](const CheckpointPart&) { fail("the disk is gone"); });
+    AsyncSave().start({}, [](const CheckpointShard&) { fail("the disk is gone"); });
   }
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the disk is gone"));
 }

@@ -58,8 +58,8 @@ class TwoParts : public ::testing::Test {
  protected:
   std::string publish_failure(const TensorMap& first, const TensorMap& second) {
     StagedDirectory staged(folder_ / "a");
-    const std::vector<WrittenPart> parts = {write_part(staged.path(), 0, 2, {first, {}}),
-                                            write_part(staged.path(), 1, 2, {second, {}})};
+    const std::vector<WrittenShard> parts = {write_shard(staged.path(), 0, 2, {first, {}}),
+                                             write_shard(staged.path(), 1, 2, {second, {}})};
     return failure_of([&] { publish(staged, parts, stacked().config, stacked().state); });
   }
 
@@ -92,8 +92,8 @@ TEST(SliceName, IsReadBack) {
 }
 
 TEST(WrittenPartText, IsReadBack) {
-  const WrittenPart part{.index = 2, .count = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
-  const WrittenPart back = part_of(text_of(part));
+  const WrittenShard part{.index = 2, .count = 4, .files = {{"a", {7, "0f"}}, {"b", {0, ""}}}};
+  const WrittenShard back = part_of(text_of(part));
   EXPECT_EQ(text_of(back), text_of(part));
   EXPECT_EQ(back.files.at("a").size, 7);
   EXPECT_EQ(text_of(part).find('\n'), std::string::npos);
@@ -158,7 +158,8 @@ TEST(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
   StagedDirectory staged(folder / "a");
   int calls = 0;
   const at::Tensor large = at::ones({3 << 20}, at::kByte);  // A tensor of more than one piece.
-  const WrittenPart part = write_part(staged.path(), 0, 1, {{{"w", large}}, {}}, [&] { ++calls; });
+  const WrittenShard part =
+      write_shard(staged.path(), 0, 1, {{{"w", large}}, {}}, [&] { ++calls; });
   EXPECT_GE(calls, 3);
   calls = 0;
   publish(staged, {part}, stacked().config, stacked().state, [&] { ++calls; });
@@ -168,9 +169,9 @@ TEST(Parts, EachPieceThatIsWrittenAndEachFileThatIsPublishedIsProgress) {
 TEST(Parts, APartWithoutTensorsOfAKindHasNoFileOfIt) {
   const test::TempDir folder;
   StagedDirectory staged(folder / "a");
-  const WrittenPart all = write_part(staged.path(), 0, 3, {stacked().model, {}});
-  const WrittenPart none = write_part(staged.path(), 1, 3, {});
-  const WrittenPart last = write_part(staged.path(), 2, 3, {{}, stacked().optimizer});
+  const WrittenShard all = write_shard(staged.path(), 0, 3, {stacked().model, {}});
+  const WrittenShard none = write_shard(staged.path(), 1, 3, {});
+  const WrittenShard last = write_shard(staged.path(), 2, 3, {{}, stacked().optimizer});
   EXPECT_TRUE(none.files.empty());
   publish(staged, {last, none, all}, stacked().config, stacked().state);  // In any order.
   const Checkpoint loaded = load_checkpoint(folder / "a");
@@ -335,18 +336,18 @@ TEST_F(TwoParts, AStrangersFilesAreReadByTheirIndex) {
 TEST_F(TwoParts, AreEachThereOnce) {
   StagedDirectory staged(folder_ / "a");
   const Checkpoint all = stacked();
-  const WrittenPart first = write_part(staged.path(), 0, 2, shard(all, 0, 2));
-  const WrittenPart second = write_part(staged.path(), 1, 2, shard(all, 1, 2));
-  const auto usage = [&](const std::vector<WrittenPart>& parts) {
+  const WrittenShard first = write_shard(staged.path(), 0, 2, shard(all, 0, 2));
+  const WrittenShard second = write_shard(staged.path(), 1, 2, shard(all, 1, 2));
+  const auto usage = [&](const std::vector<WrittenShard>& parts) {
     return usage_of([&] { publish(staged, parts, all.config, all.state); });
   };
   EXPECT_THAT(usage({}), HasSubstr("no part to publish"));
   EXPECT_THAT(usage({first}), HasSubstr("1 parts to publish, one of which is of 2"));
   EXPECT_THAT(usage({first, first}), HasSubstr("part 0 is there twice"));
   EXPECT_THAT(usage({first, {.index = 2, .count = 2}}), HasSubstr("has no part 2"));
-  EXPECT_THAT(usage_of([&] { write_part(staged.path(), 2, 2, {}); }), HasSubstr("has no part 2"));
+  EXPECT_THAT(usage_of([&] { write_shard(staged.path(), 2, 2, {}); }), HasSubstr("has no part 2"));
   EXPECT_THAT(usage_of([&] {
-                write_part(staged.path(), 0, 1, {{{"w[0:2]", at::ones({2})}}, {}});
+                write_shard(staged.path(), 0, 1, {{{"w[0:2]", at::ones({2})}}, {}});
               }),
               HasSubstr("has whole tensors"));
   EXPECT_FALSE(fs::exists(folder_ / "a"));
@@ -358,8 +359,8 @@ TEST_F(TwoParts, AFileThatIsCutOrGoneIsNotPublished) {
   for (const bool gone : {false, true}) {
     StagedDirectory staged(folder_ / "a");
     const Checkpoint all = stacked();
-    const std::vector<WrittenPart> parts = {write_part(staged.path(), 0, 2, shard(all, 0, 2)),
-                                            write_part(staged.path(), 1, 2, shard(all, 1, 2))};
+    const std::vector<WrittenShard> parts = {write_shard(staged.path(), 0, 2, shard(all, 0, 2)),
+                                             write_shard(staged.path(), 1, 2, shard(all, 1, 2))};
     const fs::path file = staged.path() / "optimizer-00002-of-00002.safetensors";
     gone ? void(fs::remove(file)) : fs::resize_file(file, fs::file_size(file) - 1);
     EXPECT_THAT(failure_of([&] { publish(staged, parts, all.config, all.state); }),
@@ -374,7 +375,7 @@ TEST_F(TwoParts, AFullDiskLeavesTheOldOne) {
   {
     StagedDirectory staged(folder_ / "a");
     const test::FileSizeLimit limit(64);
-    EXPECT_THAT(failure_of([&] { write_part(staged.path(), 1, 2, shard(stacked(2), 1, 2)); }),
+    EXPECT_THAT(failure_of([&] { write_shard(staged.path(), 1, 2, shard(stacked(2), 1, 2)); }),
                 AllOf(HasSubstr("model-00002-of-00002.safetensors"), HasSubstr("cannot write")));
   }
   EXPECT_THAT(folder_.names(), ElementsAre("a"));
@@ -387,7 +388,7 @@ TEST_F(TwoParts, WhatKilledProcessesLeftIsNoCheckpointAndGoes) {
   // A staging folder with one part that is whole and one that is half written.
   const fs::path left = unique_sibling(checkpoints / "step_2");
   fs::create_directory(left);
-  write_part(left, 0, 2, shard(stacked(2), 0, 2));
+  write_shard(left, 0, 2, shard(stacked(2), 0, 2));
   put(unique_sibling(left / "model-00002-of-00002.safetensors"), "half");
   EXPECT_EQ(load_newest_checkpoint(folder_ / "run").state["step"], 1);
   remove_leftovers(checkpoints);

@@ -30,7 +30,7 @@ inline TensorMap shard(const TensorMap& tensors, int64_t index, int64_t count) {
   return own;
 }
 
-inline CheckpointPart shard(const Checkpoint& whole, int64_t index, int64_t count) {
+inline CheckpointShard shard(const Checkpoint& whole, int64_t index, int64_t count) {
   if (count == 1) return {whole.model, whole.optimizer};
   return {shard(whole.model, index, count), shard(whole.optimizer, index, count)};
 }
@@ -38,9 +38,9 @@ inline CheckpointPart shard(const Checkpoint& whole, int64_t index, int64_t coun
 inline void save_in_parts(const std::filesystem::path& folder, const Checkpoint& whole,
                           int64_t count) {
   StagedDirectory staged(folder);
-  std::vector<WrittenPart> parts;
+  std::vector<WrittenShard> parts;
   for (int64_t i = 0; i < count; ++i) {
-    parts.push_back(part_of(text_of(write_part(staged.path(), i, count, shard(whole, i, count)))));
+    parts.push_back(part_of(text_of(write_shard(staged.path(), i, count, shard(whole, i, count)))));
   }
   publish(staged, parts, whole.config, whole.state);
 }

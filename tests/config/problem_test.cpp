@@ -44,25 +44,25 @@ Document recipe() {
 
 TEST(PlaceOf, FindsAValueOrItsKey) {
   const Value root = recipe().root();
-  EXPECT_EQ(place_of(root, {"a"}), "recipe.json:2:7");
-  EXPECT_EQ(place_of(root, {"a:"}), "recipe.json:2:2");
-  EXPECT_EQ(place_of(root, {"b.x.y"}), "recipe.json:3:15");
-  EXPECT_EQ(place_of(root, {"b.x.y:"}), "recipe.json:3:8");
-  EXPECT_EQ(place_of(root, {"b.list.0"}), "recipe.json:4:12");
-  EXPECT_EQ(place_of(root, {"b.list.1.c"}), "recipe.json:5:10");
+  EXPECT_EQ(location_of(root, {"a"}), "recipe.json:2:7");
+  EXPECT_EQ(location_of(root, {"a:"}), "recipe.json:2:2");
+  EXPECT_EQ(location_of(root, {"b.x.y"}), "recipe.json:3:15");
+  EXPECT_EQ(location_of(root, {"b.x.y:"}), "recipe.json:3:8");
+  EXPECT_EQ(location_of(root, {"b.list.0"}), "recipe.json:4:12");
+  EXPECT_EQ(location_of(root, {"b.list.1.c"}), "recipe.json:5:10");
 }
 
 TEST(PlaceOf, TakesTheFirstThatIsThereOrElseTheWhole) {
   const Value root = recipe().root();
-  EXPECT_EQ(place_of(root, {"none", "b.list.9", "a"}), "recipe.json:2:7");
-  EXPECT_EQ(place_of(root, {"none"}), "recipe.json:1:1");
-  EXPECT_EQ(place_of(Value(), {"none"}), "config");
+  EXPECT_EQ(location_of(root, {"none", "b.list.9", "a"}), "recipe.json:2:7");
+  EXPECT_EQ(location_of(root, {"none"}), "recipe.json:1:1");
+  EXPECT_EQ(location_of(Value(), {"none"}), "config");
 }
 
 TEST(PlaceOf, BlamesTheCommandLine) {
   Document document = recipe();
   document.set("b.list.0=7");
-  EXPECT_EQ(place_of(document.root(), {"a", "b.list.0"}), "argument 'b.list.0=7'");
+  EXPECT_EQ(location_of(document.root(), {"a", "b.list.0"}), "argument 'b.list.0=7'");
 }
 
 TEST(ArgumentsIn, NamesThoseThatStillHaveAValue) {

@@ -314,7 +314,7 @@ TEST(Schema, ShortHelpHasALineForEachCommonSetting) {
 }
 
 struct ImageConfig {
-  Sides size = 8;
+  Size2d size = 8;
 };
 template <class Fields>
 void describe(Fields& f, ImageConfig& c) {
@@ -394,9 +394,9 @@ TEST(Schema, SidesAreOneNumberOrTwo) {
   const auto sides = [](const std::string& text) {
     return parse<ImageConfig>(Document::from_text(text, "p.json").root(), "model").size;
   };
-  EXPECT_EQ(sides("{}"), Sides(8, 8));
-  EXPECT_EQ(sides(R"({"size": 5})"), Sides(5));
-  EXPECT_EQ(sides(R"({"size": [5, 7]})"), Sides(5, 7));
+  EXPECT_EQ(sides("{}"), Size2d(8, 8));
+  EXPECT_EQ(sides(R"({"size": 5})"), Size2d(5));
+  EXPECT_EQ(sides(R"({"size": [5, 7]})"), Size2d(5, 7));
   EXPECT_EQ(to_json(ImageConfig{{5, 7}}).dump(), R"({"size":[5,7]})");
   EXPECT_EQ(to_json(ImageConfig{{5, 5}}).dump(), R"({"size":5})");
   const auto refused = [&](const std::string& text) { return usage_of([&] { sides(text); }); };

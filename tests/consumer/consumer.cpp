@@ -23,7 +23,7 @@ int main() {
   layer->keep_experts({0, 1, 2, 3});
   const auto out = layer->forward(x);
   std::cout << "rows computed after pruning: " << out.routing.offsets[-1].item<int>() << " of "
-            << out.routing.row_bound() << '\n';
+            << out.routing.max_rows() << '\n';
   try {
     layer->keep_experts({0, 9});
   } catch (const moesaic::Error& error) {

@@ -31,7 +31,7 @@ std::shared_ptr<const Dataset> plain(int64_t channels, int64_t height, int64_t w
 
 constexpr uint8_t kBehind = 100;
 
-std::shared_ptr<const Dataset> on_backdrops(const BackdropConfig& config = {.size = Sides(2, 3)},
+std::shared_ptr<const Dataset> on_backdrops(const BackdropConfig& config = {.size = Size2d(2, 3)},
                                             const std::string& split = "train") {
   return make_on_backdrops(plain(3, 6, 8, 60, 1, split), plain(3, 9, 11, 5, kBehind), config,
                            "mine", "about");
@@ -76,7 +76,7 @@ TEST(Backdrop, EveryImageOfTheBaseIsOnceSomewhereOnABackdrop) {
 }
 
 TEST(Backdrop, IsAFunctionOfSeedSplitAndIndex) {
-  const BackdropConfig config{.size = Sides(2, 3)}, other{.size = Sides(2, 3), .seed = 2};
+  const BackdropConfig config{.size = Size2d(2, 3)}, other{.size = Size2d(2, 3), .seed = 2};
   bool by_seed = false, by_split = false;
   for (int64_t i = 10; i < 20; ++i) {
     const Bytes image = image_of(*on_backdrops(config), i);
@@ -89,7 +89,7 @@ TEST(Backdrop, IsAFunctionOfSeedSplitAndIndex) {
 }
 
 TEST(Backdrop, RefusesWhatDoesNotFit) {
-  const auto refusal = [](std::shared_ptr<const Dataset> backdrops, Sides size) {
+  const auto refusal = [](std::shared_ptr<const Dataset> backdrops, Size2d size) {
     return error_of(ErrorKind::usage, [&] {
       make_on_backdrops(plain(3, 6, 8, 2, 1), std::move(backdrops), {.size = size}, "mine");
     });

@@ -51,7 +51,7 @@ TEST_F(Catalog, PathsAreRelativeToTheDescription) {
   EXPECT_NE(std::find(searched.begin(), searched.end(), folder / "sub/data/pets"), searched.end());
   const test::fs::path before = test::fs::current_path();
   test::fs::current_path(folder / "sub");
-  EXPECT_EQ(load_dataset_spec("mine.json").described_in, (folder / "sub").string());
+  EXPECT_EQ(load_dataset_spec("mine.json").spec_folder, (folder / "sub").string());
   EXPECT_EQ(name_without_folders("./"), "sub");
   test::fs::current_path(before);
 }
@@ -174,20 +174,22 @@ TEST_F(Catalog, VerifyNeedsFilesAndAName) {
 }
 
 TEST(Outline, KnowsEverythingButPixels) {
-  const auto imagenet = DatasetSource("imagenet").outline("train");
+  const auto imagenet = DatasetSource("imagenet").open_metadata("train");
   EXPECT_EQ(imagenet->size(), 1268355) << "99 % of 1281167";
   EXPECT_EQ(imagenet->info().classes.size(), 1000u);
-  EXPECT_EQ(DatasetSource("cifar100").outline("test")->info().height, 32);
+  EXPECT_EQ(DatasetSource("cifar100").open_metadata("test")->info().height, 32);
   test::Bytes pixels(3072);
-  EXPECT_THAT(error_of(ErrorKind::failure,
-                       [&] { DatasetSource("cifar10").outline("test")->image(0, pixels.data()); }),
-              HasSubstr("has no images"));
-  const auto digits = DatasetSource("mnist").outline("test");
+  EXPECT_THAT(
+      error_of(ErrorKind::failure,
+               [&] { DatasetSource("cifar10").open_metadata("test")->image(0, pixels.data()); }),
+      HasSubstr("has no images"));
+  const auto digits = DatasetSource("mnist").open_metadata("test");
   EXPECT_EQ(digits->size(), 10000);
   EXPECT_EQ(digits->info().height, 28);
   EXPECT_EQ(digits->info().width, 28);
-  EXPECT_THAT(error_of(ErrorKind::usage, [] { DatasetSource("fashion-mnist").outline("train"); }),
-              HasSubstr("does not tell"));
+  EXPECT_THAT(
+      error_of(ErrorKind::usage, [] { DatasetSource("fashion-mnist").open_metadata("train"); }),
+      HasSubstr("does not tell"));
 }
 
 }  // namespace

@@ -242,7 +242,8 @@ TEST_F(CelebASpurious, NumbersMayBeGivenAndArePlannedWith) {
   EXPECT_EQ(open(few)->size(), 40);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(few, "test"); }),
               HasSubstr("'faces': images.test is 17, but its smallest group allows 16"));
-  const auto outline = DatasetSource((folder_.path() / "faces.json").string()).outline("train");
+  const auto outline =
+      DatasetSource((folder_.path() / "faces.json").string()).open_metadata("train");
   EXPECT_EQ(outline->size(), 40);
   EXPECT_THAT(outline->info().groups, ElementsAre("Blond", "Black"));
 }

@@ -60,7 +60,7 @@ TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
   EXPECT_THAT(test::image_of(*grey, 0), AllOf(::testing::SizeIs(16), Each(40)));
   const InputSpec spec = input_spec(*grey, for_network(config, data->info(), {1, 4, 4}));
   ::testing::internal::CaptureStderr();
-  warn_of_overruled(spec, data->info(), "run");
+  warn_overridden(spec, data->info(), "run");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the same mean and std, made grey";
   EXPECT_EQ(spec.channel_order, "gray");
   EXPECT_FALSE(document_of(spec).contains("channels"));
@@ -74,11 +74,11 @@ TEST_F(GreyFolder, IsWhatTheNetworkTakes) {
 
 TEST_F(GreyFolder, BecomesAsLargeAsTheNetworkTakesIt) {
   const DatasetInfo of_any_size = open()->info();
-  EXPECT_EQ(for_network({}, of_any_size, {3, 8, 12}).size, Sides(8, 12));
-  EXPECT_EQ(for_network({.size = 4}, of_any_size, {3, 8, 12}).size, Sides(4));
+  EXPECT_EQ(for_network({}, of_any_size, {3, 8, 12}).size, Size2d(8, 12));
+  EXPECT_EQ(for_network({.size = 4}, of_any_size, {3, 8, 12}).size, Size2d(4));
   DatasetInfo of_one_size = of_any_size;
   of_one_size.height = of_one_size.width = 4;
-  EXPECT_EQ(for_network({}, of_one_size, {3, 8, 12}).size, Sides(0));
+  EXPECT_EQ(for_network({}, of_one_size, {3, 8, 12}).size, Size2d(0));
 }
 
 TEST_F(GreyFolder, OfADescriptionHasAsManyChannelsAsItsMean) {

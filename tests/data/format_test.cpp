@@ -51,7 +51,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
 
 DatasetFormat table_format() {
   return {.settings = Choice("table", TableSettings{}),
-          .meaning = "a table of a test",
+          .description = "a table of a test",
           .images = false,
           .check =
               [](const DatasetSpec& spec) {
@@ -61,13 +61,13 @@ DatasetFormat table_format() {
           .open = open_table,
           .parts =
               [](const DatasetSpec&, const std::string& split) {
-                return std::vector<DatasetPart>{{split + ".txt", /*is_folder=*/false}};
+                return std::vector<RequiredPath>{{split + ".txt", /*is_folder=*/false}};
               },
           .verify =
               [](const DatasetSpec& spec, const std::string& split, const test::fs::path& folder) {
                 FileVerification file{split + ".txt", folder / (split + ".txt"), ""};
                 try {
-                  open_table(spec, described_info(spec, split), folder);
+                  open_table(spec, info_from_spec(spec, split), folder);
                 } catch (const Error& error) {
                   file.problem = error.what();
                 }

@@ -45,13 +45,13 @@ TEST_F(ImageWalk, FollowsLinksToFoldersOnceAndInNoCircle) {
   test::fs::create_directory_symlink("..", root() / "b" / "up");
   test::fs::create_directory_symlink(folder_.path(), root() / "around");
   EXPECT_THAT(found(), ElementsAre("b/1.png", "b/deep/2.jfif", "once more/3.jpg"));
-  EXPECT_EQ(image_files_in(root()).left_out.text(),
+  EXPECT_EQ(image_files_in(root()).skipped.text(),
             "4 left out: 4 folders that are read already ('a', 'around', 'b/linked', 'b/up')");
 }
 
 TEST_F(ImageWalk, NamesAndCountsWhatIsLeftOut) {
   put("1.png");
-  EXPECT_EQ(image_files_in(root()).left_out.text(), "");
+  EXPECT_EQ(image_files_in(root()).skipped.text(), "");
   put("x/2.webp2");
   put("notes.txt");
   put(".cache/3.png");
@@ -62,7 +62,7 @@ TEST_F(ImageWalk, NamesAndCountsWhatIsLeftOut) {
   test::fs::create_symlink("/nonexistent.jpg", root() / "gone.jpg");
   test::fs::create_symlink("self.jpg", root() / "self.jpg");
   EXPECT_THAT(found(), ElementsAre("1.png"));
-  const std::string said = image_files_in(root()).left_out.text();
+  const std::string said = image_files_in(root()).skipped.text();
   for (const char* part :
        {"8 left out: ", "2 files not called .jpg, ", " ('notes.txt', 'x/2.webp2')",
         "2 links to nothing ('gone.jpg', 'self.jpg')", "1 folder that a system made ('__MACOSX')",

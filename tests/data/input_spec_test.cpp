@@ -157,20 +157,20 @@ TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   way.size = 6;
   InputSpec spec = input_spec(*preprocessed(base, way), way);
   ::testing::internal::CaptureStderr();
-  warn_of_overruled(spec, base->info(), "run");
+  warn_overridden(spec, base->info(), "run");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   way.mean = way.std = {0.25, 0.5, 0.5};
   ::testing::internal::CaptureStderr();
-  warn_of_overruled(input_spec(*preprocessed(base, way), way), base->info(), "run");
+  warn_overridden(input_spec(*preprocessed(base, way), way), base->info(), "run");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");  // a recipe's own are no surprise
   spec.mean = {0.5, 0.5, 0.5};
   ::testing::internal::CaptureStderr();
-  warn_of_overruled(spec, base->info(), "run");
+  warn_overridden(spec, base->info(), "run");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("run: data set 'folder/of/pairs/' has another mean than"));
   spec.dataset = "others";
   ::testing::internal::CaptureStderr();
-  warn_of_overruled(spec, base->info(), "run");
+  warn_overridden(spec, base->info(), "run");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("size of images"));
   const auto data = preprocessed(base, spec);
   EXPECT_EQ(data->info().mean, spec.mean);
@@ -198,15 +198,15 @@ TEST(DatasetName, WithoutASlashMayBeThatOfAFolderOrADescriptionHere) {
 TEST(LastingName, IsThatOfAPathFromAnywhere) {
   const test::TempDir folder;
   test::put(folder / "mine.json", "{}");
-  EXPECT_EQ(lasting_name("cifar10"), "cifar10");
-  EXPECT_EQ(lasting_name("no/such/folder"), "no/such/folder");
+  EXPECT_EQ(absolute_name("cifar10"), "cifar10");
+  EXPECT_EQ(absolute_name("no/such/folder"), "no/such/folder");
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
   std::filesystem::create_directory("images");
   const std::string here = std::filesystem::current_path().string();
-  EXPECT_EQ(lasting_name("./images"), here + "/images");
-  EXPECT_EQ(lasting_name("./images/"), here + "/images");
-  EXPECT_EQ(lasting_name("mine.json"), here + "/mine.json");
+  EXPECT_EQ(absolute_name("./images"), here + "/images");
+  EXPECT_EQ(absolute_name("./images/"), here + "/images");
+  EXPECT_EQ(absolute_name("mine.json"), here + "/mine.json");
   std::filesystem::current_path(before);
 }
 

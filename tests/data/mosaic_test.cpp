@@ -111,7 +111,7 @@ std::shared_ptr<const Dataset> colours(int count) {
 
 TEST(Mosaic, TilesAreResizedAsTheyAreAsked) {
   const auto base = colours(3);  // One image of each class: what is drawn is known.
-  MosaicConfig config{.deciding = {"a", "b"}, .tile = Sides(3, 4)};
+  MosaicConfig config{.deciding = {"a", "b"}, .tile = Size2d(3, 4)};
   config.grid = {1, 2};
   const auto data = make_mosaic(base, config, MosaicOf::images, "mine");
   EXPECT_EQ(data->info().channels, 3);
@@ -185,7 +185,7 @@ TEST(Mosaic, RefusesClassesThatAreNotThere) {
   };
   EXPECT_THAT(test::failure_of([&] { without(MosaicOf::images); }),
               HasSubstr("the train split of 'base' has no image of class 'c'"));
-  EXPECT_EQ(without(MosaicOf::outline)->label(1), 1);
+  EXPECT_EQ(without(MosaicOf::metadata)->label(1), 1);
 }
 
 }  // namespace

@@ -90,8 +90,8 @@ TEST_F(Orientation, OfACheckpointOverrulesThatOfData) {
   }
   const auto stored = preprocessed(folder(), way("stored"));
   ::testing::internal::CaptureStderr();
-  warn_of_overruled(input_spec(*stored, way("stored")),
-                    described(R"(, "exif_orientation": true)")->info(), "run");
+  warn_overridden(input_spec(*stored, way("stored")),
+                  described(R"(, "exif_orientation": true)")->info(), "run");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("orientation"));
 }
 
@@ -155,9 +155,9 @@ TEST_F(Orientation, OfDerivedDataIsPassedToTheirPhotos) {
   EXPECT_EQ(height_of(*open("renamed")), 16);
   EXPECT_EQ(open("renamed")->info().upright, false);
   write("none", R"("base": "cifar10", "keep_classes": ["cat", "dog"])" + stored);
-  EXPECT_THAT(
-      test::usage_of([&] { DatasetSource((folder_ / "none.json").string()).outline("train"); }),
-      HasSubstr("exif_orientation is for photos, which 'cifar10' has none of"));
+  EXPECT_THAT(test::usage_of(
+                  [&] { DatasetSource((folder_ / "none.json").string()).open_metadata("train"); }),
+              HasSubstr("exif_orientation is for photos, which 'cifar10' has none of"));
   write("digits", R"("format": "gated")" + stored);
   EXPECT_THAT(test::usage_of([&] { load_dataset_spec((folder_ / "digits.json").string()); }),
               HasSubstr("exif_orientation"));

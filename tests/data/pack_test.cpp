@@ -219,7 +219,7 @@ TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {
   const PackResult result = pack({.shards = 11});
   EXPECT_EQ(result.splits[0].images, 10);
   EXPECT_EQ(result.splits[0].shards, 10);  // One has nothing left in it.
-  EXPECT_EQ(result.splits[0].left_out, 1);
+  EXPECT_EQ(result.splits[0].skipped, 1);
   EXPECT_EQ(open_dataset(result.description.string(), "train")->size(), 10);
   test::fs::remove_all(out());
   write_file(root() / "train" / "cat" / "4.jpg", std::string());

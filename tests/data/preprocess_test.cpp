@@ -167,7 +167,7 @@ TEST(Preprocess, WrongSettingsAreRefused) {
               HasSubstr("symmetric"));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": 1000000000})"); }),
               HasSubstr("size"));
-  EXPECT_EQ(read(R"({"size": [64, 96]})").size, Sides(64, 96));
+  EXPECT_EQ(read(R"({"size": [64, 96]})").size, Size2d(64, 96));
   EXPECT_EQ(to_json(read(R"({"size": [64, 96]})")).at("size"), (std::vector<int>{64, 96}));
   EXPECT_EQ(to_json(read(R"({"size": 64})")).at("size"), 64);
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { read(R"({"size": [64, 0]})"); }),
@@ -190,8 +190,8 @@ TEST(Preprocess, MeanAndStdOfBytesAreRefused) {
   EXPECT_THAT(refused("[-0.5]", "[0.5]"), HasSubstr("found -0.5"));
   EXPECT_THAT(refused("[0.5]", "[1e-7]"), HasSubstr("std must be at least 1e-06, found 1e-07"));
   EXPECT_TRUE(unit_problem({0.0, 1.0}, {1.0, 0.004}).empty());
-  EXPECT_EQ(unit_problem({2.0}, {2.0}).blamed, std::vector<std::string>{"mean"});
-  EXPECT_EQ(unit_problem({1.0}, {2.0}).blamed, std::vector<std::string>{"std"});
+  EXPECT_EQ(unit_problem({2.0}, {2.0}).offending, std::vector<std::string>{"mean"});
+  EXPECT_EQ(unit_problem({1.0}, {2.0}).offending, std::vector<std::string>{"std"});
 }
 
 TEST(Preprocess, AStdThatFewImagesHaveCausesAWarning) {

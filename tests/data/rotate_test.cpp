@@ -69,7 +69,7 @@ TEST(RotatedPairs, EachImageComesTwiceAndItsClassIsItsGroup) {
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { pairs->label(8); }), HasSubstr("image 8 of 8"));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { base->group(0); }), HasSubstr("no group"));
   EXPECT_EQ(preprocessed(pairs, PreprocessConfig{.values = "unit"})->group(2), 0);
-  EXPECT_EQ(make_first_of(pairs, 3, "few")->group(2), 0);
+  EXPECT_EQ(make_first_n(pairs, 3, "few")->group(2), 0);
   EXPECT_EQ(make_class_subset(pairs, {"rotated"}, "turned")->group(1), 0);
 }
 

@@ -348,7 +348,7 @@ TEST_F(Shards, DescriptionsAreChecked) {
                 AllOf(HasSubstr("classes_file"), HasSubstr(name)));
   }
   home_.describe(one, R"("images": {"train": 20})");
-  EXPECT_EQ(DatasetSource(home_.name()).outline("train")->size(), 20);
+  EXPECT_EQ(DatasetSource(home_.name()).open_metadata("train")->size(), 20);
 }
 
 TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfAShard) {

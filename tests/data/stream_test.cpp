@@ -109,7 +109,7 @@ TEST_F(EndlessClusters, AnUnshuffledLoaderSeesOneEpoch) {
 }
 
 TEST_F(EndlessClusters, TheFirstOfThemAreFinite) {
-  const auto first = make_first_of(train(), 8, "first");
+  const auto first = make_first_n(train(), 8, "first");
   EXPECT_FALSE(first->endless());
   EXPECT_TRUE(at::equal(first->inputs().values_NCHW, train()->generate(0, 8).values_NCHW));
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { hold_out(train(), 0.1, "train", false); }),
@@ -133,7 +133,7 @@ TEST(Directions, ArePassedOnByWhatIsMadeOfADataset) {
   };
   expect(*clusters);
   expect(*preprocessed(clusters, PreprocessConfig{}));
-  expect(*make_first_of(clusters, 10, "first"));
+  expect(*make_first_n(clusters, 10, "first"));
   expect(*make_renamed(clusters, "renamed"));
   expect(*hold_out(clusters, 0.1, "validation", /*by_class=*/false));
   const auto subset = make_class_subset(clusters, {"+1"}, "positive");
@@ -187,7 +187,7 @@ TEST(RealTargets, GoWithTheirInputsThroughTheLoader) {
       EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
     }
   }
-  make_first_of(data, 5, "first")->targets(2, targets);
+  make_first_n(data, 5, "first")->targets(2, targets);
   EXPECT_THAT(targets, ElementsAre(2.0F, -2.0F));
 }
 

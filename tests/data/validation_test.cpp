@@ -182,7 +182,7 @@ TEST_F(HeldOutImageFolder, AFolderValidationIsTheValidationSplit) {
 
 TEST(HeldOutSizes, AreThoseOfTheReference) {
   const auto size = [](const char* name, const char* split) {
-    return DatasetSource(name).outline(split)->size();
+    return DatasetSource(name).open_metadata(split)->size();
   };
   for (const char* name : {"cifar10", "cifar100"}) {
     EXPECT_EQ(size(name, "train"), 49000);

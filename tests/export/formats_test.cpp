@@ -12,7 +12,7 @@ namespace {
 TEST(ExportFormats, AreFoundByName) {
   EXPECT_THAT(export_formats().names(), ElementsAre("safetensors", "torchscript", "vmoe"));
   for (const auto& [name, format] : export_formats().entries()) {
-    EXPECT_FALSE(format.meaning.empty() || format.out.empty()) << name;
+    EXPECT_FALSE(format.description.empty() || format.out.empty()) << name;
     EXPECT_EQ(format.max_shards > 0, name == "vmoe");
   }
   EXPECT_THAT(test::usage_of([] { export_formats().at("torchscrpt", "export"); }),

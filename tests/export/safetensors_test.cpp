@@ -99,9 +99,9 @@ TEST(ExportSafetensors, AFileHoldsTheFactsInItsMetadata) {
 TEST(ExportSafetensors, ItsConfigurationBuildsTheNetworkAndItsConstantsCannotBeSet) {
   const auto model = pruned_model();
   auto config = nlohmann::ordered_json::parse(side_files(*model, kInfo).at("config.json"));
-  EXPECT_EQ(build_model_shape(Value::from_json(config, "model"))->config(), model->config());
+  EXPECT_EQ(build_meta_model(Value::from_json(config, "model"))->config(), model->config());
   config[kConstantsKey]["layer_norm_eps"] = 1e-5;
-  EXPECT_THAT(test::usage_of([&] { build_model_shape(Value::from_json(config, "mine.json")); }),
+  EXPECT_THAT(test::usage_of([&] { build_meta_model(Value::from_json(config, "mine.json")); }),
               HasSubstr("cannot be set"));
 }
 

@@ -23,10 +23,11 @@ inline at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) 
 }
 
 inline void keep_everywhere(const Model& model, const std::vector<int64_t>& ids,
-                            bool stand_ins = false) {
+                            bool mean_replacement = false) {
   for (MoEBlock& block : model.moe_blocks()) {
-    const at::Tensor means =
-        stand_ins ? randn({block.layer->options().experts, 12}, 31, torch::kFloat) : at::Tensor();
+    const at::Tensor means = mean_replacement
+                                 ? randn({block.layer->options().experts, 12}, 31, torch::kFloat)
+                                 : at::Tensor();
     block.layer->keep_experts(ids, means);
   }
 }
@@ -36,10 +37,10 @@ struct ScriptVariant {
   double capacity_factor = 0.0;
   int64_t group_size = 0, selected = 2, multiple_of = 4;
   std::vector<int64_t> kept = {};
-  bool stand_ins = false;
+  bool mean_replacement = false;
   bool qk_norm = false, bfloat16 = false;
   int64_t representation = 0, capacity = 0, classes = 5;
-  Sides patch = 2;
+  Size2d patch = 2;
   std::string position = kLearned;
   std::optional<bool> head_qk_norm = {};
   std::optional<double> evaluation_capacity_factor = {};
@@ -78,7 +79,7 @@ inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
     config.encoder.moe.ensemble_size = variant.members;
   }
   auto model = small_vmoe(config);
-  if (!variant.kept.empty()) keep_everywhere(*model, variant.kept, variant.stand_ins);
+  if (!variant.kept.empty()) keep_everywhere(*model, variant.kept, variant.mean_replacement);
   model->eval();
   return model;
 }

@@ -93,13 +93,13 @@ struct StepCounts {
 };
 template <class Reset, class Counts>
 StepCounts count_step(TinyRun& run, const Reset& reset, const Counts& counts) {
-  run.phase->step().late();
+  run.phase->step().deferred_metrics();
   reset();
   const StepReport report = run.phase->step();
   StepCounts found{.step = counts(), .late = {}};
   reset();
-  EXPECT_TRUE(report.late);
-  report.late();
+  EXPECT_TRUE(report.deferred_metrics);
+  report.deferred_metrics();
   found.late = counts();
   return found;
 }

@@ -45,7 +45,7 @@ Trained one_update(at::Device device) {
   GradientPhase phase(
       plan,
       PhaseContext{
-          .model = model, .data = open_tiny("three", "train"), .seed = 7, .read_late = false});
+          .model = model, .data = open_tiny("three", "train"), .seed = 7, .defer_metrics = false});
   const double loss = phase.step().metrics.at("loss");
   const Evaluation evaluation = evaluate(*model, open_tiny("three", "test"));
   return {loss, phase.optimizer().state(), evaluation.metric("loss")};
@@ -70,9 +70,10 @@ double first_loss(const std::string& noise_std) {
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   model->to(at::kCUDA);
-  return GradientPhase(
-             plan,
-             {.model = model, .data = open_tiny("three", "train"), .seed = 7, .read_late = false})
+  return GradientPhase(plan, {.model = model,
+                              .data = open_tiny("three", "train"),
+                              .seed = 7,
+                              .defer_metrics = false})
       .step()
       .metrics.at("loss");
 }

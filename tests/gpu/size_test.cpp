@@ -55,7 +55,7 @@ struct Layer {
 /// Tokens at both ends and in the middle, and those of the rows around the one whose hidden numbers
 /// pass 2^31.
 Tensor some_tokens(const Size& size, const Routing& routing) {
-  const int64_t border = std::min((int64_t{1} << 31) / size.hidden, routing.row_bound() - 8);
+  const int64_t border = std::min((int64_t{1} << 31) / size.hidden, routing.max_rows() - 8);
   std::vector<Tensor> tokens = {routing.token.narrow(0, border - 8, 16).to(torch::kLong)};
   for (const int64_t first : {int64_t{0}, size.tokens / 2, size.tokens - 8}) {
     tokens.push_back(torch::arange(first, first + 8, tokens[0].options()));

@@ -410,7 +410,7 @@ TEST_F(BadInput, ASettingThatNoMachineCanHold) {
   for (const char* dry : {"--dry-run", "seed=1"}) {
     expect_one_line_error(
         train(smoke_recipe(),
-              {"phases.pretrain.trains=[\"" + std::string(20000, '(') + "\"]", dry}),
+              {"phases.pretrain.trainable=[\"" + std::string(20000, '(') + "\"]", dry}),
         2, "at most 1000");
     expect_one_line_error(train(smoke_recipe(), {"phases.pretrain.augment.shift=100", dry}), 2,
                           "choose 0 to 27");
@@ -464,9 +464,10 @@ TEST_F(BadInput, AWrongValueHasItsPlace) {
     const std::string recipe = recipe_with(from, to);
     const std::string text = read_text(recipe);
     const size_t place = text.find(to), value = place + to.find(": ") + 2;
-    const size_t blamed = to.find(": ") == std::string::npos ? place : value;
-    const auto line = std::count(text.begin(), text.begin() + static_cast<long>(blamed), '\n') + 1;
-    const size_t column = blamed - text.rfind('\n', blamed);
+    const size_t offending = to.find(": ") == std::string::npos ? place : value;
+    const auto line =
+        std::count(text.begin(), text.begin() + static_cast<long>(offending), '\n') + 1;
+    const size_t column = offending - text.rfind('\n', offending);
     expect_one_line_error(train(recipe), 2, fmt::format("recipe.json:{}:{}: ", line, column));
   }
   expect_no_run();

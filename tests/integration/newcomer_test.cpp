@@ -143,7 +143,7 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   EXPECT_EQ(train({"model.encoder.moe.num_experts=8", "--dry-run"}).exit_code, 0);
   EXPECT_EQ(train({"phases.0.optimizer.name=sgd", "--dry-run"}).exit_code, 0);
   const auto idle =
-      train({"phases.0.trains=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
+      train({"phases.0.trainable=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
   EXPECT_EQ(idle.exit_code, 0);
   EXPECT_NE(idle.err.find("warning: phase 'train': 'embedding' in frozen has no effect: trains "
                           "selects none of its parameters"),

@@ -94,7 +94,7 @@ TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
   write("wide.json", R"({"name": "wide", "seed": 3, "checkpoint_every": 0,
       "model": {"preset": "pmoe/wrn-pmoe", "widening": 0.25, "classes": 3},
       "phases": [{"name": "train", "data": ")" +
-                         text_path("mini.json") + R"(", "batch_size": 8, "samples": 24,
+                         text_path("mini.json") + R"(", "batch_size": 8, "num_samples": 24,
                   "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.1}}]})");
   expect_whole_way("wide.json", 32, {192, 4});
   const auto drawn = run({"eval", text_path("run"), "--routing-images", text_path("where.png")});
@@ -146,7 +146,7 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
   expect_one_line_error(train("seed=3"), 1,
                         "the test split of 'few' has no image of class 'bright'");
   write_grid();
-  expect_one_line_error(train("phases.0.samples=1"), 2, "cannot have all 2 classes");
+  expect_one_line_error(train("phases.0.num_samples=1"), 2, "cannot have all 2 classes");
 }
 
 TEST_F(PMoEProgram, ReproducesTheLemmaAtQuickScale) {

@@ -189,9 +189,9 @@ TEST_F(ProcessesTest, ADryRunPlansThatManyOnce) {
   ASSERT_EQ(results[0].exit_code, 0) << results[0].err;
   ASSERT_EQ(results[1].exit_code, 0) << results[1].err;
   EXPECT_EQ(results[1].out + results[1].err, "");
-  Strings on_paper = plan;
-  on_paper.insert(on_paper.end(), {"--processes", "2"});
-  EXPECT_EQ(results[0].out, run_program(on_paper).out);
+  Strings make_fake = plan;
+  make_fake.insert(make_fake.end(), {"--processes", "2"});
+  EXPECT_EQ(results[0].out, run_program(make_fake).out);
   EXPECT_NE(results[0].out.find(": 2 on h100 GPUs"), std::string::npos) << results[0].out;
 }
 

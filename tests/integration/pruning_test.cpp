@@ -118,13 +118,13 @@ TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
   expect_one_line_error(prune({"--keep", "0.5", "--max-drop", "0.1", "--out", text_path("x")}), 2,
                         "give one of --keep");
   expect_one_line_error(prune({"--keep", "0.5"}), 2, "give --out");
-  expect_one_line_error(prune({"--keep", "0.5", "--whole", "1", "--dry-run"}), 2,
+  expect_one_line_error(prune({"--keep", "0.5", "--exclude-blocks", "1", "--dry-run"}), 2,
                         "names every block");
   expect_one_line_error(prune({"--keep-parameters", "0.1", "--dry-run"}), 2, "choose at least");
   expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2, "'reap'");
   for (const char* blocks : {"1,x", "-1", "1.5"}) {
-    expect_one_line_error(prune({"--keep", "0.5", "--whole", blocks, "--dry-run"}), 2,
-                          "--whole: must be a whole number between 0 and");
+    expect_one_line_error(prune({"--keep", "0.5", "--exclude-blocks", blocks, "--dry-run"}), 2,
+                          "--exclude-blocks: must be a whole number between 0 and");
   }
   for (const char* drop : {"1", "x", "-0.1", "nan"}) {
     expect_one_line_error(

@@ -38,8 +38,8 @@ TEST(ScalingProgram, PlansManyProcesses) {
 }
 
 TEST(ScalingProgram, ComparesNumbersOfProcesses) {
-  const auto table =
-      plan_processes({"--processes", "8,64", "phases.0.accumulate=1", "recompute=true"});
+  const auto table = plan_processes(
+      {"--processes", "8,64", "phases.0.accumulate=1", "activation_checkpointing=true"});
   ASSERT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(table.out,
               AllOf(HasSubstr("efficiency   images/s"), HasSubstr("\n        8     512 "),

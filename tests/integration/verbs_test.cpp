@@ -136,8 +136,8 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
   const auto sweep = run_program({"reproduce", "pruning/vmoe-cifar10", "--dry-run"});
   EXPECT_THAT(sweep.out, HasSubstr("37 of each seed"));  // six numbers by six criteria, and one
   const auto choices =
-      run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[8, 4]", R"(by_layer=[
-       {"name": "all-but-9", "keep": {"count": 4, "whole": [9]}},
+      run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[8, 4]", R"(per_layer=[
+       {"name": "all-but-9", "keep": {"count": 4, "exclude_blocks": [9]}},
        {"name": "best", "keep": {"fraction": 0.5, "scope": "network"}}])",
                    "--dry-run"});
   EXPECT_THAT(choices.out, HasSubstr("19 of each seed"));  // three sizes by six criteria, and one

@@ -22,7 +22,7 @@ Value only_name(const std::string& family) {
 TEST(Families, BuiltInOnesAreThere) {
   for (const char* name : {"cluster-moe", "e3", "image-moe", "vmoe"}) {
     EXPECT_NE(families().find(name), nullptr) << name;
-    EXPECT_EQ(build_model_shape(only_name(name))->config().at("name"), name);
+    EXPECT_EQ(build_meta_model(only_name(name))->config().at("name"), name);
   }
   EXPECT_FALSE(families().at("e3").listed);
   EXPECT_TRUE(families().at("vmoe").listed);
@@ -39,7 +39,7 @@ void expect_setting(const nlohmann::ordered_json& config, std::string path) {
 
 TEST(Families, SettingPathsLeadToSettings) {
   for (const char* name : {"cluster-moe", "e3", "image-moe", "vmoe"}) {
-    const auto model = build_model_shape(only_name(name));
+    const auto model = build_meta_model(only_name(name));
     const SettingPaths paths = model->setting_paths();
     for (const std::string& path :
          {paths.router_name, paths.router_noise, paths.router_noise_kind, paths.rows_per_expert,
@@ -53,8 +53,8 @@ TEST(Families, SettingPathsLeadToSettings) {
 }
 
 TEST(Families, SayWhatFineTuningChanges) {
-  const auto vmoe = build_model_shape(only_name("vmoe"));
-  const auto image = build_model_shape(only_name("image-moe"));
+  const auto vmoe = build_meta_model(only_name("vmoe"));
+  const auto image = build_meta_model(only_name("image-moe"));
   EXPECT_TRUE(vmoe->may_differ_from_pretrained("head.weight"));
   EXPECT_FALSE(vmoe->may_differ_from_pretrained("blocks.1.moe.experts.w1"));
   for (const char* name : {"position_embedding", "pre_logits.bias"}) {
@@ -68,7 +68,7 @@ TEST(Families, SayWhatFineTuningChanges) {
 TEST(Families, HaveTheSameDirectionsWithoutNumbers) {
   std::set<std::string> compared;
   for (const std::string& name : families().names()) {
-    const auto shapes = build_model_shape(only_name(name))->weight_directions();
+    const auto shapes = build_meta_model(only_name(name))->weight_directions();
     if (shapes.empty()) continue;
     const auto real = build_model(only_name(name), 1)->weight_directions();
     ASSERT_EQ(shapes.size(), real.size()) << name;
@@ -89,7 +89,7 @@ TEST(Families, ClustersCompareTheirWeightsWithDirections) {
   EXPECT_FALSE(filters.requires_grad() || router.requires_grad());
   const at::Tensor w = state_of(*mixture).at("moe.experts.w");
   EXPECT_TRUE(torch::equal(filters[3][2], w[3].select(1, 2)));
-  EXPECT_TRUE(build_model_shape(only_name("vmoe"))->weight_directions().empty());
+  EXPECT_TRUE(build_meta_model(only_name("vmoe"))->weight_directions().empty());
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Value sized(const std::string& change) {
 }
 
 TEST(OnMetaDevice, HasTheShapesOfTheRealNetwork) {
-  const auto real = build_model(sized(""), 1), shape = build_model_shape(sized(""));
+  const auto real = build_model(sized(""), 1), shape = build_meta_model(sized(""));
   const auto shapes = shape->named_parameters();  // Its items die with it.
   ASSERT_EQ(real->named_parameters().size(), shapes.size());
   for (const auto& item : real->named_parameters()) {
@@ -42,7 +42,7 @@ TEST(OnMetaDevice, HasTheShapesOfTheRealNetwork) {
 }
 
 TEST(OnMetaDevice, HoldsANetworkThatNoMachineDoes) {
-  const auto shape = build_model_shape(
+  const auto shape = build_meta_model(
       sized(R"(encoder={"mlp_dim": 1048576, "moe": {"layers": [1], "num_experts": 65536}})"));
   EXPECT_GT(static_cast<double>(shape->parameter_count()), 1e12);
 }

@@ -60,7 +60,7 @@ TEST(Preset, HasTheParametersOfItsSize) {
   std::set<std::string> tried;
   const auto expect = [&](const std::string& name, double wanted) {
     EXPECT_EQ(count_parameters(named(name)), wanted) << name;
-    const auto shape = build_model_shape(named(name));
+    const auto shape = build_meta_model(named(name));
     EXPECT_EQ(static_cast<double>(shape->parameter_count()), wanted) << name;
     EXPECT_EQ(shape->members(), name.starts_with("e3/") ? 2 : 1) << name;
     tried.insert(name);
@@ -133,7 +133,7 @@ TEST(Preset, ExpertsThatChooseAreThoseOfTheReference) {
   EXPECT_TRUE(config.encoder.attention_qk_norm);
   EXPECT_EQ(config.group_size(), 196);
   EXPECT_EQ(config.encoder.moe.layers, (std::vector<int64_t>{6, 7, 8, 9, 10, 11}));
-  const auto model = build_model_shape(named("vmoe/s16-last6-expert-choice"));
+  const auto model = build_meta_model(named("vmoe/s16-last6-expert-choice"));
   // 196 / 128 tokens, rounded to the nearest.
   const auto& rule = model->moe_blocks()[0].layer->options().rule;
   EXPECT_EQ(nn::rows_per_token(rule, 196, 128), 2.0 * 128 / 196);

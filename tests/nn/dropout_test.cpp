@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/shares_batch.h"
+#include "moesaic/nn/batch_shard.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

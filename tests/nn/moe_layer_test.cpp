@@ -172,7 +172,7 @@ TEST(MoELayer, StandInsOfTwoPruningsAreThoseOfOne) {
   later[1].copy_(means[1]);  // Of the one that goes now; the others' means are from before.
   twice->keep_experts({0, 3}, later);
   EXPECT_EQ(twice->removed(), (std::vector<int64_t>{1, 2, 4}));
-  EXPECT_TRUE(at::equal(once->stand_in, twice->stand_in));
+  EXPECT_TRUE(at::equal(once->replacement_outputs, twice->replacement_outputs));
   EXPECT_TRUE(once->named_parameters().contains("stand_in"));
   EXPECT_THROW(twice->keep_experts({0}), Error) << "the others left their means";
 }
@@ -181,7 +181,7 @@ TEST(MoELayer, StandInsAreTrained) {
   nn::MoELayer layer(small_layer(), 3);
   layer->keep_experts({0, 3}, some_means());
   layer->forward(randn({9, 6}, 5, torch::kFloat)).y_Td.square().sum().backward();
-  EXPECT_GT(layer->stand_in.grad().abs().sum().item<double>(), 0.0);
+  EXPECT_GT(layer->replacement_outputs.grad().abs().sum().item<double>(), 0.0);
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   EXPECT_EQ(noisy.kept, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(noisy.group_size, 10);
   EXPECT_EQ(noisy.members, 2);
-  EXPECT_FALSE(noisy.reroutes);
+  EXPECT_FALSE(noisy.is_rerouted);
   EXPECT_EQ(router->forward(x).noise_std, 0.0);
   options.members = 1;
   options.noise.kind = NoiseKind::uniform;
@@ -127,7 +127,7 @@ TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   const nn::RoutingRecord uniform = other->forward(x, nn::make_generator(5));
   EXPECT_FALSE(uniform.noisy_logits_TE.is_same(uniform.logits_TE));
   EXPECT_EQ(uniform.noise_std, 0.0);
-  EXPECT_TRUE(uniform.reroutes);
+  EXPECT_TRUE(uniform.is_rerouted);
 }
 
 TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
@@ -136,10 +136,10 @@ TEST(RoutingRule, CountsRowsOfATokenBeforeDrops) {
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 20}, 40, 8), 2.0);
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.rows = 5, .group_size = 90}, 40, 8), 1.0);
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 2.0}, 32, 8), 2.0);
-  EXPECT_EQ(nn::choices_of_token(TokenChoiceOptions{.k = 3}), 3);
-  EXPECT_EQ(nn::choices_of_token(ExpertChoiceOptions{.rows = 3}), 0);
+  EXPECT_EQ(nn::experts_per_token(TokenChoiceOptions{.k = 3}), 3);
+  EXPECT_EQ(nn::experts_per_token(ExpertChoiceOptions{.rows = 3}), 0);
   EXPECT_EQ(nn::rows_per_token(AdaptiveOptions{}, 10, 8), 8.0);
-  EXPECT_EQ(nn::choices_of_token(AdaptiveOptions{}), 0);
+  EXPECT_EQ(nn::experts_per_token(AdaptiveOptions{}), 0);
 }
 
 TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
@@ -149,10 +149,10 @@ TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
 }
 
 TEST(RoutingRule, KnowsWhetherTokensCompete) {
-  EXPECT_FALSE(nn::couples_tokens(TokenChoiceOptions{}));
-  EXPECT_TRUE(nn::couples_tokens(TokenChoiceOptions{.capacity_factor = 1.0}));
-  EXPECT_TRUE(nn::couples_tokens(ExpertChoiceOptions{.rows = 1}));
-  EXPECT_FALSE(nn::couples_tokens(AdaptiveOptions{}));
+  EXPECT_FALSE(nn::is_batch_dependent(TokenChoiceOptions{}));
+  EXPECT_TRUE(nn::is_batch_dependent(TokenChoiceOptions{.capacity_factor = 1.0}));
+  EXPECT_TRUE(nn::is_batch_dependent(ExpertChoiceOptions{.rows = 1}));
+  EXPECT_FALSE(nn::is_batch_dependent(AdaptiveOptions{}));
 }
 
 }  // namespace

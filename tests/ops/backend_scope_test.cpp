@@ -34,12 +34,12 @@ class BackendScopeTest : public ::testing::Test {
 TEST_F(BackendScopeTest, SetsAGpuAndPutsBackWhatWas) {
   const Settings before;
   {
-    const BackendScope scope(at::kCUDA, {.deterministic = true, .repeats_convolutions = true});
+    const BackendScope scope(at::kCUDA, {.deterministic = true, .wants_cudnn_benchmark = true});
     EXPECT_EQ(Settings(), (Settings{true, false, false, false, false}));
   }
   EXPECT_EQ(Settings(), before);
   {
-    const BackendScope scope(at::kCUDA, {.repeats_convolutions = true, .tf32 = true});
+    const BackendScope scope(at::kCUDA, {.wants_cudnn_benchmark = true, .tf32 = true});
     EXPECT_EQ(Settings(), (Settings{false, false, true, true, true}));
   }
   EXPECT_EQ(Settings(), before);
@@ -61,7 +61,7 @@ TEST_F(BackendScopeTest, LeavesTheCpuAlone) {
   unsetenv(kWorkspace);
   const Settings before;
   {
-    const BackendScope scope(at::kCPU, {.deterministic = true, .repeats_convolutions = true});
+    const BackendScope scope(at::kCPU, {.deterministic = true, .wants_cudnn_benchmark = true});
     EXPECT_EQ(Settings(), before);
     at::globalContext().setBenchmarkCuDNN(!before.benchmark);  // By another thread.
   }

@@ -79,7 +79,7 @@ TEST(BiasInCombine, GradientsEqualFiniteDifferences) {
 
 TEST(BiasInCombine, RefusesBiasesThatAreNotTheExperts) {
   const Routing routing = route_token_choice(randn({8, 3}, 1), {.k = 1});
-  const Tensor rows = randn({routing.row_bound(), 5}, 2);
+  const Tensor rows = randn({routing.max_rows(), 5}, 2);
   EXPECT_NO_THROW(combine_with_bias(rows, randn({3, 5}, 3), routing));
   EXPECT_THROW(combine_with_bias(rows, randn({2, 5}, 3), routing), Error);
   EXPECT_THROW(combine_with_bias(rows, randn({3, 4}, 3), routing), Error);

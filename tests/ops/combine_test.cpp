@@ -13,7 +13,7 @@ namespace {
 
 TEST(Combine, IsTheGatedSumAndZeroForTokensWithoutAnExpert) {
   const Routing routing = route_token_choice(randn({50, 4}, 1), {.k = 2, .kept = {2}});
-  const at::Tensor rows = randn({routing.row_bound(), 9}, 2);
+  const at::Tensor rows = randn({routing.max_rows(), 9}, 2);
   at::Tensor wanted = torch::zeros({50, 9}, torch::kDouble);
   const int64_t filled = routing.offsets[-1].item<int64_t>();
   std::vector<bool> touched(50, false);

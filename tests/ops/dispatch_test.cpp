@@ -17,8 +17,8 @@ TEST(Dispatch, CopiesEachTokenToItsRowsAndClearsTheRest) {
   const at::Tensor x = randn({300, 5}, 2, torch::kFloat);
   const at::Tensor rows = dispatch(x, routing);
   const int64_t filled = routing.offsets[-1].item<int64_t>();
-  ASSERT_EQ(rows.sizes(), (std::vector<int64_t>{routing.row_bound(), 5}));
-  ASSERT_LT(filled, routing.row_bound());
+  ASSERT_EQ(rows.sizes(), (std::vector<int64_t>{routing.max_rows(), 5}));
+  ASSERT_LT(filled, routing.max_rows());
   for (int64_t row = 0; row < filled; ++row) {
     EXPECT_TRUE(torch::equal(rows[row], x[routing.token[row].item<int64_t>()]));
   }

@@ -59,7 +59,7 @@ TEST(GroupRows, AreCapacitiesWithAnOwnOneForTheTail) {
   EXPECT_EQ(rows.of(1), 12);
   EXPECT_EQ(rows.of(2), 8);  // 5, raised to 8
   EXPECT_EQ(rows.total(), 32);
-  EXPECT_TRUE(rows.limits(cut));
+  EXPECT_TRUE(rows.has_capacity(cut));
   EXPECT_FALSE(capacity_rows(cut, 2, 0.0, 8).limits(cut));
   EXPECT_EQ(capacity_rows(cut, 2, 0.0, 8).total(), 100);
   EXPECT_FALSE(capacity_rows(cut, 2, 1e300, 8).limits(cut));

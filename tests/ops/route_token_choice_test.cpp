@@ -216,7 +216,7 @@ TEST(RouteTokenChoice, Float32GradientsEqualThoseOfFloat64) {
     at::Tensor wide = randn({600, 6}, 18).set_requires_grad(true);
     at::Tensor narrow = wide.detach().to(torch::kFloat).set_requires_grad(true);
     wide.data().copy_(narrow.detach());
-    const at::Tensor weight = randn({route_token_choice(wide, options).row_bound()}, 4);
+    const at::Tensor weight = randn({route_token_choice(wide, options).max_rows()}, 4);
     (route_token_choice(wide, options).gate * weight).sum().backward();
     (route_token_choice(narrow, options).gate * weight.to(torch::kFloat)).sum().backward();
     testing::expect_close(narrow.grad(), wide.grad(), 1e-6);

@@ -28,14 +28,14 @@ TEST(CombineWeights, IsTheDenseMatrix) {
 /// A routing with drops and with rows of its buffer that are unused, and its gates' logits.
 Routing with_unused_rows(const at::Tensor& logits) {
   const Routing routing = route_token_choice(logits, {.k = 2, .capacity = 6});
-  EXPECT_LT(routing.offsets[4].item<int64_t>(), routing.row_bound());
+  EXPECT_LT(routing.offsets[4].item<int64_t>(), routing.max_rows());
   return routing;
 }
 
 /// Checks that a part is a routing, by its dense matrix and by both of its orders.
 void expect_part(const Routing& part, const at::Tensor& weights) {
   EXPECT_TRUE(torch::equal(combine_weights(part), weights));
-  ASSERT_EQ(part.offsets[part.experts()].item<int64_t>(), part.row_bound());
+  ASSERT_EQ(part.offsets[part.experts()].item<int64_t>(), part.max_rows());
   for (int64_t t = 0; t < part.tokens(); ++t) {
     double sum = 0.0;
     for (int64_t i = part.token_offsets[t].item<int64_t>();

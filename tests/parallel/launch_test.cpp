@@ -12,7 +12,7 @@ namespace {
 using Variables = std::map<std::string, std::string>;
 
 Launch launch_in(const Variables& variables) {
-  return launch_of([&](const std::string& name) -> std::optional<std::string> {
+  return read_launch([&](const std::string& name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   });
@@ -46,7 +46,7 @@ TEST(Launch, TorchrunSaysWhoIsWhere) {
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.address, "node7");
   EXPECT_EQ(launch.port, 1234);
-  EXPECT_TRUE(launch.store_is_served);
+  EXPECT_TRUE(launch.has_external_store);
   EXPECT_EQ(launch.attempt, "2");
 }
 
@@ -57,7 +57,7 @@ TEST(Launch, OpenMpiOnOneMachineMeetsThere) {
                                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.address, "127.0.0.1");
-  EXPECT_FALSE(launch.store_is_served);
+  EXPECT_FALSE(launch.has_external_store);
 }
 
 TEST(Launch, OpenMpiOnSeveralMachinesNeedsAnAddress) {

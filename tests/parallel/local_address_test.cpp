@@ -7,9 +7,9 @@ namespace moesaic {
 namespace {
 
 TEST(LocalAddress, IsTheOneThatLeadsThere) {
-  EXPECT_EQ(local_address_towards("127.0.0.1", 29500), "127.0.0.1");
-  EXPECT_EQ(local_address_towards("127.0.0.5", 29500), "127.0.0.1") << "another one of loopback";
-  EXPECT_EQ(local_address_towards("", 29500), "") << "threads of one process have no host";
+  EXPECT_EQ(local_address_for("127.0.0.1", 29500), "127.0.0.1");
+  EXPECT_EQ(local_address_for("127.0.0.5", 29500), "127.0.0.1") << "another one of loopback";
+  EXPECT_EQ(local_address_for("", 29500), "") << "threads of one process have no host";
 }
 
 }  // namespace

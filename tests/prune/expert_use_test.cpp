@@ -57,7 +57,7 @@ PlainUses plain_use(Model& model, const at::Tensor& images) {
   const torch::NoGradGuard no_grad;
   MoEBlock block = model.moe_blocks()[0];
   PlainUses uses(6);
-  block.layer->observe([&](const RoutingRecord& record, const at::Tensor& x_Td) {
+  block.layer->set_observer([&](const RoutingRecord& record, const at::Tensor& x_Td) {
     const auto* experts = block.layer->experts->as<nn::MlpExperts>();
     const Routing& routing = record.routing;
     std::vector<std::vector<double>> gates_TE(static_cast<size_t>(x_Td.size(0)),
@@ -76,12 +76,12 @@ PlainUses plain_use(Model& model, const at::Tensor& images) {
     for (int64_t t = 0; t < x_Td.size(0); ++t) {
       add_token(uses, routing.choice, t, gates_TE[static_cast<size_t>(t)]);
     }
-    const bool experts_choose = routing.choice.size(1) == 0;
-    for (PlainUse& use : uses) use.selections += experts_choose ? use.rows : 0;
+    const bool is_expert_choice = routing.choice.size(1) == 0;
+    for (PlainUse& use : uses) use.selections += is_expert_choice ? use.rows : 0;
   });
   model.eval();
   model.forward(images);
-  block.layer->observe({});
+  block.layer->set_observer({});
   return uses;
 }
 
@@ -92,9 +92,9 @@ VMoEConfig crowded() {
   return config;
 }
 
-VMoEConfig experts_choose() {
+VMoEConfig is_expert_choice() {
   VMoEConfig config = crowded();
-  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.name = kExpertChoice;
   config.encoder.moe.router.dispatcher.capacity_factor = 1.5;
   return config;
 }
@@ -151,15 +151,15 @@ TEST_P(ExpertUseOf, EqualsLoopsOverTokens) {
     testing::expect_close(means[static_cast<int64_t>(e)], plain.outputs / rows, 1e-5);
   }
   EXPECT_GT(all_rows, 0);
-  const bool tokens_choose = GetParam().config().encoder.moe.router.name == kTokensChoose;
-  EXPECT_EQ(dropped > 0, tokens_choose) << "tokens that choose are to be without room";
+  const bool is_token_choice = GetParam().config().encoder.moe.router.name == kTokenChoice;
+  EXPECT_EQ(dropped > 0, is_token_choice) << "tokens that choose are to be without room";
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Networks, ExpertUseOf,
     ::testing::Values(UseCase{"Whole", crowded, {}}, UseCase{"Pruned", crowded, {0, 2, 3, 5}},
-                      UseCase{"ExpertsChoose", experts_choose, {}},
-                      UseCase{"PrunedExpertsChoose", experts_choose, {0, 2, 3, 5}},
+                      UseCase{"ExpertsChoose", is_expert_choice, {}},
+                      UseCase{"PrunedExpertsChoose", is_expert_choice, {0, 2, 3, 5}},
                       UseCase{"Ensemble", ensemble, {}},
                       UseCase{"PrunedEnsemble", ensemble, {0, 2, 3, 5}}),
     [](const auto& param) { return param.param.name; });

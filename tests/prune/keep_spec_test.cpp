@@ -93,7 +93,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"{\"1\": [true]}", "keep.json:1:8: '1' must be"},
                       Wrong{"true", "keep.json:1:1: 'keep' must be"},
                       Wrong{"{\"fraction\": 0.5, \"count\": 2}", "one of fraction, count"},
-                      Wrong{"{\"whole\": [1]}", "one of fraction, count and parameters, found 0"},
+                      Wrong{"{\"exclude_blocks\": [1]}",
+                            "one of fraction, count and parameters, found 0"},
                       Wrong{"{\"count\": 2, \"scope\": \"all\"}", "choose one of layer, network"},
                       Wrong{"{\"parameters\": 1.5}", "keep.json:1:16"},
                       Wrong{"2.5", "keep.json:1:1: a fraction"}));
@@ -123,7 +124,8 @@ TEST(KeepSpec, OtherNotationsOfNumbersAreUnderstoodInTheMessage) {
 }
 
 TEST(KeepSpec, OfSettingsHasScopeAndWholeBlocks) {
-  const KeepSpec spec = from_text("{\"fraction\": 0.5, \"scope\": \"network\", \"whole\": [3]}");
+  const KeepSpec spec =
+      from_text("{\"fraction\": 0.5, \"scope\": \"network\", \"exclude_blocks\": [3]}");
   EXPECT_EQ(spec.scope(), KeepScope::network);
   EXPECT_EQ(spec.rule_of(3), nullptr);
   EXPECT_EQ(spec.rule_of(1)->count(6), 3);
@@ -134,12 +136,12 @@ TEST(KeepSpec, OfSettingsHasScopeAndWholeBlocks) {
   EXPECT_THAT(test::usage_of([&] {
                 spec.check_blocks({1, 5});
               }),
-              HasSubstr("block 3 in 'whole' has no experts"));
+              HasSubstr("block 3 in 'exclude_blocks' has no experts"));
   EXPECT_THAT(test::usage_of([&] { spec.check_blocks({3}); }), HasSubstr("names every block"));
   KeepSpec blocks = from_text("{\"1\": 2}");
   EXPECT_THAT(test::usage_of([&] { blocks.set_scope(KeepScope::network); }),
               HasSubstr("not for rules of blocks"));
-  EXPECT_THAT(test::usage_of([&] { blocks.leave_whole({1}); }), HasSubstr("leave 1 out"));
+  EXPECT_THAT(test::usage_of([&] { blocks.exclude_blocks({1}); }), HasSubstr("leave 1 out"));
 }
 
 }  // namespace

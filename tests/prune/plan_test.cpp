@@ -287,7 +287,7 @@ TEST(PrunePlan, OfTheNetworkComparesAllExpertsAndKeepsWhatATokenSelects) {
   EXPECT_EQ(kept(R"({"count": 5, "scope": "network"})"), (std::vector<Ids>{{0, 1, 2}, {2, 5}}));
   EXPECT_EQ(kept(R"({"fraction": 0.75, "scope": "network"})"),
             (std::vector<Ids>{{0, 1, 2, 3, 4, 5}, {1, 2, 5}}));
-  EXPECT_EQ(kept(R"({"count": 3, "scope": "network", "whole": [1]})"),
+  EXPECT_EQ(kept(R"({"count": 3, "scope": "network", "exclude_blocks": [1]})"),
             (std::vector<Ids>{{0, 1, 2, 3, 4, 5}, {1, 2, 5}}));
   EXPECT_THAT(test::usage_of([&] { kept(R"({"count": 3, "scope": "network"})"); }),
               HasSubstr("would keep 3 of 12 experts, fewer than the 4 that tokens select; keep at "
@@ -324,7 +324,8 @@ TEST(PrunePlan, KeepsAsManyAsFitIntoAFractionOfTheParameters) {
   const char* const network = ", \"scope\": \"network\"";
   EXPECT_EQ(parameters_after(plan(all - 4.5 * expert, network)), all - 5 * expert);
   EXPECT_EQ(kept_of(plan(all - 5 * expert, network)), (std::vector<Ids>{{0, 1, 2, 3, 4}, {2, 5}}));
-  EXPECT_EQ(parameters_after(plan(all - 2 * expert, ", \"whole\": [3]")), all - 2 * expert);
+  EXPECT_EQ(parameters_after(plan(all - 2 * expert, ", \"exclude_blocks\": [3]")),
+            all - 2 * expert);
   for (const char* more : {"", network}) {
     const std::string least = fmt::format("{:.4f}", 1 - 8 * expert / all + 5e-5);
     EXPECT_THAT(test::usage_of([&] { plan(all - 9 * expert, more); }),

@@ -214,7 +214,7 @@ TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkWithExpertsOfAnotherWidth) {
 
 TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherFamilyRuleOrEnsemble) {
   VMoEConfig config = small_vmoe_config();
-  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.name = kExpertChoice;
   config.encoder.moe.router.dispatcher.capacity_factor = 1.0;
   save(options_.pretrained = folder_ / "chooses", *small_vmoe(config, 1));
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
@@ -315,7 +315,7 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   const auto before = load_model(options_.finetuned);
   apply_plan(*before, plan);
   const auto after = load_model(options_.out);
-  EXPECT_TRUE(after->config()["encoder"]["moe"]["stand_ins"]);
+  EXPECT_TRUE(after->config()["encoder"]["moe"]["mean_replacement"]);
   const at::Tensor images = small_images(3);
   EXPECT_TRUE(at::equal(run(*after, images).logits, run(*before, images).logits));
   // Two vectors of 12 numbers in each of two layers, for 17 tokens, beside the same without them.
@@ -335,7 +335,7 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   again.prune.keep = KeepSpec::count(2);
   prune_checkpoint(again);
   const auto twice = load_model(again.out);
-  EXPECT_EQ(twice->moe_blocks()[0].layer->stand_in.size(0), 4);
+  EXPECT_EQ(twice->moe_blocks()[0].layer->replacement_outputs.size(0), 4);
   again.out = folder_ / "mixed";
   again.prune.replace = kReplaceByNothing;
   EXPECT_THAT(test::failure_of([&] { prune_checkpoint(again); }),
@@ -400,7 +400,7 @@ TEST_F(PruneCheckpoint, WhatRemovedExpertsLeaveMayDifferFromWhatAPlanSays) {
       by_plan.out = folder_ / (said + std::to_string(other));
       by_plan.prune.replace = other ? std::optional<std::string>(given) : std::nullopt;
       EXPECT_EQ(prune_checkpoint(by_plan).plan.replace, other ? given : said);
-      EXPECT_EQ(load_model(by_plan.out)->moe_blocks()[0].layer->stand_in.defined(),
+      EXPECT_EQ(load_model(by_plan.out)->moe_blocks()[0].layer->replacement_outputs.defined(),
                 (other ? given : said) == std::string(kReplaceByMean));
     }
   }
@@ -409,7 +409,7 @@ TEST_F(PruneCheckpoint, WhatRemovedExpertsLeaveMayDifferFromWhatAPlanSays) {
 TEST_F(PruneCheckpoint, MeansAreComparedWithThePretrainedNetworkToo) {
   options_.prune.replace = kReplaceByMean;
   options_.calibrate = use_on_images;
-  EXPECT_EQ(pruned_twice()->moe_blocks()[1].layer->stand_in.size(0), 4);
+  EXPECT_EQ(pruned_twice()->moe_blocks()[1].layer->replacement_outputs.size(0), 4);
 }
 
 TEST_F(PruneCheckpoint, EqualsRemovalInMemoryForEveryFamilyAndCriterion) {

@@ -39,7 +39,7 @@ template <class T, int Count>
 void move_rows(int64_t width, at::ScalarType type) {
   using namespace ops::kernels;
   const Routing routing = route_token_choice(at::randn({kTokens, 6}), {.k = 3, .kept = {0, 2, 5}});
-  const int64_t bound = routing.row_bound();
+  const int64_t bound = routing.max_rows();
   const Tensor x = at::randn({kTokens, width}, type), bias = at::randn({3, width}, type);
   const Tensor rows = at::empty({bound, width}, type), y = at::empty({kTokens, width}, type);
   const Tensor grad_rows = at::empty_like(rows), grad_gate = at::empty_like(routing.gate);

@@ -47,7 +47,7 @@ EvaluationPoints collect(Model& model, const std::shared_ptr<const Dataset>& dat
   EvaluationPointCollector collector(options);
   EvaluateOptions evaluate_options;
   evaluate_options.batch_size = batch_size;
-  evaluate_options.observe = [&](const EvaluatedBatch& batch) { collector.add(batch); };
+  evaluate_options.on_batch = [&](const EvaluatedBatch& batch) { collector.add(batch); };
   evaluate(model, data, evaluate_options);
   return collector.points();
 }

@@ -22,13 +22,13 @@ namespace {
 
 /// Returns why a text does not stand alone, or "". The names of choices that help puts before the
 /// meaning of their settings ("patch_sgd: ") do not count.
-std::string fault_of(const std::string& meaning) {
+std::string fault_of(const std::string& description) {
   static const std::regex choices("^([a-z0-9_-]+: )+");
   static const std::regex word(R"([a-z][\w'./-]+:?( .*)?)"), words(R"((\S+ ){2,}\S+)");
   static const std::regex fragment(
       "(of|or|and|but|so|by|for|to|in place of|instead of|what|which|who|whose|whether|how|it|they|"
       "those|these|a|an|the) .*");
-  const std::string text = std::regex_replace(meaning, choices, "");
+  const std::string text = std::regex_replace(description, choices, "");
   if (!std::regex_match(text, words)) return "has less than three words";
   if (!std::regex_match(text, word)) return "does not begin with a lower-case word";
   if (std::regex_match(text, fragment)) return "is a fragment";
@@ -38,8 +38,9 @@ std::string fault_of(const std::string& meaning) {
 void expect_sound(const HelpRows& rows, const std::string& owner) {
   EXPECT_FALSE(rows.empty()) << owner;
   for (const config_detail::HelpRow& row : rows) {
-    const std::string fault = fault_of(row.meaning);
-    EXPECT_TRUE(fault.empty()) << owner << " " << row.key << " " << fault << ": " << row.meaning;
+    const std::string fault = fault_of(row.description);
+    EXPECT_TRUE(fault.empty()) << owner << " " << row.key << " " << fault << ": "
+                               << row.description;
   }
 }
 

@@ -5,7 +5,7 @@
 #include "base/support.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/runs.h"
-#include "support/stand_in_embeddings.h"
+#include "support/synthetic_embeddings.h"
 
 namespace moesaic {
 namespace {

@@ -55,7 +55,7 @@ TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
 
 TEST(CurvesPlot, OfTheLastPhaseBeginsWithIt) {
   std::vector<MeasuredRow> rows = report_test::measured_rows();
-  rows[0].earlier_phases = 7;
+  rows[0].steps_before_last_phase = 7;
   PlotConfig plot{"curves", {"entropy"}};
   plot.last_phase = true;
   EXPECT_EQ(figure(plot, kRows, rows).data, "# updates\tmean\tstd\n0\t0.22000\t0.02000\n");
@@ -151,7 +151,7 @@ TEST(PointsPlot, LeavesOutWhenAnAccuracyConvergedThatIsThatOfGuessing) {
   std::vector<MeasuredRow> rows = report_test::measured_rows();
   for (MeasuredRow& row : rows) {
     row.metrics.push_back({"converged_test_accuracy", "epochs until test accuracy converges", 1});
-    row.metrics[0].guessed = 80.0;
+    row.metrics[0].chance_level = 80.0;
     for (RunRecord& run : row.runs) run.final.numbers["converged_test_accuracy"] = 3.0;
   }
   EXPECT_EQ(figure({"points", {"converged_test_accuracy"}}, kRows, rows).data,

@@ -53,7 +53,7 @@ class PruneSearchOf : public ::testing::Test {
 
   /// Returns the plan that keeps this many experts of each layer, or all that it has.
   PrunePlan plan_of(int64_t count) const {
-    const auto shape = shape_of(checkpoint_);
+    const auto shape = meta_model_of(checkpoint_);
     std::string keep;
     for (const MoEBlock& block : shape->moe_blocks()) {
       const auto present = static_cast<int64_t>(block.layer->kept().size());
@@ -117,12 +117,12 @@ TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
 TEST_F(PruneSearchOf, ScopeAndWholeBlocksHold) {
   search_.max_drop = 0.99;
   options_.prune.keep = KeepSpec::fraction(1.0);
-  options_.prune.keep.leave_whole({1});
+  options_.prune.keep.exclude_blocks({1});
   EXPECT_EQ(search().found().experts, "1, 4");
   options_.prune.keep = KeepSpec::fraction(1.0);
   options_.prune.keep.set_scope(KeepScope::network);
   EXPECT_EQ(search().found().experts, "1, 1");
-  options_.prune.keep.leave_whole({7});
+  options_.prune.keep.exclude_blocks({7});
   EXPECT_THAT(test::usage_of([&] { search(); }), HasSubstr("block 7"));
 }
 

@@ -131,13 +131,13 @@ TEST_F(Runs, RecomputeDecidesWhereSecondsAreMeasured) {
                        R"(}}], "snapshots": {"probes": ["test_accuracy"], "converged": [)" +
                        converged + "]}");
   };
-  const std::string timed = R"("test_accuracy")", again = R"("recompute": true)";
+  const std::string timed = R"("test_accuracy")", again = R"("activation_checkpointing": true)";
   run(with("", ""));
   run(with("", again));
   std::filesystem::remove_all(folder_ / "out");
   run(with(timed, ""));
   EXPECT_THAT(test::usage_of([&] { run(with(timed, again)); }),
-              HasSubstr("settings: 'runs.a.recompute' was false and is true now"));
+              HasSubstr("settings: 'runs.a.activation_checkpointing' was false and is true now"));
   run(with(timed, R"("checkpoint_every": 7)"));
 }
 

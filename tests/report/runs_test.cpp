@@ -25,7 +25,7 @@ using report_test::runs_config;
 /// Twice the updates, and a table of one number: registered once for this program.
 void register_twice() {
   if (probes().find("twice") != nullptr) return;
-  probes().add("twice", {.meaning = "twice the updates",
+  probes().add("twice", {.description = "twice the updates",
                          .metrics =
                              [](const Model&, const DataSplits&) {
                                return std::vector<Metric>{
@@ -143,7 +143,7 @@ TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
 TEST_F(Runs, AfterAPhaseIsMeasuredInTheRowsThatHaveIt) {
   const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1},
       {"name": "other", "runs": 1, "set": {"phases.0.name": "other"}}],
-    "after": {"other": {"entropy": "entropy_after"}})");
+    "phase_metrics": {"other": {"entropy": "entropy_after"}})");
   const std::vector<MeasuredRow> found = run(config);
   EXPECT_FALSE(found[0].runs[0].final.numbers.contains("entropy_after"));
   EXPECT_EQ(found[1].runs[0].final.numbers.at("entropy_after"),
@@ -151,17 +151,17 @@ TEST_F(Runs, AfterAPhaseIsMeasuredInTheRowsThatHaveIt) {
 }
 
 TEST_F(Runs, AfterAPhaseThatNoRowHasNothingIsMeasured) {
-  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "after": {"othre": {"entropy": "e"}})"),
+  EXPECT_THAT(refusal(R"("rows": [{"name": "a"}], "phase_metrics": {"othre": {"entropy": "e"}})"),
               HasSubstr("no row has a phase 'othre'"));
 }
 
 /// Two phases, of which the first one's measurements are a row of their own.
 const char* const kEarlierRow = R"("rows": [
-    {"name": "late", "runs": 2, "earlier": {"early": "soon"}, "set": {"phases": [
+    {"name": "late", "runs": 2, "phase_rows": {"early": "soon"}, "set": {"phases": [
       {"name": "early", "data": "clusters-setting1", "batch_size": 400, "steps": 2},
       {"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 3}]}}],
   "probes": ["steps"],
-  "after": {"early": {"test_accuracy": "accuracy", "entropy": "entropy"},
+  "phase_metrics": {"early": {"test_accuracy": "accuracy", "entropy": "entropy"},
             "train": {"test_accuracy": "accuracy"}},
   "plots": [{"kind": "points", "metrics": ["accuracy"], "rows": ["soon", "late"]}],
   "paper": {"soon": {"entropy": 1}})";
@@ -200,20 +200,18 @@ TEST_F(Runs, AnEarlierPhaseMayBeARowOfItsOwn) {
 
 TEST_F(Runs, AnEarlierRowNeedsAPhaseThatIsMeasured) {
   const auto with = [&](const std::string& earlier) {
-    return refusal(R"("rows": [{"name": "a", "earlier": {)" + earlier +
-                   R"(}}], "after": {"train": {"entropy": "e"}})");
+    return refusal(R"("rows": [{"name": "a", "phase_rows": {)" + earlier +
+                   R"(}}], "phase_metrics": {"train": {"entropy": "e"}})");
   };
-  EXPECT_THAT(
-      with(R"("trian": "b")"),
-      HasSubstr(
-          "row 'a': 'earlier' names the phase 'trian', at whose end 'after' measures nothing"));
+  EXPECT_THAT(with(R"("trian": "b")"), HasSubstr("row 'a': 'phase_rows' names the phase 'trian', "
+                                                 "at whose end 'phase_metrics' measures nothing"));
   EXPECT_THAT(with(R"("train": "a")"), HasSubstr("two rows are called 'a'"));
 }
 
 /// A number that no run but those of three updates has: registered once for this program.
 void register_rare() {
   if (probes().find("rare") != nullptr) return;
-  probes().add("rare", {.meaning = "a number of some runs",
+  probes().add("rare", {.description = "a number of some runs",
                         .metrics =
                             [](const Model&, const DataSplits&) {
                               return std::vector<Metric>{

@@ -28,22 +28,22 @@ TEST_F(SweepChoices, ExpertsOfAnEnsembleAreCountedByMember) {
                                             "train.phases.pretrain.loss=ensemble_softmax",
                                             "train.phases.finetune.loss=ensemble_softmax",
                                             "recover.loss=ensemble_softmax",
-                                            R"(by_layer=[{"name": "half", "keep": {"0": 1}}])"};
+                                            R"(per_layer=[{"name": "half", "keep": {"0": 1}}])"};
   EXPECT_EQ(run(out, changes).networks(), 2u);
   EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"2 of 2", "half (1, 2)"}));
 }
 
 TEST_F(SweepChoices, BlocksThatAreWholeKeepTheirExperts) {
-  run(out, {"keep=[2]", "whole=[1]", kTwoLayers});
+  run(out, {"keep=[2]", "exclude_blocks=[1]", kTwoLayers});
   const auto blocks = load_model(first / "keep2-random")->moe_blocks();
   EXPECT_EQ(blocks[0].layer->kept().size(), 2u);
   EXPECT_EQ(blocks[1].layer->kept().size(), 4u);
 }
 
 TEST_F(SweepChoices, ChoicesByLayerStandBesideNumbers) {
-  const std::string choices = R"(by_layer=[{"name": "half_of-1", "keep": {"1": 2}},
+  const std::string choices = R"(per_layer=[{"name": "half_of-1", "keep": {"1": 2}},
     {"name": "ids", "keep": {"0": [0, 3], "1": 3}},
-    {"name": "but-0", "keep": {"count": 2, "whole": [0]}}])";
+    {"name": "but-0", "keep": {"count": 2, "exclude_blocks": [0]}}])";
   const std::vector<std::string> changes = {"keep=[4, 2]", "export=null", kTwoLayers, choices};
   const Outcome outcome = run(out, changes);
   EXPECT_EQ(texts_of(changes), (std::vector<std::string>{"4 of 4", "2 of 4", "half_of-1 (4, 2)",
@@ -70,7 +70,7 @@ TEST_F(SweepChoices, ChoicesByLayerStandBesideNumbers) {
 
 TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
   const auto choice = [](const char* name, const char* keep) {
-    return std::string(R"(by_layer=[{"name": ")") + name + R"(", "keep": )" + keep + "}]";
+    return std::string(R"(per_layer=[{"name": ")") + name + R"(", "keep": )" + keep + "}]";
   };
   const std::vector<std::string> plain = {"keep=[4]", "export=null", kTwoLayers};
   const auto with = [&](const std::string& more) {
@@ -96,7 +96,7 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
 TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
   const auto expect = [&](const std::string& choices, const std::string& part) {
     const std::string text = error_of([&] {
-      run(out, {"keep=[4]", "export=null", "by_layer=" + choices});
+      run(out, {"keep=[4]", "export=null", "per_layer=" + choices});
     });
     EXPECT_NE(text.find(part), std::string::npos) << text;
     EXPECT_EQ(text.find("usage: "), 0u) << text;
@@ -118,7 +118,7 @@ TEST_F(SweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
   const auto with = [](const char* keep) {
     return std::vector<std::string>{
         "keep=[4]", "export=null",
-        std::string(R"(by_layer=[{"name": "a", "keep": )") + keep + "}]"};
+        std::string(R"(per_layer=[{"name": "a", "keep": )") + keep + "}]"};
   };
   run(out, {"keep=[4]", "export=null"});
   const std::string before = read_text(out / "config.json");
@@ -134,7 +134,7 @@ TEST_F(SweepChoices, APapersValuesMayBeOfChoicesByLayer) {
     changes.insert(changes.end(), more.begin(), more.end());
     return config_of(changes).paper.size();
   };
-  const std::string half = R"(by_layer=[{"name": "half", "keep": {"1": 2}}])";
+  const std::string half = R"(per_layer=[{"name": "half", "keep": {"1": 2}}])";
   EXPECT_EQ(paper("half/random", {half}), 1u);
   EXPECT_EQ(paper("half/reap", {half}), 1u) << "a criterion that was left out";
   EXPECT_EQ(paper("other/random", {half}), 1u) << "a choice that the command line left out";

@@ -33,8 +33,8 @@ TEST_F(SweepRuns, ProcessesShareItsNetworks) {
     };
     Outcome own;
     EXPECT_TRUE(measure_rows(config_of(changes), options, own.rows));
-    EXPECT_EQ(own.rows.empty(), !processes->leads()) << "process 0 has the results";
-    if (processes->leads()) outcome = std::move(own);
+    EXPECT_EQ(own.rows.empty(), !processes->is_rank_zero()) << "process 0 has the results";
+    if (processes->is_rank_zero()) outcome = std::move(own);
   });
   EXPECT_EQ(outcome.numbers(), expected);
   for (const auto& splits : opened) EXPECT_TRUE(splits.contains("train"));
@@ -51,16 +51,16 @@ TEST_F(SweepRuns, ASignalToOneProcessStopsAllAndTheyGoOn) {
     test::run_processes(2, {}, [&](const auto& processes) {
       ReproduceOptions options = options_for(out);
       options.processes = processes;
-      if (processes->leads()) options.stop = &stop;
-      options.open = [&, leads = processes->leads()](std::string_view name,
-                                                     std::string_view split) {
-        if (leads && split == "train" && !raised.exchange(true)) std::raise(SIGINT);
+      if (processes->is_rank_zero()) options.stop = &stop;
+      options.open = [&, is_rank_zero = processes->is_rank_zero()](std::string_view name,
+                                                                   std::string_view split) {
+        if (is_rank_zero && split == "train" && !raised.exchange(true)) std::raise(SIGINT);
         return open_tiny(name, split);
       };
       Outcome own;
       complete.at(static_cast<size_t>(processes->rank())) =
           measure_rows(config_of(), options, own.rows);
-      if (processes->leads()) outcome = std::move(own);
+      if (processes->is_rank_zero()) outcome = std::move(own);
     });
     EXPECT_EQ(complete[0], !stops);
     EXPECT_EQ(complete[1], !stops);

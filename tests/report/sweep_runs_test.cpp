@@ -126,7 +126,8 @@ TEST_F(SweepRuns, MoreRunsJoinWhatIsThereWithSeedsThatFollow) {
 TEST_F(SweepRuns, PrunesByImagesLeavesMeansAndNeedsNoExport) {
   run(out, {"keep=[2]", "criteria=[\"reap\"]", "replace=mean", "images=20", "export=null"});
   EXPECT_FALSE(fs::exists(out / "model.ts.pt"));
-  EXPECT_TRUE(load_model(first / "keep2-reap")->moe_blocks()[0].layer->stand_in.defined());
+  EXPECT_TRUE(
+      load_model(first / "keep2-reap")->moe_blocks()[0].layer->replacement_outputs.defined());
   EXPECT_NE(error_of([&] {
               run(out, {"keep=[2]", "criteria=[\"reap\"]", "export=null"});
             }).find("'runs.prune.replace' was"),
@@ -243,7 +244,8 @@ TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
     return summary;
   };
   EXPECT_NE(report("throughput.rounds=1").find("Kept from 5 runs"), std::string::npos);
-  for (const char* change : {"recover.steps=1", "train.seed=9", "images=7", "whole=[]"}) {
+  for (const char* change :
+       {"recover.steps=1", "train.seed=9", "calibration_images=7", "exclude_blocks=[]"}) {
     EXPECT_EQ(report(change).find("Kept from 5 runs"), std::string::npos) << change;
   }
 }

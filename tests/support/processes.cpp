@@ -7,12 +7,12 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 namespace moesaic::test {
 
 void run_processes(int64_t size, const ParallelConfig& config,
-                   const std::function<void(const std::shared_ptr<const Processes>&)>& action) {
+                   const std::function<void(const std::shared_ptr<const ProcessMesh>&)>& action) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size)), lost(errors);
   std::vector<std::thread> threads;
@@ -20,8 +20,8 @@ void run_processes(int64_t size, const ParallelConfig& config,
     threads.emplace_back([&, rank] {
       torch::set_num_threads(1);
       try {
-        action(Processes::of_store(store, rank, size, config));
-      } catch (const LostProcess&) {
+        action(ProcessMesh::from_store(store, rank, size, config));
+      } catch (const PeerFailure&) {
         lost[static_cast<size_t>(rank)] = std::current_exception();
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();

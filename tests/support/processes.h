@@ -5,13 +5,13 @@
 #include <functional>
 #include <memory>
 
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::test {
 
 /// Runs `action` in so many processes at once, each with one compute thread, and throws the first
 /// error that is not about a process that another error ended.
 void run_processes(int64_t size, const ParallelConfig& config,
-                   const std::function<void(const std::shared_ptr<const Processes>&)>& action);
+                   const std::function<void(const std::shared_ptr<const ProcessMesh>&)>& action);
 
 }  // namespace moesaic::test

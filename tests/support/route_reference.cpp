@@ -179,8 +179,8 @@ void expect_routing(const Routing& routing, const RouteReference& reference,
                         ? count_up(static_cast<int64_t>(reference.routed[0].size()))
                         : kept_or_empty;
   ASSERT_EQ(routing.tokens(), tokens);
-  ASSERT_EQ(routing.token_row.size(0), routing.row_bound());
-  ASSERT_EQ(routing.gate.size(0), routing.row_bound());
+  ASSERT_EQ(routing.token_row.size(0), routing.max_rows());
+  ASSERT_EQ(routing.gate.size(0), routing.max_rows());
   if (tokens > 0) {
     ASSERT_EQ(routing.experts(), static_cast<int64_t>(kept.size()));
   }
@@ -196,7 +196,7 @@ void expect_routing(const Routing& routing, const RouteReference& reference,
     ASSERT_EQ(offsets[slot], row);
     for (int64_t t = 0; t < tokens; ++t) {
       if (!reference.routed[t][kept[slot]]) continue;
-      ASSERT_LT(row, routing.row_bound());
+      ASSERT_LT(row, routing.max_rows());
       ASSERT_EQ(token[row], t) << "row " << row;
       const double wanted = reference.weight[t][kept[slot]];
       EXPECT_NEAR(gate[row], wanted, 1e-6 * std::max(1.0, std::abs(wanted)));
@@ -211,7 +211,7 @@ void expect_routing(const Routing& routing, const RouteReference& reference,
     std::sort(found.begin(), found.end());
     EXPECT_EQ(found, rows_of_token[t]) << "token " << t;
   }
-  for (int64_t i = row; i < routing.row_bound(); ++i) {
+  for (int64_t i = row; i < routing.max_rows(); ++i) {
     EXPECT_EQ(gate[i], 0.0);
     EXPECT_EQ(token[i], 0);
     EXPECT_EQ(token_row[i], 0);

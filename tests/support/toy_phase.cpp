@@ -18,33 +18,33 @@ class ShrinkPhase final : public Phase {
         config_(settings_of<ShrinkConfig>(plan_.config)),
         model_(std::move(context.model)) {}
 
-  bool done() const override { return made_ == plan_.steps; }
+  bool done() const override { return steps_done_ == plan_.steps; }
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
     double norm = 0.0;
     for (const std::string& name : trained()) {
       at::Tensor parameter = model_->named_parameters()[name];
       for (int64_t i = 0; i < steps; ++i) parameter.mul_(1.0 - config_.rate);
       norm += parameter.square().sum().item<double>();
     }
-    made_ += steps;
+    steps_done_ += steps;
     return {.metrics = {{"squared_norm", norm}}, .images = steps, .steps = steps};
   }
 
   PhaseState state() const override {
-    return {{{"made", made_}}, {{"last", at::full({1}, made_)}}};
+    return {{{"made", steps_done_}}, {{"last", at::full({1}, steps_done_)}}};
   }
   void load(const PhaseState& state) override {
-    made_ = state.values.at("made");
-    if (state.tensors.at("last").item<int64_t>() != made_) fail("shrink: another state");
+    steps_done_ = state.values.at("made");
+    if (state.tensors.at("last").item<int64_t>() != steps_done_) fail("shrink: another state");
   }
 
  private:
   std::vector<std::string> trained() const {
     std::vector<std::string> names;
-    const Patterns trains(plan_.config.trains);
+    const Patterns trains(plan_.config.trainable);
     for (const auto& item : model_->named_parameters()) {
       if (trains.any_found_in(item.key())) names.push_back(item.key());
     }
@@ -54,7 +54,7 @@ class ShrinkPhase final : public Phase {
   PhasePlan plan_;
   const ShrinkConfig& config_;
   std::shared_ptr<Model> model_;
-  int64_t made_ = 0;
+  int64_t steps_done_ = 0;
 };
 
 }  // namespace
@@ -63,10 +63,10 @@ void add_shrink_phase() {
   if (phase_kinds().find("shrink") != nullptr) return;
   PhaseKind kind;
   kind.settings = Choice("shrink", ShrinkConfig{});
-  kind.meaning = "makes all weights smaller, for tests";
-  kind.plan = [](PhasePlan& plan, const PhasePlaces& places, const Model&, const Dataset&) {
+  kind.description = "makes all weights smaller, for tests";
+  kind.plan = [](PhasePlan& plan, const SettingLocations& locations, const Model&, const Dataset&) {
     if (!plan.config.steps) {
-      fail_usage("{}: phase '{}': a shrink phase needs 'steps'", places.of({"epochs"}),
+      fail_usage("{}: phase '{}': a shrink phase needs 'steps'", locations.of({"epochs"}),
                  plan.config.name);
     }
     plan.batch = 1;

@@ -24,7 +24,7 @@ const std::string kAdaptive4 = R"(model.encoder.moe.router={"name": "adaptive", 
 void plan_weights(const std::vector<std::string>& changes) {
   const RunConfig config = config_of(four_phases(), changes);
   Datasets datasets(train_test::open_tiny);
-  plan_phases(config, *build_initial_shape(config), datasets);
+  plan_phases(config, *build_initial_meta_model(config), datasets);
 }
 
 std::string refused_weights(const std::vector<std::string>& changes) {
@@ -57,7 +57,7 @@ TEST(AuxLosses, ANetworkWithoutAMoELayerHasNone) {
   EXPECT_THAT(error_of([&] {
                 const RunConfig config = config_of(single);
                 Datasets datasets(open_dataset);
-                plan_phases(config, *build_initial_shape(config), datasets);
+                plan_phases(config, *build_initial_meta_model(config), datasets);
               }),
               AllOf(StartsWith("usage: recipe.json:4:"),
                     HasSubstr("phase 'train': aux_losses.importance needs a MoE layer")));

@@ -41,7 +41,7 @@ PlainSums plain_sums(Model& model, const at::Tensor& images, int64_t batch) {
   const MoEBlock block = model.moe_blocks().at(0);
   PlainSums sums;
   nn::MoELayer layer = block.layer;
-  layer->observe([&](const RoutingRecord& record, const at::Tensor& x_Td) {
+  layer->set_observer([&](const RoutingRecord& record, const at::Tensor& x_Td) {
     const auto* experts = layer->experts->as<nn::MlpExperts>();
     sums.tokens += static_cast<double>(x_Td.size(0));
     for (int64_t e = 0; e < 4; ++e) {
@@ -62,7 +62,7 @@ PlainSums plain_sums(Model& model, const at::Tensor& images, int64_t batch) {
   for (int64_t first = 0; first < images.size(0); first += batch) {
     model.forward(images.slice(0, first, first + batch));
   }
-  layer->observe({});
+  layer->set_observer({});
   return sums;
 }
 

@@ -34,7 +34,7 @@ void train_named(const fs::path& out, const std::string& phases, const std::stri
   text += init.empty() ? std::string("\"model\": ") + kModel : "\"init\": \"" + init + "\"";
   TrainerOptions options = options_for(out, resume);
   options.open = open_named;
-  options.watch = [until](Model&, int64_t step) { return step < until; };
+  options.on_step = [until](Model&, int64_t step) { return step < until; };
   Trainer(config_of(text + ", \"phases\": [" + phases + "]}"), options).run();
 }
 

@@ -150,7 +150,7 @@ TEST(ClassificationObjective, ReroutedLayersCountTheExpertsThatAreLeft) {
   record.kept = {1, 2, 3};
   const at::Tensor left = clean.slice(1, 1), noisy_left = noisy.slice(1, 1);
   EXPECT_NEAR(term_of(output, "importance"), importance_loss(clean, 0).item<double>(), 1e-6);
-  record.reroutes = true;
+  record.is_rerouted = true;
   EXPECT_NEAR(term_of(output, "importance"), importance_loss(left, 0).item<double>(), 1e-6);
   EXPECT_NEAR(term_of(output, "gshard"), gshard_loss(noisy_left, 0).item<double>(), 1e-6);
   EXPECT_NEAR(term_of(output, "load"), load_loss(left, noisy_left, 2, 0.25, 0).item<double>(),

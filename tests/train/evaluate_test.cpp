@@ -183,7 +183,7 @@ TEST(Evaluate, ShowsEachBatchToWhoLooksOn) {
   std::vector<at::Tensor> images, logits;
   EvaluateOptions options;
   options.batch_size = 4;
-  options.observe = [&](const EvaluatedBatch& batch) {
+  options.on_batch = [&](const EvaluatedBatch& batch) {
     EXPECT_EQ(&batch.dataset, data.get());
     EXPECT_EQ(batch.first, next);
     for (int64_t i = 0; i < batch.labels_B.size(0); ++i) {
@@ -369,7 +369,7 @@ TEST(EvaluateCheckpoint, TakesTheBatchesOfTheRunsOwnEvaluations) {
     options.checkpoint = checkpoint;
     options.open = open_tiny;
     options.batch_size = size;
-    options.evaluate.observe = [&](const EvaluatedBatch& batch) {
+    options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
       if (batch.first == 0) images = batch.images_BCHW.size(0);
     };
     evaluate_checkpoint(options);

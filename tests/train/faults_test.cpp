@@ -99,7 +99,7 @@ TEST_F(RunFaults, APowerFailureInANewFolder) {
   };
   const auto first_saves = [&] {
     TrainerOptions options = options_for(run);
-    options.watch = [](const Model&, int64_t step) { return step < 2; };
+    options.on_step = [](const Model&, int64_t step) { return step < 2; };
     Trainer(config_of(four_phases()), options).run();
     fs::create_directory(disk() / "saved");  // One more call, which comes after all of the run's.
   };

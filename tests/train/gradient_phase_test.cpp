@@ -26,7 +26,7 @@ struct Started {
   std::shared_ptr<Model> model;
   std::unique_ptr<GradientPhase> phase;
 
-  explicit Started(const std::vector<std::string>& changes, bool read_late = false) {
+  explicit Started(const std::vector<std::string>& changes, bool defer_metrics = false) {
     const RunConfig config = config_of(four_phases(), changes);
     model = RunStart(config).model();
     Datasets datasets(open_tiny);
@@ -34,7 +34,7 @@ struct Started {
     phase = std::make_unique<GradientPhase>(plan, PhaseContext{.model = model,
                                                                .data = open_tiny("three", "train"),
                                                                .seed = 7,
-                                                               .read_late = read_late});
+                                                               .defer_metrics = defer_metrics});
   }
 
   /// Copies of the parameters and of the optimizer's state.
@@ -160,7 +160,7 @@ TEST(GradientPhase, ScalesClipsAndFreezes) {
 
 TEST(GradientPhase, RecomputingChangesNoBit) {
   for (const char* precision : {"precision=float32", "precision=bfloat16"}) {
-    Started plain({precision}), again({precision, "recompute=true"});
+    Started plain({precision}), again({precision, "activation_checkpointing=true"});
     EXPECT_TRUE(again.model->recomputes());
     for (int step = 0; step < 4; ++step) {
       EXPECT_EQ(plain.phase->step().metrics, again.phase->step().metrics) << precision;
@@ -249,10 +249,10 @@ TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
           {"model.encoder.moe.layers=[]", "phases.0.aux_losses={}", "phases.2.on_entry={}",
            "phases.0.optimizer={\"name\": \"" + std::string(optimizer) +
                "\", \"weight_decay\": 0.1}",
-           "phases.0.trains=[\"head.weight\"]"},
+           "phases.0.trainable=[\"head.weight\"]"},
           true);
-      started.phase->step().late();
-      started.phase->step().late();
+      started.phase->step().deferred_metrics();
+      started.phase->step().deferred_metrics();
       at::Tensor bias = started.model->named_parameters()["head.bias"];
       const TensorMap before = started.all();
       const at::Tensor good = bias.detach().clone();
@@ -274,7 +274,7 @@ TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
 TEST(GradientPhase, AStopRuleReadsAtOnce) {
   const StepReport report =
       Started({"phases.0.stop={\"loss_threshold\": 0.1}"}, true).phase->step();
-  EXPECT_FALSE(report.late);
+  EXPECT_FALSE(report.deferred_metrics);
   EXPECT_TRUE(report.metrics.contains("loss"));
 }
 

@@ -19,7 +19,7 @@ void add_late_kind() {
   PhaseKind kind = gradient_phase_kind();
   kind.settings = Choice("late", GradientConfig{});
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
-    context.read_late = true;
+    context.defer_metrics = true;
     return std::make_unique<GradientPhase>(plan, std::move(context));
   };
   phase_kinds().add("late", std::move(kind));
@@ -77,7 +77,7 @@ TEST_F(LateRun, NamesTheStepThatDivergedAndKeepsTheNetworkBeforeIt) {
     const TempDir folder;
     TrainerOptions options = options_for(folder / "run");
     std::shared_ptr<Model> trained;
-    options.watch = [&](Model& model, int64_t step) {
+    options.on_step = [&](Model& model, int64_t step) {
       const torch::NoGradGuard no_grad;
       at::Tensor bias = model.named_parameters()["head.bias"];
       if (step == 2) bias.fill_(NAN);

@@ -34,7 +34,7 @@ TEST(MemoryRun, HasTheBitsOfARunWithAFolder) {
 TEST(MemoryRun, IsWatchedBeforeEachStepAndAfterTheLast) {
   std::vector<int64_t> seen;
   TrainerOptions options = options_for("");
-  options.watch = [&](Model& model, int64_t step) {
+  options.on_step = [&](Model& model, int64_t step) {
     seen.push_back(step);
     EXPECT_EQ(model.classes(), step < 6 ? 3 : 2);
     return true;
@@ -45,7 +45,7 @@ TEST(MemoryRun, IsWatchedBeforeEachStepAndAfterTheLast) {
 
 TEST(MemoryRun, EndsWhereTheWatcherSaysSo) {
   TrainerOptions options = options_for("");
-  options.watch = [](Model&, int64_t step) { return step < 4; };
+  options.on_step = [](Model&, int64_t step) { return step < 4; };
   const TrainResult result = Trainer(config_of(four_phases(), kTwoPhases), options).run();
   EXPECT_FALSE(result.complete);
   EXPECT_EQ(result.steps, 4);

@@ -27,7 +27,7 @@ struct Planned {
 
   explicit Planned(const std::vector<std::string>& changes = {})
       : config(config_of(four_phases(), changes)) {
-    model = build_initial_shape(config);
+    model = build_initial_meta_model(config);
     Datasets datasets(train_test::open_tiny);
     phases = plan_phases(config, *model, datasets);
   }
@@ -49,7 +49,7 @@ TEST(TrainingMemory, CountsWhatAPhaseHolds) {
 }
 
 TEST(TrainingMemory, FrozenParametersHaveGradientsAndNoMemory) {
-  const Planned all, partly({"phases.0.frozen=[\"head\"]", "phases.1.trains=[\"head\"]"});
+  const Planned all, partly({"phases.0.frozen=[\"head\"]", "phases.1.trainable=[\"head\"]"});
   const double head = 4.0 * 3 * (8 + 1);
   EXPECT_EQ(partly.of_phase(0).gradients, all.of_phase(0).gradients);
   EXPECT_EQ(partly.of_phase(0).optimizer, all.of_phase(0).optimizer - 2 * head);
@@ -81,7 +81,7 @@ TEST(TrainingMemory, ActivationsAreThoseOfAPart) {
 TEST(TrainingMemory, FollowsWhatAStepHoldsAtOnce) {
   const std::vector<std::string> large = {"phases.0.batch_size=18", "model.encoder.num_layers=12"};
   std::vector<std::string> recomputed = large;
-  recomputed.emplace_back("recompute=true");
+  recomputed.emplace_back("activation_checkpointing=true");
   const double kept = Planned(large).of_phase(0).activations.value();
   const double again = Planned(recomputed).of_phase(0).activations.value();
   EXPECT_LT(again, 0.6 * kept);  // the input of each block, and one block
@@ -109,7 +109,7 @@ TEST(TrainingMemory, IsKnownOfEveryRecipe) {
     if (!std::filesystem::is_directory(folder)) continue;
     for (const auto& file : std::filesystem::directory_iterator(folder)) {
       const RunConfig run = parse<RunConfig>(Document::from_file(file.path()).root());
-      const auto model = build_initial_shape(run);
+      const auto model = build_initial_meta_model(run);
       for (const PhaseConfig& phase : run.phases) {
         const auto* const gradient = phase.kind.find<GradientConfig>();
         if (gradient == nullptr) continue;
@@ -134,7 +134,7 @@ TEST(InitialShape, IsCheckedAgainstTheCheckpointItStartsFrom) {
     std::vector<std::string> all = {"init=" + (folder / "run/checkpoints/pretrain").string()};
     all.insert(all.end(), changes.begin(), changes.end());
     const RunConfig config = config_of(four_phases(), all);
-    return error_of([&] { check_initial_weights(config, *build_initial_shape(config)); });
+    return error_of([&] { check_initial_weights(config, *build_initial_meta_model(config)); });
   };
   EXPECT_EQ(check({}), "no error");
   EXPECT_EQ(check({"model=null"}), "no error");

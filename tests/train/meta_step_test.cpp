@@ -149,14 +149,14 @@ std::string run_of(const std::string& model, const std::string& phase) {
 int copies_of_a_step(const RunConfig& config, DatasetOpener open = train_test::open_tiny) {
   const MetaKernels kernels;
   const ShapeFunctions shapes;
-  const std::shared_ptr<Model> model = build_model_shape(config.model);
+  const std::shared_ptr<Model> model = build_meta_model(config.model);
   Datasets datasets(open);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
   GradientPhase phase(plan, {.model = model, .data = open("three", "train"), .seed = 7});
   phase.step();
   const HostCopies copies;
   const StepReport report = phase.step();
-  EXPECT_THROW(report.late(), c10::Error) << "the one read of a step";
+  EXPECT_THROW(report.deferred_metrics(), c10::Error) << "the one read of a step";
   EXPECT_EQ(phase.optimizer().updates(), 2);
   return HostCopies::count();
 }
@@ -185,7 +185,7 @@ TEST(StepOnMetaDevice, TokensChoose) {
       "weight_decay": 0.1}, "schedule": {"name": "cosine", "warmup_steps": 2})";
   const std::vector<std::string> queues = {
       "model.encoder.moe.router.dispatcher={\"capacity_factor\": 1, \"batch_priority\": true}",
-      "recompute=true"};
+      "activation_checkpointing=true"};
   EXPECT_EQ(copies_of_a_step(config_of(run_of(kModel, parts), queues)), kBatch);
 }
 

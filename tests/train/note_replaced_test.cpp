@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged images are part of a run's state, and several processes count them together.
-#include "moesaic/train/shared_run.h"
+#include "moesaic/train/distributed_run.h"
 
 #include <set>
 
@@ -137,9 +137,9 @@ TEST(NoteReplaced, TheFirstProcessThatMetAnImageWarnsAndAllReplaceIt) {
     Loader loader = shared_loader();
     Indices known;
     for (int step = 0; step < 2; ++step) {
-      const auto replaced = without(processes->leads() ? Indices{3} : Indices{3, 8});
-      const int own = processes->leads() ? 0 : 15 * step;
-      EXPECT_EQ(note_replaced(replaced, loader, processes.get(), known, own), 15 * step);
+      const auto replaced = without(processes->is_rank_zero() ? Indices{3} : Indices{3, 8});
+      const int own = processes->is_rank_zero() ? 0 : 15 * step;
+      EXPECT_EQ(sync_replaced_images(replaced, loader, processes.get(), known, own), 15 * step);
     }
     EXPECT_THAT(known, ElementsAre(3, 8));
     EXPECT_EQ(loader.next().replaced.size(), 2u);
@@ -153,8 +153,8 @@ TEST(NoteReplaced, OneLimitHoldsForAllProcesses) {
   const auto note = [](const auto& processes) {
     Loader loader = shared_loader();
     Indices known;
-    const auto replaced = without(processes->leads() ? Indices{0, 1} : Indices{100, 101});
-    note_replaced(replaced, loader, processes.get(), known);
+    const auto replaced = without(processes->is_rank_zero() ? Indices{0, 1} : Indices{100, 101});
+    sync_replaced_images(replaced, loader, processes.get(), known);
   };
   ::testing::internal::CaptureStderr();
   const std::string error = error_of([&] { run_processes(2, {}, note); });

@@ -73,7 +73,7 @@ TEST(Optimizer, SgdFollowsThePlainLoop) {
     expect_near(setup.bias, b);
   }
   expect_near(optimizer.state().at("fc.weight.momentum"), mw);
-  EXPECT_EQ(optimizer.updates(), 5);
+  EXPECT_EQ(optimizer.num_steps(), 5);
 }
 
 TEST(Optimizer, SgdWithoutMomentumIsPlainDescent) {
@@ -276,7 +276,7 @@ OptimizerConfig plain_sgd(const std::string& name, double lr, double momentum) {
 
 TEST(Optimizer, NormalizedSgdGivesEachExpertAStepOfTheSameLength) {
   TwoExperts setup;
-  const PartOptimizerConfig experts{{"^experts"}, plain_sgd("normalized_sgd", 0.002, 0.9)};
+  const ParamGroupConfig experts{{"^experts"}, plain_sgd("normalized_sgd", 0.002, 0.9)};
   Optimizer optimizer(setup.named(), plain_sgd("sgd", 0.1, 0.0), {}, {experts});
   Numbers w = numbers(setup.w), b = numbers(setup.b), router = numbers(setup.router);
   Numbers mw(24), mb(8), mr(6);

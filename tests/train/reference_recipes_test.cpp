@@ -21,7 +21,7 @@ using Given = std::map<std::string, Json>;
 /// Returns a recipe with all defaults and its preset's settings.
 Json with_defaults(const std::string& recipe) {
   RunConfig run = parse<RunConfig>(Document::from_file(resource("models") / recipe).root());
-  run.model = Value::from_json(build_initial_shape(run)->config(), "model");
+  run.model = Value::from_json(build_initial_meta_model(run)->config(), "model");
   return to_json(run);
 }
 

@@ -287,7 +287,7 @@ TEST(Resume, ChecksTheMemoryAgain) {
   const std::vector<std::string> huge = {"model.encoder.mlp_dim=1048576",
                                          "model.encoder.moe.num_experts=65536"};
   RunConfig config = config_of(four_phases(), huge);
-  config.model = Value::from_json(build_initial_shape(config)->config(), "model");
+  config.model = Value::from_json(build_initial_meta_model(config)->config(), "model");
   write_atomic(folder / "run/config.json", to_json(config).dump());
   EXPECT_THAT(error_of([&] { train(folder / "run", huge, true); }),
               ::testing::AllOf(::testing::HasSubstr("training a model of"),

@@ -23,7 +23,7 @@ TEST(RunConfig, ReadsPhasesAndKeepsDefaults) {
   EXPECT_EQ(settings_of<GradientConfig>(config.phases[1]).optimizer.momentum, 0.9);
   EXPECT_EQ(config.phases[2].on_entry.prune->criterion, "router-norm-change");
   EXPECT_EQ(config.phases[3].epochs, 1);
-  EXPECT_EQ(config.phases[3].trains, std::vector<std::string>{".*"});
+  EXPECT_EQ(config.phases[3].trainable, std::vector<std::string>{".*"});
 }
 
 TEST(RunConfig, RoundTripsThroughJson) {
@@ -41,7 +41,7 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
       {"phases.1.name=step_3", "'step_'"},
       {"name=a/b", "letters, digits"},
       {"model=null", "'model' or 'init' must be given"},
-      {"phases.0.trains=[\"(\"]", "not a valid regular expression"},
+      {"phases.0.trainable=[\"(\"]", "not a valid regular expression"},
       {"phases.0.optimizer.no_decay=[\"(\"]", "not a valid regular expression"},
       {"phases.0.optimizer.betas=[0.9]", "two numbers"},
       {"phases.0.aux_losses={\"importanse\": 1}", "did you mean 'importance'?"},
@@ -137,7 +137,7 @@ TEST(RunConfig, GoesOnWithARunThatLacksLaterSettings) {
 
 TEST(RunConfig, GoesOnWithARunWhoseNetworkLacksLaterSettings) {
   auto now = to_json(config_of(four_phases()));
-  now["model"] = build_model_shape(Value::from_json(now.at("model"), "x"))->config();
+  now["model"] = build_meta_model(Value::from_json(now.at("model"), "x"))->config();
   auto older = now;
   older.at("model").erase("representation_size");
   EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
@@ -191,7 +191,7 @@ TEST(RunConfig, PointsAtTheSettingThatIsWrong) {
   replace("\"name\": \"finetune\"", "\n\"name\": \"step_1\"");
   EXPECT_THAT(error_of([&] { config_of(text); }), HasSubstr("recipe.json:12:9: name 'step_1'"));
   for (const char* change : {"phases.1.name=pretrain", "phases.0.epochs=2",
-                             "phases.0.trains=[\"(\"]", "phases.0.optimizer.betas=[0.9]"}) {
+                             "phases.0.trainable=[\"(\"]", "phases.0.optimizer.betas=[0.9]"}) {
     EXPECT_THAT(error_of([&] { config_of(four_phases(), {change}); }),
                 HasSubstr("usage: argument '" + std::string(change) + "': "));
   }
@@ -200,7 +200,7 @@ TEST(RunConfig, PointsAtTheSettingThatIsWrong) {
 TEST(RunConfig, BoundsPatternsAndSizes) {
   const std::string brackets(20000, '(');
   EXPECT_THAT(
-      error_of([&] { config_of(four_phases(), {"phases.0.trains=[\"" + brackets + "\"]"}); }),
+      error_of([&] { config_of(four_phases(), {"phases.0.trainable=[\"" + brackets + "\"]"}); }),
       HasSubstr("trains: a pattern of 20000 characters; at most 1000"));
   for (const char* size : {"phases.0.batch_size", "phases.0.steps", "evaluate_batch_size"}) {
     EXPECT_THAT(error_of([&] { config_of(four_phases(), {size + std::string("=1e15")}); }),

@@ -125,7 +125,7 @@ class ChangedData : public ::testing::Test {
         changes);
     TrainerOptions options = options_for(folder_ / "run", resume);
     options.open = DatasetOpener();
-    if (!resume) options.watch = [](Model&, int64_t step) { return step < 2; };
+    if (!resume) options.on_step = [](Model&, int64_t step) { return step < 2; };
     Trainer(config, options).run();
   }
   std::string resume(const std::vector<std::string>& changes = {}) const {

@@ -64,12 +64,12 @@ TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
 
 TEST(RunPlan, SamplesAreNoMoreThanTheDataHas) {
   const PhasePlan plan =
-      plan_tiny({"phases.0.samples=7", "phases.0.batch_size=2", "phases.0.aux_losses={}"})[0];
+      plan_tiny({"phases.0.num_samples=7", "phases.0.batch_size=2", "phases.0.aux_losses={}"})[0];
   EXPECT_EQ(plan.images, 7);
   EXPECT_EQ(plan.steps_per_epoch, 3);
   EXPECT_THAT(
-      plan_refusal({"phases.0.samples=19"}),
-      HasSubstr("argument 'phases.0.samples=19': phase 'pretrain': 19 samples are more than "
+      plan_refusal({"phases.0.num_samples=19"}),
+      HasSubstr("argument 'phases.0.num_samples=19': phase 'pretrain': 19 samples are more than "
                 "the 18 of 'three'"));
 }
 
@@ -213,7 +213,7 @@ TEST(RunPlan, PatternsMustFindAParameter) {
   EXPECT_THAT(plan_refusal({"phases.0.frozen=[\"heat\"]"}),
               EndsWith("; the nearest are head.weight, head.bias, embedding.bias"));
   EXPECT_THAT(plan_refusal({"phases.0.frozen=[\".*\"]"}),
-              HasSubstr("frozen covers all that trains selects"));
+              HasSubstr("frozen covers all that trainable selects"));
   const auto phases = plan_tiny({"phases.0.frozen=[\"head\"]"});
   EXPECT_EQ(phases[0].trained, plan_tiny()[0].trained - 3 * (8 + 1));
 }
@@ -256,7 +256,7 @@ TEST(RunPlan, SaysWhereTheSettingStands) {
   for (const std::string& change :
        {std::string("phases.recover.data=four"), prune + "criterion=router-norm",
         prune + "pretrained=pretrian", prune + "keep=half", prune + "keep=true",
-        std::string("model.classes=11"), std::string("phases.0.trains=[\"heat\"]")}) {
+        std::string("model.classes=11"), std::string("phases.0.trainable=[\"heat\"]")}) {
     EXPECT_THAT(plan_refusal({change}), StartsWith("usage: argument '" + change + "': ")) << change;
   }
   EXPECT_THAT(plan_refusal({"model.image_size=8"}),

@@ -50,7 +50,7 @@ TEST(RunStart, OptimizerStateIsReadByNothingButResuming) {
   const RunConfig config = config_of(
       four_phases(),
       {"model=null", "init=" + from.string(), "phases.prune.on_entry.prune.pretrained=" + run});
-  EXPECT_NO_THROW(check_initial_weights(config, *build_initial_shape(config)));
+  EXPECT_NO_THROW(check_initial_weights(config, *build_initial_meta_model(config)));
   const RunStart start(config);
   Datasets datasets(train_test::open_tiny);
   EXPECT_EQ(plan_phases(config, *start.shape(), datasets).size(), 4U);
@@ -71,7 +71,7 @@ TEST(RunStart, APlanNeedsNoWeightsOfAPretrainedNetwork) {
   const RunConfig config =
       config_of(four_phases(), {"phases.prune.on_entry.prune.pretrained=" + pretrained.string()});
   Datasets datasets(train_test::open_tiny);
-  const auto plan = [&] { plan_phases(config, *build_initial_shape(config), datasets); };
+  const auto plan = [&] { plan_phases(config, *build_initial_meta_model(config), datasets); };
   EXPECT_EQ(error_of(plan), "no error");
   test::put(pretrained / "model.safetensors", "short");
   EXPECT_THAT(error_of(plan), HasSubstr("model.safetensors: the file has 5 bytes"));
@@ -89,7 +89,7 @@ TEST(RunStart, PlansThePrunedNetworkOfInit) {
   EXPECT_EQ(trained_loss(load_checkpoint(folder / "pruned")), "sigmoid");
   const RunConfig config =
       config_of(four_phases(), {"model=null", "init=" + (folder / "pruned").string()});
-  const std::string plan = describe_run(config, *build_initial_shape(config), {});
+  const std::string plan = describe_run(config, *build_initial_meta_model(config), {});
   EXPECT_THAT(plan, HasSubstr(fmt::format("FLOPs/image   {:.4g}\n", pruned.after.flops)));
   EXPECT_LT(pruned.after.flops, pruned.before.flops);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/shared_run.h"
+#include "moesaic/train/distributed_run.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,11 +21,11 @@ std::shared_ptr<const Dataset> four_images(std::vector<uint8_t> labels, uint8_t 
 }
 
 TEST(DataMark, DiffersWithNumberLabelsAndPixels) {
-  const std::string mark = data_mark(*four_images({0, 1, 0, 1}));
-  EXPECT_EQ(mark, data_mark(*four_images({0, 1, 0, 1})));
-  EXPECT_EQ(mark.find("4 images "), 0U) << mark;
-  EXPECT_NE(mark, data_mark(*four_images({0, 1, 1, 1})));
-  EXPECT_NE(mark, data_mark(*four_images({0, 1, 0, 1}, 1)));
+  const std::string fingerprint = data_fingerprint(*four_images({0, 1, 0, 1}));
+  EXPECT_EQ(fingerprint, data_fingerprint(*four_images({0, 1, 0, 1})));
+  EXPECT_EQ(fingerprint.find("4 images "), 0U) << fingerprint;
+  EXPECT_NE(fingerprint, data_fingerprint(*four_images({0, 1, 1, 1})));
+  EXPECT_NE(fingerprint, data_fingerprint(*four_images({0, 1, 0, 1}, 1)));
 }
 
 /// Images in two shards that are elsewhere.
@@ -45,8 +45,8 @@ class FarShards : public Dataset {
 };
 
 TEST(DataMark, FetchesNoShards) {
-  EXPECT_EQ(data_mark(FarShards({2, 2})), data_mark(FarShards({2, 2})));
-  EXPECT_NE(data_mark(FarShards({2, 2})), data_mark(FarShards({1, 3})));
+  EXPECT_EQ(data_fingerprint(FarShards({2, 2})), data_fingerprint(FarShards({2, 2})));
+  EXPECT_NE(data_fingerprint(FarShards({2, 2})), data_fingerprint(FarShards({1, 3})));
 }
 
 /// Makes a network of each of two processes, another one in each, and lets them agree on it.
@@ -55,7 +55,7 @@ std::vector<std::string> hashes_after_agreement(const fs::path& checkpoint) {
   test::run_processes(2, {}, [&](const auto& processes) {
     const Value config = Value::from_json(nlohmann::ordered_json::parse(kModel), "model");
     const auto model = build_model(config, static_cast<uint64_t>(processes->rank()));
-    agree_on_network(*processes, checkpoint, *model);
+    sync_network(*processes, checkpoint, *model);
     hashes[static_cast<size_t>(processes->rank())] = hash_of(state_of(*model));
   });
   return hashes;

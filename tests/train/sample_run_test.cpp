@@ -17,7 +17,7 @@ at::Tensor trained_on_sample(uint64_t seed, bool by_phase) {
                              R"(, "phases": [{"name": "p", "data": "three",
       "batch_size": 3, "epochs": 4, "evaluate": false, "aux_losses": {}}]})";
   std::vector<std::string> changes = {"seed=" + std::to_string(seed)};
-  if (by_phase) changes.emplace_back("phases.0.samples=9");
+  if (by_phase) changes.emplace_back("phases.0.num_samples=9");
   TrainerOptions options = train_test::options_for("");
   options.open = [&](std::string_view name, std::string_view split) {
     auto data = train_test::open_tiny(name, split);
@@ -38,7 +38,7 @@ TEST(SampleRun, TrainsOnTheSampleOfTheRunsSeed) {
 
 TEST(SampleRun, GoesOnWithTheSameBits) {
   const test::TempDir folder;
-  const std::vector<std::string> changes = {"phases.0.samples=9", "checkpoint_every=2"};
+  const std::vector<std::string> changes = {"phases.0.num_samples=9", "checkpoint_every=2"};
   train_test::train(folder / "whole", changes);
   train_test::copy_killed_after(folder / "whole", 2, folder / "again");
   train_test::train(folder / "again", changes, true);

@@ -61,7 +61,7 @@ TEST(SaveRun, AFullDiskEndsItWithTheLastCheckpointWhole) {
   train(folder / "whole");
   std::optional<test::FileSizeLimit> full;
   TrainerOptions options = options_for(folder / "run");
-  options.watch = [&](Model&, int64_t step) {
+  options.on_step = [&](Model&, int64_t step) {
     // The save of step 3 began when that of step 2 was written.
     const fs::path written = folder / "run/checkpoints/step_2/model.safetensors";
     if (step == 3) full.emplace(fs::file_size(written) - 1);
@@ -81,7 +81,7 @@ TEST(SaveRun, AFullDiskEndsItWithTheLastCheckpointWhole) {
 TEST(SaveRun, AnErrorElsewhereLetsASaveFinish) {
   const TempDir folder;
   TrainerOptions options = options_for(folder / "run");
-  options.watch = [](Model&, int64_t step) {
+  options.on_step = [](Model&, int64_t step) {
     if (step == 3) fail("the watcher failed");
     return true;
   };

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "moesaic/models/registry.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/gradient_phase.h"
 #include "support/matchers.h"
 #include "support/processes.h"
@@ -38,7 +38,7 @@ struct PaperRun {
 
   explicit PaperRun(const std::vector<std::string>& changes = {})
       : config(config_of(four_phases(), changes)) {
-    model = build_initial_shape(config);
+    model = build_initial_meta_model(config);
     Datasets datasets(train_test::open_tiny);
     phases = plan_phases(config, *model, datasets);
   }
@@ -95,7 +95,7 @@ TEST(ScalingBytes, AreThoseCountedByHand) {
 // A group of tokens is an image's, of which every process has one.
 TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
   const char* const groups = "model.encoder.moe.group_images=1";
-  const PaperRun run, alone({groups}), again({groups, "recompute=true"}),
+  const PaperRun run, alone({groups}), again({groups, "activation_checkpointing=true"}),
       larger({"model.encoder.moe.group_images=2"});
   const PaperMesh mesh{.processes = 4, .experts = 2};
   EXPECT_EQ(alone.sent("logits", mesh) + alone.sent("logits_gradient", mesh), 0.0);
@@ -145,7 +145,7 @@ TEST(ScalingBytes, EveryProcessWithAllExpertsSendsNoRows) {
 
 TEST(ScalingBytes, FollowRecomputePrecisionAndParts) {
   const PaperMesh mesh{.processes = 2, .experts = 2};
-  const PaperRun run, again({"recompute=true"}), half({"precision=bfloat16"}),
+  const PaperRun run, again({"activation_checkpointing=true"}), half({"precision=bfloat16"}),
       parts({"phases.0.accumulate=2"});
   EXPECT_EQ(again.sent("rows", mesh), 1.5 * run.sent("rows", mesh));
   EXPECT_EQ(again.sent("logits", mesh), 2 * run.sent("logits", mesh));
@@ -163,7 +163,7 @@ TEST(ScalingBytes, FollowRecomputePrecisionAndParts) {
 TEST(ScalingBytes, FrozenParametersAreReducedAndNotSent) {
   const PaperMesh mesh{.processes = 2, .shard_optimizer = true};
   const PaperRun run, frozen({"phases.0.frozen=[\"head\"]"}),
-      routers({"phases.0.trains=[\"router\"]"});
+      routers({"phases.0.trainable=[\"router\"]"});
   const double head = 4.0 * 3 * (8 + 1), router = 4.0 * 4 * 8;
   EXPECT_EQ(frozen.sent("gradients", mesh), run.sent("gradients", mesh));
   EXPECT_EQ(frozen.sent("parameters", mesh), run.sent("parameters", mesh) - head / 2);
@@ -181,7 +181,7 @@ TEST(ScalingBytes, LeaveTheNetworkAsItWas) {
   EXPECT_EQ(run.model->parameter_count(), parameters);
   EXPECT_EQ(activation_memory(*run.model, run.phases[0], 1), activations);
   for (const MoEBlock& block : run.model->moe_blocks()) {
-    EXPECT_EQ(block.layer->shares_experts(), nullptr);
+    EXPECT_EQ(block.layer->expert_mesh(), nullptr);
     EXPECT_EQ(block.layer->router->share().processes, nullptr);
   }
 }
@@ -191,7 +191,7 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   const RunConfig config = config_of(R"({"name": "a", "model": {"name": "image-moe",
       "expert": "resnet18", "experts": 2, "classes": 3, "width": 0.05, "router": {}},
       "phases": [{"name": "train", "data": "three", "batch_size": 4, "steps": 1}]})");
-  const auto model = build_initial_shape(config);
+  const auto model = build_initial_meta_model(config);
   const PhasePlan phase{.config = config.phases[0], .batch = 4, .steps = 1};
   double channels = 0.0, norms = 0.0;
   for (const auto& item : model->named_buffers()) {
@@ -247,7 +247,7 @@ TEST(ScalingMemory, OfASharedOptimizerIsThatOfTheProcessWithMost) {
         parameters.emplace_back(item.key(), item.value());
       }
       Optimizer optimizer(parameters, config.optimizer);
-      optimizer.share_state(processes, [&](const std::string& name) {
+      optimizer.shard_state(processes, [&](const std::string& name) {
         return experts > 1 && name.find("experts") != std::string::npos;
       });
       int64_t own = 0;
@@ -257,7 +257,7 @@ TEST(ScalingMemory, OfASharedOptimizerIsThatOfTheProcessWithMost) {
       }
       all += own;
       const int64_t largest = processes->max(own);
-      if (processes->leads()) most = largest;
+      if (processes->is_rank_zero()) most = largest;
     });
     const PaperRun run;
     const double planned =
@@ -342,7 +342,7 @@ TEST(ScalingPlan, TimeFollowsFormulas) {
   for (const Collective& c : run.plan({.processes = 4}, cluster).collectives) {
     EXPECT_DOUBLE_EQ(c.seconds, c.bytes / 20) << c.name;
   }
-  const PaperRun again({"recompute=true"});
+  const PaperRun again({"activation_checkpointing=true"});
   EXPECT_DOUBLE_EQ(again.plan({.processes = 4}, cluster).products, 4 * flops / 4e6 / 0.45);
 }
 

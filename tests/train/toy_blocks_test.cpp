@@ -108,7 +108,7 @@ TEST(ToyBlocks, KeepTheIntervalOfSnapshots) {
   const Probe probe{.measure = [](ProbeSubject& subject, Measurement& measurement) {
     measurement.numbers["step"] = static_cast<double>(subject.step());
   }};
-  ExperimentRun run{.config = block_run(), .fills = {{"row", {}}}};
+  ExperimentRun run{.config = block_run(), .result_rows = {{"row", {}}}};
   run.snapshots.probes = {&probe};
   run.every = 5;
   Datasets datasets(open_tiny);

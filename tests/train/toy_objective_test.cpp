@@ -44,11 +44,11 @@ void add_toy_hinge() {
   if (objectives().find("toy_hinge") != nullptr) return;
   ObjectiveKind kind;
   kind.settings = Choice("toy_hinge", ToyHingeConfig{});
-  kind.meaning = "hinge loss of a test";
+  kind.description = "hinge loss of a test";
   kind.make = [](const Choice& settings, const Model&, const std::string&) {
     return std::make_unique<ToyHinge>(settings.as<ToyHingeConfig>().margin);
   };
-  kind.check = [](const Choice&, const PhasePlaces&, const Model& model, const DatasetInfo&) {
+  kind.check = [](const Choice&, const SettingLocations&, const Model& model, const DatasetInfo&) {
     if (model.classes() < 2) fail_usage("toy_hinge compares classes");
   };
   objectives().add("toy_hinge", std::move(kind));

@@ -24,7 +24,7 @@ std::string toy_run() {
                {"name": "learn", "data": "three", "batch_size": 6, "steps": 5,
                 "optimizer": {"lr": 0.01}, "aux_losses": {"importance": 0.01, "load": 0.01}},
                {"name": "small", "kind": "shrink", "data": "three", "steps": 10, "rate": 0.01,
-                "trains": ["embedding"]},
+                "trainable": ["embedding"]},
                {"name": "cut", "data": "two", "batch_size": 6, "steps": 2,
                 "on_entry": {"new_head": true, "prune": {"keep": 2, "pretrained": "learn"}}}]})";
 }

@@ -131,7 +131,7 @@ TEST(Trainer, BestIsTheFirstCheckpointWithTheHighestAccuracyOfTheLastPhase) {
 
 TEST(Trainer, TrainsOnlyWhatThePhaseNames) {
   TempDir folder;
-  train(folder / "run", {"phases.finetune.trains=[\"^head\", \"router\"]"});
+  train(folder / "run", {"phases.finetune.trainable=[\"^head\", \"router\"]"});
   const auto before = load_model(folder / "run/checkpoints/pretrain")->named_parameters();
   const auto after = load_model(folder / "run/checkpoints/finetune")->named_parameters();
   for (const auto& item : before) {
@@ -187,7 +187,7 @@ TEST(Trainer, RefusesWhatCannotWorkBeforeWritingAnything) {
   EXPECT_THAT(refusal({"phases.recover.data=four"}), HasSubstr("unknown dataset 'four'"));
   EXPECT_THAT(refusal({"model.image_size=8"}), HasSubstr("1 x 4 x 4"));
   EXPECT_THAT(refusal({"model.name=vmoo"}), HasSubstr("vmoe"));
-  EXPECT_THAT(refusal({"phases.0.trains=[\"heat\"]"}), HasSubstr("'heat'"));
+  EXPECT_THAT(refusal({"phases.0.trainable=[\"heat\"]"}), HasSubstr("'heat'"));
   EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=pretrian"}),
               HasSubstr("did you mean 'pretrain'?"));
   EXPECT_THAT(refusal({"phases.prune.on_entry.prune.pretrained=recover"}), HasSubstr("earlier"));
@@ -252,7 +252,7 @@ TEST(Trainer, StopsBeforeAnUpdateThatIsNotFinite) {
 TEST(Trainer, SaysThatTrainingDivergedWhereARouterFindsIt) {
   TempDir folder;
   TrainerOptions options = options_for(folder / "run");
-  options.watch = [&](Model& model, int64_t step) {
+  options.on_step = [&](Model& model, int64_t step) {
     const torch::NoGradGuard no_grad;
     if (step == 2) model.named_parameters()["embedding.weight"].fill_(NAN);
     return true;
@@ -309,7 +309,7 @@ TEST(Trainer, BestPassesOverMetricsThatAreNotFinite) {
   const TempDir folder;
   bool finite = false;
   TrainerOptions options = options_for(folder / "run");
-  options.watch = [&](Model&, int64_t step) {
+  options.on_step = [&](Model&, int64_t step) {
     finite = step > 6;  // After the evaluations of steps 3 and 6.
     return true;
   };

@@ -60,14 +60,14 @@ fs::path without_staging(const fs::path& path);
 /// Cleans up after interrupted processes in `folder`: a directory that a commit() took out of its
 /// place and did not replace is put back; temporary files (see unique_sibling) are removed. What
 /// another process is writing, e.g. an export into the folder of a run, stays: AtomicFile,
-/// StagedDirectory and hold_folder() lock it, which the kernel undoes when their process ends.
+/// StagedDirectory and lock_folder() lock it, which the kernel undoes when their process ends.
 /// Where a file system has no locks, or not those of another machine (NFS, for directories), the
 /// caller must know that no other process writes there, e.g. by the LockFile of the folder of a
 /// run.
 void remove_leftovers(const fs::path& folder);
 
 /// Opens a temporary directory. While it is open, remove_leftovers() leaves it.
-UniqueFd hold_folder(const fs::path& folder);
+UniqueFd lock_folder(const fs::path& folder);
 
 /// Renames a file or a directory to an unused name beside it, `NAME.WHAT`, `NAME.WHAT-2` or so on,
 /// and returns its new path: what someone else made is never removed.
@@ -104,7 +104,7 @@ class AtomicFile {
   void sync();
   void commit();
   /// Removes the file that commit() put in place; does nothing before a commit().
-  void withdraw() noexcept;
+  void rollback() noexcept;
 
   /// Returns its descriptor, -1 after commit().
   int fd() const noexcept { return fd_.get(); }

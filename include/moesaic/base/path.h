@@ -24,7 +24,7 @@ std::string nearest_sibling(const fs::path& path, Sibling as = Sibling::path,
 
 /// Returns the path of what exists so that it is found from any working directory, without a '/' at
 /// its end; other texts as they are.
-std::string lasting_path(const std::string& path);
+std::string absolute_path(const std::string& path);
 
 /// Throws Error (usage), with the nearest name, unless `path` is a regular file.
 void check_input_file(const fs::path& path);

@@ -13,7 +13,8 @@ namespace moesaic {
 
 /// Entries found by name. The built-in ones are passed to the constructor, so that the linker
 /// cannot drop them; a program adds its own before it reads any configuration. add() must not run
-/// concurrently with lookups. Where entries have a `meaning`, which lists show, none may lack it.
+/// concurrently with lookups. Where entries have a `description`, which lists show, none may lack
+/// it.
 template <class Entry>
 class Registry {
  public:
@@ -22,13 +23,13 @@ class Registry {
   /// `what` names an entry in messages, e.g. "model".
   Registry(std::string what, Entries built_in)
       : what_(std::move(what)), entries_(std::move(built_in)) {
-    for (const auto& [name, entry] : entries_) check_meaning(name, entry);
+    for (const auto& [name, entry] : entries_) check_description(name, entry);
   }
 
   /// Adds an entry. Throws Error (usage) if the name is taken, or if its meaning is missing.
   /// Returns true, so that the initial value of a constant can add one.
   bool add(const std::string& name, Entry entry) {
-    check_meaning(name, entry);
+    check_description(name, entry);
     if (!entries_.emplace(name, std::move(entry)).second) {
       fail_usage("{} '{}' is already registered", what_, name);
     }
@@ -58,9 +59,9 @@ class Registry {
   const Entries& entries() const { return entries_; }
 
  private:
-  void check_meaning(const std::string& name, const Entry& entry) const {
-    if constexpr (requires { entry.meaning.empty(); }) {
-      if (entry.meaning.empty())
+  void check_description(const std::string& name, const Entry& entry) const {
+    if constexpr (requires { entry.description.empty(); }) {
+      if (entry.description.empty())
         fail_usage("{} '{}' has no meaning; give its one-line description", what_, name);
     }
   }

@@ -15,14 +15,14 @@
 namespace moesaic {
 
 /// What may be over at the next try, unlike a file that one may not read.
-class MomentaryError : public IoError {
+class TransientError : public IoError {
  public:
   using IoError::IoError;
 };
 
 /// Returns whether an errno is of a disk, a network or a mount that does not answer; a mount that
 /// is away has no file of that name.
-inline bool is_momentary(int error) {
+inline bool is_transient(int error) {
   constexpr std::array kErrors = {EIO,       ESTALE,       EINTR,      EAGAIN,       ETIMEDOUT,
                                   ENETDOWN,  ENETUNREACH,  ENETRESET,  EHOSTDOWN,    EHOSTUNREACH,
                                   ENOTCONN,  ECONNREFUSED, ECONNRESET, ECONNABORTED, ESHUTDOWN,
@@ -37,7 +37,7 @@ inline void sleep_for(std::chrono::milliseconds time) {
   std::this_thread::sleep_for(time);
 }
 
-/// Returns what `action` does. Where it throws MomentaryError it is tried again, three times, after
+/// Returns what `action` does. Where it throws TransientError it is tried again, three times, after
 /// pauses of 0.1, 0.4 and 1.6 seconds, each of which a warning tells; never where `pause` is empty.
 auto retry_io(const auto& action, const Pause& pause) -> decltype(action()) {
   constexpr std::array<std::chrono::milliseconds, 3> kPauses = {std::chrono::milliseconds(100),
@@ -46,7 +46,7 @@ auto retry_io(const auto& action, const Pause& pause) -> decltype(action()) {
   for (size_t tries = 0; pause && tries < kPauses.size(); ++tries) {
     try {
       return action();
-    } catch (const MomentaryError& error) {
+    } catch (const TransientError& error) {
       log_warning("{}; retrying in {} s", error.what(),
                   static_cast<double>(kPauses[tries].count()) / 1000);
     }

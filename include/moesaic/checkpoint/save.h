@@ -34,7 +34,7 @@
 namespace moesaic {
 
 /// The tensors that one process stores.
-struct CheckpointPart {
+struct CheckpointShard {
   TensorMap model;
   TensorMap optimizer;
 };
@@ -52,7 +52,7 @@ std::string slice_name(const TensorSlice& slice);
 std::optional<TensorSlice> parse_slice(std::string_view name);
 
 /// The files that one process wrote, by name.
-struct WrittenPart {
+struct WrittenShard {
   int64_t index = 0;  ///< From 0.
   int64_t count = 1;
   std::map<std::string, FileContent> files;
@@ -60,35 +60,36 @@ struct WrittenPart {
 
 /// Return a written part as a line of JSON, to be sent to the process that publishes, and back.
 /// Throws Error (failure) for a text that is none.
-std::string text_of(const WrittenPart& part);
-WrittenPart part_of(const std::string& text);
+std::string text_of(const WrittenShard& part);
+WrittenShard part_of(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
 /// share: to disk, and hashed, so that hashing is parallel too. A tensor is in one part only; a
 /// process without tensors of a kind writes no file of it. `progress` is called for each piece.
 /// Throws Error: failure as write_tensors() does, usage for an index out of range and for slices
 /// where there is only one part.
-WrittenPart write_part(const fs::path& staging, int64_t index, int64_t count,
-                       const CheckpointPart& part, const std::function<void()>& progress = {});
+WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
+                         const CheckpointShard& part, const std::function<void()>& progress = {});
 
 /// Completes a staged checkpoint with indices, state.json, config.json and MANIFEST.json and
 /// renames it to its place; an older one of that name is replaced atomically. The parts' files are
 /// not hashed again: their sizes and headers are checked. `config` has at least "model". Throws
 /// Error, and publishes nothing: usage where a part is missing or there twice; failure where a file
 /// is missing or cut, a tensor is in two files, or slices do not make up a tensor.
-void publish(StagedDirectory& staged, const std::vector<WrittenPart>& parts,
+void publish(StagedDirectory& staged, const std::vector<WrittenShard>& parts,
              const nlohmann::ordered_json& config, const nlohmann::ordered_json& state,
              const std::function<void()>& progress = {});
 
-class Processes;  // parallel/processes.h
+class ProcessMesh;  // parallel/process_mesh.h
 
 /// Writes a checkpoint of which each process has a part, which may be empty: each writes its own,
 /// and process 0 publishes the folder, which all of them see. Null: this one is alone and has all
 /// of it, as save_checkpoint() writes it. `config` and `state` are those of process 0. Returns in
-/// every process once the checkpoint is published. Throws as write_part() and publish() do, and
-/// LostProcess where another process failed.
-void save_together(const Processes* processes, const fs::path& folder, const CheckpointPart& part,
-                   const nlohmann::ordered_json& config, const nlohmann::ordered_json& state);
+/// every process once the checkpoint is published. Throws as write_shard() and publish() do, and
+/// PeerFailure where another process failed.
+void save_distributed(const ProcessMesh* processes, const fs::path& folder,
+                      const CheckpointShard& part, const nlohmann::ordered_json& config,
+                      const nlohmann::ordered_json& state);
 
 /// Copies tensors to contiguous ones on the CPU in `copy`, which then has the same names. Memory
 /// of a tensor of the same name, shape and dtype that is there already is used again. Nothing may
@@ -97,9 +98,9 @@ void save_together(const Processes* processes, const fs::path& folder, const Che
 std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check = false);
 
 /// Thrown where a network to save holds NaN or infinity: no program would load the checkpoint.
-class NotFinite : public Error {
+class NonFiniteError : public Error {
  public:
-  explicit NotFinite(const std::string& what) : Error(ErrorKind::failure, what) {}
+  explicit NonFiniteError(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 
 /// How long a save took, in seconds.
@@ -113,20 +114,20 @@ struct SaveTimes {
 
 /// Writes checkpoints one after the other on a thread, from a copy whose memory is kept for the
 /// next one. An error of a save is thrown once, as it was, by the next call; the destructor waits
-/// and logs it. A model that is not finite is not written: the error is NotFinite.
-class BackgroundSave {
+/// and logs it. A model that is not finite is not written: the error is NonFiniteError.
+class AsyncSave {
  public:
-  using Write = std::function<void(const CheckpointPart& copy)>;
+  using Write = std::function<void(const CheckpointShard& copy)>;
 
   /// Waits for the save before, then copies `part` and has `write` called with the copy, both on
-  /// the thread: no tensor of `part` may change before finish_copy() returns. Returns the times of
-  /// the save before, unless poll() or wait() did. `wait_first`, if any, is called before it waits,
-  /// and its time counts as that.
-  std::optional<SaveTimes> start(CheckpointPart part, Write write,
+  /// the thread: no tensor of `part` may change before wait_for_copy() returns. Returns the times
+  /// of the save before, unless poll() or wait() did. `wait_first`, if any, is called before it
+  /// waits, and its time counts as that.
+  std::optional<SaveTimes> start(CheckpointShard part, Write write,
                                  const std::function<void()>& wait_first = {});
 
   /// Waits until the copy is made; throws the save's error where it cannot be.
-  void finish_copy();
+  void wait_for_copy();
 
   /// Returns whether a save goes on.
   bool runs() const { return task_.runs(); }
@@ -136,11 +137,11 @@ class BackgroundSave {
   std::optional<SaveTimes> wait();
 
  private:
-  void copy(const CheckpointPart& part);
+  void copy(const CheckpointShard& part);
   /// Returns the times of a save that has ended without an error, once.
   std::optional<SaveTimes> take_times();
 
-  CheckpointPart copy_;
+  CheckpointShard copy_;
   std::future<bool> copied_;     ///< Whether the copy was made; not valid once it was asked.
   SaveTimes times_;              ///< Without those of the thread.
   std::optional<double> write_;  ///< Seconds of a save that ended without an error.

@@ -106,7 +106,7 @@ Value model_config(const Checkpoint& checkpoint);
 
 /// Returns the network of a loaded checkpoint on the meta device. Throws Error unless its tensors
 /// fit that network and are finite.
-std::shared_ptr<Model> shape_of(const Checkpoint& checkpoint);
+std::shared_ptr<Model> meta_model_of(const Checkpoint& checkpoint);
 
 /// Builds the model that `config` describes and loads `tensors`, read from `from`, strictly; it is
 /// set to evaluate. Throws Error, before anything is allocated, where they do not fit.

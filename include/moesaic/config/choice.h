@@ -86,8 +86,8 @@ class Choice {
     void visit(config_detail::FieldWriter& fields) override { describe(fields, settings); }
     void visit(config_detail::HelpFields& fields) override { describe(fields, settings); }
     ConfigProblem problem(const Value& object) override {
-      if constexpr (config_detail::Placed<T>) settings.source = object;
-      if constexpr (config_detail::Checked<T>) {
+      if constexpr (config_detail::HasSource<T>) settings.source = object;
+      if constexpr (config_detail::HasConfigProblem<T>) {
         return ConfigProblem(config_problem(std::as_const(settings)));
       } else {
         return {};

@@ -14,7 +14,7 @@
 
 #include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
-#include "moesaic/config/sides.h"
+#include "moesaic/config/size2d.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic::config_detail {
@@ -35,13 +35,13 @@ concept Described = requires(AnyFields& fields, T& config) {
 
 /// A struct whose settings are checked against one another by config_problem().
 template <class T>
-concept Checked = requires(const T& config) {
+concept HasConfigProblem = requires(const T& config) {
   ConfigProblem(config_problem(config));
 };
 
 /// A struct that stores the value it was read from, with its origin.
 template <class T>
-concept Placed = requires(T& config) {
+concept HasSource = requires(T& config) {
   config.source = Value();
 };
 
@@ -73,7 +73,7 @@ inline constexpr bool kUnsupported = false;
 /// Returns the number as JSON. Throws Error (usage) for NaN and infinity, which JSON does not have.
 Json write_number(double number);
 /// Returns one number if both sides are equal, else [height, width].
-Json write_sides(const Sides& sides);
+Json write_size2d(const Size2d& sides);
 
 /// Returns 0, an integer of steps, or a text where a bare number may be read as epochs.
 Json write_interval(const Interval& interval);
@@ -105,8 +105,8 @@ Json write(const T& value) {
     return value.to_json();
   } else if constexpr (std::is_same_v<T, double>) {
     return write_number(value);
-  } else if constexpr (std::is_same_v<T, Sides>) {
-    return write_sides(value);
+  } else if constexpr (std::is_same_v<T, Size2d>) {
+    return write_size2d(value);
   } else if constexpr (std::is_same_v<T, Interval>) {
     return write_interval(value);
   } else if constexpr (List<T>) {
@@ -212,7 +212,7 @@ void check_object(const Value& value, const std::string& path,
                   const std::vector<std::string>& keys);
 
 /// Reads Sides from one integer or [height, width].
-Sides read_sides(const Value& value, const std::string& path, const Rules& rules);
+Size2d read_size2d(const Value& value, const std::string& path, const Rules& rules);
 
 /// Reads an Interval from a text such as "20 steps" or from an integer in the unit `plain`, with a
 /// warning where that is epochs.
@@ -262,8 +262,8 @@ void read_struct(const Value& given, const std::string& path, T& out) {
   check_keys(value, path, keys.keys());
   FieldReader fields(value, path);
   describe(fields, out);
-  if constexpr (Placed<T>) out.source = value;
-  if constexpr (Checked<T>) {
+  if constexpr (HasSource<T>) out.source = value;
+  if constexpr (HasConfigProblem<T>) {
     const ConfigProblem problem(config_problem(std::as_const(out)));
     if (!problem.empty()) fail_problem(value, path, problem);
   }
@@ -306,8 +306,8 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
   } else if constexpr (std::is_same_v<T, int64_t>) {
     out = value.as_int(path);
     rules.check(static_cast<double>(out), value, path);
-  } else if constexpr (std::is_same_v<T, Sides>) {
-    out = read_sides(value, path, rules);
+  } else if constexpr (std::is_same_v<T, Size2d>) {
+    out = read_size2d(value, path, rules);
   } else if constexpr (std::is_same_v<T, Interval>) {
     out = read_interval(value, path, rules, out.plain);
   } else if constexpr (std::is_same_v<T, double>) {
@@ -332,7 +332,7 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
 
 /// A setting: its key as arguments have it, where N stands for the number or name of an item.
 struct HelpRow {
-  std::string key, type, preset, allowed, meaning;
+  std::string key, type, default_value, allowed, description;
   bool common = false;
   std::string former = {};  ///< Last part of the key in earlier versions; empty: the same.
 
@@ -345,7 +345,7 @@ std::string type_name() {
     return "bool";
   } else if constexpr (std::is_same_v<T, int64_t>) {
     return "integer";
-  } else if constexpr (std::is_same_v<T, Sides>) {
+  } else if constexpr (std::is_same_v<T, Size2d>) {
     return "integer or [height, width]";
   } else if constexpr (std::is_same_v<T, Interval>) {
     return "\"N steps\" or \"N epochs\"";
@@ -371,10 +371,10 @@ template <class T>
 std::string type_of(const T&) {
   return type_name<T>();
 }
-std::string type_of(const Interval& preset);
+std::string type_of(const Interval& default_value);
 
 template <class T>
-void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& rows);
+void add_help(const std::string& prefix, const T& default_value, std::vector<HelpRow>& rows);
 
 // Adds the settings inside the items of a list, an optional or a map.
 template <class T>
@@ -396,14 +396,15 @@ class HelpFields {
       : prefix_(prefix), rows_(rows) {}
 
   template <class T, class... R>
-  void operator()(std::string_view name, T& field, std::string_view meaning, const R&... rules) {
+  void operator()(std::string_view name, T& field, std::string_view description,
+                  const R&... rules) {
     const std::string key = join_path(prefix_, name);
     if constexpr (Described<T>) {
       add_help(key, field, rows_);
     } else {
       const Rules all = Rules::all(rules...);
       rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
-                       all.text(), std::string(meaning), all.is_common, all.former});
+                       all.text(), std::string(description), all.is_common, all.former});
       add_item_help<T>(key, rows_);
     }
   }
@@ -411,16 +412,16 @@ class HelpFields {
   /// Adds the settings of every choice; all but the first prefix them with the choice's name.
   template <class Choice, class... R>
   void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
-              std::string_view meaning, const R&... rules) {
+              std::string_view description, const R&... rules) {
     const Rules all = Rules::all(rules...);
     rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
-                     one_of(names_of(choices)).text(), std::string(meaning), all.is_common,
+                     one_of(names_of(choices)).text(), std::string(description), all.is_common,
                      all.former});
     for (Choice choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);
       for (size_t i = first; i < rows_.size() && choice.name() != choices.front().name(); ++i) {
-        rows_[i].meaning = choice.name() + ": " + rows_[i].meaning;
+        rows_[i].description = choice.name() + ": " + rows_[i].description;
       }
     }
   }
@@ -431,8 +432,8 @@ class HelpFields {
 };
 
 template <class T>
-void add_help(const std::string& prefix, const T& preset, std::vector<HelpRow>& rows) {
-  T copy = preset;
+void add_help(const std::string& prefix, const T& default_value, std::vector<HelpRow>& rows) {
+  T copy = default_value;
   HelpFields fields(prefix, rows);
   describe(fields, copy);
 }

@@ -10,20 +10,21 @@
 
 namespace moesaic {
 
-/// An inconsistency between settings ("" if there is none) and the settings to blame, as dotted
+/// An inconsistency between settings ("" if there is none) and the offending settings, as dotted
 /// paths below the struct. The error points at one of these, preferably at one given on the command
 /// line, since that is what changed last.
 struct ConfigProblem {
   ConfigProblem() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): A text is a problem of the whole struct.
   ConfigProblem(std::string what, std::vector<std::string> at = {})
-      : text(std::move(what)), blamed(std::move(at)) {}
+      : text(std::move(what)), offending(std::move(at)) {}
 
   bool empty() const { return text.empty(); }
 
   std::string text;
-  std::vector<std::string> blamed;
-  std::vector<std::string> off;  ///< For mutually exclusive settings: value that turns each off.
+  std::vector<std::string> offending;
+  std::vector<std::string>
+      off_values;  ///< For mutually exclusive settings: value that turns each off.
 };
 
 /// A setting and the value that is equivalent to leaving it out.
@@ -42,10 +43,10 @@ bool is_argument(const Value& config, const std::string& path);
 /// them: "argument 'a.b=value'".
 std::set<std::string> arguments_in(const Value& config);
 
-/// Returns the origin of the first of `blamed` that came from the command line, else of the first
-/// that exists, else of `config`. Paths are dotted, below `config`, with list items by index; the
-/// last key may contain dots. A path that ends in ':' means the position of the key, not of its
+/// Returns the origin of the first of `offending` that came from the command line, else of the
+/// first that exists, else of `config`. Paths are dotted, below `config`, with list items by index;
+/// the last key may contain dots. A path that ends in ':' means the position of the key, not of its
 /// value.
-std::string place_of(const Value& config, const std::vector<std::string>& blamed);
+std::string location_of(const Value& config, const std::vector<std::string>& offending);
 
 }  // namespace moesaic

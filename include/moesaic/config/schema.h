@@ -16,8 +16,8 @@
 // T> of these. To check settings against one another, an optional `ConfigProblem
 // config_problem(const OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In
 // a struct with a further member `Value source`, that member receives the value it was read from,
-// for place_of(). Settings whose struct depends on a name are a Choice (config/choice.h). A key of
-// earlier versions, renamed_from(), is read as the present one, with a warning unless a program
+// for location_of(). Settings whose struct depends on a name are a Choice (config/choice.h). A key
+// of earlier versions, renamed_from(), is read as the present one, with a warning unless a program
 // wrote it.
 
 #include <string>
@@ -27,7 +27,7 @@
 #include "moesaic/config/fields.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
-#include "moesaic/config/sides.h"
+#include "moesaic/config/size2d.h"
 #include "moesaic/config/value.h"
 
 namespace moesaic {

@@ -40,8 +40,8 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
 /// A grid of images, one of which decides the class (pMoE paper, section 5.1: 16 digits of MNIST).
 struct MosaicConfig {
   std::vector<std::string> deciding, others;
-  Sides grid = 4;
-  std::optional<Sides> tile;
+  Size2d grid = 4;
+  std::optional<Size2d> tile;
   int64_t train = 1000, test = 1000, seed = 1;
   bool replacement = true;
 };
@@ -62,7 +62,7 @@ void describe(auto& f, MosaicConfig& c) {
 }
 
 /// Whether the base has images, or is only an outline of them, for planning.
-enum class MosaicOf { images, outline };
+enum class MosaicOf { images, metadata };
 
 /// Makes a dataset of images drawn from those of `base`: image i is of class i modulo the number of
 /// classes, one image of which is at a random place of the grid; at every other place is a random
@@ -79,7 +79,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
 /// Small images on photographs (CIFAR-10 with ImageNet noise of the pMoE paper, appendix A).
 struct BackdropConfig {
   std::string images;
-  Sides size = 16;
+  Size2d size = 16;
   int64_t seed = 1;
 };
 void describe(auto& f, BackdropConfig& c) {

@@ -21,18 +21,18 @@ bool has_image_name(const fs::path& path);
 /// desktop.ini, .DS_Store, ._0001.jpg and others.
 bool is_system_file(const fs::path& path);
 
-enum class WhyLeftOut { ending, dangling, nested, system, hidden, walked, linked, special, beside };
+enum class SkipReason { ending, dangling, nested, system, hidden, walked, linked, special, beside };
 
 /// What a walk leaves out.
-class LeftOut {
+class SkippedFiles {
  public:
-  void add(WhyLeftOut why, std::string name) { names_[why].push_back(std::move(name)); }
+  void add(SkipReason why, std::string name) { names_[why].push_back(std::move(name)); }
   /// Adds what was left out of `folder`, whose name goes before the others'.
-  void add(const std::string& folder, const LeftOut& other);
+  void add(const std::string& folder, const SkippedFiles& other);
 
   bool empty() const { return names_.empty(); }
   /// Returns what was left out for this reason.
-  std::vector<std::string> names(WhyLeftOut why) const {
+  std::vector<std::string> names(SkipReason why) const {
     const auto found = names_.find(why);
     return found == names_.end() ? std::vector<std::string>() : found->second;
   }
@@ -40,14 +40,14 @@ class LeftOut {
   std::string text() const;
 
  private:
-  std::map<WhyLeftOut, std::vector<std::string>> names_;
+  std::map<SkipReason, std::vector<std::string>> names_;
 };
 
 /// Names of what lies in a folder, sorted.
 struct ImageListing {
   std::vector<std::string> folders, images;
   std::vector<std::string> links;  ///< Those of both that are links.
-  LeftOut left_out;
+  SkippedFiles skipped;
 };
 
 /// Lists a folder. Links are followed. Left out are links to nothing and to the folder itself or
@@ -64,7 +64,7 @@ std::string written_kind(const ImageListing& listing);
 /// Image files with their paths, sorted.
 struct FoundImages {
   std::vector<fs::path> files;
-  LeftOut left_out;  ///< Names relative to the folder.
+  SkippedFiles skipped;  ///< Names relative to the folder.
 };
 
 /// Finds the images in `folder` and in all folders below it as list_images() does. A folder that
@@ -72,7 +72,7 @@ struct FoundImages {
 FoundImages image_files_in(const fs::path& folder);
 
 /// Returns the path that a file or folder has without links. Throws IoError if there is none.
-fs::path place_of(const fs::path& path);
+fs::path canonical_path(const fs::path& path);
 
 /// Returns whether a folder is there, also by a link. Throws IoError if that cannot be determined.
 bool is_folder(const fs::path& path);

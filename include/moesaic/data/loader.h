@@ -31,7 +31,7 @@ struct LoaderOptions {
   bool bytes = false;  ///< Leaves normalisation and mixup to who takes the batches, see Batch.
   /// Places in each batch of the images that this process makes, beside others that make the rest;
   /// empty: all. A smaller last batch is made whole.
-  std::vector<int64_t> places = {};
+  std::vector<int64_t> batch_indices = {};
   /// Whether other processes read images of the dataset: see Loader::count_damaged().
   bool shared = false;
   bool pinned = false;  ///< Makes batches in memory that an accelerator copies from without a wait.
@@ -50,8 +50,8 @@ struct Batch {
   int64_t position = 0;     ///< Index of the batch in its epoch.
   at::Tensor targets = {};  ///< Targets [B, K] float32; undefined where targets are classes.
   double own_weight = 1.0;  ///< Weight of each image beside the next one in the mixup to come.
-  /// Rows of the batch's images and of what mixup mixes with each, int64, where `places` left some
-  /// out; undefined: all rows, each with the next one.
+  /// Rows of the batch's images and of what mixup mixes with each, int64, where `batch_indices`
+  /// left some out; undefined: all rows, each with the next one.
   at::Tensor own_rows = {}, next_rows = {};
   /// Damaged images in whose place others stand, and what is wrong with each, "" where that was
   /// said already.
@@ -62,7 +62,7 @@ struct Batch {
 };
 
 /// Mixes images and labels of a batch by mixup; each image keeps `weight`, see Batch::next_rows.
-void mix_images(Batch& batch, double weight, int64_t classes);
+void apply_mixup(Batch& batch, double weight, int64_t classes);
 
 /// Batches of a dataset, prepared ahead by worker threads, which share the images of each batch. A
 /// batch depends on seed, epoch and position only: the same bits for any number of threads and

@@ -23,7 +23,7 @@ struct PackOptions {
 struct PackedSplit {
   std::string split;
   int64_t shards = 0, images = 0, bytes = 0;
-  int64_t left_out = 0;  ///< Images that cannot be read.
+  int64_t skipped = 0;  ///< Images that cannot be read.
 };
 
 struct PackResult {

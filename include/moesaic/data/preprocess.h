@@ -18,7 +18,7 @@ namespace moesaic {
 inline constexpr double kMaxSide = 16384;
 
 struct PreprocessConfig {
-  Sides size = 0;
+  Size2d size = 0;
   double central_crop = 0.0;
   int64_t channels = 0;
   std::string orientation = "data";
@@ -95,7 +95,7 @@ DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 
 /// Returns the part of an image that is kept: the whole image, or with `central_crop` > 0 that
 /// fraction of the largest central part whose sides have the ratio of `shape`.
-Rectangle central_part(int64_t height, int64_t width, double central_crop, Sides shape = 1);
+Rectangle central_part(int64_t height, int64_t width, double central_crop, Size2d shape = 1);
 
 /// The same document is "input" in a checkpoint's config.json and preprocess.json of an export:
 /// all that a reader needs to make the input from an image's bytes.
@@ -152,6 +152,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 
 /// Warns in one line of what `spec`, of the checkpoint `from`, overrules in the data's own
 /// description: mean, std, size of images. Classes are matched by name (data/views.h).
-void warn_of_overruled(const InputSpec& spec, const DatasetInfo& data, const std::string& from);
+void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::string& from);
 
 }  // namespace moesaic

@@ -79,7 +79,7 @@ struct DatasetSpec {
   std::optional<RotateConfig> rotate;
   std::optional<MosaicConfig> mosaic;
   std::optional<BackdropConfig> backdrop;
-  std::string described_in;  ///< Folder of the description's file, absolute; no setting.
+  std::string spec_folder;  ///< Folder of the description's file, absolute; no setting.
 
   /// Returns whether the dataset is generated when it is opened and has no files.
   bool generated() const;
@@ -145,11 +145,11 @@ std::vector<std::string> dataset_names();
 
 /// Returns whether there is a description, or a folder, of that name; a name without a slash that
 /// does not end in .json is never a path.
-bool is_described(const std::string& name);
+bool has_spec(const std::string& name);
 
 /// Returns the name by which a dataset is found from any working directory: a path that exists
 /// becomes absolute.
-std::string lasting_name(const std::string& name);
+std::string absolute_name(const std::string& name);
 
 /// Returns the name of a dataset, or of its last folder or description where it is a path, which
 /// would tell strangers where a user keeps files.
@@ -163,7 +163,7 @@ DatasetSpec load_dataset_spec(std::string_view name);
 
 /// Returns the splits that are stored separately: train, test and, where the format or the
 /// description has one, validation.
-std::vector<std::string> stored_splits(const DatasetSpec& spec);
+std::vector<std::string> on_disk_splits(const DatasetSpec& spec);
 
 /// Returns the folders that are searched for the files, in order: the description's paths that
 /// begin with ./, `$MOESAIC_DATA/FOLDER`, `datasets/cache/FOLDER`, its other paths, beside it and
@@ -236,10 +236,10 @@ class DatasetSource {
   std::string missing(std::string_view split) const;
   /// Returns whether the description gives the size of a split, that of some classes by their
   /// number.
-  bool has_outline(std::string_view split) const;
+  bool has_metadata(std::string_view split) const;
   /// Opens a split for planning by the description only, without files: classes, shape and size (of
   /// some classes about) are right, images cannot be read. Throws Error (usage) if it lacks one.
-  std::shared_ptr<const Dataset> outline(std::string_view split) const;
+  std::shared_ptr<const Dataset> open_metadata(std::string_view split) const;
 
   /// Downloads all files() to fetch_folder(), unless a verified copy is found. Each file is
   /// downloaded to `.FILE.gz.moesaic.part`, resumed after an earlier try, compared with the

@@ -27,8 +27,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
 
 /// Makes a dataset of the first `count` images of `base`, finite even where `base` is endless.
 /// Throws Error (failure) if there are fewer.
-std::shared_ptr<const Dataset> make_first_of(std::shared_ptr<const Dataset> base, int64_t count,
-                                             std::string name, std::string description = "");
+std::shared_ptr<const Dataset> make_first_n(std::shared_ptr<const Dataset> base, int64_t count,
+                                            std::string name, std::string description = "");
 
 /// Returns the same dataset under another name.
 std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base, std::string name,
@@ -38,10 +38,10 @@ std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base,
 /// a class is matched by its name, whatever its number, and info().classes is `outputs`. Data may
 /// have fewer classes. Without names on either side, and where nothing changes, that is `data`.
 /// Throws Error (usage) for a class that the outputs lack or name twice, with the nearest one and
-/// `way_out`, what to do instead.
+/// `suggestion`, what to do instead.
 std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> data,
                                                const std::vector<std::string>& outputs,
-                                               std::string_view way_out = {});
+                                               std::string_view suggestion = {});
 
 /// Returns how many of `count` training examples stay for training if a fraction is held out.
 /// The boundary is rounded as TensorFlow Datasets does for `train[:98%]` (its

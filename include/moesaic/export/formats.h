@@ -66,8 +66,8 @@ struct ExportOptions {
 };
 
 struct ExportFormat {
-  std::string meaning;  ///< Text behind the name in --help.
-  std::string out;      ///< Meaning of --out in --help.
+  std::string description;  ///< Text behind the name in --help.
+  std::string out;          ///< Meaning of --out in --help.
   /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
   int64_t max_shards = 0;
   /// Throws Error (usage) if `out` exists already.

@@ -16,7 +16,7 @@ namespace moesaic {
 /// A family of networks: what the rest of the library needs before a network is built. What depends
 /// on an existing network is a virtual function of Model.
 struct Family {
-  std::string meaning;  ///< Description for lists of families.
+  std::string description;  ///< Description for lists of families.
   /// Builds the network of a configuration whose preset is resolved already, with initial values
   /// from `seed`. Throws Error (usage) with the location of an invalid setting.
   std::function<std::shared_ptr<Model>(const Value& config, uint64_t seed)> build;
@@ -28,8 +28,8 @@ struct Family {
 
 /// Returns the family of class Network, built as Network(Config, seed) from settings of Config.
 template <class Network, class Config>
-Family family_of(std::string meaning) {
-  return {std::move(meaning),
+Family family_of(std::string description) {
+  return {std::move(description),
           [](const Value& config, uint64_t seed) -> std::shared_ptr<Model> {
             return std::make_shared<Network>(parse<Config>(config, "model"), seed);
           },

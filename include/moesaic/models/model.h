@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/config/sides.h"
+#include "moesaic/config/size2d.h"
 #include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"
 
@@ -40,10 +40,11 @@ struct MoEBlock {
   int64_t ranked_groups() const { return groups > 0 ? groups : layer->options().members; }
 };
 
-/// Tokens of an image that are its patches, row by row of a grid, after `leading` other ones.
+/// Tokens of an image that are its patches, row by row of a grid, after `num_prefix_tokens` other
+/// ones.
 struct PatchTokens {
-  Sides grid;
-  int64_t leading = 0;
+  Size2d grid;
+  int64_t num_prefix_tokens = 0;
 };
 
 /// Rows that experts compute per token, by block; a block without an entry computes all choices.
@@ -66,8 +67,8 @@ struct SettingPaths {
   std::string kept_experts = {};  ///< Experts that pruning kept.
 };
 
-/// Returns the FLOPs that a layer's stand-ins cost per token.
-double stand_in_flops(const nn::MoELayer& layer);
+/// Returns the FLOPs of a layer's mean replacement per token.
+double replacement_flops(const nn::MoELayer& layer);
 
 /// Returns the FLOPs (multiplications and additions of matrix products) of a layer for an image of
 /// `tokens` tokens: those of its router and of its experts' rows.
@@ -156,7 +157,7 @@ class Model : public torch::nn::Module {
 
   /// Returns whether each step repeats convolutions of the same shapes, so that it pays to try
   /// cuDNN's algorithms for them. By default there are none.
-  virtual bool repeats_convolutions() const { return false; }
+  virtual bool wants_cudnn_benchmark() const { return false; }
 
   int64_t parameter_count() const;
 
@@ -175,17 +176,17 @@ class Model : public torch::nn::Module {
 
 /// Returns whether a parameter is one of experts: ".experts." is within its name, or "experts." at
 /// its start. Pruning changes its first dimension or, where experts are numbered, removes it.
-bool is_of_experts(const std::string& parameter);
+bool is_expert_parameter(const std::string& parameter);
 
 /// Throws Error where `what`, [B, C, H, W], are not inputs of the network of this name.
 void check_input_shape(const Model& model, const std::string& name, const char* what,
                        const at::Tensor& inputs_BCHW);
 
 /// Returns a configuration that lists the experts that are present in the only MoE layer of
-/// `model`, and says whether others left stand-ins, if it has settings of these.
+/// `model`, and says whether others have a mean replacement, if it has such a setting.
 nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Model& model);
 
 /// Calls model.reset_head(), on the meta device where the model is there.
-void give_head(Model& model, int64_t classes);
+void replace_head(Model& model, int64_t classes);
 
 }  // namespace moesaic

@@ -21,12 +21,12 @@ inline constexpr double kMaxCapacityFactor = 1e6, kMaxNoise = 1e6, kMaxLogit = 1
 struct DispatcherConfig {
   int64_t capacity = 0;
   double capacity_factor = 0.0;
-  std::string capacity_ceil_or_round = "ceil";
+  std::string capacity_rounding = "ceil";
   int64_t capacity_multiple_of = 4;
   bool batch_priority = false;
   std::optional<double> evaluation_capacity_factor;
 
-  bool limits() const { return capacity > 0 || capacity_factor > 0.0; }
+  bool has_capacity() const { return capacity > 0 || capacity_factor > 0.0; }
 };
 void describe(auto& f, DispatcherConfig& c) {
   f("capacity", c.capacity, "rows per expert and group (expert capacity); 0: by capacity_factor",
@@ -34,8 +34,8 @@ void describe(auto& f, DispatcherConfig& c) {
   f("capacity_factor", c.capacity_factor,
     "expert capacity relative to an even split of the tokens; 0: unlimited, no token is dropped",
     between(0.0, kMaxCapacityFactor));
-  f("capacity_ceil_or_round", c.capacity_ceil_or_round,
-    "rounding of the expert capacity to a whole number", one_of(capacity_rounding_names()));
+  f("capacity_rounding", c.capacity_rounding, "rounding of the expert capacity to a whole number",
+    one_of(capacity_rounding_names()), renamed_from("capacity_ceil_or_round"));
   f("capacity_multiple_of", c.capacity_multiple_of,
     "number whose next multiple the expert capacity is raised to; 1: no change",
     between(1, kMaxTokens));
@@ -47,8 +47,8 @@ void describe(auto& f, DispatcherConfig& c) {
     between(0.0, kMaxCapacityFactor));
 }
 
-inline constexpr const char* kTokensChoose = "NoisyTopExpertsPerItemRouter";
-inline constexpr const char* kExpertsChoose = "NoisyTopItemsPerExpertRouter";
+inline constexpr const char* kTokenChoice = "NoisyTopExpertsPerItemRouter";
+inline constexpr const char* kExpertChoice = "NoisyTopItemsPerExpertRouter";
 inline constexpr const char* kAdaptive = "adaptive";
 
 /// Returns the reference's name of a rule for the short one: "token_choice", "expert_choice" or
@@ -57,23 +57,22 @@ std::string full_router_name(const std::string& name);
 
 /// Routing rule of a router, with the names of the V-MoE reference.
 struct RoutingConfig {
-  std::string name = kTokensChoose;
+  std::string name = kTokenChoice;
   int64_t num_selected_experts = 2;
   int64_t num_selected_tokens = 0;
   double threshold = 0.0;
   std::string gate = "softmax_all";
   std::string pruned = "zero";
 
-  bool tokens_choose() const { return name == kTokensChoose; }
-  bool experts_choose() const { return name == kExpertsChoose; }
+  bool is_token_choice() const { return name == kTokenChoice; }
+  bool is_expert_choice() const { return name == kExpertChoice; }
 };
 void describe(auto& f, RoutingConfig& c) {
   f("name", c.name,
     "routing rule: tokens choose experts (token_choice), experts choose tokens (expert_choice), or "
     "each token goes to all experts whose logit reaches the threshold (threshold); or V-MoE's "
     "names of these",
-    one_of(
-        {"token_choice", "expert_choice", "threshold", kTokensChoose, kExpertsChoose, kAdaptive}));
+    one_of({"token_choice", "expert_choice", "threshold", kTokenChoice, kExpertChoice, kAdaptive}));
   c.name = full_router_name(c.name);  // Checkpoints have one name of a rule.
   f("num_selected_experts", c.num_selected_experts, "number of experts per token (top-k)",
     between(1, kMaxExperts));
@@ -93,7 +92,7 @@ void describe(auto& f, RoutingConfig& c) {
 }
 
 /// Context of a router for checks: its sizes, and the paths of its settings within the model.
-struct RouterPlace {
+struct RouterContext {
   int64_t experts = 0;     ///< Number of experts, E.
   int64_t group_size = 0;  ///< Tokens that are routed together; 0 means all.
   bool is_pruned = false;
@@ -108,10 +107,10 @@ nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfi
 
 /// Returns what is wrong with settings of a rule that exclude each other.
 ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                              const RouterPlace& place);
+                              const RouterContext& place);
 /// Returns what is wrong with a capacity factor that gives an expert less than one row of a group.
 ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
-                               const RouterPlace& place);
+                               const RouterContext& place);
 /// Returns what is wrong with a list of the experts that pruning kept.
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
                            const std::string& key);
@@ -119,11 +118,11 @@ ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
 ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
                                    const std::string& key);
 
-inline constexpr const char* kStandInsMeaning =
+inline constexpr const char* kMeanReplacementHelp =
     "mean outputs in place of pruned experts, for tokens that still select them";
 
-/// Returns what is wrong with stand-ins where no token selects a pruned expert.
-ConfigProblem stand_ins_problem(bool stand_ins, const RoutingConfig& routing,
-                                const std::string& router, const std::string& key);
+/// Returns what is wrong with mean replacement where no token selects a pruned expert.
+ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,
+                                       const std::string& router, const std::string& key);
 
 }  // namespace moesaic

@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/moe_layer.h"
-#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic::nn {
 
@@ -25,7 +25,7 @@ torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& gene
                               int64_t parts = 1);
 
 /// The MLP of a dense block: fc2(gelu_tanh(fc1(x))).
-class MlpImpl : public torch::nn::Module, public SharesBatch {
+class MlpImpl : public torch::nn::Module, public DataParallelModule {
  public:
   /// `dropout` is the rate for the hidden units and the outputs in training.
   MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout = 0.0);
@@ -61,7 +61,7 @@ TORCH_MODULE(HeadNorm);
 
 /// Multi-head attention with biases: softmax(q k^T / sqrt(c)) v for each head, then `out`. Query,
 /// key and value share one weight (`qkv.weight` [3 d, d]).
-class AttentionImpl : public torch::nn::Module, public SharesBatch {
+class AttentionImpl : public torch::nn::Module, public DataParallelModule {
  public:
   AttentionImpl(AttentionOptions options, at::Generator generator);
 
@@ -117,7 +117,7 @@ struct EncoderBlockOptions {
 /// dense or a mixture of experts over all tokens of the batch. A row of the batch is an image or,
 /// in an ensemble of M members, a member's view of an image: image 0 of members 0..M-1, image 1,
 /// ... The experts' tokens are then ordered by image, position and member.
-class EncoderBlockImpl : public torch::nn::Module, public SharesBatch {
+class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
  public:
   EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator);
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/nn/shares_batch.h"
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic::nn {
@@ -40,11 +40,11 @@ struct ExpertMatrices {
   std::vector<at::Tensor> others;
 };
 
-/// How the processes of a group share experts out, see forward_shared().
-enum class Sharing {
-  none,         ///< Not at all.
-  rows,         ///< compute() of an expert depends on its rows alone.
-  side_by_side  ///< forward() has the outputs of the experts beside each other, in their order.
+/// How experts can be sharded among the processes of a group, see forward_expert_parallel().
+enum class ExpertParallel {
+  none,        ///< Not at all.
+  all_to_all,  ///< compute() of an expert depends on its rows alone.
+  all_gather   ///< forward() has the outputs of the experts beside each other, in their order.
 };
 
 /// TorchScript form of experts.
@@ -70,14 +70,14 @@ class Experts : public torch::nn::Module {
   virtual ExpertRows compute(const at::Tensor& x, const Routing& routing,
                              const at::Generator& random) = 0;
 
-  /// Returns how processes can share the experts out.
-  virtual Sharing sharing() const { return Sharing::none; }
-  /// Leaves these slots to this process until gather(). Parameters stacked [K, ...] shrink.
-  virtual void share_out(const std::vector<int64_t>& slots) { keep(slots); }
+  /// Returns how the experts can be sharded among processes.
+  virtual ExpertParallel expert_parallel() const { return ExpertParallel::none; }
+  /// Leaves these slots to this process until unshard(). Parameters stacked [K, ...] shrink.
+  virtual void keep_local(const std::vector<int64_t>& slots) { keep(slots); }
   /// Gives this process the experts of the others of the group again, which have as many.
-  virtual void gather(const Group& group);
+  virtual void unshard(const ProcessGroup& group);
   /// Returns whether a name below this module is of one expert alone, such as "3.conv.weight".
-  virtual bool names_experts() const { return false; }
+  virtual bool has_expert_names() const { return false; }
 
   /// Removes all experts except these slots (indices among the present K experts, ascending); the
   /// parameters shrink. Parameters and buffers are stacked [K, ...] unless a kind overrides this.
@@ -105,12 +105,12 @@ class Experts : public torch::nn::Module {
 /// experts, in their order: rows of x go to the process that has their expert, are computed there
 /// and come back. `own` routes the tokens of this process to all experts, `all` the tokens of the
 /// whole batch; the processes' numbers of rows follow from it. Where it is null, each process knows
-/// its own routing alone, and they exchange these numbers. Where a batch is not parted, both are
+/// its own routing alone, and they exchange these numbers. Where the batch is not sharded, both are
 /// the same. Experts whose outputs lie side by side, see Sharing, get all tokens of the replica
 /// instead, and their outputs come back. Embeddings are undefined in training.
-ExpertsOutput forward_shared(Experts& experts, const at::Tensor& x, const Routing& own,
-                             const Routing* all, const BatchShare& share,
-                             const at::Generator& random);
+ExpertsOutput forward_expert_parallel(Experts& experts, const at::Tensor& x, const Routing& own,
+                                      const Routing* all, const BatchShard& shard,
+                                      const at::Generator& random);
 
 /// Runs `compute` on the rows of each expert apart, of rows [A, ...] in the routing's order, and
 /// concatenates what it returns, with zeros for rows without an expert. What it leaves undefined is

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "moesaic/base/error.h"
-#include "moesaic/nn/shares_batch.h"
+#include "moesaic/nn/batch_shard.h"
 
 namespace moesaic::nn {
 
@@ -33,25 +33,25 @@ class SingleValueError : public Error {
 /// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
 /// statistics move by `momentum`. A channel with a single value has no variance and is normalised
 /// by the running statistics.
-at::Tensor shared_batch_norm(const at::Tensor& x, const std::shared_ptr<const Group>& parts,
-                             const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
-                             const at::Tensor& bias, const at::Tensor& running_mean,
-                             const at::Tensor& running_var);
+at::Tensor sync_batch_norm(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts,
+                           const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
+                           const at::Tensor& bias, const at::Tensor& running_mean,
+                           const at::Tensor& running_var);
 
-/// Batch normalisation of x [N, C, ...]; in training by shared_batch_norm() where processes share a
+/// Batch normalisation of x [N, C, ...]; in training by sync_batch_norm() where processes share a
 /// batch. Alone it throws SingleValueError.
 template <class Norm>
-class BatchNormImpl : public Norm, public SharesBatch {
+class BatchNormImpl : public Norm, public DataParallelModule {
  public:
   using Norm::Norm;
 
   at::Tensor forward(const at::Tensor& x) {
-    const auto parts = share().parts();
+    const auto parts = batch_shard().parts();
     if (!parts && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
     if (!parts || !this->is_training()) return Norm::forward(x);
     this->num_batches_tracked += 1;
-    return shared_batch_norm(x, parts, this->options, this->weight, this->bias, this->running_mean,
-                             this->running_var);
+    return sync_batch_norm(x, parts, this->options, this->weight, this->bias, this->running_mean,
+                           this->running_var);
   }
 };
 

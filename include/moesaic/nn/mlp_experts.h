@@ -6,8 +6,8 @@
 #include <array>
 #include <mutex>
 
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/experts.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/grouped_mlp.h"
 #include "moesaic/ops/routed_mlp.h"
 
@@ -43,7 +43,7 @@ struct MlpExpertsOptions {
 
 /// Experts that are two-layer MLPs with stacked weights (pruning paper, eq. 1): w1 [K, d, m],
 /// b1 [K, m], w2 [K, m, d], b2 [K, d].
-class MlpExpertsImpl : public Experts, public SharesBatch {
+class MlpExpertsImpl : public Experts, public DataParallelModule {
  public:
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 
@@ -58,7 +58,7 @@ class MlpExpertsImpl : public Experts, public SharesBatch {
                         const at::Generator& random) override;
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  Sharing sharing() const override { return Sharing::rows; }
+  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t count() const override { return w1.size(0); }
   int64_t outputs() const override { return w2.size(2); }
   double flops_per_row() const override {

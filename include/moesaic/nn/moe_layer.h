@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/router.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/activation.h"
 
 namespace moesaic::nn {
@@ -23,11 +23,11 @@ struct MoELayerOptions {
   int64_t experts = 0;  ///< Number of experts before pruning, E.
   int64_t members = 1;  ///< Members M of an ensemble; each uses E / M experts, see RouterOptions.
   Activation activation = Activation::gelu_tanh;
-  bool bfloat16 = false;     ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
-  double dropout = 0.0;      ///< Dropout rate of the experts in training.
-  bool shared_init = false;  ///< See MlpExpertsOptions.
-  RoutingRule rule;          ///< `kept` names the experts that exist; empty means all.
-  bool stand_ins = false;    ///< See MoELayer::stand_in.
+  bool bfloat16 = false;          ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
+  double dropout = 0.0;           ///< Dropout rate of the experts in training.
+  bool shared_init = false;       ///< See MlpExpertsOptions.
+  RoutingRule rule;               ///< `kept` names the experts that exist; empty means all.
+  bool mean_replacement = false;  ///< See MoELayer::replacement_outputs.
   NoiseOptions noise = {.scale = 0.0};
   std::optional<uint64_t> evaluation_seed = {};           ///< See RouterOptions.
   std::optional<double> evaluation_capacity_factor = {};  ///< See RouterOptions.
@@ -40,7 +40,7 @@ struct MoEOutput : RoutingRecord {
 };
 
 /// Is given the routing and the experts' inputs of a forward pass, before the experts compute.
-using LayerObserver =
+using RoutingObserver =
     std::function<void(const RoutingRecord& record, const at::Tensor& experts_input)>;
 
 /// A mixture-of-experts layer (pruning paper, eqs. 1-3): route, dispatch, experts, combine.
@@ -48,10 +48,11 @@ using LayerObserver =
 ///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
 ///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
 ///
-/// Where processes share a batch, see SharesBatch, the output is that of this process' tokens, and
-/// the record that of all, unless a part is routed alone, see RouterImpl. Where they share the
-/// experts too, see share_experts(), rows go to the process that has their expert and back.
-class MoELayerImpl : public torch::nn::Module, public SharesBatch {
+/// Where processes share a batch, see DataParallelModule, the output is that of this process'
+/// tokens, and the record that of all, unless a part is routed alone, see RouterImpl. Where they
+/// share the experts too, see shard_experts(), rows go to the process that has their expert and
+/// back.
+class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
  public:
   /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
@@ -60,8 +61,8 @@ class MoELayerImpl : public torch::nn::Module, public SharesBatch {
   /// `generator`. Throws Error where there are not as many experts as the router's rule keeps.
   MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> experts, at::Generator generator);
 
-  /// Gives every pruned expert a stand-in of zeros; see `stand_in`.
-  void add_stand_ins();
+  /// Gives every pruned expert a replacement of zeros; see `replacement_outputs`.
+  void add_replacement_outputs();
 
   /// Runs the layer on x_Td [T, d] float32 or float64, whose rows are of members 0..M-1 in turn.
   /// Router noise and, in training, dropout are drawn from `random`; where it is undefined there is
@@ -74,23 +75,23 @@ class MoELayerImpl : public torch::nn::Module, public SharesBatch {
   /// Removes all experts except these ids, ascending among the E experts of the router. The router
   /// keeps its rows; with PrunedSelection::zero the gates of the kept experts do not change
   /// (pruning paper, eqs. 5-6). With `means` [E, o], the mean outputs of the E experts, those of
-  /// the removed ones stand in for them. Throws Error for an expert that was removed before, for
-  /// means where pruned experts cannot be selected, and for none where there are stand-ins.
+  /// the removed ones replace them. Throws Error for an expert that was removed before, for
+  /// means where pruned experts cannot be selected, and for none where others have a replacement.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
   /// Throws Error (usage) where so many processes cannot share the experts, see Sharing, or not in
   /// equal parts.
-  void check_shares(int64_t processes) const;
+  void check_expert_shards(int64_t processes) const;
   /// Leaves this process the experts of its place among those that share a replica's, in equal
-  /// ranges of slots; the parameters shrink. Throws as check_shares() does.
-  void share_experts(const std::shared_ptr<const Processes>& processes);
+  /// ranges of slots; the parameters shrink. Throws as check_expert_shards() does.
+  void shard_experts(const std::shared_ptr<const ProcessMesh>& processes);
   /// Returns who shares the experts, null where nobody does.
-  const std::shared_ptr<const Processes>& shares_experts() const { return experts_of_; }
+  const std::shared_ptr<const ProcessMesh>& expert_mesh() const { return expert_mesh_; }
   /// Ends that: every process has all experts again.
-  void gather_experts();
+  void unshard_experts();
 
   /// Has every later forward pass seen by `observer`; an empty function ends it.
-  void observe(LayerObserver observer) { observer_ = std::move(observer); }
+  void set_observer(RoutingObserver observer) { observer_ = std::move(observer); }
 
   /// Returns the ids of the experts that pruning removed, ascending.
   std::vector<int64_t> removed() const;
@@ -106,23 +107,23 @@ class MoELayerImpl : public torch::nn::Module, public SharesBatch {
   /// Vectors [E - K, o] that pruned experts left behind, in the order of removed(): a token that
   /// selects such an expert gets its vector, weighted with its gate, in place of its output.
   /// Undefined where removed experts give 0.
-  at::Tensor stand_in;
+  at::Tensor replacement_outputs;
 
  private:
-  at::Tensor stand_ins_of(const RoutingRecord& record) const;
+  at::Tensor replacement_of(const RoutingRecord& record) const;
 
   /// Returns the part of a routing of all tokens that is of the tokens of this process; the whole
-  /// where it is `of_part`.
-  Routing own_routing(const Routing& routing, bool of_part) const;
+  /// where it is `is_local`.
+  Routing local_routing(const Routing& routing, bool is_local) const;
 
-  LayerObserver observer_;
-  std::shared_ptr<const Processes> experts_of_;  ///< Who shares the experts; null: nobody.
+  RoutingObserver observer_;
+  std::shared_ptr<const ProcessMesh> expert_mesh_;  ///< Who shares the experts; null: nobody.
 };
 TORCH_MODULE(MoELayer);
 
 /// Returns what all removed experts leave behind, [E - K, o]: the mean outputs of those that are
 /// removed now, and `old` of those that are `gone` already.
-at::Tensor merged_stand_ins(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
-                            const at::Tensor& old, const std::vector<int64_t>& kept);
+at::Tensor merge_replacement_outputs(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
+                                     const at::Tensor& old, const std::vector<int64_t>& kept);
 
 }  // namespace moesaic::nn

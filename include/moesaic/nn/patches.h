@@ -3,13 +3,13 @@
 
 #include <ATen/ATen.h>
 
-#include "moesaic/config/sides.h"
+#include "moesaic/config/size2d.h"
 
 namespace moesaic::nn {
 
 /// Returns the patches of images [B, C, H, W] as rows [B, T, C h w], row by row of the grid, each
 /// in the order of a kernel's numbers. The sides of a patch divide those of an image.
-inline at::Tensor patches_of(const at::Tensor& images_BCHW, const Sides& patch) {
+inline at::Tensor patches_of(const at::Tensor& images_BCHW, const Size2d& patch) {
   const int64_t down = images_BCHW.size(2) / patch.height;
   return images_BCHW.unflatten(3, {-1, patch.width})
       .unflatten(2, {down, patch.height})

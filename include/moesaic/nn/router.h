@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "moesaic/nn/shares_batch.h"
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "moesaic/ops/route_token_choice.h"
@@ -29,13 +29,13 @@ const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
-int64_t choices_of_token(const RoutingRule& rule);
+int64_t experts_per_token(const RoutingRule& rule);
 /// Returns how many tokens are routed together; 0 means all of a call, or each independently.
 int64_t group_size(const RoutingRule& rule);
 /// Returns what pruning does to the selection; for adaptive routing both ways agree.
 PrunedSelection pruned_selection(const RoutingRule& rule);
 /// Returns whether a token's routing depends on the other tokens of the call.
-bool couples_tokens(const RoutingRule& rule);
+bool is_batch_dependent(const RoutingRule& rule);
 
 /// Returns the rows that the router assigns per token for images of `tokens` tokens, without pruned
 /// experts and dropped choices; for adaptive routing the maximum. A token that is alone in its
@@ -53,10 +53,10 @@ struct RoutingRecord {
   double noise_std = 0.0;      ///< Standard deviation of the gaussian noise drawn; 0 without.
   Routing routing;
   std::vector<int64_t> kept;  ///< Ids of the experts 0..K-1 of the routing.
-  bool reroutes = false;      ///< Only kept experts are selected, see PrunedSelection.
+  bool is_rerouted = false;   ///< Only kept experts are selected, see PrunedSelection.
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t members = 1;        ///< Members of an ensemble; token t is of member t % members.
-  bool of_part = false;       ///< Of several processes' parts of a batch it has this one's alone.
+  bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
 };
 
 /// Name of the stream of random numbers that `evaluation_seed` begins.
@@ -85,7 +85,7 @@ struct RouterOptions {
 /// Where processes share a batch, each has the tokens of its part. In training a part of whole
 /// groups is routed alone; otherwise all processes route the tokens of the whole batch, and the
 /// record is that of one process. Noise is that of one process in any case.
-class RouterImpl : public torch::nn::Module, public SharesBatch {
+class RouterImpl : public torch::nn::Module, public DataParallelModule {
  public:
   RouterImpl(RouterOptions options, at::Generator generator);
 
@@ -135,6 +135,6 @@ class RouterImpl : public torch::nn::Module, public SharesBatch {
 TORCH_MODULE(Router);
 
 /// Returns each member's own logits, [M, T / M, E / M], from the logits of all members, [T, E].
-at::Tensor own_logits(const at::Tensor& logits_TE, int64_t members);
+at::Tensor member_logits(const at::Tensor& logits_TE, int64_t members);
 
 }  // namespace moesaic::nn

@@ -11,7 +11,7 @@ struct BackendOptions {
   bool deterministic = false;  ///< Takes kernels that give equal bits from run to run.
   /// Lets cuDNN try its algorithms for each shape of a convolution and keep the fastest, whose
   /// bits are not those of another; not together with `deterministic`.
-  bool repeats_convolutions = false;
+  bool wants_cudnn_benchmark = false;
   /// Products and convolutions of float32 may round their inputs to 10 bits of mantissa (TF32).
   bool tf32 = false;
 };

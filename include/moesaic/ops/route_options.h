@@ -73,12 +73,12 @@ struct CapacityRule {
       : factor(factor_), rounding(rounding_), multiple_of(multiple_of_), rows(rows_) {}
 
   /// Returns whether the capacity of an expert is limited.
-  bool limits() const { return rows > 0 || factor > 0.0; }
+  bool has_capacity() const { return rows > 0 || factor > 0.0; }
 };
 
 /// Returns the capacity of an expert in a group: tokens * k * factor / experts, rounded, then
-/// raised to a multiple (V-MoE), or `rows` where the rule sets it. Throws Error where less than one
-/// row is left before raising.
+/// raised to a multiple (V-MoE), or `all_to_all` where the rule sets it. Throws Error where less
+/// than one row is left before raising.
 int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int64_t experts);
 
 }  // namespace moesaic

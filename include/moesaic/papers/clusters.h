@@ -17,9 +17,9 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
 #include "moesaic/models/router_config.h"
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/activation.h"
 
 namespace moesaic {
@@ -47,7 +47,7 @@ class FilterExpertsImpl : public Experts {
   /// Computes x_TPd [T, P, d] -> [A, C], one row for each row of the routing.
   ExpertRows compute(const at::Tensor& x_TPd, const Routing& routing,
                      const at::Generator& random) override;
-  Sharing sharing() const override { return Sharing::rows; }
+  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return options_.outputs; }
   double flops_per_row() const override {
@@ -68,7 +68,7 @@ TORCH_MODULE(FilterExperts);
 /// Experts that are separate convolutional networks (clusters paper, section 6.2), children "0" to
 /// "K-1". Batch normalisation of an expert sees only the images of that expert. A neuron is an
 /// output channel of a convolution, or an output of a linear layer.
-class ImageExpertsImpl : public Experts, public SharesBatch {
+class ImageExpertsImpl : public Experts, public DataParallelModule {
  public:
   /// `network` is one of image_network_names(). Throws Error (usage) for another name.
   ImageExpertsImpl(const std::string& network, int64_t experts, const ImageNetworkOptions& options,
@@ -78,11 +78,11 @@ class ImageExpertsImpl : public Experts, public SharesBatch {
   /// the offsets on the host; an expert without images is not computed.
   ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
                      const at::Generator& random) override;
-  Sharing sharing() const override { return Sharing::rows; }
+  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   /// Those of other processes keep no memory meanwhile.
-  void share_out(const std::vector<int64_t>& slots) override;
-  void gather(const Group& group) override;
-  bool names_experts() const override { return true; }
+  void keep_local(const std::vector<int64_t>& slots) override;
+  void unshard(const ProcessGroup& group) override;
+  bool has_expert_names() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
   int64_t outputs() const override { return networks_.front()->head->options.out_features(); }
@@ -182,7 +182,7 @@ struct ImageTokenRouterConfig : RoutingConfig {
   double noise_scale = 1.0;
   bool noise_in_evaluation = false, gate_noise = true;
   std::vector<int64_t> kept_experts;
-  bool stand_ins = false;
+  bool mean_replacement = false;
 };
 void describe(auto& f, ImageTokenRouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
@@ -200,7 +200,7 @@ void describe(auto& f, ImageTokenRouterConfig& c) {
   f("gate_noise", c.gate_noise,
     "noise on the gate as well; false: noise on the choice of the expert alone");
   f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
-  f("stand_ins", c.stand_ins, kStandInsMeaning);
+  f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));
 }
 
 inline constexpr char kClusterMoE[] = "cluster-moe";
@@ -355,7 +355,7 @@ class ImageMoE : public OneLayerModel<ImageMoEConfig> {
   }
   SettingPaths setting_paths() const override;
   /// A router sends each expert another number of images at every step.
-  bool repeats_convolutions() const override { return moe.is_empty(); }
+  bool wants_cudnn_benchmark() const override { return moe.is_empty(); }
   std::optional<torch::jit::Module> torchscript() const override;
 
   nn::ImageExperts experts{nullptr};  ///< The experts of `moe` where there is one.

@@ -18,10 +18,10 @@
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/moe_layer.h"
-#include "moesaic/nn/shares_batch.h"
 #include "moesaic/ops/route_expert_choice.h"
 
 namespace moesaic {
@@ -48,7 +48,7 @@ class PatchExpertsImpl : public Experts {
   /// Computes patches x_Td [T, d] -> [A, o].
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
-  Sharing sharing() const override { return Sharing::rows; }
+  ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t count() const override { return w.size(0); }
   int64_t outputs() const override { return a.size(2); }
   double flops_per_row() const override {
@@ -64,7 +64,7 @@ class PatchExpertsImpl : public Experts {
 TORCH_MODULE(PatchExperts);
 
 struct PatchMixtureOptions {
-  Sides patch = 28;
+  Size2d patch = 28;
   int64_t patches = 16;  ///< n of an image.
   double divisor = 1.0;  ///< What an expert's sum over its patches is divided by: l or n.
   PatchExpertsOptions experts;
@@ -121,7 +121,7 @@ struct MapExpertsOptions {
 /// A token is a patch as from patches_of(), images one after another. Parameters `weight` and
 /// `bias` [K, C] of the normalisation, `w` [K, o, C, kernel, kernel], `b` [K, o]; buffers
 /// `running_mean` and `running_var` [K, C].
-class MapExpertsImpl : public Experts, public SharesBatch {
+class MapExpertsImpl : public Experts, public DataParallelModule {
  public:
   MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator);
 
@@ -133,7 +133,7 @@ class MapExpertsImpl : public Experts, public SharesBatch {
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
                      const at::Generator& random) override;
   int64_t count() const override { return w.size(0); }
-  Sharing sharing() const override { return Sharing::side_by_side; }
+  ExpertParallel expert_parallel() const override { return ExpertParallel::all_gather; }
   int64_t outputs() const override {
     return options_.outputs * options_.window() * options_.window();
   }
@@ -246,7 +246,7 @@ void describe(auto& f, PMoERouterConfig& c) {
 struct PMoEConfig {
   std::string name = kPMoE;
   int64_t channels = 1;
-  Sides image_size = 112, patch_size = 28;
+  Size2d image_size = 112, patch_size = 28;
   int64_t classes = 2, experts = 8, hidden = 5;
   std::string divisor = "patches", output = "normal";
   double init_std = 0.01;
@@ -404,7 +404,7 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
             .channels = "channels",
             .kept_experts = "moe.router.kept_experts"};
   }
-  bool repeats_convolutions() const override { return true; }
+  bool wants_cudnn_benchmark() const override { return true; }
   std::optional<torch::jit::Module> torchscript() const override;
 
   nn::WideResNet trunk{nullptr};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How processes share the work of a run, and how this one was started beside others: by torchrun,
+// How processes divide the work of a run, and how this one was started beside others: by torchrun,
 // mpirun or srun, which say so in the environment.
 #pragma once
 
@@ -17,12 +17,12 @@ struct Launch {
   int64_t size = 1;        ///< Number of processes, W.
   int64_t local_rank = 0;  ///< Number of this process on its machine, which chooses its GPU.
   int64_t local_size = 1;  ///< Number of processes on this machine, 1 where nothing tells it.
-  std::string address;     ///< Host where the processes meet.
+  std::string address;     ///< Host of the rendezvous.
   uint16_t port = 0;
-  bool store_is_served = false;  ///< The launcher serves the store; otherwise process 0 does.
-  std::string attempt = "0";     ///< Number of restarts, which part the store's keys.
+  bool has_external_store = false;  ///< The launcher serves the store; otherwise process 0 does.
+  std::string attempt = "0";        ///< Number of restarts, which part the store's keys.
 
-  bool alone() const { return size == 1; }
+  bool is_single_process() const { return size == 1; }
 };
 
 /// Returns the value of a variable of the environment, nothing where it is unset.
@@ -32,35 +32,35 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 Environment process_environment();
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun), or the variables of
-/// Open MPI, MPICH or a step of SLURM; where processes of those share one machine they meet on it,
+/// Open MPI, MPICH or a step of SLURM; where they share one machine the rendezvous is on it,
 /// and else at MASTER_ADDR or, with SLURM, on the step's first host. Without any of them the
 /// process is alone. Throws Error (usage) that names the variable that is missing or no valid
 /// number.
-Launch launch_of(const Environment& environment);
-/// Returns the process' number, also where nothing tells it where to meet the others. Throws as
-/// launch_of() where it is not known.
+Launch read_launch(const Environment& environment);
+/// Returns the process' number, also where the rendezvous is unknown. Throws as
+/// read_launch() where it is not known.
 int64_t rank_of(const Environment& environment);
 /// Returns whether the launcher names no process of this machine before this one.
-bool is_first_of_machine(const Environment& environment);
+bool is_local_rank_zero(const Environment& environment);
 
-/// Returns whether process 0 came to where the processes meet, within a few seconds. If it did not,
+/// Returns whether process 0 came to the rendezvous, within a few seconds. If it did not,
 /// it most likely ended with the same error as this one.
-bool leader_waits(const Launch& launch) noexcept;
+bool is_rank_zero_reachable(const Launch& launch) noexcept;
 
 /// Returns the numeric address of this machine from which it reaches a host, "" where it knows no
 /// way there. Nothing is sent.
-std::string local_address_towards(const std::string& host, uint16_t port);
+std::string local_address_for(const std::string& host, uint16_t port);
 
 /// Returns whether a name means the machine that it is used on, wherever that is: "localhost" and
 /// addresses of the loopback interface. A host's own name may have such an address on that host
 /// alone.
-bool names_loopback(const std::string& host);
+bool is_loopback_host(const std::string& host);
 
 /// Returns a socket that listens on a port of the loopback interface, where `host` is an address of
 /// that: no other machine can reach it. Nothing where the host is another or the port is in use.
 std::optional<int> listen_on_loopback(const std::string& host, uint16_t port);
 
-/// How processes share the work of a run.
+/// How processes divide the work of a run.
 struct ParallelConfig {
   int64_t data = 0, experts = 1;
   bool shard_optimizer = false;

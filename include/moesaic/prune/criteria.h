@@ -75,7 +75,7 @@ struct Criterion {
   std::string name;
   bool needs_pretrained = false, needs_images = false;
   std::vector<double> (*score)(const ScoreInput& input) = nullptr;
-  std::string meaning;  ///< Of an expert's score, in a few words.
+  std::string description;  ///< Of an expert's score, in a few words.
 };
 
 /// Returns all criteria. Of a layer with the router rows w_s, the experts E_s, and over calibration

@@ -73,10 +73,10 @@ class KeepSpec {
   /// there are rules for blocks.
   void set_scope(KeepScope scope);
   /// Leaves these blocks unchanged. Likewise.
-  void leave_whole(std::vector<int64_t> blocks);
+  void exclude_blocks(std::vector<int64_t> blocks);
 
   KeepScope scope() const { return scope_; }
-  const std::vector<int64_t>& whole() const { return whole_; }
+  const std::vector<int64_t>& excluded_blocks() const { return excluded_blocks_; }
   /// Returns the rule of a block, or nullptr if the block stays unchanged.
   const KeepRule* rule_of(int64_t block) const;
   /// Returns the rule for all layers together, or nullptr if each layer has its own.
@@ -97,7 +97,7 @@ class KeepSpec {
   std::optional<KeepRule> every_;
   std::map<int64_t, KeepRule> blocks_;
   KeepScope scope_ = KeepScope::layer;
-  std::vector<int64_t> whole_;
+  std::vector<int64_t> excluded_blocks_;
 };
 
 struct PruneLayerPlan {

@@ -98,7 +98,7 @@ struct TsneOptions {
   int64_t exaggerated = 250;   ///< Number of iterations with exaggeration.
   double learning_rate = 0.0;  ///< 0 means max(N / exaggeration / 4, 50).
   /// Called after each iteration; false ends the descent early.
-  std::function<bool(int64_t done, int64_t total)> proceed;
+  std::function<bool(int64_t done, int64_t total)> on_progress;
 };
 
 /// Returns p_ij = (p_j|i + p_i|j) / 2N, [N, N] float64, symmetric with sum 1, where p_j|i is
@@ -134,10 +134,10 @@ Figure tsne_figure(const EvaluationPoints& points, const at::Tensor& y_N2, bool 
                    const std::string& stem);
 
 /// Draws t-SNE of the points with a perplexity of 30, or a third of the points for fewer than 91,
-/// as `file` with script and data beside it (draw_figure_file()). `proceed` is that of TsneOptions;
-/// if it returns false nothing is written. Returns whether the figure was drawn.
+/// as `file` with script and data beside it (draw_figure_file()). `on_progress` is that of
+/// TsneOptions; if it returns false nothing is written. Returns whether the figure was drawn.
 bool draw_tsne(const EvaluationPoints& points, bool boundary, const fs::path& file,
-               const std::function<bool(int64_t done, int64_t total)>& proceed);
+               const std::function<bool(int64_t done, int64_t total)>& on_progress);
 
 inline constexpr int64_t kMaxRoutingImages = 64;
 
@@ -146,7 +146,7 @@ struct RoutedImages {
   std::string title;             ///< The data and the layer.
   at::Tensor pixels_NCHW;        ///< Bytes.
   at::Tensor weight_NPK;         ///< Weight of each patch for each kept expert, 0 where not routed.
-  Sides grid;                    ///< P = grid.height * grid.width patches, row by row.
+  Size2d grid;                   ///< P = grid.height * grid.width patches, row by row.
   std::vector<int64_t> experts;  ///< Ids of the kept experts.
 };
 

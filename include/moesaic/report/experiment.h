@@ -20,7 +20,7 @@
 
 namespace moesaic {
 
-class Processes;  // parallel/processes.h
+class ProcessMesh;  // parallel/process_mesh.h
 
 /// Scale of an experiment: `paper` has the sizes of the paper, `quick` small ones to try it out.
 enum class Scale { paper, quick };
@@ -35,7 +35,7 @@ struct ReproduceOptions {
   bool progress = true;              ///< Draws progress bars on standard error.
   DatasetOpener open = {};
   /// Processes that share the runs; process 0 alone writes the results. Null: this one is alone.
-  std::shared_ptr<const Processes> processes = {};
+  std::shared_ptr<const ProcessMesh> processes = {};
   std::string device = "cpu";  ///< Where networks are trained, measured and timed.
 };
 

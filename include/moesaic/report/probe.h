@@ -47,7 +47,7 @@ class ProbeSubject {
 };
 
 struct Probe {
-  std::string meaning;  ///< Description for lists of probes.
+  std::string description;  ///< Description for lists of probes.
   /// Returns the metrics of the probe for such a network (which may be on the meta device) and
   /// data; empty where there is nothing to measure, e.g. dispatch without a router.
   std::function<std::vector<Metric>(const Model& model, const DataSplits& data)> metrics;

@@ -23,7 +23,7 @@ inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
 struct PruneSearchOptions {
   double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
   std::string method = kBisection;
-  EvaluateOptions evaluate;    ///< Its `proceed` is not called.
+  EvaluateOptions evaluate;    ///< Its `on_progress` is not called.
   std::string device = "cpu";  ///< Where networks are evaluated.
   /// Called before each evaluation and after each of its batches, with the number of finished ones
   /// and a bound on all of them. What it throws ends the search.

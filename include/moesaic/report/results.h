@@ -26,7 +26,7 @@ struct Metric {
   /// Possible values, in which error bars stay.
   double least = std::numeric_limits<double>::lowest(), most = std::numeric_limits<double>::max();
   /// Value that guessing hardly exceeds, for an accuracy.
-  double guessed = std::numeric_limits<double>::lowest();
+  double chance_level = std::numeric_limits<double>::lowest();
 };
 
 /// Returns the metric of a number from 0 to `most`.
@@ -81,13 +81,13 @@ struct MeasuredRow {
   std::string name;
   std::vector<Metric> metrics;  ///< Metrics of all its probes.
   std::vector<RunRecord> runs = {};
-  int64_t earlier_phases = 0;  ///< Updates before the last phase that makes any.
+  int64_t steps_before_last_phase = 0;  ///< Updates before the last phase that makes any.
   std::vector<Metric> snapshot_metrics = {};
 };
 
 /// Returns the name of a row of which the first run alone is shown, and says so where it has
 /// others: "row (run 1 of 3)".
-std::string name_of_first_run(const MeasuredRow& row);
+std::string first_run_name(const MeasuredRow& row);
 
 /// Returns the metric of this name, or nullptr.
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name);
@@ -207,19 +207,20 @@ std::optional<PaperTable> paper_table(const PaperValues& paper, const std::strin
 /// differ in a size x, the x at which one curve reaches a level over the x at which another one
 /// does.
 struct RatioConfig {
-  std::string name, metric, of, over, under;
-  std::optional<double> reaches;
+  std::string name, metric, of, numerator, denominator;
+  std::optional<double> level;
   std::vector<double> x;
 };
 void describe(auto& f, RatioConfig& c) {
   f("name", c.name, "name of the row in the results", required, not_empty);
   f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
   f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);
-  f("reaches", c.reaches, "level that the curves have to reach");
+  f("level", c.level, "level that the curves have to reach", renamed_from("reaches"));
   f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
-  f("over", c.over, "row of the numerator, or a curve: its rows are named by this and x", required,
-    not_empty);
-  f("under", c.under, "row of the denominator, or a curve, like over", required, not_empty);
+  f("numerator", c.numerator, "row of the numerator, or a curve: its rows are named by this and x",
+    required, not_empty, renamed_from("over"));
+  f("denominator", c.denominator, "row of the denominator, or a curve, like over", required,
+    not_empty, renamed_from("under"));
 }
 ConfigProblem config_problem(const RatioConfig& config);
 

@@ -42,48 +42,52 @@ struct LayerChoice {
 void describe(auto& f, LayerChoice& c) {
   f("name", c.name, "name of the choice's rows", required, not_empty);
   f("keep", c.keep,
-    "kept experts: {\"<block>\": count or [ids]}, or {\"count\": 4, \"whole\": [9]} and the like",
+    "kept experts: {\"<block>\": count or [ids]}, or {\"count\": 4, \"exclude_blocks\": [9]} and "
+    "the like",
     required);
 }
 ConfigProblem config_problem(const LayerChoice& choice);
 
 /// Settings of a RunsConfig, beside its other ones.
 struct SweepConfig {
-  std::vector<int64_t> keep, whole;
-  std::vector<LayerChoice> by_layer;
+  std::vector<int64_t> keep, exclude_blocks;
+  std::vector<LayerChoice> per_layer;
   std::vector<std::string> criteria;
   std::string replace = kReplaceByNothing;
-  int64_t images = 1024;
+  int64_t calibration_images = 1024;
   std::string finetuned;
   std::optional<PhaseConfig> recover;
   ThroughputConfig throughput;
   std::optional<ExportChoice> exported;
-  Value kept;
+  Value baseline_results;
 
   bool is_given() const { return !keep.empty(); }
 };
 void describe(auto& f, SweepConfig& c) {
   f("keep", c.keep, "numbers of kept experts per layer of the trained network: a row for each",
     not_empty, at_least(1));
-  f("whole", c.whole, "blocks that keep all experts, whatever keep says", at_least(0));
-  f("by_layer", c.by_layer,
-    "choices of different numbers of experts per layer, besides those of keep");
+  f("exclude_blocks", c.exclude_blocks, "blocks that keep all experts, whatever keep says",
+    at_least(0), renamed_from("whole"));
+  f("per_layer", c.per_layer,
+    "choices of different numbers of experts per layer, besides those of keep",
+    renamed_from("by_layer"));
   f("criteria", c.criteria, "criteria that rank the experts (moesaic list criteria)", not_empty,
     one_of(criterion_names()));
   f("replace", c.replace,
     "replacement of a removed expert's output, for tokens that still select it",
     one_of({kReplaceByNothing, kReplaceByMean}));
-  f("images", c.images,
+  f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the last phase's validation "
     "split, or without one from its training data",
-    between(1, kMaxMeasuredImages));
+    between(1, kMaxMeasuredImages), renamed_from("images"));
   f("finetuned", c.finetuned,
     "run or checkpoint used instead of training: the last phase of train names its data, "
     "train.init the network that criteria compare it with");
   f("recover", c.recover, "settings of the phase after pruning, on the data of the last one");
   f("throughput", c.throughput, "timing of forward passes");
   f("export", c.exported, "recovered network of the first run that is exported to TorchScript");
-  f("kept", c.kept, "results.json of an earlier, longer series of runs, shown beside these");
+  f("baseline_results", c.baseline_results,
+    "results.json of an earlier, longer series of runs, shown beside these", renamed_from("kept"));
 }
 
 /// A phase of the training runs, evaluated on the test split of its data.
@@ -111,8 +115,8 @@ struct SweepPlan {
   std::optional<ExportChoice> exported;
 };
 
-/// Returns what the sweep of this experiment makes; `rows` are those that it measured, if any.
-/// Throws Error (usage) for a size that its network cannot have.
+/// Returns what the sweep of this experiment makes; `all_to_all` are those that it measured, if
+/// any. Throws Error (usage) for a size that its network cannot have.
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows = {});
 
 /// Returns the name of the size that keeps a number of experts in each layer.
@@ -137,13 +141,15 @@ struct RowConfig {
   std::string name;
   Value set;
   std::optional<int64_t> runs;
-  std::map<std::string, std::string> earlier;
+  std::map<std::string, std::string> phase_rows;
 };
 void describe(auto& f, RowConfig& c) {
   f("name", c.name, "name of the row, or its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
   f("runs", c.runs, "number of runs, instead of the experiment's", at_least(1));
-  f("earlier", c.earlier, "row of the results that receives the measurements of 'after', by phase");
+  f("phase_rows", c.phase_rows,
+    "row of the results that receives the measurements of 'phase_metrics', by phase",
+    renamed_from("earlier"));
 }
 
 /// What the names of metrics begin with that SnapshotConfig::converged adds.
@@ -223,7 +229,7 @@ struct RunsConfig {
   SweepConfig sweep;
   std::string separator = ", ";
   std::vector<std::string> probes = {"test_accuracy", "entropy", "steps"};
-  std::map<std::string, std::map<std::string, std::string>> after;
+  std::map<std::string, std::map<std::string, std::string>> phase_metrics;
   std::optional<SnapshotConfig> snapshots;
   std::vector<PlotConfig> plots = {{"points", {"test_accuracy"}}};
   std::vector<FitConfig> fits;
@@ -248,9 +254,10 @@ void describe(auto& f, RunsConfig& c) {
   describe(f, c.sweep);
   f("separator", c.separator, "separator between the names of a row's points");
   f("probes", c.probes, "probes measured at the end of a run");
-  f("after", c.after,
+  f("phase_metrics", c.phase_metrics,
     "metrics measured at the end of a phase, by phase, in rows that have it, with their names in "
-    "the results");
+    "the results",
+    renamed_from("after"));
   f("snapshots", c.snapshots, "measurements made during training");
   f("plots", c.plots, "plots of the results, a figure each", not_empty);
   f("fits", c.fits, "power laws fitted over rows, with their exponents");
@@ -268,7 +275,7 @@ struct PlannedRow {
   std::string name;
   std::vector<Value> sets;
   int64_t runs = 0;
-  std::map<std::string, std::string> earlier = {};  ///< Other rows of the results, by phase.
+  std::map<std::string, std::string> phase_rows = {};  ///< Other rows of the results, by phase.
 
   /// Returns the names of all rows of the results that its runs fill, its own last.
   std::vector<std::string> names() const;
@@ -283,9 +290,9 @@ std::string plan_rows_of(const RunsConfig& config);
 /// Makes all runs, in parallel on one thread each, or where rows are pruned networks one after the
 /// other with a folder each; run i of a row is a function of its settings and seed + i. Writes
 /// config.json and runs.json, with every finished run, to `out`, so that the same call continues
-/// after an interruption, and other rows may join. Returns false, with `rows` incomplete, if a
-/// signal stopped it. Throws Error (usage) for settings that do not fit each other and for metrics
-/// that no row has, before anything is trained, and if `out` was made with other settings.
+/// after an interruption, and other rows may join. Returns false, with `all_to_all` incomplete, if
+/// a signal stopped it. Throws Error (usage) for settings that do not fit each other and for
+/// metrics that no row has, before anything is trained, and if `out` was made with other settings.
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
 
@@ -325,10 +332,10 @@ std::string largest_text(const SweepPlan& plan, const Results& results,
 
 /// Returns the results that were kept, `config.kept`, if this experiment's networks are made as
 /// theirs were; without rows else.
-Results kept_results(const Experiment& experiment, const SweepConfig& config);
+Results baseline_results(const Experiment& experiment, const SweepConfig& config);
 
 /// Returns the text of report.md: the tables, the figure, and every row beside the paper's value.
-/// Beside one run stand the rows of `kept`, of more.
+/// Beside one run stand the rows of `baseline_results`, of more.
 std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
                            const Results& results, const Results& kept = {});
 

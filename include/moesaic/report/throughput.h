@@ -34,12 +34,12 @@ ForwardPass forward_pass(std::shared_ptr<Model> model);
 /// Returns images per second of forward passes, for each pass the median over the rounds. In a
 /// round all passes run in turn on the same batch of the dataset's first images, and each round
 /// starts with another one, so that a busy machine slows all of them alike. Loading is not
-/// counted. Images are on `device`, as the networks must be. `proceed` is called before each round;
-/// if it returns false, the result is empty.
+/// counted. Images are on `device`, as the networks must be. `on_progress` is called before each
+/// round; if it returns false, the result is empty.
 std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    std::shared_ptr<const Dataset> dataset,
                                    const ThroughputConfig& config = {},
-                                   const std::function<bool()>& proceed = {},
+                                   const std::function<bool()>& on_progress = {},
                                    at::Device device = at::kCPU);
 
 /// Returns the seconds of a forward pass, at the end of which a GPU is waited for.

@@ -118,9 +118,9 @@ MetricInfo metric_of(const DatasetInfo& data, const std::string& name);
 /// Returns the metrics as JSON; names with dots become objects.
 Json to_json(const Metrics& metrics);
 
-class Processes;  // parallel/processes.h
+class ProcessMesh;  // parallel/process_mesh.h
 
-/// A batch with the network's output, for EvaluateOptions::observe.
+/// A batch with the network's output, for EvaluateOptions::set_observer.
 struct EvaluatedBatch {
   const Dataset& dataset;
   int64_t first = 0;              ///< Index of the batch's first image in the dataset.
@@ -136,20 +136,20 @@ struct EvaluateOptions {
   int64_t loader_threads = 1;
   /// Called with the number of images done, 0 at first, then after each batch; false ends the
   /// evaluation early, that of all processes.
-  std::function<bool(int64_t done, int64_t total)> proceed = {};
+  std::function<bool(int64_t done, int64_t total)> on_progress = {};
   /// Objective that trained the network (train/objective.h); empty means the default one.
   std::string loss = {};
   std::string precision = "float32";  ///< See Autocast.
   /// Processes that share the batches and call this together; each returns the whole result. Null:
   /// this one is alone.
-  std::shared_ptr<const Processes> processes = {};
+  std::shared_ptr<const ProcessMesh> processes = {};
   /// Called with each batch, in order, in inference mode.
-  std::function<void(const EvaluatedBatch& batch)> observe = {};
+  std::function<void(const EvaluatedBatch& batch)> on_batch = {};
 };
 
 /// How tokens of each class or group of images were dispatched: rows [classes, K] of K kept
 /// experts.
-struct Dispatch {
+struct DispatchCounts {
   std::vector<std::vector<int64_t>> rows;
   double entropy = 0.0;  ///< Eq. 6.1 of the clusters paper, see dispatch_entropy().
 };
@@ -157,12 +157,12 @@ struct Dispatch {
 /// Routing statistics of one MoE layer on a dataset.
 struct LayerRouting {
   int64_t block = 0;
-  int64_t experts = 0;               ///< Rows of the router, E.
-  std::vector<int64_t> kept;         ///< Ids of the kept experts.
-  double rows_per_token = 0;         ///< Mean rows per token that kept experts computed.
-  std::vector<double> load;          ///< Fraction of these rows of each kept expert.
-  Dispatch by_class;                 ///< Without rows where the dataset has no classes.
-  std::optional<Dispatch> by_group;  ///< Set where the dataset has groups.
+  int64_t experts = 0;                     ///< Rows of the router, E.
+  std::vector<int64_t> kept;               ///< Ids of the kept experts.
+  double rows_per_token = 0;               ///< Mean rows per token that kept experts computed.
+  std::vector<double> load;                ///< Fraction of these rows of each kept expert.
+  DispatchCounts by_class;                 ///< Without rows where the dataset has no classes.
+  std::optional<DispatchCounts> by_group;  ///< Set where the dataset has groups.
 };
 
 struct Evaluation {
@@ -170,7 +170,7 @@ struct Evaluation {
   Metrics metrics;
   Confusion confusion;  ///< Empty where targets are real numbers.
   int64_t images = 0;
-  bool complete = true;  ///< False where `proceed` ended it; then the rest is invalid.
+  bool complete = true;  ///< False where `on_progress` ended it; then the rest is invalid.
   double seconds = 0.0;
   double images_per_second = 0.0;
   std::vector<LayerRouting> routing;
@@ -187,7 +187,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 
 /// Warns where processes cannot have equal parts of an evaluation's batches: each makes all of it.
-void warn_unless_shared(int64_t batch_size, const Processes& processes);
+void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes);
 
 /// Throws Error (usage) that names both shapes of inputs if they differ.
 void check_takes(const Model& model, const DatasetInfo& data);
@@ -274,9 +274,9 @@ CheckpointData open_checkpoint_data(
 /// Makes the examples what the checkpoint's network takes, and their labels the numbers of its
 /// outputs; of a network whose classes have no names those of the data, with a warning. Throws
 /// Error (usage) for a class that the network does not have; where there are as many classes as
-/// outputs it ends in `way_out`, what to do instead.
+/// outputs it ends in `suggestion`, what to do instead.
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
-                ClassesOf classes_of = ClassesOf::checkpoint, std::string_view way_out = {});
+                ClassesOf classes_of = ClassesOf::checkpoint, std::string_view suggestion = {});
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
 /// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws

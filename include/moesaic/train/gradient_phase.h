@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kind "gradient" with its settings and its optimizers, which update named parameters:
 // mini-batches, an objective, autograd and optimizers. All that later updates of an optimizer
-// depend on is in its state() and updates(), so that a restored one continues with the same bits.
+// depend on is in its state() and num_steps(), so that a restored one continues with the same bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 #include "moesaic/data/loader.h"
 #include "moesaic/data/transforms.h"
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
 
@@ -124,19 +124,19 @@ void describe(auto& f, ScheduleConfig& c) {
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
 
-struct PartOptimizerConfig {
+struct ParamGroupConfig {
   std::vector<std::string> parameters;
   OptimizerConfig optimizer;
   std::optional<ScheduleConfig> schedule;
 };
-void describe(auto& f, PartOptimizerConfig& c) {
+void describe(auto& f, ParamGroupConfig& c) {
   f("parameters", c.parameters,
     "parameters of this optimizer: regular expressions searched in their names", required,
     not_empty);
   f("optimizer", c.optimizer, "update rule of these parameters", required);
   f("schedule", c.schedule, "learning rate schedule of these parameters; null: the phase's");
 }
-ConfigProblem config_problem(const PartOptimizerConfig& config);
+ConfigProblem config_problem(const ParamGroupConfig& config);
 
 struct StopConfig {
   double loss_threshold = 0.0;
@@ -153,11 +153,11 @@ void describe(auto& f, StopConfig& c) {
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
 
 struct GradientConfig {
-  int64_t samples = 0, batch_size = 128;
+  int64_t num_samples = 0, batch_size = 128;
   int64_t accumulate = 1;
   std::string accumulate_order = kConsecutive;
   OptimizerConfig optimizer;
-  std::vector<PartOptimizerConfig> optimizers;
+  std::vector<ParamGroupConfig> optimizers;
   ScheduleConfig schedule;
   std::optional<StopConfig> stop;
   std::vector<PatternValue> gradient_scale;
@@ -166,10 +166,10 @@ struct GradientConfig {
   AugmentConfig augment;
 };
 void describe(auto& f, GradientConfig& c) {
-  f("samples", c.samples,
+  f("num_samples", c.num_samples,
     "number of training samples (N), of all classes in equal parts where the data allow, drawn by "
     "the run's seed; those of a smaller N are among them; 0: all the data",
-    at_least(0));
+    at_least(0), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of images per update", between(1, kMaxBatchSize), common);
   f("accumulate", c.accumulate,
     "number of micro-batches of equal size per update, whose gradients are averaged",
@@ -194,7 +194,7 @@ void describe(auto& f, GradientConfig& c) {
 }
 ConfigProblem config_problem(const GradientConfig& config);
 
-class Processes;  // parallel/processes.h
+class ProcessMesh;  // parallel/process_mesh.h
 
 /// Update rule of a group of parameters. Rules keep their state in slots: tensors of the
 /// parameters' shapes, initially zero.
@@ -238,35 +238,35 @@ class Optimizer {
   /// `config` updates the others.
   Optimizer(NamedParameters parameters, const OptimizerConfig& config,
             const std::vector<std::string>& frozen = {},
-            const std::vector<PartOptimizerConfig>& parts = {});
+            const std::vector<ParamGroupConfig>& parts = {});
 
   using NameTest = std::function<bool(const std::string& name)>;
 
   /// Divides the state of the parameters that all processes have among them (ZeRO-1,
   /// arXiv:1910.02054): each keeps the slots of whole parameters, which it updates and sends to the
-  /// others. Those with a name in `everywhere`, such as those of shared experts, stay as they are.
-  /// Call it before anything else.
-  void share_state(std::shared_ptr<const Processes> processes, const NameTest& everywhere);
+  /// others. Those with a name in `is_replicated`, such as those of shared experts, stay as they
+  /// are. Call it before anything else.
+  void shard_state(std::shared_ptr<const ProcessMesh> processes, const NameTest& is_replicated);
 
   /// Numbers of float32.
-  struct Share {
+  struct StateShard {
     int64_t state = 0, updated = 0;
   };
   /// Returns the most that one process keeps and updates.
-  Share largest_share() const;
+  StateShard max_state_shard() const;
 
   /// Sends each parameter from the process that keeps its state to the others, as step() does.
-  void spread() const;
+  void broadcast_parameters() const;
 
   /// Multiplies each gradient by the value of the first pattern that matches its parameter's name,
   /// if there is one.
   void scale_gradients(const PatternValues& factors);
   /// Updates every parameter that is not frozen. A parameter without a gradient is updated as with
   /// a gradient of zeros, by its momentum and weight decay. `lr` is the learning rate of `config`;
-  /// those of the parts are `part_lrs`, or keep their ratio to it where there is none. Where
+  /// those of the parts are `group_lrs`, or keep their ratio to it where there is none. Where
   /// `skip`, a float32 scalar on the parameters' device, is 1, parameters and state() keep their
   /// bits, whatever the gradients hold; the host need not know.
-  void step(double lr, const std::vector<std::optional<double>>& part_lrs = {},
+  void step(double lr, const std::vector<std::optional<double>>& group_lrs = {},
             const at::Tensor& skip = {});
   /// Clears the gradients.
   void zero_grad();
@@ -274,17 +274,17 @@ class Optimizer {
   std::vector<at::Tensor> gradients() const;
 
   /// Returns the number of updates made so far.
-  int64_t updates() const { return updates_; }
+  int64_t num_steps() const { return num_steps_; }
   /// Returns the slots, whose memory is shared: "<parameter>.momentum" for sgd,
   /// "<parameter>.exp_avg" and ".exp_avg_sq" for adamw. Where processes share the state, only those
   /// of this one.
   TensorMap state() const;
-  /// Restores copies of state() and updates(); that of other processes is passed over. Throws Error
-  /// that names a tensor that is missing, unexpected or of another shape.
-  void load_state(const TensorMap& state, int64_t updates);
+  /// Restores copies of state() and num_steps(); that of other processes is passed over. Throws
+  /// Error that names a tensor that is missing, unexpected or of another shape.
+  void load_state(const TensorMap& state, int64_t num_steps);
 
  private:
-  static constexpr int64_t kEvery = -1;
+  static constexpr int64_t kAllRanks = -1;
 
   struct Entry {
     std::string name;
@@ -292,10 +292,10 @@ class Optimizer {
     std::vector<at::Tensor> slots;
     double weight_decay = 0.0;
     bool frozen = false;
-    int64_t owner = kEvery;  ///< Rank of the process that updates it.
+    int64_t owner = kAllRanks;  ///< Rank of the process that updates it.
   };
   /// The parameters of one update rule.
-  struct Part {
+  struct ParamGroup {
     std::unique_ptr<UpdateRule> rule;
     double rate = 1.0;  ///< Learning rate relative to the optimizer's.
     double l2 = 0.0;
@@ -303,23 +303,23 @@ class Optimizer {
     std::set<double> weight_decays;
   };
 
-  void add_part(const OptimizerConfig& config, double rate, const Patterns& of,
-                const std::vector<std::string>& frozen, NamedParameters& parameters);
-  static std::vector<at::Tensor> prepared_gradients(const Part& part);
-  bool is_own(const Entry& entry) const;
+  void add_param_group(const OptimizerConfig& config, double rate, const Patterns& of,
+                       const std::vector<std::string>& frozen, NamedParameters& parameters);
+  static std::vector<at::Tensor> prepared_gradients(const ParamGroup& part);
+  bool is_local(const Entry& entry) const;
   /// Returns whether it is a slot of a parameter that another process updates.
-  bool is_of_others(const std::string& slot) const;
-  void step_part(const Part& part, double lr, const at::Tensor& skip) const;
+  bool is_remote(const std::string& slot) const;
+  void step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const;
 
   void for_entries(const auto& use) const {
-    for (const Part& part : parts_) {
+    for (const ParamGroup& part : param_groups_) {
       for (const Entry& entry : part.entries) use(entry);
     }
   }
 
-  std::vector<Part> parts_;
-  std::shared_ptr<const Processes> processes_;  ///< Who share the state; null: nobody.
-  int64_t updates_ = 0;
+  std::vector<ParamGroup> param_groups_;
+  std::shared_ptr<const ProcessMesh> processes_;  ///< Who share the state; null: nobody.
+  int64_t num_steps_ = 0;
 };
 
 /// Returns the global Euclidean norm of gradients, a scalar of their dtype (float32 without any).
@@ -350,19 +350,19 @@ double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update
 /// Gradients of the mean of the processes' losses: those of what every process has are the mean
 /// over all processes, those of experts that a replica's processes share the sum over them and the
 /// mean over the replicas, divided by their number.
-class SharedGradients {
+class DistributedGradients {
  public:
   /// Of the model's parameters that require gradients now.
-  SharedGradients(const Model& model, std::shared_ptr<const Processes> processes);
+  DistributedGradients(const Model& model, std::shared_ptr<const ProcessMesh> processes);
 
-  /// Runs the last backward pass of a step, which reduces the gradients. Throws LostProcess where
+  /// Runs the last backward pass of a step, which reduces the gradients. Throws PeerFailure where
   /// another process does not take part.
   void backward(const at::Tensor& loss);
   /// Returns the norm of all gradients, those of other processes' experts among them.
   at::Tensor norm() const;
 
  private:
-  std::shared_ptr<const Processes> processes_;
+  std::shared_ptr<const ProcessMesh> processes_;
   std::vector<at::Tensor> dense_, experts_;  ///< Parameters; experts_ are the shared ones.
   GradientReducer of_dense_, of_experts_;
 };
@@ -390,14 +390,14 @@ class GradientPhase : public Phase {
   /// Sets requires_grad to false for parameters that the phase does not train.
   GradientPhase(const PhasePlan& plan, PhaseContext context);
 
-  bool done() const override { return state_.stopped || optimizer_.updates() >= plan_.steps; }
+  bool done() const override { return state_.stopped || optimizer_.num_steps() >= plan_.steps; }
   /// Loads a batch, runs forward and backward, then scales, clips and updates, unless the loss ends
   /// the phase. Where the loss or the gradient norm is not finite, the parameters and the
   /// optimizers' state keep their bits. On the CPU, and on every device where `stop` is set and
   /// needs the loss, this throws Diverged then; elsewhere the step reads no value of the device and
-  /// leaves metrics and error to StepReport::late.
+  /// leaves metrics and error to StepReport::deferred_metrics.
   StepReport step() override;
-  int agree(int signal, const Processes* processes) override;
+  int sync_step(int signal, const ProcessMesh* processes) override;
   /// Returns that the learning rate or the limit of the gradients should be lower, with both.
   std::string remedy() const override;
   PhaseState state() const override;
@@ -430,23 +430,23 @@ class GradientPhase : public Phase {
   const GradientConfig& config_;  ///< Part of plan_.
   uint64_t seed_;
   std::shared_ptr<Model> model_;
-  std::shared_ptr<const Processes> processes_;  ///< Null: this one is alone.
+  std::shared_ptr<const ProcessMesh> processes_;  ///< Null: this one is alone.
   std::function<void()> before_update_;
   std::unique_ptr<Objective> objective_;
   Optimizer optimizer_;
   PatternValues gradient_scale_;
-  bool read_late_;
+  bool defer_metrics_;
   at::Tensor skip_;  ///< Float32 scalar: 1 once a step was not finite; undefined on the first one.
   DeviceLoader loader_;
-  std::optional<SharedGradients> shared_;
+  std::optional<DistributedGradients> shared_;
   GradientPhaseState state_;
-  std::map<int64_t, std::string> replaced_;  ///< Of the last batch, until agree().
+  std::map<int64_t, std::string> replaced_;  ///< Of the last batch, until sync_step().
 };
 
 /// Returns the registry's entry.
 PhaseKind gradient_phase_kind();
 
-/// Returns the parameters that `trains` selects. They, and no others, require gradients from now
+/// Returns the parameters that `trainable` selects. They, and no others, require gradients from now
 /// on.
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase);
 

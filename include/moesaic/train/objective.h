@@ -40,15 +40,15 @@ class Objective {
 
 /// A registry entry of an objective.
 struct ObjectiveKind {
-  Choice settings;      ///< Name and default settings.
-  std::string meaning;  ///< Description for lists of objectives.
+  Choice settings;          ///< Name and default settings.
+  std::string description;  ///< Description for lists of objectives.
   /// Makes the objective for a network whose matrix products run in `precision` (see Autocast).
   std::function<std::unique_ptr<Objective>(const Choice& settings, const Model& model,
                                            const std::string& precision)>
       make;
   /// Throws Error (usage) with the location of the setting if it does not fit the network or the
   /// data.
-  std::function<void(const Choice& settings, const PhasePlaces& places, const Model& model,
+  std::function<void(const Choice& settings, const SettingLocations& locations, const Model& model,
                      const DatasetInfo& data)>
       check;
 };
@@ -69,7 +69,7 @@ struct Targets {
 
 /// A loss of classes. All tensors are float32.
 struct ClassificationLoss {
-  std::string meaning;  ///< Description for lists of objectives.
+  std::string description;  ///< Description for lists of objectives.
   /// Returns the loss of each row, [R], for logits_RC and targets of as many rows.
   at::Tensor (*of_rows)(const at::Tensor& logits_RC, const Targets& targets);
   /// Returns log p of each class, along the last dimension.
@@ -146,7 +146,7 @@ std::map<std::string, double> aux_loss_weights(const std::map<std::string, doubl
 /// warned of, since they say that there is none without noise, and they are idle without a MoE
 /// layer. Warns of a trained router that gets no gradient, since its gates are 1 and it has no
 /// auxiliary loss.
-void check_aux_losses(const std::map<std::string, double>& phase, const PhasePlaces& places,
+void check_aux_losses(const std::map<std::string, double>& phase, const SettingLocations& locations,
                       const Model& model);
 
 /// Returns the sum over the MoE layers (as in V-MoE) of the mean over groups of an auxiliary loss,

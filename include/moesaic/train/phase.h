@@ -34,7 +34,7 @@ struct StepReport {
   /// Defined where a device may still compute the metrics, which are empty then: waits for them and
   /// returns them. Throws Diverged where they are not finite; the network is then as it was before
   /// this step, whatever steps followed.
-  std::function<std::map<std::string, double>()> late = {};
+  std::function<std::map<std::string, double>()> deferred_metrics = {};
 };
 
 /// Returns whether the steps after `before`, up to `after`, reach a multiple of `every`, where 0
@@ -49,7 +49,7 @@ struct PhaseState {
   TensorMap tensors = {};
 };
 
-class Processes;  // parallel/processes.h
+class ProcessMesh;  // parallel/process_mesh.h
 
 class Phase {
  public:
@@ -58,11 +58,11 @@ class Phase {
   /// Returns whether the phase has no step left.
   virtual bool done() const = 0;
   /// Makes a step, or a block of steps. Throws Diverged, before the network changes, where values
-  /// are not finite, or leaves that to StepReport::late.
+  /// are not finite, or leaves that to StepReport::deferred_metrics.
   virtual StepReport step() = 0;
   /// Ends a step: several processes tell each other what only one of them has met. All call it,
   /// with null where this one is alone. Returns the largest `signal` of all.
-  virtual int agree(int signal, const Processes* processes);
+  virtual int sync_step(int signal, const ProcessMesh* processes);
   /// Returns what to change where training diverges, as the end of a message; "" if nothing is
   /// known.
   virtual std::string remedy() const { return {}; }
@@ -97,11 +97,11 @@ struct PhaseContext {
   uint64_t seed = 0;                    ///< Result of phase_seed().
   uint64_t run_seed = 0;                ///< For what the phases of a run share, such as samples.
   int64_t loader_threads = 0;
-  /// Whether StepReport::late may be used. By default it is on every device but the CPU, where
-  /// reading waits for nothing.
-  std::optional<bool> read_late = {};
+  /// Whether StepReport::deferred_metrics may be used. By default it is on every device but the
+  /// CPU, where reading waits for nothing.
+  std::optional<bool> defer_metrics = {};
   /// Those that share the batches, in which experts are shared already; null: this one is alone.
-  std::shared_ptr<const Processes> processes = {};
+  std::shared_ptr<const ProcessMesh> processes = {};
   /// Called by phases whose kind says so, in each step, before parameters or the tensors of the
   /// phase's state change; what the forward passes change are other tensors. May throw.
   std::function<void()> before_update = {};
@@ -117,12 +117,12 @@ struct StepMemory {
 
 /// A registry entry of a kind of phases.
 struct PhaseKind {
-  Choice settings;      ///< Name and default settings.
-  std::string meaning;  ///< Description for lists of kinds.
+  Choice settings;          ///< Name and default settings.
+  std::string description;  ///< Description for lists of kinds.
   /// Completes a plan with batch, steps_per_epoch and steps, and checks the settings against
   /// network and data, which have no values in a dry run. Throws Error (usage) with the location of
   /// an invalid setting.
-  std::function<void(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+  std::function<void(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                      const Dataset& data)>
       plan;
   std::function<std::unique_ptr<Phase>(const PhasePlan& plan, PhaseContext context)> make;
@@ -133,17 +133,18 @@ struct PhaseKind {
   std::function<std::string(const PhaseConfig& phase)> objective = {};
   /// Checks that so many processes can share the batches. Throws Error (usage) with the location of
   /// the setting. An empty function means that all of them make the same steps.
-  std::function<void(const PhasePlan& plan, const PhasePlaces& places, int64_t processes)> share =
-      {};
+  std::function<void(const PhasePlan& plan, const SettingLocations& locations, int64_t processes)>
+      share = {};
   /// Whether its phases call PhaseContext::before_update: saving goes on until then.
-  bool tells_before_update = false;
+  bool overlaps_save = false;
 };
 
 /// Returns the registry of kinds: "gradient" (train/gradient_phase.h), those of papers/, and those
 /// from outside of the library.
 Registry<PhaseKind>& phase_kinds();
 
-/// Returns the names of the parameters that the settings `trains` and `frozen` let the phase move.
+/// Returns the names of the parameters that the settings `trainable` and `frozen` let the phase
+/// move.
 std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase);
 
 /// A phase that makes its steps by formulas on samples in order, apart from optimizers and loaders:
@@ -151,13 +152,13 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
 /// phase's, whether it has met what ends it.
 class OnlinePhase : public Phase {
  public:
-  bool done() const override { return made_ >= plan_.steps || met_; }
+  bool done() const override { return steps_done_ >= plan_.steps || reached_end_; }
   PhaseState state() const override;
   void load(const PhaseState& state) override;
 
  protected:
   OnlinePhase(const PhasePlan& plan, PhaseContext context, std::string end = "")
-      : plan_(plan), context_(std::move(context)), end_(std::move(end)) {}
+      : plan_(plan), context_(std::move(context)), end_key_(std::move(end)) {}
 
   /// Returns the advice to lower a setting of the phase.
   std::string lower(const std::string& setting, double now) const;
@@ -166,11 +167,12 @@ class OnlinePhase : public Phase {
 
   PhasePlan plan_;
   PhaseContext context_;
-  int64_t made_ = 0;
-  bool met_ = false;
+  int64_t steps_done_ = 0;
+  bool reached_end_ = false;
 
  private:
-  std::string end_;  ///< Name of `met_` in the state; empty: nothing ends the phase before.
+  std::string
+      end_key_;  ///< Name of `reached_end_` in the state; empty: nothing ends the phase before.
 };
 
 /// Completes a plan: so many samples a step of data of so many samples.
@@ -178,8 +180,8 @@ void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch);
 
 /// Throws Error (usage), with the reason, where 'trains' and 'frozen' would keep a parameter from
 /// moving.
-void check_moves_all(const PhasePlan& plan, const PhasePlaces& places, const Model& model,
-                     const std::string& reason);
+void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                      const std::string& reason);
 
 /// Returns the only MoE layer of a network if its experts are of the class, or nothing.
 template <class Experts>
@@ -199,21 +201,21 @@ std::shared_ptr<Module> find_module(const Model& model) {
 }
 
 /// Throws Error (usage): phases of this kind need `what`.
-[[noreturn]] void fail_needs(const PhasePlaces& places, const std::string& place,
+[[noreturn]] void fail_needs(const SettingLocations& locations, const std::string& place,
                              const std::string& what);
 
 // Checks of settings that the plan of a run and that of a kind of phases share. They throw Error
-// (usage) with the place of the setting to blame.
+// (usage) with the location of the setting.
 
 /// Routes so many tokens without numbers: whatever a block's router refuses with this rule, that of
 /// training or of evaluation, it refuses here.
-void check_tokens(const PhasePlaces& places, const Model& model, const MoEBlock& block,
+void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
                   const nn::RoutingRule& rule, int64_t tokens);
 
 /// Throws Error (usage) for a pattern of the list `setting` of the phase that matches no parameter,
 /// with its location and the nearest parameters.
-void check_patterns(const Model& model, const PhasePlaces& places, const std::string& setting,
-                    const std::vector<std::string>& patterns);
+void check_patterns(const Model& model, const SettingLocations& locations,
+                    const std::string& setting, const std::vector<std::string>& patterns);
 
 /// Returns a contiguous float32 copy on the CPU.
 at::Tensor host_copy(const at::Tensor& tensor);
@@ -225,13 +227,13 @@ void set_router_rows(const nn::MoELayer& layer, const at::Tensor& router_Kd);
 
 /// Adds a kind of phases of a class to the registry, whose add() it returns.
 template <class Made, class Config>
-bool add_phase_kind(const std::string& name, const Config& defaults, std::string meaning,
+bool add_phase_kind(const std::string& name, const Config& defaults, std::string description,
                     decltype(PhaseKind::plan) plan) {
   const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<Made>(plan, std::move(context));
   };
   return phase_kinds().add(name, {.settings = Choice(name, defaults),
-                                  .meaning = std::move(meaning),
+                                  .description = std::move(description),
                                   .plan = std::move(plan),
                                   .make = make});
 }

@@ -29,7 +29,7 @@ struct PrunePhaseConfig {
   Value keep;
   std::string pretrained;
   std::string replace = kReplaceByNothing;
-  int64_t images = 1024;
+  int64_t calibration_images = 1024;
   Value source;  ///< where it was written
 };
 void describe(auto& f, PrunePhaseConfig& c) {
@@ -42,10 +42,10 @@ void describe(auto& f, PrunePhaseConfig& c) {
   f("replace", c.replace,
     "replacement of a removed expert's output, for tokens that still select it",
     one_of({kReplaceByNothing, kReplaceByMean}));
-  f("images", c.images,
+  f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the phase's validation split, or "
     "without one from its training data",
-    between(1, kMaxMeasuredImages));
+    between(1, kMaxMeasuredImages), renamed_from("images"));
 }
 
 struct EntryConfig {
@@ -65,7 +65,7 @@ struct PhaseConfig {
   Choice kind = phase_kind_choices().front();
   std::string data;
   std::optional<int64_t> epochs, steps;
-  std::vector<std::string> trains = {".*"}, frozen;
+  std::vector<std::string> trainable = {".*"}, frozen;
   PreprocessConfig preprocess;
   EntryConfig on_entry;
   bool evaluate = true;
@@ -77,7 +77,8 @@ void describe(auto& f, PhaseConfig& c) {
     not_empty, common);
   f("epochs", c.epochs, "length in epochs, passes over the data", between(0, kMaxSteps), common);
   f("steps", c.steps, "length in updates, instead of epochs", between(0, kMaxSteps), common);
-  f("trains", c.trains, "names of trained parameters, as regular expressions", not_empty, common);
+  f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
+    common, renamed_from("trains"));
   f("frozen", c.frozen,
     "trained parameters that stay fixed, though their gradients count in the norm: regular "
     "expressions searched in their names");
@@ -107,7 +108,7 @@ const Config& settings_of(const PhaseConfig& phase) {
 
 /// Runs `action` and adds the location of the setting to a usage error that it throws, and to any
 /// error where the setting is an argument, which is what was changed last.
-auto at_place(const std::string& place, auto&& action) {
+auto at_location(const std::string& place, auto&& action) {
   try {
     return action();
   } catch (const Error& error) {
@@ -117,26 +118,27 @@ auto at_place(const std::string& place, auto&& action) {
 }
 
 /// Locations of the settings of a phase and of the model that it trains, for messages.
-class PhasePlaces {
+class SettingLocations {
  public:
   /// `model` is the model's configuration as written; null for the model of a checkpoint.
-  PhasePlaces(Value model, const PhaseConfig& phase) : model_(std::move(model)), phase_(phase) {}
+  SettingLocations(Value model, const PhaseConfig& phase)
+      : model_(std::move(model)), phase_(phase) {}
 
   const PhaseConfig& phase() const { return phase_; }
 
-  /// Returns the location of the first of these settings that the phase has, see place_of().
+  /// Returns the location of the first of these settings that the phase has, see location_of().
   std::string of(const std::vector<std::string>& settings) const {
-    return place_of(phase_.source, settings);
+    return location_of(phase_.source, settings);
   }
   /// Returns the location of a setting of the model or, without it, of the setting `otherwise` of
   /// the phase. A setting from the command line takes precedence.
   std::string of_model(const std::string& setting, const std::string& otherwise) const;
 
   /// Returns whether a setting of the model is not written, so that it has its default.
-  bool leaves(const std::string& setting) const;
+  bool is_default(const std::string& setting) const;
 
-  /// Returns which of several locations to blame: the one that the command line changed last.
-  static std::string blame(const std::vector<std::string>& places);
+  /// Returns which of several locations to report: the one that the command line changed last.
+  static std::string preferred(const std::vector<std::string>& locations);
 
  private:
   Value model_;

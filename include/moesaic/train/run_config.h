@@ -29,7 +29,7 @@ struct RunConfig {
   int64_t keep_checkpoints = 2;
   Interval evaluate_every = Interval::of_epochs(1);
   int64_t evaluate_batch_size = 256;
-  std::string best;
+  std::string best_metric;
   std::string data_changed = "refuse";
   ParallelConfig parallel;
   std::vector<PhaseConfig> phases;
@@ -49,9 +49,10 @@ void describe(auto& f, RunConfig& c) {
   f("tf32", c.tf32,
     "rounding to TF32 (10 bits of mantissa) of the inputs of float32 products and convolutions on "
     "a GPU: several times faster");
-  f("recompute", c.recompute,
+  f("activation_checkpointing", c.recompute,
     "activation checkpointing of each block: its input is kept and the rest computed again in "
-    "backward: less memory, more time");
+    "backward: less memory, more time",
+    renamed_from("recompute"));
   f("deterministic", c.deterministic,
     "deterministic algorithms on a GPU, for equal bits from run to run as on a CPU: slower, and "
     "CUBLAS_WORKSPACE_CONFIG=:4096:8 must be set in the environment");
@@ -68,9 +69,10 @@ void describe(auto& f, RunConfig& c) {
     between(0, kMaxSteps), common);
   f("evaluate_batch_size", c.evaluate_batch_size, "number of images per batch in evaluations",
     between(1, kMaxBatchSize));
-  f("best", c.best,
+  f("best_metric", c.best_metric,
     "metric that selects the checkpoint 'best' in the last phase, on the validation split where "
-    "the data have one; empty: the task's first, accuracy for classes");
+    "the data have one; empty: the task's first, accuracy for classes",
+    renamed_from("best"));
   f("data_changed", c.data_changed,
     "behaviour of --resume where classes, number, labels or files of the data differ from those "
     "that the run began with",
@@ -82,16 +84,16 @@ ConfigProblem config_problem(const RunConfig& config);
 
 /// Makes paths to data and checkpoints lasting: a relative one is another from another working
 /// directory.
-void keep_lasting_names(RunConfig& config);
+void make_names_absolute(RunConfig& config);
 
 /// Returns the configuration that a run was started with as a run that starts now would store it:
 /// an older version kept names of data as they were given.
-Json with_lasting_names(Json started);
+Json with_absolute_names(Json started);
 
 /// Returns stored settings with the defaults of those that a later version added; what cannot be
 /// read is returned as it is.
 template <class T>
-Json with_later_settings(const Json& stored) {
+Json with_current_settings(const Json& stored) {
   try {
     return to_json(parse<T>(Value::from_json(stored, "stored settings")));
   } catch (const Error&) {
@@ -102,15 +104,15 @@ Json with_later_settings(const Json& stored) {
 /// Returns the settings of a stored run by which its results can differ, as this version writes
 /// them: all but loader_threads, checkpoint_every, keep_checkpoints, recompute, data_changed and
 /// parallel.
-Json deciding_settings(Json run);
+Json settings_of_results(Json run);
 
 /// Returns in what stored settings differ, apart from how versions name and complete the settings
 /// of a network: those of every "model" within them.
 std::vector<Difference> setting_changes(nlohmann::ordered_json before, nlohmann::ordered_json now);
 
 /// Throws Error (usage) that names the deciding settings in which `now` differs from the
-/// configuration that the run was started with. `way_out` ends it.
+/// configuration that the run was started with. `suggestion` ends it.
 void check_same_run(const Json& started, const Json& now, const std::string& folder,
-                    const std::string& way_out = "give another --out");
+                    const std::string& suggestion = "give another --out");
 
 }  // namespace moesaic

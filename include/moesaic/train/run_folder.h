@@ -120,7 +120,7 @@ class RunFolder {
   /// lock.
   RunFolder(fs::path root, bool resume);
   /// Names the files of a folder that process 0 of the run holds. Writes nothing.
-  static RunFolder of_leader(fs::path root);
+  static RunFolder from_rank_zero(fs::path root);
 
   const fs::path& root() const { return root_; }
   fs::path config() const { return root_ / "config.json"; }

@@ -13,7 +13,7 @@
 #include "moesaic/base/registry.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
@@ -28,7 +28,7 @@ class RunStart {
   explicit RunStart(const RunConfig& config);
 
   /// Returns the network of config.model, or of config.init where that is null, on the meta device:
-  /// shapes without values (build_model_shape()).
+  /// shapes without values (build_meta_model()).
   std::shared_ptr<Model> shape() const { return shape_; }
 
   /// Returns the network with the values of the first step: those of config.init, or else initial
@@ -39,7 +39,7 @@ class RunStart {
   std::shared_ptr<Model> model() const;
 
   /// Returns a text that tells other weights or names of `init` from these, "" without it.
-  std::string mark() const;
+  std::string fingerprint() const;
   /// Returns the names of the outputs of `init`, none without it or where it stores none.
   std::vector<std::string> classes() const;
 
@@ -51,13 +51,14 @@ class RunStart {
 
 /// Returns what RunStart(config).shape() does, read from the configuration of `init` alone,
 /// unverified.
-std::shared_ptr<Model> build_initial_shape(const RunConfig& config);
+std::shared_ptr<Model> build_initial_meta_model(const RunConfig& config);
 
 /// Throws where `init` is there and is no run or checkpoint that can be read.
 void check_init(const RunConfig& config);
 
 /// Checks what RunStart::model() would load, by its configuration and the hashes of its files,
-/// without memory for the weights. `shape` is build_initial_shape(), whose head it may replace.
+/// without memory for the weights. `shape` is build_initial_meta_model(), whose head it may
+/// replace.
 void check_initial_weights(const RunConfig& config, Model& shape);
 
 /// What becomes of a pre-trained checkpoint that is not there: an error, or a warning in a dry run.
@@ -103,7 +104,7 @@ struct TrainingMemory {
 
 /// Estimates the memory of a phase whose evaluations have batches of `evaluate_batch` images; 0:
 /// there are none. `model` is the phase's network, or one of nearly the same shape, on the meta
-/// device (build_model_shape()).
+/// device (build_meta_model()).
 TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t evaluate_batch = 0);
 
 /// Returns what a step of `images` images at once holds at most, in bytes of float32, beside
@@ -185,7 +186,8 @@ struct ScalingPlan {
 ///
 /// - `gradients` among W: 2 (W - 1) / W * P_d bytes,
 /// - `expert_gradients` among D: 2 (D - 1) / D * P_e / K,
-/// - `rows` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once more
+/// - `all_to_all` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once
+/// more
 ///   with `recompute`,
 /// - `row_counts` among K: (K - 1) * 8 A L E, twice with `recompute`,
 /// - `logits` among W: (W - 1) / W * 4 L B t E, and twice that of `logits_gradient`; nothing where

@@ -97,17 +97,17 @@ struct TrainerOptions {
   bool progress = true;              ///< Draws a progress bar on standard error.
   DatasetOpener open = {};
   /// Processes that make the run together; process 0 writes its folder. Null: this one is alone.
-  std::shared_ptr<const Processes> processes = {};
+  std::shared_ptr<const ProcessMesh> processes = {};
   /// Called before each step and after the last one, with the number of steps made so far; false
   /// ends the run. Where checkpoints are saved, the network may only be read.
-  std::function<bool(Model& model, int64_t step)> watch = {};
+  std::function<bool(Model& model, int64_t step)> on_step = {};
   /// Called at the end of each phase, with the number of steps made so far.
-  std::function<void(Model& model, const std::string& phase, int64_t step)> phase_ended = {};
+  std::function<void(Model& model, const std::string& phase, int64_t step)> on_phase_end = {};
 };
 
 struct TrainResult {
   int signal = 0;                        ///< Signal that stopped the run; 0 means none.
-  bool complete = true;                  ///< False where a signal or `watch` ended the run.
+  bool complete = true;                  ///< False where a signal or `on_step` ended the run.
   int64_t steps = 0;                     ///< Steps since the start of the run.
   fs::path checkpoint;                   ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
@@ -133,29 +133,29 @@ class Trainer {
 
  private:
   /// A step that was made, at the state of that time.
-  struct MadeStep {
+  struct StepResult {
     StepReport report;
     int64_t step, phase_step;
     bool last;  ///< Of its phase.
   };
 
   /// A checkpoint that is written behind training.
-  struct StartedSave {
+  struct PendingSave {
     fs::path folder;
     int64_t step = 0;
   };
 
   /// The network at the end of a phase of a run in memory.
-  struct EndedPhase {
+  struct PhaseSnapshot {
     Json model;
     TensorMap tensors;
     std::vector<std::string> classes;
   };
 
   void train(Phase& phase);
-  MadeStep step(Phase& phase);
+  StepResult step(Phase& phase);
   /// Reads the metrics of the last step, if they are not, and records it.
-  void settle(const Phase& phase);
+  void flush_metrics(const Phase& phase);
   std::unique_ptr<Phase> enter_phase();
   void leave_phase(const Phase& phase);
   void prepare_network();
@@ -164,14 +164,14 @@ class Trainer {
   void prune(const PrunePhaseConfig& config);
   /// Returns what pruning on entry compares with, null for "".
   std::shared_ptr<Model> pretrained_network(const std::string& name) const;
-  bool is_taken_up_later(const std::string& phase) const;
+  bool is_restored_later(const std::string& phase) const;
   /// Returns a split of the phase's data as the phase's input_ takes it.
   std::shared_ptr<const Dataset> data(const std::string& split);
   /// Evaluates on the splits that are due; ends early where the run is stopped.
   void evaluate_due(Phase& phase);
   void record_evaluation(const Phase& phase, const std::string& split,
                          const Evaluation& evaluation);
-  void record(const MadeStep& made);
+  void record(const StepResult& made);
   /// Returns the splits to evaluate on after the last `steps` steps.
   std::vector<std::string> evaluations_after(const Phase& phase, int64_t steps);
   bool checkpoint_due(const Phase& phase, const StepReport& report) const;
@@ -192,7 +192,7 @@ class Trainer {
   /// Returns the tag of the present phase's curves in TensorBoard.
   std::string tag_of(const std::string& what) const { return what + "/" + state_.phase; }
   /// Names the best evaluation of the last phase in the result.
-  void name_best();
+  void record_best();
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
@@ -200,12 +200,12 @@ class Trainer {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
   /// Returns whether this process writes the run's folder.
-  bool leads() const { return !options_.processes || options_.processes->leads(); }
+  bool is_rank_zero() const { return !options_.processes || options_.processes->is_rank_zero(); }
   /// Waits until no process writes a checkpoint: all of them call it together.
   void wait_for_writers();
   std::optional<SaveTimes> wait_for_save();
   /// Returns the signal that this process got, 0 without.
-  int own_signal() const { return options_.stop == nullptr ? 0 : options_.stop->number(); }
+  int local_signal() const { return options_.stop == nullptr ? 0 : options_.stop->number(); }
   /// Agrees with the other processes on result_.signal and on what the phase's last step met.
   void poll(Phase& phase);
   /// Throws Error (usage) unless the processes can share the run, and make the same one.
@@ -213,8 +213,8 @@ class Trainer {
   /// Compares the data with those that the run was begun with. Throws Error (usage) for a
   /// difference, unless such are accepted.
   void check_data(const std::optional<RunData>& started);
-  /// Returns false where a signal or `watch` ended the run.
-  bool going();
+  /// Returns false where a signal or `on_step` ended the run.
+  bool should_continue();
 
   RunConfig config_;
   TrainerOptions options_;
@@ -229,15 +229,17 @@ class Trainer {
   std::optional<Progress> progress_;
   Throughput throughput_;
   TrainState state_;
-  std::optional<MadeStep> unread_;  ///< Read while the next step runs: a device never waits.
+  std::optional<StepResult>
+      pending_metrics_;  ///< Read while the next step runs: a device never waits.
   TensorMap resumed_tensors_;
-  std::map<std::string, EndedPhase> ended_;  ///< Of a run in memory, those that are needed.
-  std::optional<InputSpec> input_;           ///< Resolved when the phase begins.
-  std::vector<std::string> classes_;         ///< Names of the network's outputs; empty: unknown.
+  std::map<std::string, PhaseSnapshot>
+      phase_snapshots_;               ///< Of a run in memory, those that are needed.
+  std::optional<InputSpec> input_;    ///< Resolved when the phase begins.
+  std::vector<std::string> classes_;  ///< Names of the network's outputs; empty: unknown.
   bool warned_of_best_ = false;
   TrainResult result_;
-  StartedSave started_;
-  BackgroundSave saves_;  ///< Writes to folder_, so it ends before that.
+  PendingSave pending_save_;
+  AsyncSave saves_;  ///< Writes to folder_, so it ends before that.
 };
 
 }  // namespace moesaic

@@ -358,8 +358,8 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
 DatasetFormat celeba_format() {
   return {
       .settings = Choice("celeba", CelebaSettings{}),
-      .meaning = "CelebA's folder of faces, its list of attributes and its list of splits",
-      .photos = true,
+      .description = "CelebA's folder of faces, its list of attributes and its list of splits",
+      .has_exif = true,
       .check = check_celeba,
       .open = open_celeba,
       .splits =
@@ -367,8 +367,8 @@ DatasetFormat celeba_format() {
             return std::vector<std::string>{"train", "validation", "test"};
           },
       .parts = [](const DatasetSpec&,
-                  const std::string&) { return std::vector<DatasetPart>{{"img_align_celeba"}}; },
-      .outline = outline_celeba,
+                  const std::string&) { return std::vector<RequiredPath>{{"img_align_celeba"}}; },
+      .fill_info = outline_celeba,
       .verify = verify_image_files};
 }
 

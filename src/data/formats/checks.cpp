@@ -83,7 +83,7 @@ void check_labels(std::span<const uint8_t> labels, size_t classes, const std::st
 std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const std::string& split,
                                                  const fs::path& folder) {
   const auto images = std::dynamic_pointer_cast<const StoredImages>(
-      format_of(spec).open(spec, described_info(spec, split), folder));
+      format_of(spec).open(spec, info_from_spec(spec, split), folder));
   std::vector<FileVerification> results = verify_images(*images);
   const auto expected = spec.images.find(split);
   if (expected != spec.images.end() && expected->second != images->size()) {

@@ -125,12 +125,13 @@ std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
 }  // namespace
 
 DatasetFormat cifar_format() {
-  return {.settings = Choice("cifar", CifarSettings{}),
-          .meaning = "binary batches of CIFAR-10 and CIFAR-100, any number of them for each split",
-          .check = check_cifar,
-          .open = open_cifar,
-          .outline = set_shape,
-          .verify_file = verify_file_cifar};
+  return {
+      .settings = Choice("cifar", CifarSettings{}),
+      .description = "binary batches of CIFAR-10 and CIFAR-100, any number of them for each split",
+      .check = check_cifar,
+      .open = open_cifar,
+      .fill_info = set_shape,
+      .verify_file = verify_file_cifar};
 }
 
 }  // namespace moesaic

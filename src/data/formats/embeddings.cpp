@@ -268,16 +268,16 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 
 DatasetFormat embeddings_format() {
   return {.settings = Choice("embeddings", EmbeddingsSettings{}),
-          .meaning = "vectors with labels in a safetensors file, such as embedded texts",
+          .description = "vectors with labels in a safetensors file, such as embedded texts",
           .images = false,
           .check = check_embeddings,
           .open = open_embeddings,
           .parts =
               [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<DatasetPart>{
+                return std::vector<RequiredPath>{
                     {embeddings_file(config_of(spec), split), /*is_folder=*/false}};
               },
-          .outline = outline_embeddings,
+          .fill_info = outline_embeddings,
           .verify = verify_embeddings};
 }
 

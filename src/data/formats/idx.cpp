@@ -91,10 +91,10 @@ void outline_idx(const DatasetSpec& spec, DatasetInfo& info) {
 
 DatasetFormat idx_format() {
   return {.settings = Choice("idx", IdxSettings{}),
-          .meaning = "MNIST's IDX files: one of images and one of labels for each split",
+          .description = "MNIST's IDX files: one of images and one of labels for each split",
           .check = check_idx,
           .open = open_idx,
-          .outline = outline_idx};
+          .fill_info = outline_idx};
 }
 
 }  // namespace moesaic

@@ -99,9 +99,9 @@ SplitListing list_split(const fs::path& part, Places& read) {
   std::stable_partition(folders.begin(), folders.end(),
                         [&](const std::string& name) { return !is_link(listing, name); });
   for (std::string& name : folders) {
-    const auto [place, is_new] = read.emplace(place_of(part / name), part / name);
+    const auto [place, is_new] = read.emplace(canonical_path(part / name), part / name);
     if (!is_new && is_link(listing, name)) {
-      listing.left_out.add(WhyLeftOut::linked, link_text(name, place->second));
+      listing.skipped.add(SkipReason::linked, link_text(name, place->second));
       continue;
     }
     if (!is_new) split.shared.push_back(link_text(name, place->second));
@@ -137,8 +137,8 @@ SplitListings list_splits(const DatasetSpec& spec, const std::string& wanted,
 /// Throws Error for a folder that holds no images: wrong use where somebody names it as data, as
 /// where it lacks train/.
 [[noreturn]] void fail_without_images(const DatasetSpec& spec, const std::string& what,
-                                      const LeftOut& left_out) {
-  const std::string text = left_out.text();
+                                      const SkippedFiles& skipped) {
+  const std::string text = skipped.text();
   throw Error(spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
               text.empty() ? what : what + "; " + text);
 }
@@ -149,7 +149,7 @@ std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing&
   const std::vector<std::string>& classes = split.listing.folders;
   if (classes.empty()) {
     fail_without_images(spec, split.part.string() + ": no folder of a class in it",
-                        split.listing.left_out);
+                        split.listing.skipped);
   }
   const int64_t expected = settings_of(spec).class_count;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
@@ -297,7 +297,7 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
 /// What was found in the folders of the classes.
 struct Found {
   FileList files;
-  LeftOut left_out;
+  SkippedFiles skipped;
   std::vector<std::string> empty;
 };
 
@@ -305,13 +305,13 @@ struct Found {
 void leave_out_links(const fs::path& folder, const Places& read, ImageListing& listing) {
   std::erase_if(listing.images, [&](const std::string& name) {
     if (!is_link(listing, name)) return false;
-    const fs::path target = place_of(folder / name);
+    const fs::path target = canonical_path(folder / name);
     const auto place = read.find(target.parent_path());
     const fs::path file = target.filename();
     if (place == read.end() || file.string().starts_with('.') || !has_image_name(file)) {
       return false;
     }
-    listing.left_out.add(WhyLeftOut::linked, link_text(name, place->second / file));
+    listing.skipped.add(SkipReason::linked, link_text(name, place->second / file));
     return true;
   });
 }
@@ -342,9 +342,9 @@ Found find_files(const std::vector<std::string>& classes, const SplitListing& sp
       found.files.add(number, file, static_cast<int32_t>(label));
     }
     for (std::string& nested : listing.folders) {
-      listing.left_out.add(WhyLeftOut::nested, std::move(nested));
+      listing.skipped.add(SkipReason::nested, std::move(nested));
     }
-    found.left_out.add(name, listing.left_out);
+    found.skipped.add(name, listing.skipped);
   }
   return found;
 }
@@ -368,15 +368,15 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   }
   Found found = find_files(info.classes, split, all.read);
   for (const std::string& image : split.listing.images) {
-    found.left_out.add(WhyLeftOut::beside, image);
+    found.skipped.add(SkipReason::beside, image);
   }
-  found.left_out.add("", split.listing.left_out);
-  const std::string left_out = found.left_out.text();
+  found.skipped.add("", split.listing.skipped);
+  const std::string skipped = found.skipped.text();
   if (found.files.size() == 0) {
     fail_without_images(spec,
                         fmt::format("{}: no images ({}) in its folders", part.string(),
                                     fmt::join(image_endings(), ", ")),
-                        found.left_out);
+                        found.skipped);
   }
   if (!found.empty.empty()) {
     log_once(LogLevel::warning,
@@ -384,9 +384,9 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
                          count_text(static_cast<int64_t>(found.empty.size()), "class"),
                          part.string(), quoted_names(found.empty)));
   }
-  if (!left_out.empty()) {
+  if (!skipped.empty()) {
     log_once(LogLevel::warning,
-             fmt::format("dataset '{}': in {} {}", info.name, part.string(), left_out));
+             fmt::format("dataset '{}': in {} {}", info.name, part.string(), skipped));
   }
   if (!split.shared.empty()) {
     log_once(LogLevel::warning,
@@ -465,21 +465,21 @@ void complete_image_folder(DatasetSpec& spec) {
 }  // namespace
 
 DatasetFormat image_folder_format() {
-  return {
-      .settings = Choice("image_folder", ImageFolderSettings{}),
-      .meaning = "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
-      .photos = true,
-      .sorted_by_class = true,
-      .check = check_image_folder,
-      .complete = complete_image_folder,
-      .open = open_image_folder,
-      .splits = splits_image_folder,
-      .parts =
-          [](const DatasetSpec& spec, const std::string& split) {
-            return std::vector<DatasetPart>{{source_image_folder(spec, split)}};
-          },
-      .outline = outline_image_folder,
-      .verify = verify_image_files};
+  return {.settings = Choice("image_folder", ImageFolderSettings{}),
+          .description =
+              "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
+          .has_exif = true,
+          .sorted_by_class = true,
+          .check = check_image_folder,
+          .complete = complete_image_folder,
+          .open = open_image_folder,
+          .splits = splits_image_folder,
+          .parts =
+              [](const DatasetSpec& spec, const std::string& split) {
+                return std::vector<RequiredPath>{{source_image_folder(spec, split)}};
+              },
+          .fill_info = outline_image_folder,
+          .verify = verify_image_files};
 }
 
 }  // namespace moesaic

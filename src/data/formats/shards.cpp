@@ -133,8 +133,8 @@ std::vector<std::string> splits_shards(const DatasetSpec& spec) {
   return splits;
 }
 
-std::vector<DatasetPart> parts_shards(const DatasetSpec& spec, const std::string& split) {
-  std::vector<DatasetPart> parts;
+std::vector<RequiredPath> parts_shards(const DatasetSpec& spec, const std::string& split) {
+  std::vector<RequiredPath> parts;
   for (ShardFile& file : files_of(spec, split)) parts.push_back({std::move(file.name), false});
   const std::string& classes = shards_of(spec).classes_file;
   if (!classes.empty()) parts.push_back({classes, false});
@@ -302,7 +302,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
     if (!differs) throw;
     results.push_back({split, folder, error.what()});
     if (sound.empty()) return results;
-    images = verify_images(*images_of(spec, described_info(spec, split), folder, std::move(sound)));
+    images = verify_images(*images_of(spec, info_from_spec(spec, split), folder, std::move(sound)));
   }
   for (FileVerification& image : images) {
     if (differs) image.doubt = "its shards differ from their description";
@@ -314,20 +314,21 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
 }  // namespace
 
 DatasetFormat shards_format() {
-  return {.settings = Choice("shards", ShardsSettings{}),
-          .meaning = "tar archives of images and labels (WebDataset), here or fetched from the web",
-          .photos = true,
-          .check = check_shards,
-          .complete =
-              [](DatasetSpec& spec) {
-                spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
-              },
-          .open = open_shards,
-          .splits = splits_shards,
-          .parts = parts_shards,
-          .fetch = fetch_all_shards,
-          .outline = outline_shards,
-          .verify = verify_shards};
+  return {
+      .settings = Choice("shards", ShardsSettings{}),
+      .description = "tar archives of images and labels (WebDataset), here or fetched from the web",
+      .has_exif = true,
+      .check = check_shards,
+      .complete =
+          [](DatasetSpec& spec) {
+            spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
+          },
+      .open = open_shards,
+      .splits = splits_shards,
+      .parts = parts_shards,
+      .fetch = fetch_all_shards,
+      .fill_info = outline_shards,
+      .verify = verify_shards};
 }
 
 }  // namespace moesaic

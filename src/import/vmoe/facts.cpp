@@ -91,7 +91,7 @@ class FactReader {
   void embedding() {
     const Entry& kernel = need("embedding/kernel", 4);
     patch_ = {kernel.shape[0], kernel.shape[1]};
-    add("patch_size", config_detail::write_sides(patch_), is_shape(kernel));
+    add("patch_size", config_detail::write_size2d(patch_), is_shape(kernel));
     add("channels", kernel, 2);
     add("hidden_size", kernel, 3);
   }
@@ -122,9 +122,9 @@ class FactReader {
       add("image_size", nullptr,
           fmt::format("{}: {} patches{}", is_shape(*embedding), patches, beside), patches);
     } else {
-      add("image_size", config_detail::write_sides({side * patch_.height, side * patch_.width}),
+      add("image_size", config_detail::write_size2d({side * patch_.height, side * patch_.width}),
           fmt::format("{}: {} x {} patches of {}{}", is_shape(*embedding), side, side,
-                      config_detail::write_sides(patch_).dump(), beside),
+                      config_detail::write_size2d(patch_).dump(), beside),
           patches);
     }
   }
@@ -200,7 +200,7 @@ class FactReader {
 
   const VMoEArrays& arrays_;
   std::map<int64_t, bool> blocks_;
-  Sides patch_;
+  Size2d patch_;
   int64_t mlp_dim_ = 0;
 };
 

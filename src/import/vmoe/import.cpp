@@ -151,7 +151,7 @@ Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& give
   Value model = with_facts(given, facts, from, free_settings(options, given.model, facts));
   if (options.classes) model = model.with("classes", argument("--classes", *options.classes));
   if (!options.image_size) return model;
-  const Value image = argument("--image-size", config_detail::write_sides(*options.image_size));
+  const Value image = argument("--image-size", config_detail::write_size2d(*options.image_size));
   return with_scaled_groups(model.with("image_size", image), facts, given.model.find("image_size"),
                             image, notes);
 }
@@ -318,7 +318,7 @@ std::string describe(const ImportVMoEResult& result) {
   text += counted("fresh", result.fresh);
   text += counted("dropped", result.dropped);
   text += counted("not used", result.unused);
-  const Sides& size = result.preprocess.size;
+  const Size2d& size = result.preprocess.size;
   text +=
       fmt::format("  {:<12}{} x {}, values from -1 to 1, as the reference's recipes have them\n",
                   "images", size.height, size.width);

@@ -70,7 +70,7 @@ Value router_class(const Value& value, const std::string& name) {
   fail_usage("{}: {} '{}' is a call; give its arguments as settings beside the name; {}",
              value.where(), name, given,
              did_you_mean(without_module(given.substr(0, call)),
-                          std::vector<std::string>{kTokensChoose, kExpertsChoose}));
+                          std::vector<std::string>{kTokenChoice, kExpertChoice}));
 }
 
 /// Converts the reference's `deterministic`; if it is missing, it is true in evaluation only.
@@ -154,7 +154,8 @@ const std::map<std::string, SettingGroup>& groups() {
         {"dtype"}}},
       {"encoder.moe.router.dispatcher",
        {keys_of<VMoEDispatcherConfig>(),
-        {{"capacity_multiple_of", {"capacity_multiple_of", multiple}}},
+        {{"capacity_ceil_or_round", {"capacity_rounding", {}}},
+         {"capacity_multiple_of", {"capacity_multiple_of", multiple}}},
         {"name", "partition_spec", "einsum_precision", "dtype"}}}};
   return list;
 }
@@ -229,7 +230,7 @@ class Translation {
 /// there.
 Value reference_defaults(const Value& model) {
   Json router = {{"noise_std", 1.0}};
-  if (!setting_is(model, "encoder.moe.router.name", kExpertsChoose)) {
+  if (!setting_is(model, "encoder.moe.router.name", kExpertChoice)) {
     router["num_selected_experts"] = 1;
     router["importance_loss_weight"] = router["load_loss_weight"] = 1.0;
   }
@@ -345,8 +346,8 @@ Value with_setting(const Value& root, std::string_view path, const Value& value)
 }
 
 int64_t patches_of(const Value& image_size, const Value& patch_size) {
-  const Sides image = config_detail::read_sides(image_size, "model.image_size", at_least(1));
-  const Sides patch = config_detail::read_sides(patch_size, "model.patch_size", at_least(1));
+  const Size2d image = config_detail::read_size2d(image_size, "model.image_size", at_least(1));
+  const Size2d patch = config_detail::read_size2d(patch_size, "model.patch_size", at_least(1));
   return (image.height / patch.height) * (image.width / patch.width);
 }
 

@@ -25,7 +25,7 @@ int64_t pruned_experts(const VMoE& model) {
   int64_t count = 0;
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const auto& options = layer->options();
-    if (layer->stand_in.defined()) {
+    if (layer->replacement_outputs.defined()) {
       fail_usage(
           "export: block {} has mean outputs of pruned experts, which a V-MoE checkpoint cannot "
           "store; choose safetensors",
@@ -96,7 +96,7 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
                  .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
                  .converted = arrays_of}) &&
     export_formats().add(
-        "vmoe", {.meaning = "checkpoint of google-research/vmoe",
+        "vmoe", {.description = "checkpoint of google-research/vmoe",
                  .out = "prefix of new files",
                  .max_shards = vmoe_checkpoint::kMaxShards,
                  .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },

@@ -23,14 +23,14 @@ ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
     ConfigProblem problem = kept_problem(
         ids, moe.num_experts, fmt::format("encoder.moe.kept_experts of block {}", block));
     if (problem.empty()) continue;
-    problem.blamed = {key};
+    problem.offending = {key};
     return problem;
   }
   return {};
 }
 
 /// Returns the context of the routers for checks.
-RouterPlace router_place(const VMoEMoeConfig& moe) {
+RouterContext router_place(const VMoEMoeConfig& moe) {
   return {.experts = moe.num_experts,
           .group_size = moe.group_size,
           .is_pruned = !moe.kept_experts.empty(),
@@ -57,12 +57,12 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
         fmt::format("{} {} does not divide {}group_size {}", size, members, path, moe.group_size),
         {size, path + "group_size"}};
   }
-  if (moe.router.experts_choose()) {
+  if (moe.router.is_expert_choice()) {
     return {fmt::format("{}router.name {} does not support an ensemble; choose {}", path,
-                        kExpertsChoose, kTokensChoose),
+                        kExpertChoice, kTokenChoice),
             {path + "router.name", size}};
   }
-  if (moe.router.tokens_choose() && moe.router.num_selected_experts > moe.num_experts / members) {
+  if (moe.router.is_token_choice() && moe.router.num_selected_experts > moe.num_experts / members) {
     return {fmt::format("{}router.num_selected_experts is {}, but a member has {} experts", path,
                         moe.router.num_selected_experts, moe.num_experts / members),
             {path + "router.num_selected_experts", size}};
@@ -74,7 +74,7 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
-std::string sides_text(const Sides& sides) {
+std::string sides_text(const Size2d& sides) {
   if (sides.is_square()) return fmt::format("{}", sides.height);
   return fmt::format("[{}, {}]", sides.height, sides.width);
 }
@@ -97,7 +97,7 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
                         moe.layers.back(), encoder.num_layers, encoder.num_layers - 1),
             {"encoder.moe.layers", "encoder.num_layers"}};
   }
-  const RouterPlace place = router_place(moe);
+  const RouterContext place = router_place(moe);
   ConfigProblem problem = routing_problem(moe.router, moe.router.dispatcher, place);
   if (problem.empty()) problem = ensemble_problem(moe);
   if (problem.empty() && !moe.layers.empty()) {
@@ -105,13 +105,14 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
   }
   if (problem.empty()) problem = kept_blocks_problem(moe);
   if (!problem.empty()) return problem;
-  return stand_ins_problem(moe.stand_ins, moe.router, place.router, "encoder.moe.stand_ins");
+  return mean_replacement_problem(moe.mean_replacement, moe.router, place.router,
+                                  "encoder.moe.mean_replacement");
 }
 
 }  // namespace
 
 ConfigProblem config_problem(const VMoEConfig& config) {
-  const Sides &image = config.image_size, &patch = config.patch_size;
+  const Size2d &image = config.image_size, &patch = config.patch_size;
   if (image.height % patch.height != 0 || image.width % patch.width != 0) {
     return {fmt::format("patch_size {} does not divide image_size {}", sides_text(patch),
                         sides_text(image)),

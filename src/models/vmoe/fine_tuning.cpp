@@ -115,7 +115,7 @@ void VMoE::initialise_from(const Model& source, const TensorMap& values, bool ne
     return;
   }
   const auto given = parse<VMoEConfig>(Value::from_json(other->config(), "model"), "model");
-  if (given.encoder.moe.stand_ins && !config_.encoder.moe.stand_ins) {
+  if (given.encoder.moe.mean_replacement && !config_.encoder.moe.mean_replacement) {
     fail_usage("{}: the network cannot store mean outputs of pruned experts", from);
   }
   const bool drops_layer = given.representation_size != config_.representation_size;

@@ -9,10 +9,10 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/nn/shares_batch.h"
 
 namespace moesaic {
 namespace {
@@ -40,7 +40,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   const bool pruned =
       kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
   if (pruned) nn::set_kept_experts(options.rule, kept->second);
-  options.stand_ins = moe.stand_ins;
+  options.mean_replacement = moe.mean_replacement;
   return options;
 }
 
@@ -69,7 +69,7 @@ nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
 /// sin(y w), cos(y w), where w falls from 1 to 1 / temperature over the d / 4 columns of each. Each
 /// step is rounded to float32, as in the reference.
 at::Tensor sincos2d(const VMoEConfig& config) {
-  const Sides grid = config.grid();
+  const Size2d grid = config.grid();
   const int64_t waves = config.hidden_size / 4;
   const double temperature = static_cast<float>(config.encoder.position_emb.temperature);
   const auto rounded = [](const at::Tensor& x) { return x.to(at::kFloat); };
@@ -99,7 +99,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   if (!problem.empty()) fail_usage("vmoe: {}", problem.text);
   at::Generator generator = nn::make_generator(seed);
   const int64_t width = config_.hidden_size;
-  const Sides& patch = config_.patch_size;
+  const Size2d& patch = config_.patch_size;
 
   const torch::ExpandingArray<2> kernel({patch.height, patch.width});
   embedding = register_module(
@@ -178,7 +178,8 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
   check_input_shape(*this, config_.name, "images", images_BCHW);
   ModelOutput out;
   at::Tensor x_BTd = embed(images_BCHW);
-  x_BTd = nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random, share());
+  x_BTd =
+      nn::dropout(x_BTd, is_training() ? config_.encoder.dropout_rate : 0.0, random, batch_shard());
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
@@ -205,11 +206,11 @@ Json VMoE::config() const {
   VMoEConfig config = config_;
   VMoEMoeConfig& moe = config.encoder.moe;
   moe.kept_experts.clear();
-  moe.stand_ins = false;
+  moe.mean_replacement = false;
   for (const MoEBlock& block : moe_blocks()) {
     if (!block.layer->is_pruned()) continue;
     moe.kept_experts[std::to_string(block.block)] = block.layer->kept();
-    moe.stand_ins |= block.layer->stand_in.defined();
+    moe.mean_replacement |= block.layer->replacement_outputs.defined();
   }
   return to_json(config);
 }
@@ -248,7 +249,7 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto m = static_cast<double>(config_.encoder.mlp_dim);
   const auto& moe = config_.encoder.moe;
   const auto expert = static_cast<double>(config_.encoder.expert_dim());
-  const Sides& patch = config_.patch_size;
+  const Size2d& patch = config_.patch_size;
   const double pixels = static_cast<double>(config_.channels * patch.height * patch.width);
   double products = static_cast<double>(config_.patches()) * pixels * d;
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
@@ -268,7 +269,7 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
                          rows * T * 2 * d * expert);
   }
   for (const MoEBlock& block : moe_blocks()) {
-    products += views * T * stand_in_flops(block.layer) / 2;
+    products += views * T * replacement_flops(block.layer) / 2;
   }
   if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
   const auto representation = static_cast<double>(config_.pre_logits_size());
@@ -346,7 +347,7 @@ std::optional<torch::jit::Module> VMoE::torchscript() const {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     layers.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
   }
-  const Sides& patch = config_.patch_size;
+  const Size2d& patch = config_.patch_size;
   const std::string embed = fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
                                         fmt::arg("patch_width", patch.width));
   script::Children children = {

@@ -57,7 +57,7 @@ constexpr char kCapacityOfGroup[] =
     "self.capacity({group_size}), self.capacity(tokens % {group_size})).unsqueeze(1)";
 
 // The stable sort gives ties to the lower expert, which torch.topk does not promise.
-constexpr char kTokensChoose[] = R"(
+constexpr char kTokenChoice[] = R"(
     ranked, order = torch.sort(logits, stable=True, dim=1, descending=True)
     choice = order[:, :{k}]
     {gate}
@@ -77,7 +77,7 @@ def choose(self, logits: Tensor, rows: int) -> Tensor:
 )";
 
 // Groups of `size` tokens, then one of the remaining tokens.
-constexpr char kExpertsChoose[] = R"(
+constexpr char kExpertChoice[] = R"(
     tokens, experts = logits.size(0), logits.size(1)
     size = min(tokens, {group_size})
     whole = tokens - tokens % max(size, 1)
@@ -142,7 +142,7 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts) {
       break;
   }
   const bool drops = limited(rule);
-  return {fmt::format(kTokensChoose, fmt::arg("k", rule.k), fmt::arg("gate", gate),
+  return {fmt::format(kTokenChoice, fmt::arg("k", rule.k), fmt::arg("gate", gate),
                       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"
                                              : "# nothing is dropped")),
           drops ? room_source(rule, experts) : std::string()};
@@ -172,7 +172,7 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts) {
   };
   const std::string group_size =
       rule.group_size > 0 ? std::to_string(rule.group_size) : std::string("tokens");
-  return {fmt::format(kExpertsChoose, fmt::arg("group_size", group_size),
+  return {fmt::format(kExpertChoice, fmt::arg("group_size", group_size),
                       fmt::arg("rows_of_size", rows_of("size", "size")),
                       fmt::arg("rows_of_rest", rows_of("rest.size(1)", "tokens"))),
           capacity_source(rule, 1, rule.rows, experts) +
@@ -197,15 +197,15 @@ constexpr char kColumns[] = "{}.index_select(1, torch.tensor([{}], device=logits
 std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
   const std::vector<int64_t>& kept = nn::kept_experts(rule);
   const std::string columns = fmt::format("{}", fmt::join(kept, ", "));
-  const bool reroutes = !kept.empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
-  const auto seen = reroutes ? static_cast<int64_t>(kept.size()) : experts;
+  const bool is_rerouted = !kept.empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
+  const auto seen = is_rerouted ? static_cast<int64_t>(kept.size()) : experts;
   const WeightsSource source =
       std::visit([&](const auto& options) { return source_of(options, seen); }, rule);
   // Pruned experts are out of the selection, or only of what it gives.
   std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
                      source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
   if (kept.empty()) return text + "    return self.weights_of_seen(logits)\n";
-  if (reroutes) {
+  if (is_rerouted) {
     return text + "    return self.weights_of_seen(" + fmt::format(kColumns, "logits", columns) +
            ")\n";
   }
@@ -349,7 +349,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
   std::string source = fmt::format(kOfExperts, rounded);
   if (experts.at_once) source += fmt::format(kFewAtOnce, rounded, kFewRows);
   source += fmt::format(kOneByOne, rounded);
-  return source + (layer.stand_in.defined() ? kWithStandIns : kForward);
+  return source + (layer.replacement_outputs.defined() ? kWithStandIns : kForward);
 }
 
 /// forward(x [T, d]) -> logits [T, E]

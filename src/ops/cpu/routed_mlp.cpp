@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens are processed in lots whose rows fit a fixed buffer. The rows of an expert are in token
-// order, so each lot has one contiguous range of rows of every expert.
+// Tokens are processed in tiles whose rows fit a fixed buffer. The rows of an expert are in token
+// order, so each tile has one contiguous range of rows of every expert.
 #include "moesaic/ops/routed_mlp.h"
 
 #include <ATen/Parallel.h>
@@ -20,18 +20,18 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kBufferBytes = 14 << 20;  // Of all rows of a lot, between the layers too.
+constexpr int64_t kBufferBytes = 14 << 20;  // Of all rows of a tile, between the layers too.
 
 /// Part of a routing for tokens [begin, end), with rows numbered from 0.
-struct Lot {
+struct TokenTile {
   int64_t begin, end;
   std::vector<int32_t> offsets;  // [K + 1]
   std::vector<int32_t> token;    // Token of each row.
 };
 
-class Lots {
+class TokenTiles {
  public:
-  Lots(const Tensor& offsets, const Tensor& token, const Tensor& token_offsets)
+  TokenTiles(const Tensor& offsets, const Tensor& token, const Tensor& token_offsets)
       : token_(token.const_data_ptr<int32_t>()),
         token_offsets_(token_offsets.const_data_ptr<int32_t>()),
         tokens_(token_offsets.size(0) - 1),
@@ -43,31 +43,31 @@ class Lots {
 
   /// Finds the next tokens, at least one, with at most `limit` rows; returns false at the end.
   /// Throws where the two halves of the routing differ in the number of those rows.
-  bool next(int64_t limit, Lot& lot) {
-    lot = {lot.end, lot.end, {0}, {}};
-    if (lot.begin == tokens_) return false;
-    const int32_t first = token_offsets_[lot.begin];
-    while (lot.end < tokens_ &&
-           (lot.end == lot.begin || token_offsets_[lot.end + 1] - first <= limit)) {
-      ++lot.end;
+  bool next(int64_t limit, TokenTile& tile) {
+    tile = {tile.end, tile.end, {0}, {}};
+    if (tile.begin == tokens_) return false;
+    const int32_t first = token_offsets_[tile.begin];
+    while (tile.end < tokens_ &&
+           (tile.end == tile.begin || token_offsets_[tile.end + 1] - first <= limit)) {
+      ++tile.end;
     }
     for (size_t e = 0; e < ends_.size(); ++e) {
-      for (; cursor_[e] < ends_[e] && token_[cursor_[e]] < lot.end; ++cursor_[e]) {
-        place_[cursor_[e]] = static_cast<int32_t>(lot.token.size());
-        lot.token.push_back(token_[cursor_[e]]);
+      for (; cursor_[e] < ends_[e] && token_[cursor_[e]] < tile.end; ++cursor_[e]) {
+        place_[cursor_[e]] = static_cast<int32_t>(tile.token.size());
+        tile.token.push_back(token_[cursor_[e]]);
       }
-      lot.offsets.push_back(static_cast<int32_t>(lot.token.size()));
+      tile.offsets.push_back(static_cast<int32_t>(tile.token.size()));
     }
-    const int64_t pulled = token_offsets_[lot.end] - first;
-    const auto found = static_cast<int64_t>(lot.token.size());
+    const int64_t pulled = token_offsets_[tile.end] - first;
+    const auto found = static_cast<int64_t>(tile.token.size());
     if (found != pulled || found > limit) {
       fail("routed_mlp: tokens {} to {} pull {} rows, but the experts hold {} of them; {} fit",
-           lot.begin, lot.end - 1, pulled, found, limit);
+           tile.begin, tile.end - 1, pulled, found, limit);
     }
     return true;
   }
 
-  /// Returns the position of a row of the routing within its lot.
+  /// Returns the position of a row of the routing within its tile.
   int32_t place(int32_t row) const { return place_[row]; }
 
  private:
@@ -84,13 +84,13 @@ void fetch(const Scalar* row, int64_t width) {
 }
 
 template <class Scalar>
-void add_up(const Lot& lot, const Lots& lots, const RoutedMlpArguments& in, const Scalar* rows,
-            int64_t width, Scalar* y) {
+void add_up(const TokenTile& tile, const TokenTiles& tiles, const RoutedMlpArguments& in,
+            const Scalar* rows, int64_t width, Scalar* y) {
   const auto* begins = in.token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = in.token_row.const_data_ptr<int32_t>();
   const auto* weight = in.gate.const_data_ptr<SumOf<Scalar>>();
-  const auto row_at = [&](int32_t i) { return rows + lots.place(row_of[i]) * width; };
-  at::parallel_for(lot.begin, lot.end, kRowsPerTask, [&](int64_t first, int64_t last) {
+  const auto row_at = [&](int32_t i) { return rows + tiles.place(row_of[i]) * width; };
+  at::parallel_for(tile.begin, tile.end, kRowsPerTask, [&](int64_t first, int64_t last) {
     constexpr int64_t kAhead = 6;  // Prefetch distance in tokens; the hardware cannot predict rows.
     for (int64_t t = first; t < last; ++t) {
       const int64_t soon = std::min(t + kAhead, last - 1);
@@ -103,25 +103,25 @@ void add_up(const Lot& lot, const Lots& lots, const RoutedMlpArguments& in, cons
   });
 }
 
-/// Rows of a lot.
+/// Rows of a tile.
 int64_t lot_rows(int64_t bytes_per_row, int64_t experts, int64_t rows) {
   const int64_t limit = std::min(std::max(kBufferBytes / bytes_per_row, experts), rows);
-  const int64_t lots = (rows + limit - 1) / std::max<int64_t>(limit, 1);
-  return lots > 1 ? std::min(limit, std::max(rows / lots + rows / lots / 16, experts)) : limit;
+  const int64_t tiles = (rows + limit - 1) / std::max<int64_t>(limit, 1);
+  return tiles > 1 ? std::min(limit, std::max(rows / tiles + rows / tiles / 16, experts)) : limit;
 }
 
-/// Copies the tokens' values to the rows of a lot.
+/// Copies the tokens' values to the rows of a tile.
 template <class Scalar>
-void gather(const Lot& lot, const Scalar* x, int64_t width, Scalar* rows) {
-  at::parallel_for(0, static_cast<int64_t>(lot.token.size()), kRowsPerTask,
+void gather(const TokenTile& tile, const Scalar* x, int64_t width, Scalar* rows) {
+  at::parallel_for(0, static_cast<int64_t>(tile.token.size()), kRowsPerTask,
                    [&](int64_t first, int64_t last) {
                      for (int64_t r = first; r < last; ++r) {
-                       std::copy_n(x + lot.token[r] * width, width, rows + r * width);
+                       std::copy_n(x + tile.token[r] * width, width, rows + r * width);
                      }
                    });
 }
 
-/// Computes all lots; the tensors are contiguous, x in the type of the products, gates in that of
+/// Computes all tiles; the tensors are contiguous, x in the type of the products, gates in that of
 /// the sums.
 template <class Scalar>
 Tensor run(const MlpLayer<Scalar>& layer, const RoutedMlpArguments& in) {
@@ -135,13 +135,13 @@ Tensor run(const MlpLayer<Scalar>& layer, const RoutedMlpArguments& in) {
   const Tensor active = at::empty({limit, layer.stretch()}, options);
   const Tensor sums = at::empty({limit, width}, in.gate.options());
   Tensor y = at::empty(in.x.sizes(), options);
-  Lots lots(in.offsets, in.token, in.token_offsets);
+  TokenTiles tiles(in.offsets, in.token, in.token_offsets);
   auto* const row = rows.mutable_data_ptr<Scalar>();
-  for (Lot lot{}; lots.next(limit, lot);) {
-    gather(lot, in.x.const_data_ptr<Scalar>(), width, row);
-    layer.forward(lot.offsets.data(), {row, nullptr, active.mutable_data_ptr<Scalar>(),
-                                       sums.mutable_data_ptr<Sum>(), row});
-    add_up(lot, lots, in, row, width, y.mutable_data_ptr<Scalar>());
+  for (TokenTile tile{}; tiles.next(limit, tile);) {
+    gather(tile, in.x.const_data_ptr<Scalar>(), width, row);
+    layer.forward(tile.offsets.data(), {row, nullptr, active.mutable_data_ptr<Scalar>(),
+                                        sums.mutable_data_ptr<Sum>(), row});
+    add_up(tile, tiles, in, row, width, y.mutable_data_ptr<Scalar>());
   }
   return y;
 }

@@ -36,7 +36,7 @@ struct TokenChoicePlan : TokenChoiceSizes {
   int threads() const { return static_cast<int>(queues.segments.length); }
 };
 
-inline bool reroutes(const TokenChoiceOptions& options) {
+inline bool is_rerouted(const TokenChoiceOptions& options) {
   return options.pruned == PrunedSelection::reroute;
 }
 
@@ -91,7 +91,7 @@ ChoiceTensors route_token_choice_on(const Device& device, const Tensor& logits_i
   with_logit_type(logits, [&](auto tag) {
     using Scalar = typename decltype(tag)::type;
     choose<Scalar>({in<Scalar>(logits), plan.experts, static_cast<int32_t>(plan.k), options.gate,
-                    computed.view(), reroutes(options), plan.queues, out<int32_t>(choice),
+                    computed.view(), is_rerouted(options), plan.queues, out<int32_t>(choice),
                     out<int32_t>(choice_row), out<int32_t>(counts), out<Scalar>(gate_Tk)},
                    plan, device);
   });
@@ -132,7 +132,7 @@ Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_i
                                                static_cast<int32_t>(choice.size(1)),
                                                options.gate,
                                                computed.view(),
-                                               reroutes(options),
+                                               is_rerouted(options),
                                                out<Scalar>(grad_logits)};
     device.template start<256>(kernel, kernels::divide_up<int64_t>(tokens, kThreads), kThreads,
                                kernel.shared_bytes(kThreads));

@@ -40,7 +40,7 @@ struct DispatchRows {
   const T* from;
   const int32_t *token_offsets, *token_row;
   T* to;
-  int64_t tokens, row_bound, width;
+  int64_t tokens, max_rows, width;
   int lanes;
 
   static MOESAIC_INLINE int64_t shared_bytes(int) { return 0; }
@@ -50,7 +50,7 @@ struct DispatchRows {
     block.each([&](int thread) {
       const RowLane at = RowLane::of(block, thread, lanes);
       if (at.row < tokens) copy(at);
-      zero_between<T, Count>(block, thread, to, token_offsets[tokens] * width, row_bound * width);
+      zero_between<T, Count>(block, thread, to, token_offsets[tokens] * width, max_rows * width);
     });
   }
 
@@ -173,7 +173,7 @@ struct CombineBackward {
   const int32_t *token_offsets, *token_row;
   T* grad_rows;
   Sum<T>* grad_gate;
-  int64_t tokens, row_bound, width;
+  int64_t tokens, max_rows, width;
   int lanes;
   RowBias<T> bias = {};
 
@@ -245,8 +245,8 @@ struct CombineBackward {
   template <class Block>
   MOESAIC_INLINE void clear_unused(const Block& block, int thread) const {
     const int64_t filled = token_offsets[tokens];
-    zero_between<Sum<T>, 1>(block, thread, grad_gate, filled, row_bound);
-    zero_between<T, Count>(block, thread, grad_rows, filled * width, row_bound * width);
+    zero_between<Sum<T>, 1>(block, thread, grad_gate, filled, max_rows);
+    zero_between<T, Count>(block, thread, grad_rows, filled * width, max_rows * width);
   }
 };
 

@@ -121,7 +121,7 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
   };
   DatasetFormat format = generated_format<ClusterMixtureConfig>(
       "clusters", "generated data with cluster structure (clusters paper, definition 3.1)", make);
-  format.outline = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
+  format.fill_info = [](const DatasetSpec&, DatasetInfo& info) { info.classes = {"-1", "+1"}; };
   dataset_formats().add("clusters", std::move(format));
   return true;
 }();

@@ -12,7 +12,7 @@
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/filter_experts.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 namespace moesaic::nn {
 namespace {
@@ -41,12 +41,12 @@ ImageExpertsImpl::ImageExpertsImpl(const std::string& network, int64_t experts,
 ExpertRows ImageExpertsImpl::compute(const at::Tensor& images_TCHW, const Routing& routing,
                                      const at::Generator&) {
   std::vector<int64_t> shape = images_TCHW.sizes().vec();
-  shape[0] = routing.row_bound();
+  shape[0] = routing.max_rows();
   const at::Tensor rows_ACHW = dispatch(images_TCHW.flatten(1), routing).view(shape);
   at::Tensor rows_K = routing.offsets.is_meta() ? at::ones({count()}, at::kLong)
                                                 : routing.offsets.diff().to(at::kCPU, at::kLong);
   // Where another process has rows, the experts' batch norms need this one too.
-  if (const auto parts = share().parts()) parts->all_reduce(rows_K, Traffic::batch_norm);
+  if (const auto parts = batch_shard().parts()) parts->all_reduce(rows_K, Traffic::batch_norm);
   const at::Tensor idle = rows_K.eq(0);
   const bool all_idle = idle.all().item<bool>();
   return for_each_expert(rows_ACHW, routing, [&](int64_t slot, const at::Tensor& own) {
@@ -77,7 +77,7 @@ void ImageExpertsImpl::keep(const std::vector<int64_t>& slots) {
   set_networks(std::move(kept));
 }
 
-void ImageExpertsImpl::share_out(const std::vector<int64_t>& slots) {
+void ImageExpertsImpl::keep_local(const std::vector<int64_t>& slots) {
   all_ = networks_;
   set_networks({all_.begin() + slots.front(), all_.begin() + slots.back() + 1}, slots.front());
   for (const auto& network : all_) {
@@ -88,7 +88,7 @@ void ImageExpertsImpl::share_out(const std::vector<int64_t>& slots) {
   }
 }
 
-void ImageExpertsImpl::gather(const Group& group) {
+void ImageExpertsImpl::unshard(const ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   for (size_t own = 0; own < networks_.size(); ++own) {
     const std::vector<at::Tensor> tensors = tensors_of(*networks_[own]);

@@ -27,17 +27,17 @@ ConfigProblem router_problem(const std::optional<Router>& config, int64_t expert
             {"experts", "router"}};
   }
   const bool pruned = !config->kept_experts.empty();
-  const RouterPlace place{
+  const RouterContext place{
       .experts = experts, .group_size = config->group_size, .is_pruned = pruned};
   for (const auto check : {routing_problem, capacity_problem}) {
     ConfigProblem problem = check(*config, config->dispatcher, place);
     if (!problem.empty()) return problem;
   }
   const bool whole = config->gate == "softmax_all" || config->gate == "logit";
-  if (!config->gate_noise && !(config->tokens_choose() && whole)) {
+  if (!config->gate_noise && !(config->is_token_choice() && whole)) {
     return {fmt::format("router.gate_noise false is for the router {} with the gate 'softmax_all' "
                         "or 'logit'",
-                        kTokensChoose),
+                        kTokenChoice),
             {"router.gate_noise", "router.gate", "router.name"}};
   }
   if (!config->gate_noise && config->noise_in_evaluation) {
@@ -45,9 +45,9 @@ ConfigProblem router_problem(const std::optional<Router>& config, int64_t expert
             {"router.noise_in_evaluation", "router.gate_noise"}};
   }
   if (!pruned) return {};
-  ConfigProblem stand_ins =
-      stand_ins_problem(config->stand_ins, *config, place.router, place.router + "stand_ins");
-  if (!stand_ins.empty()) return stand_ins;
+  ConfigProblem mean_replacement = mean_replacement_problem(
+      config->mean_replacement, *config, place.router, place.router + "mean_replacement");
+  if (!mean_replacement.empty()) return mean_replacement;
   return kept_setting_problem(config->kept_experts, experts, place.router + "kept_experts");
 }
 
@@ -74,7 +74,7 @@ nn::MoELayer image_token_layer(const ImageTokenRouterConfig& router, int64_t wid
                                std::shared_ptr<nn::Experts> experts,
                                const at::Generator& generator) {
   nn::MoELayer layer(router_options(router, width, count), std::move(experts), generator);
-  if (router.stand_ins && layer->is_pruned()) layer->add_stand_ins();
+  if (router.mean_replacement && layer->is_pruned()) layer->add_replacement_outputs();
   const torch::NoGradGuard no_grad;
   layer->router->weight.zero_();
   return layer;
@@ -285,8 +285,9 @@ at::Tensor ImageMoE::square_sums(const at::Tensor& images_BCHW) const {
 
 void ImageMoE::reset_head(int64_t classes) {
   experts->reset_heads(classes);
-  if (!moe.is_empty() && moe->stand_in.defined()) {
-    moe->stand_in.set_data(at::zeros({moe->stand_in.size(0), classes}, moe->stand_in.options()));
+  if (!moe.is_empty() && moe->replacement_outputs.defined()) {
+    moe->replacement_outputs.set_data(
+        at::zeros({moe->replacement_outputs.size(0), classes}, moe->replacement_outputs.options()));
   }
   config_.classes = classes;
 }

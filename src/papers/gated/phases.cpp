@@ -54,7 +54,7 @@ struct Moves {
     return names;
   }
 
-  /// Returns those that the phase's settings `trains` and `frozen` leave.
+  /// Returns those that the phase's settings `trainable` and `frozen` leave.
   Moves within(const PhaseConfig& phase, const Model& model) const {
     const std::vector<std::string> trained = trained_parameters(model, phase);
     const auto any_trained = [&](const Moves& one) {
@@ -67,61 +67,62 @@ struct Moves {
 };
 
 /// Warns of fewer samples than a regressor has numbers, which no loss determines.
-void check_samples(const PhasePlaces& places, int64_t samples, int64_t width) {
+void check_samples(const SettingLocations& locations, int64_t samples, int64_t width) {
   if (samples >= width) return;
   log_warning("{}: phase '{}': {} samples do not determine regressors of {} dimensions",
-              places.of({"batch_size", "samples"}), places.phase().name, samples, width);
+              locations.of({"batch_size", "num_samples"}), locations.phase().name, samples, width);
 }
 
 /// Checks the network's mixture against what can be recovered, and against the data's.
-void check_mixture(const PhasePlaces& places, const nn::GatedMixtureOptions& mixture,
+void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture,
                    const Dataset& data) {
-  const std::string& name = places.phase().name;
+  const std::string& name = locations.phase().name;
   if (2 * mixture.experts - 1 > mixture.width) {
     fail_usage(
         "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
         "dimensions (assumption 3), at most {} experts do",
-        places.of_model("experts", "kind"), name, mixture.experts, 2 * mixture.experts - 1,
+        locations.of_model("experts", "kind"), name, mixture.experts, 2 * mixture.experts - 1,
         mixture.width, (mixture.width + 1) / 2);
   }
   const Directions known = data.directions();
   const auto regressors = known.find("regressor");
   if (regressors == known.end() || regressors->second.size(0) == mixture.experts) return;
   log_warning("{}: phase '{}': the model has {} experts, the mixture of '{}' has {}",
-              places.of_model("experts", "data"), name, mixture.experts, places.phase().data,
+              locations.of_model("experts", "data"), name, mixture.experts, locations.phase().data,
               regressors->second.size(0));
 }
 
 /// Completes the plan of a phase of `batch` samples a step that moves these parameters. Throws
 /// Error (usage) unless the network has a gated mixture with 2 k - 1 <= d, the data are inputs of
-/// its width with one real-valued target, and `trains` and `frozen` leave something to move. Warns
-/// where the data's mixture has another number of experts.
-void plan_gated(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data,
-                int64_t batch, const Moves& moves) {
+/// its width with one real-valued target, and `trainable` and `frozen` leave something to move.
+/// Warns where the data's mixture has another number of experts.
+void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+                const Dataset& data, int64_t batch, const Moves& moves) {
   const PhaseConfig& phase = plan.config;
   const auto mixture = find_module<nn::GatedMixtureImpl>(model);
   if (!mixture) {
-    fail_needs(places, places.of_model("name", "kind"),
+    fail_needs(locations, locations.of_model("name", "kind"),
                "a model with a gated mixture (moesaic list models)");
   }
   const DatasetInfo& info = data.info();
   if (data.has_images() || info.targets.size() != 1 ||
       data.image_size() != mixture->options().width) {
-    fail_needs(places, places.of({"data"}),
+    fail_needs(locations, locations.of({"data"}),
                fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
                            mixture->options().width, phase.data));
   }
-  check_mixture(places, mixture->options(), data);
-  check_samples(places, batch, mixture->options().width);
+  check_mixture(locations, mixture->options(), data);
+  check_samples(locations, batch, mixture->options().width);
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
-        "{}: phase '{}': 'trains' and 'frozen' leave none of the parameters that it trains, {}",
-        places.of({"frozen", "trains", "kind"}), phase.name,
+        "{}: phase '{}': 'trainable' and 'frozen' leave none of the parameters that it trains, {}",
+        locations.of({"frozen", "trainable", "kind"}), phase.name,
         fmt::join(moves.names(model), " and "));
   }
   if (!data.endless() && batch > data.size()) {
     fail_usage("{}: phase '{}': {} samples are more than the {} of '{}'",
-               places.of({"batch_size", "samples"}), phase.name, batch, data.size(), phase.data);
+               locations.of({"batch_size", "num_samples"}), phase.name, batch, data.size(),
+               phase.data);
   }
   plan_steps(plan, data.size(), batch);
 }
@@ -260,16 +261,16 @@ class GatedSgd final : public GatedPhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - made_);
-    const Samples samples = batches(made_, steps);
+    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+    const Samples samples = batches(steps_done_, steps);
     Parameters at = parameters();
     at.a_kd.requires_grad_(moves_.regressors);
     at.w_kd.requires_grad_(moves_.gates);
     StepReport report;
     double sum = 0.0;
     for (int64_t i = 0; i < steps; ++i) {
-      report.lr = learning_rate(config_.schedule, config_.optimizer.lr, made_ + i, plan_.steps,
-                                plan_.steps_per_epoch);
+      report.lr = learning_rate(config_.schedule, config_.optimizer.lr, steps_done_ + i,
+                                plan_.steps, plan_.steps_per_epoch);
       const Samples batch = {samples.x_Nd.narrow(0, i * plan_.batch, plan_.batch),
                              samples.y_N.narrow(0, i * plan_.batch, plan_.batch)};
       const double loss = descend(at, batch, *report.lr);
@@ -277,7 +278,7 @@ class GatedSgd final : public GatedPhase {
       sum += loss;
     }
     write(at);
-    made_ += steps;
+    steps_done_ += steps;
     report.metrics["loss"] = sum / static_cast<double>(steps);
     report.images = steps * plan_.batch;
     report.steps = steps;
@@ -316,32 +317,34 @@ class GatedSgd final : public GatedPhase {
 };
 
 /// Warns of a batch with fewer samples than the symmetric tensor of fourth moments has numbers.
-void check_moments(const GatedSgdConfig& config, const PhasePlaces& places, int64_t width) {
+void check_moments(const GatedSgdConfig& config, const SettingLocations& locations, int64_t width) {
   const auto d = static_cast<double>(width);
   const double numbers = d * (d + 1) * (d + 2) * (d + 3) / 24.0;
   if (static_cast<double>(config.batch_size) >= numbers) return;
   log_warning(
       "{}: phase '{}': a batch of {} is small for L4: fourth moments of {} dimensions are {:.0f} "
       "numbers; the gradient is mostly noise",
-      places.of({"batch_size"}), places.phase().name, config.batch_size, width, numbers);
+      locations.of({"batch_size"}), locations.phase().name, config.batch_size, width, numbers);
 }
 
-void plan_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
+void plan_sgd(PhasePlan& plan, const SettingLocations& locations, const Model& model,
+              const Dataset& data) {
   const auto& config = settings_of<GatedSgdConfig>(plan.config);
-  plan_gated(plan, places, model, data, config.batch_size, moves_of(config));
+  plan_gated(plan, locations, model, data, config.batch_size, moves_of(config));
   const nn::GatedMixtureOptions& options = find_module<nn::GatedMixtureImpl>(model)->options();
   if (config.loss.name() != kL4) return;
-  at_place(places.of_model("link", "loss"),
-           [&] { return output_transforms(options.link, options.noise); });
-  check_moments(config, places, options.width);
+  at_location(locations.of_model("link", "loss"),
+              [&] { return output_transforms(options.link, options.noise); });
+  check_moments(config, locations, options.width);
 }
 
 struct GatedEmConfig {
-  int64_t samples = 10240;
+  int64_t num_samples = 10240;
   GatedEmOptions options;
 };
 void describe(auto& f, GatedEmConfig& c) {
-  f("samples", c.samples, "number of samples used for all steps", between(1, 1048576));
+  f("num_samples", c.num_samples, "number of samples used for all steps", between(1, 1048576),
+    renamed_from("samples"));
   f("gate_steps", c.options.gate_steps,
     "number of gradient steps on the gates after each on the regressors", between(0, 1000));
   f("gate_lr", c.options.lr, "learning rate of the steps on the gates", above(0.0));
@@ -367,7 +370,7 @@ class GatedEm final : public GatedPhase {
     if (moves_.regressors) at.a_kd.copy_(next.a_kd);
     if (moves_.gates) at.w_kd.copy_(next.w_kd);
     write(at);
-    ++made_;
+    ++steps_done_;
     return {.metrics = {{"loss", next.loss}}, .images = plan_.batch};
   }
 
@@ -377,11 +380,11 @@ class GatedEm final : public GatedPhase {
 };
 
 struct GatedSignsConfig {
-  int64_t samples = 10240;
+  int64_t num_samples = 10240;
 };
 void describe(auto& f, GatedSignsConfig& c) {
-  f("samples", c.samples, "number of samples whose likelihood decides the signs",
-    between(1, 1048576));
+  f("num_samples", c.num_samples, "number of samples whose likelihood decides the signs",
+    between(1, 1048576), renamed_from("samples"));
 }
 
 constexpr Moves kMoves{.regressors = true, .gates = false};
@@ -394,12 +397,12 @@ class GatedSigns final : public GatedPhase {
   StepReport step() override {
     const torch::NoGradGuard no_grad;
     Parameters at = parameters();
-    const Samples samples = batches(made_, 1);
+    const Samples samples = batches(steps_done_, 1);
     at.a_kd.copy_(resolve_regressors(samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble),
                                      at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
                                      options().link, options().noise));
     write(at);
-    ++made_;
+    ++steps_done_;
     return {.metrics = {}, .images = plan_.batch};
   }
 };
@@ -411,22 +414,24 @@ class GatedSigns final : public GatedPhase {
                              "stochastic gradient descent of a gated mixture on "
                              "fresh batches by L4, L_log or the squared loss",
                              plan_sgd) &&
-    add_phase_kind<GatedEm>(
-        "gated_em", GatedEmConfig{},
-        "expectation-maximisation of a gated mixture on a fixed set of samples",
-        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-          plan_gated(plan, places, model, data, settings_of<GatedEmConfig>(plan.config).samples,
-                     kBoth);
-        }) &&
+    add_phase_kind<GatedEm>("gated_em", GatedEmConfig{},
+                            "expectation-maximisation of a gated mixture on a fixed set of samples",
+                            [](PhasePlan& plan, const SettingLocations& locations,
+                               const Model& model, const Dataset& data) {
+                              plan_gated(plan, locations, model, data,
+                                         settings_of<GatedEmConfig>(plan.config).num_samples,
+                                         kBoth);
+                            }) &&
     add_phase_kind<GatedSigns>(
         "gated_signs", GatedSignsConfig{},
         "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
-        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-          plan_gated(plan, places, model, data, settings_of<GatedSignsConfig>(plan.config).samples,
-                     kMoves);
+        [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
+           const Dataset& data) {
+          plan_gated(plan, locations, model, data,
+                     settings_of<GatedSignsConfig>(plan.config).num_samples, kMoves);
           if (plan.steps > 1) {
             fail_usage("{}: phase '{}': a phase of kind 'gated_signs' has one step, found {}",
-                       places.of({"steps", "epochs"}), plan.config.name, plan.steps);
+                       locations.of({"steps", "epochs"}), plan.config.name, plan.steps);
           }
         });
 

@@ -191,14 +191,14 @@ RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd
 [[maybe_unused]] const bool kGatedProbes =
     // The probe of recovery_error(): "error_A", "error_W", and "recovered", 1 where the first is at
     // most 0.05 and, unless all gates are 0, the second too.
-    probes().add(
-        "recovery",
-        {.meaning = "errors of a gated mixture's regressors and gates against those of its data",
-         .metrics = recovery_metrics,
-         .measure = measure_recovery}) &&
+    probes().add("recovery",
+                 {.description =
+                      "errors of a gated mixture's regressors and gates against those of its data",
+                  .metrics = recovery_metrics,
+                  .measure = measure_recovery}) &&
     // The probe of a recurrent network's gates (Model::gates_over_time()): for each a table
     // "<name>_gate" of their means over the test data, by class and step.
-    probes().add("gates", {.meaning = "a recurrent network's gates at each step, by class",
+    probes().add("gates", {.description = "a recurrent network's gates at each step, by class",
                            .metrics = gates_metrics,
                            .measure = measure_gates});
 

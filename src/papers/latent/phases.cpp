@@ -82,10 +82,10 @@ class SphericalSgd final : public LatentPhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - made_);
+    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
     const at::Tensor router_Kd = starts_ideal() ? ideal_router() : router_rows(layer_);
     SphericalNeurons neurons = starting_neurons();
-    const RoutedBlock block = routed(samples(made_, steps), made_, router_Kd);
+    const RoutedBlock block = routed(samples(steps_done_, steps), steps_done_, router_Kd);
     StepReport report{.images = steps, .steps = steps};
     report.lr = config_.lr;
     report.metrics["turn"] = check_turn(block.rows, neurons);
@@ -96,7 +96,7 @@ class SphericalSgd final : public LatentPhase {
     own.w.copy_(neurons.w_Nd.view_as(own.w));
     own.a.copy_(neurons.a_N.view_as(own.a));
     if (starts_ideal()) set_router_rows(layer_, router_Kd);
-    made_ += steps;
+    steps_done_ += steps;
     add_alignments(neurons.w_Nd.view(own.w.sizes()), report);
     return report;
   }
@@ -106,13 +106,13 @@ class SphericalSgd final : public LatentPhase {
  private:
   double step_size() const { return config_.lr / static_cast<double>(experts().w.size(1)); }
 
-  bool starts_ideal() const { return made_ == 0 && config_.router == kIdeal; }
+  bool starts_ideal() const { return steps_done_ == 0 && config_.router == kIdeal; }
 
   /// Returns a copy of the neurons that the next step starts from.
   SphericalNeurons starting_neurons() const {
     const nn::ShallowExpertsImpl& own = experts();
     at::Tensor w = own.w, a = own.a;
-    if (made_ == 0 && config_.restart) {
+    if (steps_done_ == 0 && config_.restart) {
       const auto drawn = own.draw_neurons(generator("latent.restart"));
       w = drawn.w;
       a = drawn.a;
@@ -166,29 +166,29 @@ class SphericalSgd final : public LatentPhase {
       }
     }
     const auto local = report.metrics.find("local");
-    met_ = config_.until_local > 0.0 && local != report.metrics.end() &&
-           local->second >= config_.until_local;
+    reached_end_ = config_.until_local > 0.0 && local != report.metrics.end() &&
+                   local->second >= config_.until_local;
   }
 
   const SphericalSgdConfig& config_;  ///< Part of plan_.
 };
 
-void plan_spherical(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+void plan_spherical(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                     const Dataset& data) {
-  plan_latent(plan, places, model, data, 1);
+  plan_latent(plan, locations, model, data, 1);
   const auto& config = settings_of<SphericalSgdConfig>(plan.config);
   const auto known = data.directions();
   if (config.router == kIdeal && !known.contains("mean")) {
     fail_usage(
         "{}: phase '{}': router 'ideal' needs the means of the clusters, which the data '{}' do "
         "not have",
-        places.of({"router"}), plan.config.name, plan.config.data);
+        locations.of({"router"}), plan.config.name, plan.config.data);
   }
   if (config.until_local > 0.0 && !known.contains("local")) {
     fail_usage(
         "{}: phase '{}': until_local needs the directions of the clusters' tasks, which the data "
         "'{}' do not have",
-        places.of({"until_local"}), plan.config.name, plan.config.data);
+        locations.of({"until_local"}), plan.config.name, plan.config.data);
   }
 }
 
@@ -211,7 +211,7 @@ class RouterAscent final : public LatentPhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    const int64_t first = made_ * plan_.batch;
+    const int64_t first = steps_done_ * plan_.batch;
     const at::Tensor router_Kd = router_rows(layer_);
     const RoutedBlock block = routed(samples(first, plan_.batch), first, router_Kd);
     const at::Tensor& x_Sd = block.rows.x_Sd;
@@ -233,7 +233,7 @@ class RouterAscent final : public LatentPhase {
     const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
     const double shift = check_shift(x_Sd, change_Kd);
     set_router_rows(layer_, router_Kd + change_Kd);
-    ++made_;
+    ++steps_done_;
     StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
                       .images = plan_.batch};
     report.lr = config_.lr;
@@ -291,22 +291,22 @@ RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
   return block;
 }
 
-void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                  const Dataset& data, int64_t samples) {
   const PhaseConfig& phase = plan.config;
   if (!find_layer_of<nn::ShallowExperts>(model)) {
-    fail_needs(places, places.of_model("name", "kind"),
+    fail_needs(locations, locations.of_model("name", "kind"),
                "a model of one layer of two-layer experts (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().targets.size() != 1) {
-    fail_needs(places, places.of({"data"}),
+    fail_needs(locations, locations.of({"data"}),
                "an endless stream of inputs with one real-valued target, which '" + phase.data +
                    "' is not");
   }
-  check_moves_all(
-      plan, places, model,
+  check_trains_all(
+      plan, locations, model,
       fmt::format(
-          "the kind '{}' determines the trained parameters; leave 'trains' and 'frozen' out",
+          "the kind '{}' determines the trained parameters; leave 'trainable' and 'frozen' out",
           phase.kind.name()));
   plan_steps(plan, data.size(), samples);
 }
@@ -319,8 +319,9 @@ void plan_latent(PhasePlan& plan, const PhasePlaces& places, const Model& model,
     add_phase_kind<RouterAscent>(
         "router_ascent", RouterAscentConfig{},
         "gradient ascent of the router of two-layer experts (latent paper, phase II)",
-        [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-          plan_latent(plan, places, model, data,
+        [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
+           const Dataset& data) {
+          plan_latent(plan, locations, model, data,
                       settings_of<RouterAscentConfig>(plan.config).batch_size);
         });
 

@@ -242,17 +242,18 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
 [[maybe_unused]] const bool kLatentProbes =
     // The probe of the largest |alignment| of each expert's neurons with the data's directions
     // "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to
-    // one cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5; "experts_<c>"
-    // whose largest alignment with a local task is with c's; and tables of all that.
-    probes().add("specialisation",
-                 {.meaning = "alignments of experts' neurons with the tasks of the data's clusters",
-                  .metrics = specialisation_metrics,
-                  .measure = measure_specialisation}) &&
+    // one cluster "max_own" and "max_other"; "batch_shard_<task>" of the neurons above 0.5;
+    // "experts_<c>" whose largest alignment with a local task is with c's; and tables of all that.
+    probes().add(
+        "specialisation",
+        {.description = "alignments of experts' neurons with the tasks of the data's clusters",
+         .metrics = specialisation_metrics,
+         .measure = measure_specialisation}) &&
     // The probe of the experts that a router gives to one cluster alone, by the data's directions
     // "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
     // costs the best rule.
     probes().add("cluster_routing",
-                 {.meaning = "separation of the data's clusters by the router, by their means",
+                 {.description = "separation of the data's clusters by the router, by their means",
                   .metrics = routing_metrics,
                   .measure = measure_routing});
 

@@ -48,10 +48,10 @@ class Ridge final : public LatentPhase {
   StepReport step() override {
     const torch::NoGradGuard no_grad;
     begin();
-    const int64_t steps = std::min(config_.block, plan_.steps - made_);
-    const Samples block = samples(made_, steps);
-    add(features(block, made_), block.y_S.to(at::kDouble));
-    made_ += steps;
+    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+    const Samples block = samples(steps_done_, steps);
+    add(features(block, steps_done_), block.y_S.to(at::kDouble));
+    steps_done_ += steps;
     StepReport report{.images = steps, .steps = steps};
     if (done()) solve(report);
     return report;
@@ -68,7 +68,7 @@ class Ridge final : public LatentPhase {
   }
   void load(const PhaseState& state) override {
     LatentPhase::load(state);
-    if (made_ == 0 || done()) return;
+    if (steps_done_ == 0 || done()) return;
     const auto gram = state.tensors.find(kGram), moment = state.tensors.find(kMoment);
     const int64_t n = experts().a.numel();
     const bool valid = gram != state.tensors.end() && moment != state.tensors.end() &&
@@ -210,8 +210,7 @@ class Ridge final : public LatentPhase {
 [[maybe_unused]] const bool kLatentRidge = add_phase_kind<Ridge>(
     "ridge", RidgeConfig{},
     "second layers of all two-layer experts by one ridge regression (latent paper, phase IV)",
-    [](PhasePlan& plan, const PhasePlaces& places, const Model& model, const Dataset& data) {
-      plan_latent(plan, places, model, data, 1);
-    });
+    [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
+       const Dataset& data) { plan_latent(plan, locations, model, data, 1); });
 
 }  // namespace moesaic

@@ -10,7 +10,7 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr int kS = kLotSamples;
+constexpr int kS = kChunkSamples;
 
 /// The form of an instruction set: how many lanes a vector has, how many vectors of neurons stand
 /// side by side, and how many samples' sums stay in registers beside them.
@@ -51,30 +51,30 @@ MOESAIC_IN_CLONE void scatter4(const float* from, int64_t stride, int64_t width,
   }
 }
 
-MOESAIC_IN_CLONE void pack_lot(const float* const* rows, const float* strength, int64_t width,
-                               float* lot) {
-  for (int s = 0; s < kS; s += 4) gather4(rows + s, width, lot + s, kS);
+MOESAIC_IN_CLONE void pack_chunk(const float* const* rows, const float* strength, int64_t width,
+                                 float* chunk) {
+  for (int s = 0; s < kS; s += 4) gather4(rows + s, width, chunk + s, kS);
   Vector<kS> gram[kS];
 #pragma GCC unroll 8
   for (int s = 0; s < kS; ++s) gram[s] = Vector<kS>{};
   for (int64_t c = 0; c < width; ++c) {
-    const float* const x = lot + c * kS;
+    const float* const x = chunk + c * kS;
     const Vector<kS> all = vector_at<kS>(x);
 #pragma GCC unroll 8
     for (int s = 0; s < kS; ++s) gram[s] += x[s] * all;
   }
-  float* const after = lot + width * kS;
+  float* const after = chunk + width * kS;
 #pragma GCC unroll 8
   for (int s = 0; s < kS; ++s) vector_at<kS>(after + s * kS) = gram[s];
   std::memcpy(after + kS * kS, strength, kS * sizeof(float));
 }
 
-/// A lot as pack_lot() lays it out.
-struct Lot {
+/// A chunk as pack_chunk() lays it out.
+struct SampleChunk {
   const float *x, *gram, *strength;
 
-  MOESAIC_IN_CLONE Lot(const float* lot, int64_t width)
-      : x(lot), gram(lot + kS * width), strength(gram + kS * kS) {}
+  MOESAIC_IN_CLONE SampleChunk(const float* chunk, int64_t width)
+      : x(chunk), gram(chunk + kS * width), strength(gram + kS * kS) {}
 };
 
 /// Neurons in lanes, in a thread's scratch memory. Missing ones are zero.
@@ -156,8 +156,8 @@ struct Tile {
   }
 };
 
-/// What a lot's steps work on: of each sample and neuron the product p, the step's factor of w, and
-/// the coefficient of x in what all steps make of w; of each neuron their factor of the old w.
+/// What a chunk's steps work on: of each sample and neuron the product p, the step's factor of w,
+/// and the coefficient of x in what all steps make of w; of each neuron their factor of the old w.
 template <class F>
 struct Steps {
   alignas(64) float product[kS][F::kTile];
@@ -166,9 +166,9 @@ struct Steps {
   alignas(64) float of_w[F::kTile];
 };
 
-/// p = <w, x> of the whole lot.
+/// p = <w, x> of the whole chunk.
 template <class F>
-MOESAIC_IN_CLONE void multiply(const Tile<F>& tile, const Lot& lot, Steps<F>& steps) {
+MOESAIC_IN_CLONE void multiply(const Tile<F>& tile, const SampleChunk& chunk, Steps<F>& steps) {
   constexpr int kV = F::kVectors, kN = F::kSamples;
   for (int first = 0; first < kS; first += kN) {
     Vector<F::kLanes> sum[kN][kV];
@@ -178,7 +178,7 @@ MOESAIC_IN_CLONE void multiply(const Tile<F>& tile, const Lot& lot, Steps<F>& st
       for (int v = 0; v < kV; ++v) sum[s][v] = Vector<F::kLanes>{};
     }
     for (int64_t c = 0; c < tile.width; ++c) {
-      const float* const x = lot.x + c * kS + first;
+      const float* const x = chunk.x + c * kS + first;
       const float* const w = tile.w + c * F::kTile;
 #pragma GCC unroll 8
       for (int s = 0; s < kN; ++s) {
@@ -230,14 +230,15 @@ MOESAIC_IN_CLONE void shrink(const Vector<lanes>& e, Vector<lanes>& to) {
 /// Takes the step of sample s: w <- r (1 - k p) w + r k x, r = 1 / sqrt(1 + k^2 (|x|^2 - p^2)), and
 /// so for the products of the samples to come.
 template <class F, bool relu, bool small>
-MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const Lot& lot, int s, Steps<F>& steps) {
+MOESAIC_IN_CLONE void take_step(const Tile<F>& tile, const SampleChunk& chunk, int s,
+                                Steps<F>& steps) {
   using V = Vector<F::kLanes>;
-  const float* const gram = lot.gram + s * kS;
+  const float* const gram = chunk.gram + s * kS;
 #pragma GCC unroll 8
   for (int v = 0; v < F::kTile; v += F::kLanes) {
     const V p = vector_at<F::kLanes>(steps.product[s] + v);
     const V z = p + vector_at<F::kLanes>(tile.b + v), none{};
-    V k = lot.strength[s] * vector_at<F::kLanes>(tile.a + v);
+    V k = chunk.strength[s] * vector_at<F::kLanes>(tile.a + v);
     if constexpr (relu) {
       k = z > none ? k : none;
     } else {
@@ -277,19 +278,20 @@ MOESAIC_IN_CLONE void join_steps(Steps<F>& steps) {
 constexpr int kTiles = 2;
 
 template <class F, bool relu, bool small>
-MOESAIC_IN_CLONE void take_steps(const Tile<F>* tiles, int count, const Lot& lot, Steps<F>* steps) {
+MOESAIC_IN_CLONE void take_steps(const Tile<F>* tiles, int count, const SampleChunk& chunk,
+                                 Steps<F>* steps) {
 #pragma GCC unroll 8
   for (int s = 0; s < kS; ++s) {
-    for (int t = 0; t < count; ++t) take_step<F, relu, small>(tiles[t], lot, s, steps[t]);
+    for (int t = 0; t < count; ++t) take_step<F, relu, small>(tiles[t], chunk, s, steps[t]);
   }
 }
 
 /// Whether no neuron's step is longer than the series takes.
-MOESAIC_IN_CLONE bool are_small(const Lot& lot, float longest) {
+MOESAIC_IN_CLONE bool are_small(const SampleChunk& chunk, float longest) {
   bool small = true;
   for (int s = 0; s < kS; ++s) {
-    const float k = lot.strength[s] * longest;
-    small = small && k * k * lot.gram[s * kS + s] <= kSmall;
+    const float k = chunk.strength[s] * longest;
+    small = small && k * k * chunk.gram[s * kS + s] <= kSmall;
   }
   return small;
 }
@@ -326,7 +328,7 @@ MOESAIC_IN_CLONE void add_columns(const float* x,
 }
 
 template <class F>
-MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& tile) {
+MOESAIC_IN_CLONE void add_chunk(const Steps<F>& steps, const SampleChunk& chunk, Tile<F>& tile) {
   constexpr int kColumns = 2;  // Sums of several columns hide the latency of adding to one.
   Vector<F::kLanes> of_w[F::kVectors];
 #pragma GCC unroll 8
@@ -341,7 +343,7 @@ MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& ti
       }
     }
     const Vector<F::kLanes>* const factor = first == 0 ? of_w : nullptr;
-    const float* const x = lot.x + first;
+    const float* const x = chunk.x + first;
     int64_t c = 0;
     for (; c + kColumns <= tile.width; c += kColumns) {
       add_columns<F, kColumns>(x + c * kS, of_x, factor, tile.w + c * F::kTile);
@@ -354,7 +356,7 @@ MOESAIC_IN_CLONE void add_lot(const Steps<F>& steps, const Lot& lot, Tile<F>& ti
 
 template <class F>
 MOESAIC_IN_CLONE void advance(const SphericalRows& rows, int64_t first, int64_t neurons,
-                              const float* lots, int64_t count, float* scratch) {
+                              const float* chunks, int64_t count, float* scratch) {
   Tile<F> tiles[kTiles] = {
       Tile<F>(rows, scratch),
       Tile<F>(rows, scratch + Tile<F>::numbers(rows.width, rows.coefficients))};
@@ -364,18 +366,18 @@ MOESAIC_IN_CLONE void advance(const SphericalRows& rows, int64_t first, int64_t 
   const float longest = std::max(tiles[0].longest, tiles[1].longest);
   Steps<F> steps[kTiles];
   for (int64_t i = 0; i < count; ++i) {
-    const Lot lot(lots + i * lot_numbers(rows.width), rows.width);
-    for (int t = 0; t < used; ++t) multiply(tiles[t], lot, steps[t]);
+    const SampleChunk chunk(chunks + i * chunk_size(rows.width), rows.width);
+    for (int t = 0; t < used; ++t) multiply(tiles[t], chunk, steps[t]);
     if (rows.hermite != nullptr) {
-      take_steps<F, false, false>(tiles, used, lot, steps);
-    } else if (are_small(lot, longest)) {
-      take_steps<F, true, true>(tiles, used, lot, steps);
+      take_steps<F, false, false>(tiles, used, chunk, steps);
+    } else if (are_small(chunk, longest)) {
+      take_steps<F, true, true>(tiles, used, chunk, steps);
     } else {
-      take_steps<F, true, false>(tiles, used, lot, steps);
+      take_steps<F, true, false>(tiles, used, chunk, steps);
     }
     for (int t = 0; t < used; ++t) {
       join_steps(steps[t]);
-      add_lot(steps[t], lot, tiles[t]);
+      add_chunk(steps[t], chunk, tiles[t]);
     }
   }
   for (int t = 0; t < used; ++t) tiles[t].store(rows, first + t * F::kTile, of[t]);
@@ -389,12 +391,12 @@ using Plain = Form<4, 2, 4>;
 
 #define MOESAIC_SPHERICAL(name, form, target)                                             \
   target void pack_##name(const float* const* rows, const float* strength, int64_t width, \
-                          float* lot) {                                                   \
-    pack_lot(rows, strength, width, lot);                                                 \
+                          float* chunk) {                                                 \
+    pack_chunk(rows, strength, width, chunk);                                             \
   }                                                                                       \
   target void advance_##name(const SphericalRows& rows, int64_t first, int64_t neurons,   \
-                             const float* lots, int64_t count, float* scratch) {          \
-    advance<form>(rows, first, neurons, lots, count, scratch);                            \
+                             const float* chunks, int64_t count, float* scratch) {        \
+    advance<form>(rows, first, neurons, chunks, count, scratch);                          \
   }                                                                                       \
   constexpr SphericalKernel k_##name {                                                    \
 #name, kTiles* form::kTile, pack_##name, advance_##name                               \
@@ -411,7 +413,7 @@ MOESAIC_SPHERICAL(avx512, Widest,
 
 }  // namespace
 
-int64_t SphericalKernel::scratch_numbers(int64_t width, int64_t coefficients) const {
+int64_t SphericalKernel::scratch_size(int64_t width, int64_t coefficients) const {
   return kTiles * Tile<Widest>::numbers(width, coefficients);
 }
 

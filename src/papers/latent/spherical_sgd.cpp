@@ -79,14 +79,14 @@ void check_routed(const RoutedSamples& samples, const SphericalNeurons& neurons)
 }
 
 /// The routing's lots: those of expert m are [offset[m], offset[m + 1]), the last filled up.
-class SphericalLots {
+class SampleChunks {
  public:
-  SphericalLots(const RoutedSamples& samples, double step, const ops::SphericalKernel& kernel)
-      : width_(samples.x_Sd.size(1)), numbers_(ops::lot_numbers(width_)) {
+  SampleChunks(const RoutedSamples& samples, double step, const ops::SphericalKernel& kernel)
+      : width_(samples.x_Sd.size(1)), numbers_(ops::chunk_size(width_)) {
     const auto* from = samples.offset.const_data_ptr<int64_t>();
     for (int64_t m = 0; m + 1 < samples.offset.size(0); ++m) {
-      for (int64_t i = from[m]; i < from[m + 1]; i += ops::kLotSamples) {
-        parts_.push_back({i, std::min<int64_t>(ops::kLotSamples, from[m + 1] - i)});
+      for (int64_t i = from[m]; i < from[m + 1]; i += ops::kChunkSamples) {
+        parts_.push_back({i, std::min<int64_t>(ops::kChunkSamples, from[m + 1] - i)});
       }
       offset_.push_back(static_cast<int32_t>(parts_.size()));
     }
@@ -96,7 +96,9 @@ class SphericalLots {
 
   const int32_t* offset() const { return offset_.data(); }
   int64_t experts() const { return static_cast<int64_t>(offset_.size()) - 1; }
-  const float* at(int64_t lot) const { return memory_.const_data_ptr<float>() + lot * numbers_; }
+  const float* at(int64_t chunk) const {
+    return memory_.const_data_ptr<float>() + chunk * numbers_;
+  }
 
  private:
   /// Routed samples [first, first + count).
@@ -121,17 +123,17 @@ class SphericalLots {
     constexpr int64_t kLotsPerTask = 16;
     const auto all = static_cast<int64_t>(parts_.size());
     at::parallel_for(0, all, kLotsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t lot = begin; lot < end; ++lot) {
-        const Part part = parts_[static_cast<size_t>(lot)];
-        std::array<const float*, ops::kLotSamples> rows;
-        std::array<float, ops::kLotSamples> strength{};
+      for (int64_t chunk = begin; chunk < end; ++chunk) {
+        const Part part = parts_[static_cast<size_t>(chunk)];
+        std::array<const float*, ops::kChunkSamples> rows;
+        std::array<float, ops::kChunkSamples> strength{};
         rows.fill(missing.data());
         for (int64_t s = 0; s < part.count; ++s) {
           const int64_t a = part.first + s, i = sample[a];
           rows[static_cast<size_t>(s)] = x + i * width_;
           strength[static_cast<size_t>(s)] = static_cast<float>(step * gate[a] * y[i]);
         }
-        kernel.pack(rows.data(), strength.data(), width_, to + lot * numbers_);
+        kernel.pack(rows.data(), strength.data(), width_, to + chunk * numbers_);
       }
     });
   }
@@ -149,8 +151,8 @@ void ops::spherical_sgd_by(const SphericalKernel& kernel, SphericalNeurons& neur
   check_neurons(neurons);
   check_routed(samples, neurons);
   if (!std::isfinite(step)) fail("{}: step must be finite, found {}", kSphericalSgd, step);
-  const SphericalLots lots(samples, step, kernel);
-  const int64_t width = neurons.w_Nd.size(1), hidden = neurons.w_Nd.size(0) / lots.experts();
+  const SampleChunks chunks(samples, step, kernel);
+  const int64_t width = neurons.w_Nd.size(1), hidden = neurons.w_Nd.size(0) / chunks.experts();
   SphericalRows rows{neurons.w_Nd.mutable_data_ptr<float>(),
                      neurons.a_N.const_data_ptr<float>(),
                      neurons.b_N.const_data_ptr<float>(),
@@ -161,11 +163,11 @@ void ops::spherical_sgd_by(const SphericalKernel& kernel, SphericalNeurons& neur
     rows.hermite = neurons.hermite_NK.const_data_ptr<float>();
     rows.coefficients = neurons.hermite_NK.size(1);
   }
-  const int64_t bytes = kernel.scratch_numbers(width, rows.coefficients) * 4;
-  for_panels(panels_of(lots.offset(), lots.experts(), hidden, kernel.lanes), bytes,
+  const int64_t bytes = kernel.scratch_size(width, rows.coefficients) * 4;
+  for_panels(panels_of(chunks.offset(), chunks.experts(), hidden, kernel.lanes), bytes,
              [&](const Panel& panel, uint8_t* scratch) {
                kernel.advance(rows, panel.expert * hidden + panel.column, panel.columns,
-                              lots.at(panel.begin), panel.rows(),
+                              chunks.at(panel.begin), panel.rows(),
                               Scratch(scratch).take<float>(bytes / 4));
              });
 }

@@ -11,7 +11,7 @@
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/filter_experts.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 namespace moesaic::nn {
 namespace {
@@ -131,7 +131,7 @@ MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Gener
 }
 
 at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& routing) const {
-  if (routing.row_bound() % routing.experts() != 0 || routing.tokens() % options_.patches() != 0) {
+  if (routing.max_rows() % routing.experts() != 0 || routing.tokens() % options_.patches() != 0) {
     fail(
         "MapExperts: a routing by images of {} patches with as many rows for every expert is "
         "needed",
@@ -144,10 +144,10 @@ at::Tensor MapExpertsImpl::gated_rows(const at::Tensor& x_Td, const Routing& rou
 MapExpertsImpl::Statistics MapExpertsImpl::statistics(const at::Tensor& rows_KRCp, int64_t images) {
   if (!is_training()) return {running_mean, running_var};
   // Every part of a batch has as many images, and as many rows of each.
-  const auto parts = share().parts();
+  const auto parts = batch_shard().parts();
   const int64_t count = parts ? parts->size() : 1;
   const auto sum = [&](const at::Tensor& x_KC) {
-    return parts ? sum_over(x_KC, parts, Traffic::batch_norm) : x_KC;
+    return parts ? all_reduce_sum(x_KC, parts, Traffic::batch_norm) : x_KC;
   };
   const auto all = static_cast<double>(count * images * options_.side * options_.side);
   const double zeros = all - static_cast<double>(count * rows_KRCp.size(1) * rows_KRCp.size(3));
@@ -208,7 +208,7 @@ ExpertRows MapExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routin
   const Active active = activate(gated_rows(x_Td, routing), {running_mean, running_var});
   const at::Tensor windows_KRqqo = convolve(active.more_KRCp);
   return {
-      .outputs = windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.row_bound(), outputs()}),
+      .outputs = windows_KRqqo.permute({0, 1, 4, 2, 3}).reshape({routing.max_rows(), outputs()}),
       .gated = true};
 }
 

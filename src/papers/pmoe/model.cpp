@@ -58,7 +58,7 @@ nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
   return options;
 }
 
-std::string size_text(const Sides& sides) {
+std::string size_text(const Size2d& sides) {
   return fmt::format("{} x {}", sides.height, sides.width);
 }
 
@@ -162,7 +162,7 @@ constexpr char kRest[] = R"(
 }  // namespace
 
 ConfigProblem config_problem(const PMoEConfig& config) {
-  const Sides &image = config.image_size, &patch = config.patch_size;
+  const Size2d &image = config.image_size, &patch = config.patch_size;
   if (image.height % patch.height != 0 || image.width % patch.width != 0) {
     return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
                         size_text(image)),

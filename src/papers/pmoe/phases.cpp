@@ -24,7 +24,7 @@ namespace {
 constexpr const char *kLogistic = "logistic", *kLinear = "linear";
 
 struct PatchSgdConfig {
-  int64_t samples = 0, batch_size = 20, block = 64;
+  int64_t num_samples = 0, batch_size = 20, block = 64;
   std::string loss = kLogistic;
   double lr = 0.2;
 };
@@ -33,17 +33,17 @@ void describe(auto& f, PatchSgdConfig& c) {
     "loss function: logistic (eqs. 2, 10), with more than two classes their cross entropy (eq. "
     "24); or linear, of routers that are trained apart (eq. 6), in pairs of consecutive classes",
     one_of({kLogistic, kLinear}), common);
-  f("samples", c.samples,
+  f("num_samples", c.num_samples,
     "number of training samples (N): the first of the data, of endless data from a position set by "
     "the run's seed; 0: one epoch",
-    between(0, 1e7));
+    between(0, 1e7), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of samples per step", between(1, 65536));
   f("lr", c.lr, "learning rate (eta) of all trained parameters", above(0.0));
   f("block", c.block, "number of steps computed together", between(1, 4096));
 }
 
 int64_t samples_of(const PatchSgdConfig& config, const Dataset& data) {
-  return config.samples > 0 ? config.samples : data.size();
+  return config.num_samples > 0 ? config.num_samples : data.size();
 }
 
 bool gates(const nn::PatchMixtureImpl& mixture) {
@@ -73,7 +73,7 @@ struct PatchSamples {
 /// Returns a run's `count` training samples, the first of which are the same for any count: of an
 /// endless dataset they begin where the run's seed says.
 PatchSamples read_samples(const std::shared_ptr<const Dataset>& data, uint64_t run_seed,
-                          int64_t count, const Sides& patch) {
+                          int64_t count, const Size2d& patch) {
   if (!data->has_images()) {
     const DatasetInputs inputs =
         data->generate(data->endless() ? stream_begin(run_seed) : 0, count);
@@ -128,15 +128,15 @@ class PatchSgd final : public OnlinePhase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - made_);
-    const Batches batches = batches_of(count_, plan_.batch, made_, steps, context_.seed);
+    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+    const Batches batches = batches_of(count_, plan_.batch, steps_done_, steps, context_.seed);
     if (!samples_.x_Nnd.defined()) read();
     StepReport report;
     report.metrics = config_.loss == kLinear ? train_routers(batches) : train(batches);
     report.steps = steps;
     report.lr = config_.lr;
     for (const at::Tensor& batch_B : batches) report.images += batch_B.size(0);
-    made_ += steps;
+    steps_done_ += steps;
     return report;
   }
 
@@ -223,44 +223,46 @@ class PatchSgd final : public OnlinePhase {
 };
 
 /// Checks what the linear loss needs: a router for each class, in pairs.
-void check_linear(const PhasePlaces& places, const nn::PatchMixtureImpl& mixture, int64_t classes) {
-  const std::string& name = places.phase().name;
+void check_linear(const SettingLocations& locations, const nn::PatchMixtureImpl& mixture,
+                  int64_t classes) {
+  const std::string& name = locations.phase().name;
   if (mixture.moe.is_empty()) {
     fail_usage("{}: phase '{}': the model has no router to train; choose another loss",
-               places.of_model("router", "loss"), name);
+               locations.of_model("router", "loss"), name);
   }
   const auto experts = static_cast<int64_t>(mixture.moe->kept().size());
   if (experts != classes || classes % 2 != 0) {
     fail_usage(
         "{}: phase '{}': the linear loss trains routers of pairs of classes, an expert each; there "
         "are {} experts and {} classes",
-        places.of_model("experts", "loss"), name, experts, classes);
+        locations.of_model("experts", "loss"), name, experts, classes);
   }
 }
 
-void plan_patch_sgd(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                     const Dataset& data) {
   const PhaseConfig& phase = plan.config;
   const auto& config = settings_of<PatchSgdConfig>(phase);
   const auto mixture = find_module<nn::PatchMixtureImpl>(model);
   if (!mixture) {
-    fail_needs(places, places.of_model("name", "kind"),
+    fail_needs(locations, locations.of_model("name", "kind"),
                "a patch-level mixture (moesaic list models)");
   }
   const auto classes = static_cast<int64_t>(data.info().classes.size());
-  if (config.loss == kLinear) check_linear(places, *mixture, classes);
+  if (config.loss == kLinear) check_linear(locations, *mixture, classes);
   const int64_t samples = samples_of(config, data);
   if (samples < classes) {
-    fail_usage("{}: phase '{}': {} cannot have all {} classes of '{}'", places.of({"samples"}),
-               phase.name, count_text(samples, "sample"), classes, phase.data);
+    fail_usage("{}: phase '{}': {} cannot have all {} classes of '{}'",
+               locations.of({"num_samples"}), phase.name, count_text(samples, "sample"), classes,
+               phase.data);
   }
   if (!data.endless() && samples > data.size()) {
-    fail_usage("{}: phase '{}': '{}' has {}, not {}", places.of({"samples"}), phase.name,
+    fail_usage("{}: phase '{}': '{}' has {}, not {}", locations.of({"num_samples"}), phase.name,
                phase.data, count_text(data.size(), "sample"), samples);
   }
   if (moved_by(model, phase).empty()) {
-    fail_usage("{}: phase '{}': 'trains' and 'frozen' leave no parameter that it can train",
-               places.of({"trains", "frozen", "kind"}), phase.name);
+    fail_usage("{}: phase '{}': 'trainable' and 'frozen' leave no parameter that it can train",
+               locations.of({"trainable", "frozen", "kind"}), phase.name);
   }
   plan.batch = std::min(config.batch_size, samples);
   plan.steps_per_epoch = (samples + plan.batch - 1) / plan.batch;

@@ -58,7 +58,7 @@ void count_batch(const RoutingRecord& record, const PatchTokens& patches, const 
   const at::Tensor weight_TK = combine_weights(record.routing).cpu().to(at::kDouble);
   const int64_t examples = label_B.size(0), tokens = weight_TK.size(0) / examples;
   const at::Tensor weight_BTK = weight_TK.view({examples, tokens, weight_TK.size(1)});
-  const at::Tensor token_B11 = (place_B + patches.leading).view({-1, 1, 1});
+  const at::Tensor token_B11 = (place_B + patches.num_prefix_tokens).view({-1, 1, 1});
   const at::Tensor own_BK =
       weight_BTK.gather(1, token_B11.expand({-1, 1, weight_TK.size(1)})).squeeze(1);
   const at::Tensor routed_BK = own_BK.gt(0);
@@ -78,7 +78,7 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
                 at::zeros({classes}, at::kDouble), at::zeros({classes}, at::kDouble)};
   constexpr int64_t kBatch = 250;
   evaluate(model, subject.shared_data("test"),
-           {.batch_size = kBatch, .observe = [&](const EvaluatedBatch& batch) {
+           {.batch_size = kBatch, .on_batch = [&](const EvaluatedBatch& batch) {
               count_batch(batch.output.routings.back(), *model.patch_tokens(), batch.labels_B,
                           batch.groups_B, counts);
             }});
@@ -102,8 +102,8 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
 // largest gate of the expert in which it has that most often, unless all gates are 1; and
 // "routed_by_any_class_c".
 [[maybe_unused]] const bool kPatchProbes = probes().add(
-    "routed", {.meaning = "fraction of images whose class-deciding patch is routed, to "
-                          "the expert that gets it most often or to any, by class",
+    "routed", {.description = "fraction of images whose class-deciding patch is routed, to "
+                              "the expert that gets it most often or to any, by class",
                .metrics = routed_metrics,
                .measure = measure_routed});
 

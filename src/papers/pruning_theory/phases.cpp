@@ -37,15 +37,15 @@ class PatternSgd final : public OnlinePhase {
         layer_(*find_layer_of<nn::PatternExperts>(*context_.model)),
         offset_(stream_begin(context_.seed)) {}
 
-  bool done() const override { return made_ >= plan_.steps || is_at_end(); }
+  bool done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
     nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
     PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
-    const int64_t block = std::min(config_.block, plan_.steps - made_);
+    const int64_t block = std::min(config_.block, plan_.steps - steps_done_);
     const DatasetInputs inputs =
-        context_.data->generate(offset_ + made_ * plan_.batch, block * plan_.batch);
+        context_.data->generate(offset_ + steps_done_ * plan_.batch, block * plan_.batch);
     const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
     const at::Tensor y = (1 - 2 * inputs.labels_N).to(at::kFloat);
     const PatternSgdOptions options{std::get<ExpertChoiceOptions>(layer_->options().rule).rows,
@@ -57,7 +57,7 @@ class PatternSgd final : public OnlinePhase {
       const PatternStep made = pattern_sgd_step(
           weights, {tokens.narrow(0, first, plan_.batch), y.narrow(0, first, plan_.batch)},
           options);
-      met_ = made.hinge == 0.0;
+      reached_end_ = made.hinge == 0.0;
       hinge += made.hinge;
       accuracy += made.accuracy;
       ++report.steps;
@@ -65,7 +65,7 @@ class PatternSgd final : public OnlinePhase {
     check_finite(hinge, {weights.router_Kd, weights.neurons_Kdm});
     set_router_rows(layer_, weights.router_Kd);
     experts.w.copy_(weights.neurons_Kdm);
-    made_ += report.steps;
+    steps_done_ += report.steps;
     const auto steps = static_cast<double>(report.steps);
     report.metrics = {{"loss", hinge / steps}, {"accuracy", 100.0 * accuracy / steps}};
     report.images = report.steps * plan_.batch;
@@ -79,23 +79,23 @@ class PatternSgd final : public OnlinePhase {
 
  private:
   /// Whether the hinge loss of the last batch was 0, and that ends the phase.
-  bool is_at_end() const { return config_.until_zero && met_; }
+  bool is_at_end() const { return config_.until_zero && reached_end_; }
 
   const PatternSgdConfig& config_;  ///< Part of plan_.
   nn::MoELayer layer_;
   int64_t offset_;
 };
 
-void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& model,
+void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                    const Dataset& data) {
   const PhaseConfig& phase = plan.config;
   const auto layer = find_layer_of<nn::PatternExperts>(model);
   if (!layer) {
-    fail_needs(places, places.of_model("name", "kind"),
+    fail_needs(locations, locations.of_model("name", "kind"),
                "a model with pattern experts (moesaic list models)");
   }
   if (data.has_images() || !data.endless() || data.info().classes.size() != 2) {
-    fail_needs(places, places.of({"data"}),
+    fail_needs(locations, locations.of({"data"}),
                "an endless stream of patterns of two classes, which '" + phase.data + "' is not");
   }
   const Directions known = data.directions();
@@ -103,12 +103,12 @@ void plan_patterns(PhasePlan& plan, const PhasePlaces& places, const Model& mode
   const int64_t width = (*layer)->options().width;
   if (patterns == known.end() || patterns->second.size(0) != width) {
     fail_usage("{}: phase '{}': the model has {} patterns, '{}' has {}",
-               places.of_model("patterns", "data"), phase.name, width, phase.data,
+               locations.of_model("patterns", "data"), phase.name, width, phase.data,
                patterns == known.end() ? 0 : patterns->second.size(0));
   }
-  check_moves_all(
-      plan, places, model,
-      "it trains routers and neurons; set a learning rate to 0 instead of 'trains' and 'frozen'");
+  check_trains_all(plan, locations, model,
+                   "it trains routers and neurons; set a learning rate to 0 instead of 'trainable' "
+                   "and 'frozen'");
   plan_steps(plan, data.size(), settings_of<PatternSgdConfig>(phase).batch_size);
 }
 

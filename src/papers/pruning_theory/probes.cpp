@@ -139,7 +139,7 @@ at::Tensor proficiency(ProbeSubject& subject) {
     examples_2 += label.bincount({}, 2);
   };
   constexpr int64_t kBatch = 500;
-  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .observe = count});
+  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .on_batch = count});
   return found / examples_2.clamp_min(1.0).unsqueeze(1);
 }
 
@@ -178,15 +178,16 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
     // MoE layer: for weights "a" of several vectors an expert and directions "b" a table
     // "single_a_b_<g>" for each group of experts that pruning ranks apart, with a row for every
     // neuron of the expert with the largest router and of that with the smallest.
-    probes().add(
-        "neurons",
-        {.meaning = "products of single neurons with the data's known directions, of the experts "
-                    "with the largest and the smallest router",
-         .metrics = neurons_metrics,
-         .measure = measure_neurons}) &&
-    probes().add("proficiency", {.meaning = "proficiency of routers: fraction of class-deciding "
-                                            "patterns that they select, and their norms",
-                                 .metrics = proficiency_metrics,
-                                 .measure = measure_proficiency});
+    probes().add("neurons",
+                 {.description =
+                      "products of single neurons with the data's known directions, of the experts "
+                      "with the largest and the smallest router",
+                  .metrics = neurons_metrics,
+                  .measure = measure_neurons}) &&
+    probes().add("proficiency",
+                 {.description = "proficiency of routers: fraction of class-deciding "
+                                 "patterns that they select, and their norms",
+                  .metrics = proficiency_metrics,
+                  .measure = measure_proficiency});
 
 }  // namespace moesaic

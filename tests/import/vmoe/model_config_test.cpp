@@ -56,7 +56,7 @@ TEST(VMoEModelConfig, TheReferencesNamesAndDefaults) {
   EXPECT_EQ(moe.router.importance_loss_weight, 0.005);
   EXPECT_EQ(moe.router.load_loss_weight, 1.0);
   EXPECT_EQ(moe.router.dispatcher.capacity_multiple_of, 1);
-  EXPECT_EQ(moe.router.dispatcher.capacity_ceil_or_round, "round");
+  EXPECT_EQ(moe.router.dispatcher.capacity_rounding, "round");
   EXPECT_TRUE(moe.router.dispatcher.batch_priority);
   EXPECT_TRUE(moe.router.dispatcher.bfloat16);
   EXPECT_THAT(
@@ -105,8 +105,8 @@ TEST(VMoEModelConfig, OtherSpellings) {
 TEST(VMoEModelConfig, PatchesAndImagesNeedNotBeSquare) {
   const VMoEConfig config = parsed_model(R"({"name": "VisionTransformerMoe", "patch_size": [4, 8],
                                              "image_size": [12, 16], "classifier": "gap"})");
-  EXPECT_EQ(config.patch_size, Sides(4, 8));
-  EXPECT_EQ(config.image_size, Sides(12, 16));
+  EXPECT_EQ(config.patch_size, Size2d(4, 8));
+  EXPECT_EQ(config.image_size, Size2d(12, 16));
   EXPECT_EQ(config.tokens(), 6);
   EXPECT_THAT(refused_model(R"({"name": "vmoe", "patch_size": [4, 8], "image_size": 12})"),
               HasSubstr("patch_size [4, 8] does not divide image_size 12"));
@@ -365,11 +365,11 @@ TEST_F(VMoEFacts, ImagesThatAreNotSquareAreAskedFor) {
   EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe"})"),
               AllOf(HasSubstr("must have image_size"), HasSubstr("6 patches and a class token")));
   EXPECT_EQ(completed(R"({"name": "VisionTransformerMoe", "image_size": [12, 16]})").image_size,
-            Sides(12, 16));
+            Size2d(12, 16));
   EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe", "image_size": [8, 16]})"),
               HasSubstr("image_size is [8,16], but ckpt has another: Encoder/posembed_input"));
   config.image_size = {8, 16};
-  EXPECT_EQ(completed(R"({"name": "VisionTransformerMoe"})").image_size, Sides(8, 16));
+  EXPECT_EQ(completed(R"({"name": "VisionTransformerMoe"})").image_size, Size2d(8, 16));
 }
 
 TEST_F(VMoEFacts, ARouterTellsTheFamily) {

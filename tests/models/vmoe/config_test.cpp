@@ -41,10 +41,10 @@ TEST(VMoEConfig, CountsTheParametersOfTheNetworkItDescribes) {
 TEST(VMoEConfig, RoutersHaveShortNames) {
   for (
       const auto& [given, name] :
-      {std::pair{R"({"name": "token_choice", "num_selected_experts": 2})", kTokensChoose},
+      {std::pair{R"({"name": "token_choice", "num_selected_experts": 2})", kTokenChoice},
        {R"({"name": "token_choice", "num_selected_experts": 1, "dispatcher": {"capacity_factor": 1.25}})",
-        kTokensChoose},
-       {R"({"name": "expert_choice", "dispatcher": {"capacity_factor": 2}})", kExpertsChoose},
+        kTokenChoice},
+       {R"({"name": "expert_choice", "dispatcher": {"capacity_factor": 2}})", kExpertChoice},
        {R"({"name": "threshold", "threshold": 0.1, "gate": "one"})", kAdaptive}}) {
     const Value value = config_with(std::string("encoder.moe.router=") + given);
     const auto config = parse<VMoEConfig>(value, "model");
@@ -103,7 +103,7 @@ TEST(VMoEConfig, ATensorThat64BitsDoNotCountIsRefusedInOneLine) {
       R"({"name": "vmoe", "image_size": 65536, "patch_size": 65536, "channels": 4096,
           "hidden_size": 1048576, "encoder": {"num_layers": 1}})",
       "recipe.json");
-  const std::string message = test::usage_of([&] { build_model_shape(document.root()); });
+  const std::string message = test::usage_of([&] { build_meta_model(document.root()); });
   EXPECT_THAT(message, AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("64 bits")));
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_EQ(test::usage_of([&] { build_model(document.root(), 0); }), message);
@@ -148,7 +148,7 @@ TEST(VMoEConfig, AnEvaluationCapacityIsCheckedAsThatOfTraining) {
   EXPECT_THAT(test::usage_of([&] {
                 build_model(config_with(R"(encoder.moe={"layers": [1], "group_size": 16, "router":
                               {"dispatcher":
-                              {"capacity_ceil_or_round": "round", "evaluation_capacity_factor": 0.1}}})"),
+                              {"capacity_rounding": "round", "evaluation_capacity_factor": 0.1}}})"),
                             0);
               }),
               HasSubstr("dispatcher.evaluation_capacity_factor 0.1 is too small"));
@@ -159,7 +159,7 @@ TEST(VMoEConfig, AnEvaluationCapacityIsCheckedAsThatOfTraining) {
 
 TEST(VMoEConfig, GroupsMayBeCountedInImages) {
   const auto group_of = [](const std::string& moe) {
-    const auto model = build_model_shape(config_with("encoder.moe=" + moe));
+    const auto model = build_meta_model(config_with("encoder.moe=" + moe));
     return nn::group_size(model->moe_blocks()[0].layer->options().rule);
   };
   EXPECT_EQ(group_of(R"({"layers": [1], "group_images": 3})"), 3 * 17);

@@ -110,7 +110,7 @@ TEST(VMoEFineTuning, GivesAWholeNetworkZerosForExpertsThatPruningRemoved) {
 TEST(VMoEFineTuning, TakesMeanOutputsOfPrunedExpertsToANetworkWithThem) {
   VMoEConfig pruned = source_config(), whole = source_config();
   pruned.encoder.moe.kept_experts["3"] = {1, 4};
-  pruned.encoder.moe.stand_ins = true;
+  pruned.encoder.moe.mean_replacement = true;
   VMoE source(pruned, 1);
   pruned.image_size = whole.image_size = 12;
   VMoE target(pruned, 2), other(whole, 2);
@@ -139,7 +139,7 @@ TEST(VMoEFineTuning, RefusesWhatDoesNotFitBeforeAnythingChanges) {
     for (const auto& [name, value] : state_of(target)) {
       EXPECT_TRUE(torch::equal(value, before.at(name))) << name;
     }
-    EXPECT_EQ(initialise(*build_model_shape(Value::from_json(to_json(config), "model"))), message);
+    EXPECT_EQ(initialise(*build_meta_model(Value::from_json(to_json(config), "model"))), message);
     return message;
   };
   VMoEConfig narrow = source_config(), mean = source_config();

@@ -128,7 +128,7 @@ class GoldenRun {
   void check_routing(const RoutingRecord& record) {
     const std::string place = "moe_" + std::to_string(record.block) + "/";
     const int64_t members = model_->members(), size = record.group_size;
-    const at::Tensor own = nn::own_logits(record.logits_TE, members).transpose(0, 1);
+    const at::Tensor own = nn::member_logits(record.logits_TE, members).transpose(0, 1);
     golden_.close(place + "router_logits", own.reshape({-1, size, own.size(2)}), tolerance_);
     const auto grouped = [&](const at::Tensor& x) { return x.reshape({-1, size, x.size(-1)}); };
     const at::Tensor gates = grouped(record.noisy_logits_TE.softmax(-1));
@@ -232,7 +232,7 @@ class GoldenRun {
 
   /// [G, M, S / M, E / M]
   at::Tensor groups(const at::Tensor& logits_TE, int64_t size) const {
-    const at::Tensor own = nn::own_logits(logits_TE, model_->members());
+    const at::Tensor own = nn::member_logits(logits_TE, model_->members());
     return own.reshape({own.size(0), -1, size, own.size(2)}).transpose(0, 1);
   }
 

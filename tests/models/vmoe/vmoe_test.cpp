@@ -62,12 +62,12 @@ TEST(VMoE, NoiseIsDrawnForTrainingOnly) {
 
 TEST(VMoE, ItsExpertsCanChooseTheTokens) {
   VMoEConfig config = small_config();
-  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.name = kExpertChoice;
   config.encoder.moe.router.num_selected_tokens = 2;
   config.encoder.moe.group_size = 5;  // the tokens of an image
   VMoE model(config, 1);
   const ModelOutput out = model.forward(randn({3, 1, 8, 8}, 4, torch::kFloat));
-  EXPECT_EQ(out.routings[0].routing.row_bound(), 3 * 2 * 4);
+  EXPECT_EQ(out.routings[0].routing.max_rows(), 3 * 2 * 4);
   const double d = 12, m = 20;
   config.encoder.moe.router.num_selected_tokens = 4;
   EXPECT_DOUBLE_EQ(VMoE(config, 1).flops_per_image() - model.flops_per_image(),
@@ -435,9 +435,9 @@ TEST(VMoE, ACapacityOfSoManyRows) {
   const ModelOutput out = model.forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
   const at::Tensor rows = out.routings[0].routing.offsets.diff();
   EXPECT_LE(rows.max().item<int64_t>(), 2 * 3);  // of two groups
-  config.encoder.moe.router.name = kExpertsChoose;
+  config.encoder.moe.router.name = kExpertChoice;
   const ModelOutput chosen = VMoE(config, 1).forward(randn({4, 1, 8, 8}, 4, torch::kFloat));
-  EXPECT_EQ(chosen.routings[0].routing.row_bound(), 2 * 3 * 4);
+  EXPECT_EQ(chosen.routings[0].routing.max_rows(), 2 * 3 * 4);
 }
 
 }  // namespace

@@ -260,7 +260,7 @@ TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
     EXPECT_EQ(build_model(Value::from_json(model->config(), "model"), 1)->config(),
               model->config());
   }
-  config.router->name = kExpertsChoose;
+  config.router->name = kExpertChoice;
   config.router->threshold = 0.0;
   config.router->num_selected_tokens = 3;
   config.router->group_size = 10;
@@ -332,7 +332,7 @@ TEST(ClusterMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     const Value value = Value::from_json(model->config(), "model");
     EXPECT_EQ(build_model(value, 1)->config(), model->config());
     EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
-    EXPECT_TRUE(build_model_shape(value)->parameters().front().is_meta());
+    EXPECT_TRUE(build_meta_model(value)->parameters().front().is_meta());
   }
 }
 
@@ -371,7 +371,7 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config = printed_mixture();
   config.router->gate = "one";
   EXPECT_EQ(config_problem(config).text, std::string("router.gate_noise false is for the router ") +
-                                             kTokensChoose +
+                                             kTokenChoice +
                                              " with the gate 'softmax_all' or 'logit'");
   config = printed_mixture();
   config.router->noise_in_evaluation = true;

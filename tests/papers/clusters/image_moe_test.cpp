@@ -209,7 +209,7 @@ TEST(ImageMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     const auto again = build_model(value, 1);
     EXPECT_EQ(again->config(), model->config());
     EXPECT_EQ(count_parameters(value), static_cast<double>(model->parameter_count()));
-    const auto shape = build_model_shape(value);
+    const auto shape = build_meta_model(value);
     EXPECT_TRUE(shape->parameters().front().is_meta());
     const MetaKernels kernels;
     const at::Tensor images = torch::empty({6, 3, 8, 8}, torch::kMeta);

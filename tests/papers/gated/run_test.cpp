@@ -17,7 +17,7 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 /// Trains without a folder.
 std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
   TrainerOptions options = options_with_described("");
-  options.watch = [](Model&, int64_t) { return true; };
+  options.on_step = [](Model&, int64_t) { return true; };
   Trainer trainer(config, options);
   trainer.run();
   return trainer.model();
@@ -34,11 +34,11 @@ RunConfig gated_run(const std::vector<std::string>& changes = {}) {
             {"name": "regressors", "kind": "gated_sgd", "data": "gated-small", "steps": 48,
              "loss": "l4", "optimizer": {"lr": 0.001}, "batch_size": 128},
             {"name": "signs", "kind": "gated_signs", "data": "gated-small", "steps": 1,
-             "samples": 500},
+             "num_samples": 500},
             {"name": "gates", "kind": "gated_sgd", "data": "gated-small", "steps": 32,
              "loss": "l_log", "optimizer": {"lr": 0.5}, "batch_size": 64},
             {"name": "em", "kind": "gated_em", "data": "gated-small", "steps": 20,
-             "samples": 500}]})",
+             "num_samples": 500}]})",
       changes);
 }
 
@@ -48,7 +48,7 @@ const std::vector<std::string> kOnlyL4 = {"phases.both.steps=0",
                                           "phases.regressors.optimizer.lr=0.004",
                                           "phases.regressors.schedule={\"name\": \"linear\"}",
                                           "phases.regressors.batch_size=512",
-                                          "phases.signs.samples=4000",
+                                          "phases.signs.num_samples=4000",
                                           "phases.gates.steps=300",
                                           "phases.gates.batch_size=512"};
 
@@ -117,7 +117,7 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
     return std::pair{differs("regressors"), differs("gates")};
   };
   const auto trained = [&](const std::string& trains) {
-    return moved(changes_with("phases.both.trains=[\"" + trains + "\"]"));
+    return moved(changes_with("phases.both.trainable=[\"" + trains + "\"]"));
   };
   EXPECT_EQ(trained("regressors"), std::pair(true, false));
   EXPECT_EQ(trained("gates"), std::pair(false, true));
@@ -167,7 +167,7 @@ TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
 
 TEST(GatedRun, WarnsOfFewerSamplesThanARegressorHasNumbers) {
   ::testing::internal::CaptureStderr();
-  Trainer(gated_run({"phases.signs.samples=4"}), options_with_described(""));
+  Trainer(gated_run({"phases.signs.num_samples=4"}), options_with_described(""));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("phase 'signs': 4 samples do not determine regressors of 5 dimensions"));
 }

@@ -56,7 +56,7 @@ struct TrainedLatent {
 TrainedLatent train_latent(const RunConfig& config, const std::string& before = "") {
   TrainedLatent trained;
   TrainerOptions options = options_with_described("");
-  options.phase_ended = [&](Model& model, const std::string& phase, int64_t) {
+  options.on_phase_end = [&](Model& model, const std::string& phase, int64_t) {
     if (phase != before) return;
     for (const auto& [name, tensor] : state_of(model)) trained.before[name] = tensor.clone();
   };
@@ -319,7 +319,7 @@ TEST(LatentRun, EndsOnceTheLocalTasksAreFound) {
   const auto steps = [](const std::string& until) {
     TrainerOptions options = options_with_described("");
     int64_t made = 0;
-    options.phase_ended = [&](Model&, const std::string& phase, int64_t step) {
+    options.on_phase_end = [&](Model&, const std::string& phase, int64_t step) {
       if (phase == "explore") made = step;
     };
     Trainer(latent_run(only_phase("explore", {"phases.explore.until_local=" + until})), options)
@@ -337,7 +337,7 @@ TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
   };
   EXPECT_THAT(refusal({"model.width=25"}), HasSubstr("the model takes 1 x 1 x 25"));
   EXPECT_THAT(refusal({"phases.solve.frozen=[\"router\"]"}),
-              AllOf(HasSubstr("phase 'solve'"), HasSubstr("leave 'trains' and 'frozen' out")));
+              AllOf(HasSubstr("phase 'solve'"), HasSubstr("leave 'trainable' and 'frozen' out")));
   EXPECT_THAT(refusal({"phases.explore.routing=top2"}), HasSubstr("'top1'"));
   EXPECT_THAT(refusal({"phases.solve.lambdas=[0]"}), HasSubstr("lambdas"));
   EXPECT_THAT(error_of([] {

@@ -76,7 +76,7 @@ std::shared_ptr<const Dataset> grey_images() {
 RoutedImages collected(Model& model, const std::shared_ptr<const Dataset>& data, int64_t images) {
   RoutedImageCollector collector(images);
   EvaluateOptions options{.batch_size = 1, .loader_threads = 0};
-  options.observe = [&](const EvaluatedBatch& batch) { collector.add(batch); };
+  options.on_batch = [&](const EvaluatedBatch& batch) { collector.add(batch); };
   evaluate(model, data, options);
   return collector.images();
 }

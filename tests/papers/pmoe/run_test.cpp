@@ -22,14 +22,14 @@ constexpr const char* kSeparate = R"({"name": "patches", "seed": 5, "checkpoint_
               "router": {"selected": 4}},
     "phases": [
       {"name": "routers", "kind": "patch_sgd", "data": "patch-patterns", "loss": "linear",
-       "samples": 50, "epochs": 4, "lr": 0.0625, "block": 5, "evaluate": false},
-      {"name": "experts", "kind": "patch_sgd", "data": "patch-patterns", "samples": 50, "epochs": 10,
+       "num_samples": 50, "epochs": 4, "lr": 0.0625, "block": 5, "evaluate": false},
+      {"name": "experts", "kind": "patch_sgd", "data": "patch-patterns", "num_samples": 50, "epochs": 10,
        "block": 5}]})";
 
 constexpr const char* kJoint = R"({"name": "patches", "seed": 5, "loader_threads": 0,
     "evaluate_batch_size": 500,
     "model": {"preset": "pmoe/joint", "image_size": [16, 50], "patch_size": [1, 50]},
-    "phases": [{"name": "train", "kind": "patch_sgd", "data": "patch-patterns", "samples": 50,
+    "phases": [{"name": "train", "kind": "patch_sgd", "data": "patch-patterns", "num_samples": 50,
                 "epochs": 6}]})";
 
 std::shared_ptr<PMoE> trained(const std::string& recipe,
@@ -133,7 +133,7 @@ TEST(PatchRun, SeedsSeeOtherSamplesAndSizesTheSameFirstOnes) {
   EXPECT_FALSE(torch::allclose(router({}), router({"seed=6"})));
   // One step on N samples is their mean; twice that of 50 less that of 100 is that of the rest.
   const Tensor rest =
-      2 * router({"phases.routers.samples=100", "phases.routers.batch_size=100"}) - router({});
+      2 * router({"phases.routers.num_samples=100", "phases.routers.batch_size=100"}) - router({});
   const auto data = open_dataset("patch-patterns", "train");
   const DatasetInputs inputs = data->generate(static_cast<int64_t>(mix64(5) >> 23) + 50, 50);
   const Tensor y = (1 - 2 * inputs.labels_N).to(torch::kFloat).unsqueeze(1);
@@ -154,8 +154,8 @@ TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
       config_of(kSeparate, {"phases.experts.epochs=0", "model.router.init_std=0",
                             "model.router.selected=2", "model.image_size=8", "model.patch_size=4",
                             "phases.routers.data=tiles", "phases.experts.data=tiles",
-                            "phases.routers.epochs=1", "phases.routers.samples=40",
-                            "phases.experts.samples=40", "phases.routers.batch_size=40"}),
+                            "phases.routers.epochs=1", "phases.routers.num_samples=40",
+                            "phases.experts.num_samples=40", "phases.routers.batch_size=40"}),
       options);
   trainer.run();
   const auto network = std::dynamic_pointer_cast<PMoE>(trainer.model());
@@ -183,10 +183,10 @@ TEST(PatchRun, RefusesWhatDoesNotFit) {
               HasSubstr("select 17 of 16 patches"));
   EXPECT_THAT(refusal(kSeparate, {"model.patch_size=[1, 30]"}),
               HasSubstr("do not divide an image"));
-  EXPECT_THAT(refusal(kSeparate, {"phases.experts.samples=1"}),
+  EXPECT_THAT(refusal(kSeparate, {"phases.experts.num_samples=1"}),
               AllOf(HasSubstr("phases.experts.samples"), HasSubstr("cannot have all 2 classes")));
   EXPECT_THAT(refusal(kJoint, {"phases.0.loss=linear"}), HasSubstr("8 experts and 2 classes"));
-  EXPECT_THAT(refusal(kJoint, {"phases.0.trains=[\"nothing\"]"}), HasSubstr("phase 'train'"));
+  EXPECT_THAT(refusal(kJoint, {"phases.0.trainable=[\"nothing\"]"}), HasSubstr("phase 'train'"));
   EXPECT_THAT(refusal(kJoint, {"phases.0.frozen=[\"mixture\"]"}), HasSubstr("phase 'train'"));
   EXPECT_THAT(error_of([] {
                 Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +
@@ -198,7 +198,8 @@ TEST(PatchRun, RefusesWhatDoesNotFit) {
   const std::string three = R"({"name": "x", "model": {"name": "pmoe", "image_size": 4,
       "patch_size": 2, "classes": 3, "router": {"selected": 2}}, "phases": [{"name": "p",
       "kind": "patch_sgd", "data": "three", "steps": 1}]})";
-  EXPECT_THAT(refusal(three, {"phases.0.samples=19"}), HasSubstr("'three' has 18 samples, not 19"));
+  EXPECT_THAT(refusal(three, {"phases.0.num_samples=19"}),
+              HasSubstr("'three' has 18 samples, not 19"));
   EXPECT_THAT(refusal(three, {"model.classes=2"}), HasSubstr("classes"));
 }
 

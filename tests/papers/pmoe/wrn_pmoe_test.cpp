@@ -298,7 +298,7 @@ TEST(WrnPMoE, StepsOfPrunedNetworksAreKnownOnTheMetaDevice) {
   WrnPMoEConfig config = small_wrn();
   config.moe->router.kept_experts = {1, 3};
   const MetaKernels kernels;
-  const auto shape = build_model_shape(Value::from_json(to_json(config), "model"));
+  const auto shape = build_meta_model(Value::from_json(to_json(config), "model"));
   const Tensor images = torch::empty({2, 3, 24, 24}, torch::device(torch::kMeta));
   const Tensor logits = shape->forward(images).logits;
   EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{2, 3}));

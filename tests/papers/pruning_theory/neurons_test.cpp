@@ -64,7 +64,7 @@ TEST(Neurons, HaveATableForEachGroupThatPruningRanksApart) {
   ASSERT_EQ(metrics.size(), 2U);
   EXPECT_EQ(metrics[1].name, "single_neuron_pattern_2");
   EXPECT_TRUE(metrics[1].is_table);
-  const auto clusters = build_model_shape(
+  const auto clusters = build_meta_model(
       Document::from_text(R"({"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}})",
                           "model.json")
           .root());

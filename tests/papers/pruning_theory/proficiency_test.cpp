@@ -138,7 +138,7 @@ TEST(Proficiency, IsOfNetworksOfPatternsOnly) {
   const auto examples = pattern_data(data.values_NCHW.flatten(1), data.labels_N);
   const DataSplits splits = {{"train", examples}, {"test", examples}};
   EXPECT_EQ(probes().at("proficiency").metrics(*pattern_model(), splits).size(), 3U);
-  const auto other = build_model_shape(
+  const auto other = build_meta_model(
       Document::from_text(R"({"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}})",
                           "model.json")
           .root());

@@ -34,7 +34,7 @@ TEST(PatternRun, BranchesAreTheSameInMemoryAndFromCheckpoints) {
   on_disk.run();
   std::map<std::string, size_t> experts;
   TrainerOptions options = options_with_described("");
-  options.phase_ended = [&](Model& model, const std::string& phase, int64_t) {
+  options.on_phase_end = [&](Model& model, const std::string& phase, int64_t) {
     experts[phase] = model.moe_blocks()[0].layer->kept().size();
   };
   Trainer in_memory(pattern_run(), options);
@@ -80,7 +80,7 @@ TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {
   const std::vector<std::string> quick = {"phases.learn.steps=2000"};
   TrainerOptions options = options_with_described("");
   int64_t learned = 0;
-  options.phase_ended = [&](Model&, const std::string& phase, int64_t step) {
+  options.on_phase_end = [&](Model&, const std::string& phase, int64_t step) {
     if (phase == "learn") learned = step;
   };
   Trainer(pattern_run(quick), options).run();

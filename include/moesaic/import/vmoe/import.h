@@ -9,19 +9,19 @@
 #include <vector>
 
 #include "moesaic/base/filesystem.h"
-#include "moesaic/config/sides.h"
+#include "moesaic/config/size2d.h"
 #include "moesaic/data/preprocess.h"
 
 namespace moesaic {
 
 struct ImportVMoEOptions {
-  fs::path prefix;                  ///< PREFIX of PREFIX.index, PREFIX.data-*.
-  fs::path model_config;            ///< JSON, names as the reference's or ours; "": by arrays.
-  fs::path out;                     ///< Output directory, absent or empty.
-  std::optional<int64_t> classes;   ///< Classes of a new head of zeros.
-  std::optional<Sides> image_size;  ///< New image size.
-  fs::path rules;                   ///< JSON, [[pattern, replacement, ...], ...]; "": derived.
-  uint64_t seed = 0;                ///< Seed of the fresh random values.
+  fs::path prefix;                   ///< PREFIX of PREFIX.index, PREFIX.data-*.
+  fs::path model_config;             ///< JSON, names as the reference's or ours; "": by arrays.
+  fs::path out;                      ///< Output directory, absent or empty.
+  std::optional<int64_t> classes;    ///< Classes of a new head of zeros.
+  std::optional<Size2d> image_size;  ///< New image size.
+  fs::path rules;                    ///< JSON, [[pattern, replacement, ...], ...]; "": derived.
+  uint64_t seed = 0;                 ///< Seed of the fresh random values.
   /// Called with the bytes done and the total; may throw to cancel, which leaves no output.
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };

@@ -65,7 +65,7 @@ struct VMoEMoeConfig {
   bool split_rngs = true;
   VMoERouterConfig router;
   std::map<std::string, std::vector<int64_t>> kept_experts;
-  bool stand_ins = false;
+  bool mean_replacement = false;
 };
 void describe(auto& f, VMoEMoeConfig& c) {
   f("layers", c.layers, "blocks whose MLP is a mixture of experts, from 0",
@@ -93,7 +93,7 @@ void describe(auto& f, VMoEMoeConfig& c) {
     "drops the same units of all experts, too; here each has its own dropout)");
   f("router", c.router, "router of the mixture-of-experts layers");
   f("kept_experts", c.kept_experts, "experts left after pruning, by block; missing blocks: all");
-  f("stand_ins", c.stand_ins, kStandInsMeaning);
+  f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));
 }
 
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
@@ -140,9 +140,9 @@ inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
 struct VMoEConfig {
   std::string name = kVMoE;
-  Sides image_size = 28;
+  Size2d image_size = 28;
   int64_t channels = 1;
-  Sides patch_size = 7;
+  Size2d patch_size = 7;
   int64_t hidden_size = 96, classes = 10;
   std::string classifier = "token";
   std::optional<bool> map_head_qk_norm;
@@ -160,7 +160,7 @@ struct VMoEConfig {
     return representation_size > 0 ? representation_size : hidden_size;
   }
   /// Returns the number of patches along height and width.
-  Sides grid() const {
+  Size2d grid() const {
     return {image_size.height / patch_size.height, image_size.width / patch_size.width};
   }
   int64_t patches() const { return grid().height * grid().width; }

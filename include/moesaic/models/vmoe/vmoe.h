@@ -37,7 +37,7 @@ at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& nam
 /// class token, mean or attention pooling -> tanh layer -> head, as configured. As E3 it is an
 /// ensemble: before the first MoE block each image is repeated for every member, image 0 of members
 /// 0..M-1, image 1, ...; each member has its own experts.
-class VMoE : public Model, public nn::SharesBatch {
+class VMoE : public Model, public nn::DataParallelModule {
  public:
   VMoE(VMoEConfig config, uint64_t seed);
 

@@ -212,8 +212,8 @@ void put_into_place(std::deque<ShardFile>& shards, AtomicFile& index, const fs::
     for (ShardFile& shard : shards) shard.file.commit();
     index.commit();
   } catch (...) {
-    index.withdraw();
-    for (ShardFile& shard : shards) shard.file.withdraw();
+    index.rollback();
+    for (ShardFile& shard : shards) shard.file.rollback();
     throw;
   }
 }

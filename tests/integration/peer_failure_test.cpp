@@ -17,7 +17,7 @@ TEST_F(LostProcesses, AKilledProcessEndsAllAndIsNamed) {
   const auto results = run_in_processes(arguments, 3, {1, 9, path("run/checkpoints/step_30")});
   EXPECT_EQ(results[1].exit_code, 137);
   expect_one_line_of_all(results, "process 1 (", 1);
-  expect_one_line_of_all(results, "was lost near step ", 1);
+  expect_one_line_of_all(results, "failed near step ", 1);
 }
 
 /// Process `stopped` is stopped while it trains, and ended once the other is.
@@ -31,7 +31,7 @@ void expect_missed(const std::filesystem::path& run, int stopped) {
       run_script_of_two(endless(run.string()), "export RANK=" + std::to_string(stopped) +
                                                    " FOLDER=" + run.string() + script);
   expect_one_line_of_all({result}, "process " + std::to_string(stopped) + " (");
-  expect_one_line_of_all({result}, "was lost near step ");
+  expect_one_line_of_all({result}, "failed near step ");
 }
 
 TEST_F(LostProcesses, AStoppedProcessEndsAllAndIsNamed) {
@@ -94,7 +94,7 @@ TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
   EXPECT_NE(results[1].err.find("raise the limit (ulimit -n)"), std::string::npos);
 }
 
-// Gloo's own thread would meet the limit, and other processes see a connection that is reset.
+// Gloo's own thread would reach the limit, and other processes see a connection that is reset.
 TEST_F(LostProcesses, FewDescriptorsForSixEndWithTheLimit) {
   Fate fate{5};
   fate.shell = R"(ulimit -n 48; exec "$@")";
@@ -148,7 +148,7 @@ TEST_F(LostProcesses, OneThatIsKilledInTheLastSaveIsMissedAtOnce) {
                                               "parallel.timeout=60", "--expert-parallel", "2"}),
                                     2, fate);
   expect_one_line_of_all(two, "process 1 (", 1);
-  expect_one_line_of_all(two, " was lost near ", 1);
+  expect_one_line_of_all(two, " failed near ", 1);
 }
 
 TEST_F(LostProcesses, ADiskThatIsFullForOneEndsAllAndItSaysSo) {

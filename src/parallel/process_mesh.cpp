@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
@@ -25,7 +25,7 @@
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
-#include "watch.h"
+#include "monitor.h"
 
 namespace moesaic {
 namespace {
@@ -33,7 +33,7 @@ namespace {
 using Store = c10::intrusive_ptr<c10d::Store>;
 
 /// How long it may take to find out which process was lost.
-constexpr std::chrono::seconds kPatience(8);
+constexpr std::chrono::seconds kFailureTimeout(8);
 
 using GlooDevices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 
@@ -53,13 +53,13 @@ GlooDevices gloo_devices(const Launch& launch) {
     }
     return devices;
   }
-  const std::string own = local_address_towards(launch.address, launch.port);
+  const std::string own = local_address_for(launch.address, launch.port);
   return {own.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
                       : c10d::ProcessGroupGloo::createDeviceForHostname(own)};
 }
 
-/// What the processes meet by, and the mesh that they form.
-struct Meeting {
+/// The store of the rendezvous, and the mesh that the processes form.
+struct Rendezvous {
   Store store;
   int64_t rank;
   std::chrono::seconds init_timeout, timeout;
@@ -135,7 +135,7 @@ auto within(std::chrono::seconds time, auto make) -> decltype(make()) {
   std::packaged_task<decltype(make())()> task(std::move(make));
   auto made = task.get_future();
   std::thread(std::move(task)).detach();
-  if (made.wait_for(time) != std::future_status::ready) throw LostProcess("no answer");
+  if (made.wait_for(time) != std::future_status::ready) throw PeerFailure("no answer");
   return made.get();
 }
 
@@ -166,7 +166,7 @@ void check_descriptors(const Launch& launch, const ParallelConfig& config) {
   if (error || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
   const int64_t size = launch.size, experts = config.experts;
   const int64_t groups = 2 * (size - 1) + (experts > 1 ? experts + size / experts : 0);
-  const int64_t clients = kClients * (launch.store_is_served ? 1 : size + 1);
+  const int64_t clients = kClients * (launch.has_external_store ? 1 : size + 1);
   const int64_t needed = std::distance(begin(open), end(open)) + groups + clients + kOfARun;
   const auto allowed = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
   if (needed <= allowed) return;
@@ -174,13 +174,13 @@ void check_descriptors(const Launch& launch, const ParallelConfig& config) {
        count_text(size, "process"), needed, allowed);
 }
 
-Store meet(const Launch& launch, std::chrono::seconds timeout) {
+Store open_store(const Launch& launch, std::chrono::seconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = launch.port;
-  options.isServer = launch.rank == 0 && !launch.store_is_served;
+  options.isServer = launch.rank == 0 && !launch.has_external_store;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (options.isServer && (launch.local_size == launch.size || names_loopback(launch.address))) {
+  if (options.isServer && (launch.local_size == launch.size || is_loopback_host(launch.address))) {
     options.masterListenFd = listen_on_loopback(launch.address, launch.port);
   }
   try {
@@ -215,9 +215,9 @@ void check_same_mesh(const Store& store, const Launch& launch, const ParallelCon
   const std::string own = fmt::format("{} that share experts by {}",
                                       count_text(launch.size, "process"), config.experts);
   const std::vector<std::string> all =
-      TextExchange(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank, launch.size)(
-          own, std::chrono::seconds(config.init_timeout),
-          [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
+      StoreAllGather(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank,
+                     launch.size)(own, std::chrono::seconds(config.init_timeout),
+                                  [](const auto&) { C10_THROW_ERROR(DistStoreError, "too late"); });
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     // The others read the same, and process 0 says it.
@@ -243,10 +243,10 @@ std::string missing_from(const Store& store, int64_t size) try {
 
 }  // namespace
 
-bool leader_waits(const Launch& launch) noexcept {
+bool is_rank_zero_reachable(const Launch& launch) noexcept {
   constexpr std::chrono::seconds kFew(4);
   try {
-    const Store store = meet(launch, kFew);
+    const Store store = open_store(launch, kFew);
     store->wait({"here/0"}, kFew);
     return true;
   } catch (const std::exception&) {
@@ -254,79 +254,81 @@ bool leader_waits(const Launch& launch) noexcept {
   }
 }
 
-std::shared_ptr<const Processes> Processes::connect(const Launch& launch,
-                                                    const ParallelConfig& config, bool cuda) {
+std::shared_ptr<const ProcessMesh> ProcessMesh::connect(const Launch& launch,
+                                                        const ParallelConfig& config, bool cuda) {
   replicas_of(config, launch.size);
   if (cuda) choose_gpu(launch);
   raise_descriptor_limit();
   check_descriptors(launch, config);
-  const auto store = meet(launch, std::chrono::seconds(config.init_timeout));
-  const std::shared_ptr<Processes> processes = of_store(store, launch, config, cuda);
-  take_warnings([watch = std::weak_ptr<Watch>(processes->watch_)](std::string_view text) {
-    const std::shared_ptr<Watch> alive = watch.lock();
+  const auto store = open_store(launch, std::chrono::seconds(config.init_timeout));
+  const std::shared_ptr<ProcessMesh> processes = from_store(store, launch, config, cuda);
+  take_warnings([monitor = std::weak_ptr<Monitor>(processes->monitor_)](std::string_view text) {
+    const std::shared_ptr<Monitor> alive = monitor.lock();
     alive ? alive->warn(text) : write_log_line(LogLevel::warning, text);
   });
   processes->takes_warnings_ = true;
   return processes;
 }
 
-std::shared_ptr<Processes> Processes::of_store(const Store& store, const Launch& launch,
-                                               const ParallelConfig& config, bool cuda) try {
+std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const Launch& launch,
+                                                     const ParallelConfig& config, bool cuda) try {
   // c10d's record of collectives is not safe where threads of a process use groups side by side.
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   // Groups exchange side by side, in an order that may differ between GPUs unless NCCL keeps it.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const int64_t rank = launch.rank, size = launch.size;
   const int64_t replicas = replicas_of(config, size), experts = config.experts;
-  const Meeting meeting{store,
-                        rank,
-                        std::chrono::seconds(config.init_timeout),
-                        std::chrono::seconds(config.timeout),
-                        gloo_devices(launch),
-                        cuda};
+  const Rendezvous rendezvous{store,
+                              rank,
+                              std::chrono::seconds(config.init_timeout),
+                              std::chrono::seconds(config.timeout),
+                              gloo_devices(launch),
+                              cuda};
   if (store->add("here/" + std::to_string(rank), 1) > 1) {
     fail_usage("two processes have rank {} of {}; check that no other run uses {}:{}", rank, size,
                launch.address, launch.port);
   }
   check_same_mesh(store, launch, config);
-  const std::shared_ptr<Processes> processes(new Processes());
+  const std::shared_ptr<ProcessMesh> processes(new ProcessMesh());
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
   const auto all = [&](const char* name, bool on_cpu) {
-    return std::make_shared<Group>(meeting.group(name, 0, 1, size, on_cpu), processes->counter_);
+    return std::make_shared<ProcessGroup>(rendezvous.group(name, 0, 1, size, on_cpu),
+                                          processes->counter_);
   };
   processes->world_ = all("world", /*on_cpu=*/true);
   processes->gradients_ = all("gradients", /*on_cpu=*/false);
   // A group has a socket to each of its processes, so groups that do not work side by side are one.
-  processes->experts_ =
-      experts == size
-          ? processes->world_
-          : std::make_shared<Group>(meeting.group("experts", rank / experts * experts, 1, experts),
-                                    processes->counter_);
-  processes->replicas_ =
-      experts == 1
-          ? processes->gradients_
-          : std::make_shared<Group>(meeting.group("replicas", rank % experts, experts, replicas),
-                                    processes->counter_);
-  processes->watch_ = std::make_shared<Watch>(store->clone(), launch);
+  processes->experts_ = experts == size
+                            ? processes->world_
+                            : std::make_shared<ProcessGroup>(
+                                  rendezvous.group("experts", rank / experts * experts, 1, experts),
+                                  processes->counter_);
+  processes->replicas_ = experts == 1
+                             ? processes->gradients_
+                             : std::make_shared<ProcessGroup>(
+                                   rendezvous.group("replicas", rank % experts, experts, replicas),
+                                   processes->counter_);
+  processes->monitor_ = std::make_shared<Monitor>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {
   if (names_open_files(error.what_without_backtrace())) throw;
   const int64_t size = launch.size;
   const std::string missing = missing_from(store, size);
   if (missing.empty()) {
-    fail("some of {} were lost at the start: {}", count_text(size, "process"),
+    fail("some of {} failed at the start: {}", count_text(size, "process"),
          one_line(error.what_without_backtrace(), 200));
   }
   fail("of {}, {} did not connect within {}; check that all run the same command",
        count_text(size, "process"), missing, count_text(config.init_timeout, "second"));
 }
 
-std::shared_ptr<const Processes> Processes::on_paper(int64_t size, const ParallelConfig& config) {
-  const std::shared_ptr<Processes> processes(new Processes());
+std::shared_ptr<const ProcessMesh> ProcessMesh::make_fake(int64_t size,
+                                                          const ParallelConfig& config) {
+  const std::shared_ptr<ProcessMesh> processes(new ProcessMesh());
   processes->config_ = config;
   const auto of = [](int64_t members) {
-    return std::make_shared<Group>(members, std::make_shared<TrafficCounter>());
+    return std::make_shared<ProcessGroup>(members, std::make_shared<TrafficCounter>());
   };
   processes->world_ = of(size);
   processes->gradients_ = of(size);
@@ -335,49 +337,49 @@ std::shared_ptr<const Processes> Processes::on_paper(int64_t size, const Paralle
   return processes;
 }
 
-Processes::~Processes() {
+ProcessMesh::~ProcessMesh() {
   if (takes_warnings_) take_warnings({});
 }
 
-void Processes::wait_for_all() const {
+void ProcessMesh::barrier() const {
   const auto publish = [&](bool now) {
-    if (now) watch_->publish(/*all=*/true);
+    if (now) monitor_->publish(/*all=*/true);
   };
   try {
     // What process 0 warns of is known before the others say what only they warn of.
-    publish(leads());
+    publish(is_rank_zero());
     world_->barrier(/*endless=*/true);
-    publish(!leads());
+    publish(!is_rank_zero());
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw LostProcess(error.what());
+    throw PeerFailure(error.what());
   }
 }
 
-std::vector<std::string> Processes::exchange(const std::string& text,
-                                             std::chrono::seconds patience) const {
-  return watch_->exchange(text, patience);
+std::vector<std::string> ProcessMesh::exchange(const std::string& text,
+                                               std::chrono::seconds timeout) const {
+  return monitor_->exchange(text, timeout);
 }
 
-void Processes::progress() const noexcept {
-  watch_->progress();
+void ProcessMesh::progress() const noexcept {
+  monitor_->progress();
 }
 
-double Processes::of_leader(double value) const {
+double ProcessMesh::from_rank_zero(double value) const {
   const at::Tensor sent = at::full({1}, value, at::kDouble);
   world_->broadcast(sent, 0, Traffic::other);
   return sent.item<double>();
 }
 
-int64_t Processes::max(int64_t value) const {
+int64_t ProcessMesh::max(int64_t value) const {
   const at::Tensor largest = at::full({1}, value, at::kLong);
   world_->all_reduce(largest, Traffic::other, /*largest=*/true);
   return largest.item<int64_t>();
 }
 
-void Processes::check_same(const std::string& what, const std::string& value) const {
-  const std::vector<std::string> values = world_->all_gather_text(value);
+void ProcessMesh::check_same(const std::string& what, const std::string& value) const {
+  const std::vector<std::string> values = world_->all_gather_strings(value);
   for (size_t rank = 1; rank < values.size(); ++rank) {
     if (values[rank] == values[0]) continue;
     fail_usage("process {} has another {} than process 0 ({} and {})", rank, what,
@@ -387,43 +389,45 @@ void Processes::check_same(const std::string& what, const std::string& value) co
 
 // Process 0 may serve the store, to which the others still tell their warnings after the first
 // wait.
-void Processes::finish() const {
-  wait_for_all();
-  watch_->succeed();
-  wait_for_all();
+void ProcessMesh::finish() const {
+  barrier();
+  monitor_->mark_done();
+  barrier();
 }
 
 // A store that does not answer would hold these up: that of a process 0 which is stopped.
-bool Processes::tell_failure(const std::string& message) const noexcept {
+bool ProcessMesh::publish_failure(const std::string& message) const noexcept {
   try {
-    return within(kPatience, [watch = watch_, message] { return watch->tell_failure(message); });
+    return within(kFailureTimeout,
+                  [monitor = monitor_, message] { return monitor->publish_failure(message); });
   } catch (const std::exception&) {
     return true;
   }
 }
 
-std::string Processes::explain_loss(const std::string& message) const {
+std::string ProcessMesh::describe_failure(const std::string& message) const {
   try {
-    return within(kPatience, [watch = watch_, message] { return watch->explain(message); });
-  } catch (const LostProcess&) {
-    return watch_->without_store();
+    return within(kFailureTimeout,
+                  [monitor = monitor_, message] { return monitor->describe_failure(message); });
+  } catch (const PeerFailure&) {
+    return monitor_->without_store();
   }
 }
 
-void Processes::when_another_fails(std::function<void()> action) const {
-  watch_->when_another_fails(std::move(action));
+void ProcessMesh::on_peer_failure(std::function<void()> action) const {
+  monitor_->on_peer_failure(std::move(action));
 }
 
-void Processes::leave() const noexcept {
+void ProcessMesh::shut_down_after_failure() const noexcept {
   try {
-    within(kPatience, [watch = watch_] { watch->leave(); });
+    within(kFailureTimeout, [monitor = monitor_] { monitor->shut_down_after_failure(); });
   } catch (const std::exception&) {
     // Nobody hears it.
   }
 }
 
-void Processes::set_activity(const std::string& activity) const {
-  watch_->set_activity(activity);
+void ProcessMesh::set_activity(const std::string& activity) const {
+  monitor_->set_activity(activity);
 }
 
 }  // namespace moesaic

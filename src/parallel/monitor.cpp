@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch.h"
+#include "monitor.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -43,21 +43,21 @@ std::string numbered(const char* key, int64_t rank) {
 
 }  // namespace
 
-Processes::Watch::Watch(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
+ProcessMesh::Monitor::Monitor(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
     : store_(std::move(store)),
       publisher_(store_->clone()),
       exchange_(store_->clone(), launch.rank, launch.size),  // Another thread waits in it.
       rank_(launch.rank),
       size_(launch.size),
-      serves_store_(launch.rank == 0 && !launch.store_is_served) {
+      serves_store_(launch.rank == 0 && !launch.has_external_store) {
   store_->set(numbered("who", rank_), bytes_of(fmt::format("{}, pid {}", host_name(), getpid())));
   publish(/*all=*/false);
   store_->wait({"who/0"});
-  leader_ = name_of(0);
+  rank_zero_ = name_of(0);
   thread_ = std::thread([this] { run(); });
 }
 
-Processes::Watch::~Watch() {
+ProcessMesh::Monitor::~Monitor() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -66,33 +66,33 @@ Processes::Watch::~Watch() {
   thread_.join();
 }
 
-void Processes::Watch::run() {
-  for (bool another_ends = false; !another_ends;) {
+void ProcessMesh::Monitor::run() {
+  for (bool peer_ended = false; !peer_ended;) {
     {
       std::unique_lock lock(mutex_);
-      ends_.wait_for(lock, kPeriod, [this] { return ending_ || is_due(); });
+      ends_.wait_for(lock, kPeriod, [this] { return ending_ || is_publish_due(); });
       if (ending_) return;
     }
     try {
       publish(/*all=*/false);
       const std::lock_guard lock(publishing_);
-      another_ends = publisher_->check({"ends"});
+      peer_ended = publisher_->check({"ends"});
       // Its collectives may not miss the other yet, but it lives.
-      if (another_ends) publisher_->set(numbered("ends", rank_), bytes_of("true"));
+      if (peer_ended) publisher_->set(numbered("ends", rank_), bytes_of("true"));
     } catch (const std::exception&) {
-      another_ends = true;  // The one that serves the store.
+      peer_ended = true;  // The one that serves the store.
     }
   }
   std::function<void()> action;
   {
     std::unique_lock lock(mutex_);
-    ends_.wait(lock, [this] { return ending_ || when_another_fails_; });
-    if (!ending_) action = when_another_fails_;
+    ends_.wait(lock, [this] { return ending_ || on_peer_failure_; });
+    if (!ending_) action = on_peer_failure_;
   }
   if (action && !fails_) action();
 }
 
-void Processes::Watch::publish(bool all) {
+void ProcessMesh::Monitor::publish(bool all) {
   std::string now;
   std::vector<std::string> warnings;
   {
@@ -108,10 +108,11 @@ void Processes::Watch::publish(bool all) {
   for (const std::string& text : warnings) {
     if (is_first_to_warn(text)) write_log_line(LogLevel::warning, text);
   }
-  if (std::exchange(told_, now) != now) publisher_->set(numbered("doing", rank_), bytes_of(now));
+  if (std::exchange(published_status_, now) != now)
+    publisher_->set(numbered("doing", rank_), bytes_of(now));
 }
 
-bool Processes::Watch::is_first_to_warn(const std::string& text) {
+bool ProcessMesh::Monitor::is_first_to_warn(const std::string& text) {
   try {
     const std::string key = "warned/" + hash_of(text);
     if (publisher_->add(key, 1) > 1) return false;
@@ -127,7 +128,7 @@ bool Processes::Watch::is_first_to_warn(const std::string& text) {
 }
 
 // Process 0 warns at once, and another some seconds later, unless process 0 has said the same.
-void Processes::Watch::warn(std::string_view text) {
+void ProcessMesh::Monitor::warn(std::string_view text) {
   if (rank_ == 0) {
     const std::lock_guard lock(publishing_);
     if (is_first_to_warn(std::string(text))) write_log_line(LogLevel::warning, text);
@@ -137,84 +138,84 @@ void Processes::Watch::warn(std::string_view text) {
   warnings_.emplace_back(Clock::now(), text);
 }
 
-void Processes::Watch::set_activity(const std::string& activity) {
+void ProcessMesh::Monitor::set_activity(const std::string& activity) {
   const std::lock_guard lock(mutex_);
   activity_ = activity;
-  if (is_due()) ends_.notify_all();
+  if (is_publish_due()) ends_.notify_all();
 }
 
-bool Processes::Watch::is_due() const {
+bool ProcessMesh::Monitor::is_publish_due() const {
   return Clock::now() - published_ >= kNews;
 }
 
-std::string Processes::Watch::activity() {
+std::string ProcessMesh::Monitor::activity() {
   const std::lock_guard lock(mutex_);
   return activity_;
 }
 
-void Processes::Watch::when_another_fails(std::function<void()> action) {
+void ProcessMesh::Monitor::on_peer_failure(std::function<void()> action) {
   const std::lock_guard lock(mutex_);
-  when_another_fails_ = std::move(action);
+  on_peer_failure_ = std::move(action);
   ends_.notify_all();
 }
 
-std::string Processes::Watch::text_at(const std::string& key) {
+std::string ProcessMesh::Monitor::text_at(const std::string& key) {
   if (!store_->check({key})) return {};
   const std::vector<uint8_t> bytes = store_->get(key);
   return {bytes.begin(), bytes.end()};
 }
 
-std::pair<std::string, std::string> Processes::Watch::told_by(int64_t rank) {
+std::pair<std::string, std::string> ProcessMesh::Monitor::last_status_of(int64_t rank) {
   const std::string text = text_at(numbered("doing", rank));
   if (text.empty()) return {"", kStart};
   const size_t space = text.find(' ');
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-std::string Processes::Watch::name_of(int64_t rank) {
+std::string ProcessMesh::Monitor::name_of(int64_t rank) {
   const std::string who = text_at(numbered("who", rank));
   return fmt::format("process {}{}", rank, who.empty() ? "" : " (" + who + ")");
 }
 
-std::vector<std::string> Processes::Watch::exchange(const std::string& text,
-                                                    std::chrono::seconds patience) try {
-  const std::chrono::seconds limit = TextExchange::limit(rank_, patience);
-  const auto pause = std::clamp<std::chrono::milliseconds>(patience / 8, 100ms, 5000ms);
-  Silence silence;
+std::vector<std::string> ProcessMesh::Monitor::exchange(const std::string& text,
+                                                        std::chrono::seconds timeout) try {
+  const std::chrono::seconds limit = StoreAllGather::limit(rank_, timeout);
+  const auto pause = std::clamp<std::chrono::milliseconds>(timeout / 8, 100ms, 5000ms);
+  SilenceTimer silence;
   return exchange_(text, pause, [&](const std::vector<int64_t>& missing) {
-    if (store_->check({"ends"})) throw LostProcess("another process ends");
+    if (store_->check({"ends"})) throw PeerFailure("another process ends");
     std::string now;
-    for (const int64_t rank : missing) now += told_by(rank).first + " ";
+    for (const int64_t rank : missing) now += last_status_of(rank).first + " ";
     const auto idle = silence.after(pause, std::move(now));
     if (idle == 0ms) return progress();  // Of those that wait for this one, too.
     if (idle < limit) return;
     fail("{} made no progress in a save for {}; check its disk, or raise parallel.timeout",
-         name_of(missing.front()), count_text(patience.count(), "second"));
+         name_of(missing.front()), count_text(timeout.count(), "second"));
   });
 } catch (const Error&) {
   throw;
 } catch (const std::exception& error) {
-  throw LostProcess(error.what());
+  throw PeerFailure(error.what());
 }
 
-void Processes::Watch::tell_end() {
+void ProcessMesh::Monitor::publish_end() {
   fails_ = true;
   store_->set("ends", bytes_of("true"));
   store_->set(numbered("ends", rank_), bytes_of("true"));
 }
 
-bool Processes::Watch::tell_failure(const std::string& message) noexcept {
+bool ProcessMesh::Monitor::publish_failure(const std::string& message) noexcept {
   try {
     store_->set("failed", bytes_of("true"));
-    tell_end();
+    publish_end();
     return store_->add("said/" + hash_of(message), 1) == 1;
   } catch (const std::exception&) {
     return true;  // Nobody else can say it.
   }
 }
 
-std::string Processes::Watch::explain(const std::string& message) try {
-  tell_end();
+std::string ProcessMesh::Monitor::describe_failure(const std::string& message) try {
+  publish_end();
   if (store_->check({"failed"}) || store_->add("explained", 1) > 1) return {};
   std::vector<std::string> ends;
   for (int64_t rank = 0; rank < size_; ++rank) ends.push_back(numbered("ends", rank));
@@ -226,9 +227,9 @@ std::string Processes::Watch::explain(const std::string& message) try {
   if (store_->check({"failed"})) return {};  // It has said why.
   std::string late;
   for (int64_t rank = 0; rank < size_; ++rank) {
-    const std::string at = told_by(rank).second;
+    const std::string at = last_status_of(rank).second;
     if (!store_->check({numbered("ends", rank)})) {
-      return fmt::format("{} was lost near {}: it was killed, stopped, or its machine is gone",
+      return fmt::format("{} failed near {}: it was killed, stopped, or its machine is gone",
                          name_of(rank), at);
     }
     if (at != activity())
@@ -241,12 +242,12 @@ std::string Processes::Watch::explain(const std::string& message) try {
 }
 
 // Nobody can tell which of the others says it, so each does.
-std::string Processes::Watch::without_store() {
-  return fmt::format("{}, or the launcher by which the processes met, was lost near {}", leader_,
+std::string ProcessMesh::Monitor::without_store() {
+  return fmt::format("{}, or the launcher that serves the store, failed near {}", rank_zero_,
                      activity());
 }
 
-void Processes::Watch::leave() noexcept {
+void ProcessMesh::Monitor::shut_down_after_failure() noexcept {
   try {
     publish(/*all=*/true);
     store_->set(numbered("left", rank_), bytes_of("true"));
@@ -298,12 +299,12 @@ std::vector<std::string> unpacked(const Bytes& bytes) {
 
 }  // namespace
 
-TextExchange::TextExchange(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
+StoreAllGather::StoreAllGather(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
     : store_(std::move(store)), rank_(rank), size_(size) {}
 
-std::vector<std::string> TextExchange::operator()(const std::string& text,
-                                                  std::chrono::milliseconds pause,
-                                                  const Missing& missing) {
+std::vector<std::string> StoreAllGather::operator()(const std::string& text,
+                                                    std::chrono::milliseconds pause,
+                                                    const OnMissing& missing) {
   const std::string key = key_of(exchanges_++);
   if (rank_ == 0) return gather(text, key, pause, missing);
   store_->set(key + std::to_string(rank_), packed({text}));
@@ -312,9 +313,9 @@ std::vector<std::string> TextExchange::operator()(const std::string& text,
   return unpacked(store_->get(all));
 }
 
-std::vector<std::string> TextExchange::gather(const std::string& text, const std::string& key,
-                                              std::chrono::milliseconds pause,
-                                              const Missing& missing) {
+std::vector<std::string> StoreAllGather::gather(const std::string& text, const std::string& key,
+                                                std::chrono::milliseconds pause,
+                                                const OnMissing& missing) {
   std::vector<std::string> keys, texts = {text};
   for (int64_t rank = 1; rank < size_; ++rank) keys.push_back(key + std::to_string(rank));
   while (!come(*store_, keys, pause)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What processes do that share a run: each has a share of the experts, and they compare what they
-// work with and tell each other of damaged images.
+// What the processes of a distributed run do: each has a shard of the experts, and they compare
+// what they work with and tell each other of damaged images.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,24 @@
 
 namespace moesaic {
 
-class Processes;  // parallel/processes.h
+class ProcessMesh;  // parallel/process_mesh.h
 
-/// Returns whether `trains` picks the same parameters of all experts of each layer that have names
-/// of their own: otherwise some processes that share them would wait for gradients of others.
-bool trains_experts_alike(const Model& model, const Patterns& trains);
+/// Returns whether `trainable` picks the same parameters of all experts of each layer that have
+/// names of their own: otherwise some processes that share them would wait for gradients of others.
+bool trains_experts_uniformly(const Model& model, const Patterns& trains);
 
-/// Leaves each process its share of the experts of every MoE layer, see
-/// nn::MoELayerImpl::share_experts().
-void share_experts(Model& model, const std::shared_ptr<const Processes>& processes);
+/// Leaves each process its shard of the experts of every MoE layer, see
+/// nn::MoELayerImpl::shard_experts().
+void shard_experts(Model& model, const std::shared_ptr<const ProcessMesh>& processes);
 
 /// Gives every process all experts again.
-void gather_experts(Model& model);
+void unshard_experts(Model& model);
 
 /// Knows which tensors of a network, and of an optimizer of its parameters, are those of this
 /// process' experts, or their rows.
-class ExpertShares {
+class ExpertShards {
  public:
-  explicit ExpertShares(const Model& model);
+  explicit ExpertShards(const Model& model);
 
   /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with
   /// their names at the front, a slot of the optimizer.
@@ -45,13 +45,13 @@ class ExpertShares {
   /// Returns what this process stores of tensors of the model and of a phase: its slices of shared
   /// experts, once among the replicas, the optimizer's state that it alone has, and in process 0
   /// everything else.
-  CheckpointPart part(const CheckpointPart& all, const Processes& processes,
-                      bool optimizer_is_shared) const;
+  CheckpointShard part(const CheckpointShard& all, const ProcessMesh& processes,
+                       bool optimizer_is_sharded) const;
   /// Returns the tensors that this process has of all, with its rows of stacked ones.
   TensorMap own(TensorMap tensors) const;
 
  private:
-  std::shared_ptr<const Processes> processes_;  ///< Null where nothing is shared.
+  std::shared_ptr<const ProcessMesh> processes_;  ///< Null where nothing is shared.
   // Beginnings of names:
   std::vector<std::string> stacked_;  ///< Of layers whose experts are rows of their tensors.
   std::vector<std::string> named_;    ///< Of layers whose experts have names of their own.
@@ -63,31 +63,32 @@ class ExpertShares {
 
 /// Waits until all processes have come so far, however long they take to read what they need, then
 /// compares the library that they run.
-void check_same_build(const Processes& processes);
+void check_same_build(const ProcessMesh& processes);
 
 /// Compares settings; `what` they are of, such as "recipe", is in the message beside those that
 /// differ.
-void check_same_settings(const Processes& processes, const std::string& what, const Json& settings);
+void check_same_settings(const ProcessMesh& processes, const std::string& what,
+                         const Json& settings);
 
 /// Gives all processes the network of process 0, once all have made theirs, which may differ by
 /// rounding. Throws Error (usage) where they are of another configuration.
-void take_network(const Processes& processes, const Model& model);
+void broadcast_network(const ProcessMesh& processes, const Model& model);
 
 /// Waits for all processes, and compares their checkpoints by name and all bytes of weights and
 /// buffers. Where there is no checkpoint, all take the network of process 0.
-void agree_on_network(const Processes& processes, const fs::path& checkpoint, const Model& model);
+void sync_network(const ProcessMesh& processes, const fs::path& checkpoint, const Model& model);
 
 /// Returns a text that differs where splits differ in what data_record() knows without reading
 /// shards, or in the pixels of a few images that are not files.
-std::string data_mark(const Dataset& data);
+std::string data_fingerprint(const Dataset& data);
 /// Returns the same text of a split whose record is there.
-std::string data_mark(const Dataset& data, DataRecord record);
+std::string data_fingerprint(const Dataset& data, DataRecord record);
 
 /// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.
 /// Several processes add those of all their parts, count them together by their loaders (which have
 /// the option `shared`), and the first one that met an image warns of it. Throws Error (failure)
 /// where they are too many. Returns the largest `signal` of all processes, by the same exchange.
-int note_replaced(const std::map<int64_t, std::string>& replaced, Loader& loader,
-                  const Processes* processes, std::vector<int64_t>& known, int signal = 0);
+int sync_replaced_images(const std::map<int64_t, std::string>& replaced, Loader& loader,
+                         const ProcessMesh* processes, std::vector<int64_t>& known, int signal = 0);
 
 }  // namespace moesaic

@@ -28,7 +28,7 @@ TrainResult train_in_processes(const fs::path& out, int64_t size, const std::str
     TrainerOptions options = options_with_described(out, resume);
     if (size > 1) options.processes = processes;
     const TrainResult own = Trainer(config_of(recipe, changes), options).run();
-    if (processes->leads()) result = own;
+    if (processes->is_rank_zero()) result = own;
   });
   return result;
 }
@@ -122,14 +122,14 @@ TEST(ProcessesRun, GroupsOfTokensWithinProcessesAreRoutedAlone) {
 }
 
 TEST(ProcessesRun, LayersComputedAgainMakeTheStepsOfOneProcess) {
-  expect_meshes_agree(vmoe_recipe(kMoE), {"recompute=true"}, {{2, 1}, {4, 2}});
+  expect_meshes_agree(vmoe_recipe(kMoE), {"activation_checkpointing=true"}, {{2, 1}, {4, 2}});
 }
 
 // Networks this small change their routing for a difference in the last bits, so with more that is
 // random a dozen steps are compared.
 TEST(ProcessesRun, SoTheyDoWithStridedPartsAndMixup) {
   expect_meshes_agree(vmoe_recipe(kMoE),
-                      {"recompute=true", "phases.train.steps=12",
+                      {"activation_checkpointing=true", "phases.train.steps=12",
                        "phases.train.accumulate_order=strided", "phases.train.augment.mixup=0.5"},
                       {{2, 1}, {4, 2}});
 }
@@ -180,7 +180,7 @@ TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
   const std::string recipe =
       R"({"name": "patches", "seed": 1, "log_every": 1, "model": {"preset": "pmoe/joint",
       "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"selected": 4}},
-    "evaluate_batch_size": 250, "phases": [{"name": "train", "data": "patch-patterns", "samples": 200,
+    "evaluate_batch_size": 250, "phases": [{"name": "train", "data": "patch-patterns", "num_samples": 200,
       "batch_size": 20, "steps": 50, "optimizer": {"name": "sgd", "lr": 0.05}, "evaluate": true}]})";
   expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 4}});
 }
@@ -264,11 +264,11 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
       "loader_threads": 1, "evaluate_batch_size": 250, "model": {"preset": "pmoe/joint",
       "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"selected": 4}},
     "phases": [
-      {"name": "shared", "data": "patch-patterns", "samples": 200, "batch_size": 20, "steps": 20,
+      {"name": "shared", "data": "patch-patterns", "num_samples": 200, "batch_size": 20, "steps": 20,
        "optimizer": {"name": "adamw", "lr": 0.001}},
-      {"name": "single", "kind": "patch_sgd", "data": "patch-patterns", "samples": 20, "steps": 20,
+      {"name": "single", "kind": "patch_sgd", "data": "patch-patterns", "num_samples": 20, "steps": 20,
        "block": 5},
-      {"name": "again", "data": "patch-patterns", "samples": 200, "batch_size": 40, "steps": 20,
+      {"name": "again", "data": "patch-patterns", "num_samples": 200, "batch_size": 40, "steps": 20,
        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9}}]})";
   expect_meshes_agree(recipe, {"parallel.shard_optimizer=true"}, {{2, 1}, {2, 2}, {4, 2}});
 
@@ -298,9 +298,9 @@ TEST(ProcessesRun, APhaseBeginsWithTheNetworkOfProcess0) {
   run_processes(2, {}, [&](const auto& processes) {
     TrainerOptions options = options_with_described("");
     options.processes = processes;
-    options.phase_ended = [&](Model& model, const std::string& phase, int64_t) {
+    options.on_phase_end = [&](Model& model, const std::string& phase, int64_t) {
       const torch::NoGradGuard no_grad;
-      const bool differs = phase == "first" && !processes->leads();
+      const bool differs = phase == "first" && !processes->is_rank_zero();
       for (at::Tensor& parameter : model.parameters()) {
         if (differs) parameter.add_(0.125);
       }
@@ -318,17 +318,19 @@ TEST(ProcessesRun, AnEvaluationThatOneProcessEndsEndsInAll) {
     EvaluateOptions options;
     options.batch_size = 4;
     options.processes = processes;
-    options.proceed = [&](int64_t done, int64_t) { return processes->leads() || done < 4; };
+    options.on_progress = [&](int64_t done, int64_t) {
+      return processes->is_rank_zero() || done < 4;
+    };
     EXPECT_FALSE(evaluate(*build_model(config, 1), open_tiny("three", "test"), options).complete);
   });
 }
 
 TEST(ProcessesRun, SomeOfTheNamedExpertsCannotBeTrainedBySharers) {
-  const Changes some = {"phases.train.trains=[\"experts.0\", \"router\"]",
+  const Changes some = {"phases.train.trainable=[\"experts.0\", \"router\"]",
                         "phases.train.optimizers=[]", "phases.train.steps=2"};
-  const auto error_with = [&](const char* sharers) {
+  const auto error_with = [&](const char* num_expert_ranks) {
     Changes changes = some;
-    changes.emplace_back(sharers);
+    changes.emplace_back(num_expert_ranks);
     return error_of([&] { train_in_processes("", 2, kImageMoE, changes); });
   };
   EXPECT_THAT(error_with("parallel.experts=2"), HasSubstr("trains only some experts"));
@@ -340,7 +342,7 @@ TEST(ProcessesRun, ProcessesWithOtherDataAreRefused) {
   const auto train = [&](const auto& processes) {
     TrainerOptions options = options_with_described("");
     options.processes = processes;
-    if (!processes->leads()) {
+    if (!processes->is_rank_zero()) {
       options.open = [](std::string_view name, std::string_view split) {
         return quarters(std::string(name), std::string(split), 3, split == "train" ? 19 : 9);
       };
@@ -356,7 +358,7 @@ TEST(ProcessesRun, ProcessesWithAnotherRecipeAreRefused) {
   const auto train = [](const auto& processes) {
     TrainerOptions options = options_with_described("");
     options.processes = processes;
-    const Changes changes = {processes->leads() ? "seed=3" : "seed=4"};
+    const Changes changes = {processes->is_rank_zero() ? "seed=3" : "seed=4"};
     Trainer(config_of(vmoe_recipe(kMoE), changes), options).run();
   };
   EXPECT_EQ(error_of([&] { run_processes(2, {}, train); }),
@@ -370,15 +372,15 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
   changes.insert(changes.end(),
                  {"phases.train.steps=10", fmt::format("parallel.experts={}", mesh.experts)});
   const RunConfig config = config_of(recipe, changes);
-  std::map<Traffic, Sent> sent;
+  std::map<Traffic, TrafficTotal> sent;
   run_processes(mesh.processes, config.parallel, [&](const auto& processes) {
     TrainerOptions options = options_with_described("");
     options.processes = processes;
     Trainer(config, options).run();
     processes->control().barrier();
-    if (processes->leads()) sent = processes->counter().take();
+    if (processes->is_rank_zero()) sent = processes->counter().take();
   });
-  const std::shared_ptr<Model> shape = build_initial_shape(config);
+  const std::shared_ptr<Model> shape = build_initial_meta_model(config);
   Datasets datasets(open_tiny);
   const PhasePlan plan = plan_phases(config, *shape, datasets).front();
   std::map<std::string, double> bytes, planned;

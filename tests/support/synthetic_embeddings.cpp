@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/stand_in_embeddings.h"
+#include "support/synthetic_embeddings.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 #include "support/matchers.h"
 #include "support/processes.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 using test::run_processes;
 
-std::shared_ptr<const Group> world_of(const std::shared_ptr<const Processes>& processes) {
+std::shared_ptr<const ProcessGroup> world_of(const std::shared_ptr<const ProcessMesh>& processes) {
   return {processes, &processes->world()};
 }
 
@@ -35,7 +35,7 @@ std::string meeting_error(int64_t size, const ParallelConfig& config) {
   return "no error";
 }
 
-TEST(Processes, FormAMeshOfReplicasAndExpertGroups) {
+TEST(ProcessMesh, FormAMeshOfReplicasAndExpertGroups) {
   run_processes(4, {.experts = 2}, [](const auto& processes) {
     EXPECT_EQ(processes->experts().size(), 2);
     EXPECT_EQ(processes->experts().rank(), processes->rank() % 2);
@@ -49,7 +49,7 @@ TEST(Processes, FormAMeshOfReplicasAndExpertGroups) {
   });
 }
 
-TEST(Processes, RefuseAMeshThatIsNotTheirNumber) {
+TEST(ProcessMesh, RefuseAMeshThatIsNotTheirNumber) {
   EXPECT_THAT(
       meeting_error(3, {.experts = 2}),
       HasSubstr("3 processes cannot be divided into groups of 2 that share experts; choose 1"));
@@ -58,7 +58,7 @@ TEST(Processes, RefuseAMeshThatIsNotTheirNumber) {
                         "parallel.data=2"));
 }
 
-TEST(Processes, MayBeThreadsThatWaitForEachOtherOften) {
+TEST(ProcessMesh, MayBeThreadsThatWaitForEachOtherOften) {
   std::atomic<int> waiting = 0;
   run_processes(4, {}, [&](const auto& processes) {
     for (int round = 1; round <= 500; ++round) {
@@ -69,7 +69,7 @@ TEST(Processes, MayBeThreadsThatWaitForEachOtherOften) {
   });
 }
 
-TEST(Processes, SayWhichOneDiffers) {
+TEST(ProcessMesh, SayWhichOneDiffers) {
   run_processes(3, {}, [](const auto& processes) {
     processes->check_same("recipe", "abc");
     try {
@@ -81,57 +81,57 @@ TEST(Processes, SayWhichOneDiffers) {
   });
 }
 
-TEST(Processes, AgreeOnTheLargestValue) {
+TEST(ProcessMesh, AgreeOnTheLargestValue) {
   run_processes(3, {}, [](const auto& processes) {
     EXPECT_EQ(processes->max(processes->rank() == 1 ? 15 : 0), 15);
   });
 }
 
-TEST(Processes, SayWhyAnotherOneEnded) {
+TEST(ProcessMesh, SayWhyAnotherOneEnded) {
   std::atomic<int> silent = 0, first = 0;
   run_processes(3, {.timeout = 5}, [&](const auto& processes) {
     if (processes->rank() == 2) {
-      first += processes->tell_failure("no space left on device");
+      first += processes->publish_failure("no space left on device");
       return;  // Its end breaks the collectives of the others.
     }
-    EXPECT_THROW(processes->world().barrier(), LostProcess);
-    silent += processes->explain_loss("broken").empty();
+    EXPECT_THROW(processes->world().barrier(), PeerFailure);
+    silent += processes->describe_failure("broken").empty();
   });
   EXPECT_EQ(first, 1);
   EXPECT_EQ(silent, 2);
 }
 
-TEST(Processes, OneNamesTheProcessThatWasLost) {
+TEST(ProcessMesh, OneNamesTheProcessThatWasLost) {
   std::atomic<int> said = 0;
   run_processes(3, {.timeout = 5}, [&](const auto& processes) {
     processes->set_activity("step 7");
     if (processes->rank() == 1) return;
-    EXPECT_THROW(processes->world().barrier(), LostProcess);
-    const std::string text = processes->explain_loss("broken");
+    EXPECT_THROW(processes->world().barrier(), PeerFailure);
+    const std::string text = processes->describe_failure("broken");
     if (text.empty()) return;
     ++said;
     EXPECT_THAT(text, HasSubstr("process 1 ("));
-    EXPECT_THAT(text, HasSubstr("was lost near "));
+    EXPECT_THAT(text, HasSubstr("failed near "));
   });
   EXPECT_EQ(said, 1);
 }
 
-TEST(Processes, AllErrorsAreSaidAndEqualOnesOnce) {
+TEST(ProcessMesh, AllErrorsAreSaidAndEqualOnesOnce) {
   std::atomic<int> said = 0, alike = 0;
   run_processes(3, {}, [&](const auto& processes) {
-    said += processes->tell_failure("no space left, says " + std::to_string(processes->rank()));
-    alike += processes->tell_failure("the same");
+    said += processes->publish_failure("no space left, says " + std::to_string(processes->rank()));
+    alike += processes->publish_failure("the same");
   });
   EXPECT_EQ(said, 3);
   EXPECT_EQ(alike, 1);
 }
 
-TEST(Processes, OneThatIsLostBeforeTheEndIsNamed) {
+TEST(ProcessMesh, OneThatIsLostBeforeTheEndIsNamed) {
   std::atomic<int> said = 0;
   run_processes(3, {}, [&](const auto& processes) {
     if (processes->rank() == 2) return;
-    EXPECT_THROW(processes->finish(), LostProcess);
-    const std::string text = processes->explain_loss("broken");
+    EXPECT_THROW(processes->finish(), PeerFailure);
+    const std::string text = processes->describe_failure("broken");
     if (text.empty()) return;
     ++said;
     EXPECT_THAT(text, HasSubstr("process 2 ("));
@@ -139,10 +139,10 @@ TEST(Processes, OneThatIsLostBeforeTheEndIsNamed) {
   EXPECT_EQ(said, 1);
 }
 
-TEST(Processes, NameTheFirstOfManyThatDidNotCome) {
+TEST(ProcessMesh, NameTheFirstOfManyThatDidNotCome) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   try {
-    Processes::of_store(store, 0, 20, {.init_timeout = 1});
+    ProcessMesh::from_store(store, 0, 20, {.init_timeout = 1});
     ADD_FAILURE() << "nobody was missed";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("of 20 processes, number 1, 2, 3, 4, 5, 6, 7, 8 and others "
@@ -150,7 +150,7 @@ TEST(Processes, NameTheFirstOfManyThatDidNotCome) {
   }
 }
 
-TEST(Processes, RememberOnlyTheLastWarnings) {
+TEST(ProcessMesh, RememberOnlyTheLastWarnings) {
   c10d::TCPStoreOptions options;
   options.port = 0;  // A free one.
   options.isServer = true;
@@ -159,8 +159,8 @@ TEST(Processes, RememberOnlyTheLastWarnings) {
   Launch launch;
   launch.address = "127.0.0.1";
   launch.port = store.getPort();
-  launch.store_is_served = true;
-  const auto processes = Processes::connect(launch, {});
+  launch.has_external_store = true;
+  const auto processes = ProcessMesh::connect(launch, {});
   const int64_t before = store.getNumKeys();
   ::testing::internal::CaptureStderr();
   for (int i = 0; i < 200; ++i) log_warning("image {} is damaged", i);
@@ -169,7 +169,7 @@ TEST(Processes, RememberOnlyTheLastWarnings) {
   EXPECT_LE(store.getNumKeys(), before + 100);
 }
 
-TEST(Processes, TakeWhatEachSendsToAllOthers) {
+TEST(ProcessMesh, TakeWhatEachSendsToAllOthers) {
   run_processes(3, {}, [](const auto& processes) {
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < 3; ++rank) {
@@ -185,7 +185,7 @@ TEST(Processes, TakeWhatEachSendsToAllOthers) {
   });
 }
 
-TEST(Processes, OneThatMakesNoProgressIsNamedAlthoughItLives) {
+TEST(ProcessMesh, OneThatMakesNoProgressIsNamedAlthoughItLives) {
   std::promise<void> noticed;
   run_processes(2, {}, [&](const auto& processes) {
     if (processes->rank() == 1) return noticed.get_future().wait();
@@ -200,16 +200,16 @@ TEST(Processes, OneThatMakesNoProgressIsNamedAlthoughItLives) {
   });
 }
 
-TEST(Processes, OneThatMakesProgressIsWaitedFor) {
+TEST(ProcessMesh, OneThatMakesProgressIsWaitedFor) {
   using std::chrono_literals::operator""ms;
-  constexpr std::chrono::seconds kPatience(16);
+  constexpr std::chrono::seconds kFailureTimeout(16);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto exchange = [&](const auto& processes, const char* own) {
-    return processes->exchange(own, kPatience);
+    return processes->exchange(own, kFailureTimeout);
   };
   auto leader = std::async(std::launch::async,
-                           [&] { return exchange(Processes::of_store(store, 0, 2, {}), "0"); });
-  const auto other = Processes::of_store(store, 1, 2, {});
+                           [&] { return exchange(ProcessMesh::from_store(store, 0, 2, {}), "0"); });
+  const auto other = ProcessMesh::from_store(store, 1, 2, {});
   // Process 0 counts as progress of its own that it heard of the other's: first in the beginning.
   const auto heard = [&] {
     const std::vector<uint8_t> bytes = store->get("doing/0");
@@ -228,7 +228,7 @@ TEST(Collectives, GradientsOfGatheredRowsAreThoseOfAllLosses) {
   run_processes(2, {}, [&](const auto& processes) {
     const int64_t rank = processes->rank();
     at::Tensor own = all.narrow(0, rank * 3, 3).clone().requires_grad_();
-    const at::Tensor rows = gather_rows(own, world_of(processes));
+    const at::Tensor rows = all_gather_rows(own, world_of(processes));
     EXPECT_TRUE(at::equal(rows, all));
     (rows * weight[rank]).square().sum().backward();
     EXPECT_TRUE(at::allclose(own.grad(), whole.grad().narrow(0, rank * 3, 3), 1e-12, 1e-12));
@@ -248,10 +248,10 @@ TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
     at::Tensor x =
         (at::arange(2 * (rows + 1), at::kDouble).view({-1, 2}) + 100 * rank).requires_grad_();
     const auto group = world_of(processes);
-    const at::Tensor there = exchange_rows(x, send, receive, group);
+    const at::Tensor there = all_to_all_rows(x, send, receive, group);
     EXPECT_EQ(there.size(0), rank == 0 ? 3 : 2);
     EXPECT_EQ(there[0][0].template item<double>(), rank == 0 ? 0.0 : 2.0);
-    const at::Tensor back = exchange_rows(there * 2, receive, send, group);
+    const at::Tensor back = all_to_all_rows(there * 2, receive, send, group);
     EXPECT_TRUE(at::equal(back, 2 * x.narrow(0, 0, rows)));
     (back * 3).sum().backward();
     EXPECT_TRUE(at::equal(x.grad().narrow(0, 0, rows), at::full({rows, 2}, 6.0, at::kDouble)));
@@ -259,9 +259,9 @@ TEST(Collectives, ExchangedRowsComeBackWithTheirGradients) {
   });
 }
 
-TEST(Processes, OnPaperOnlyCountWhatTheyWouldSend) {
-  const auto processes = Processes::on_paper(8, {.experts = 2});
-  const Group &world = processes->world(), &experts = processes->experts();
+TEST(ProcessMesh, OnPaperOnlyCountWhatTheyWouldSend) {
+  const auto processes = ProcessMesh::make_fake(8, {.experts = 2});
+  const ProcessGroup &world = processes->world(), &experts = processes->experts();
   EXPECT_EQ(processes->rank(), 0);
   EXPECT_EQ(processes->replicas().size(), 4);
   const at::Tensor x = at::empty({6, 5}, at::device(at::kMeta).dtype(at::kFloat));
@@ -272,7 +272,7 @@ TEST(Processes, OnPaperOnlyCountWhatTheyWouldSend) {
   GradientReducer reducer({x.clone().requires_grad_()}, processes->gradients(), Traffic::gradients);
   reducer.prepare({});
   const double bytes = 6 * 5 * 4.0;
-  std::map<Traffic, Sent> sent = world.counter().take();
+  std::map<Traffic, TrafficTotal> sent = world.counter().take();
   EXPECT_EQ(sent.at(Traffic::metrics).bytes, all_reduce_bytes(bytes, 8));
   EXPECT_EQ(sent.at(Traffic::logits).bytes, 7 * bytes);
   EXPECT_EQ(sent.at(Traffic::logits).calls, 1);
@@ -297,7 +297,7 @@ TEST(Gradients, AreMeansOverProcessesOfWhatPassesAccumulated) {
       EXPECT_TRUE(at::allclose(used.grad(), at::full({3}, 16.5)));
     }
     EXPECT_FALSE(unused.grad().defined());
-    const Sent sent = processes->counter().take().at(Traffic::gradients);
+    const TrafficTotal sent = processes->counter().take().at(Traffic::gradients);
     EXPECT_EQ(sent.bytes, 2 * 20.0);
     EXPECT_EQ(sent.calls, 2) << "one bucket, twice";
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 #include <gtest/gtest.h>
 
@@ -10,17 +10,17 @@ namespace {
 
 TEST(Places, AreEqualPartsOfEachPartOfABatch) {
   using Places = std::vector<int64_t>;
-  EXPECT_EQ(places_of_process(8, 1, false, 1, 2), (Places{4, 5, 6, 7}));
-  EXPECT_EQ(places_of_process(8, 2, false, 0, 2), (Places{0, 1, 4, 5}));
-  EXPECT_EQ(places_of_process(8, 2, false, 1, 2), (Places{2, 3, 6, 7}));
-  EXPECT_EQ(places_of_process(8, 2, true, 1, 2), (Places{4, 5, 6, 7}));
-  EXPECT_THROW(places_of_process(8, 2, false, 0, 3), Error);
+  EXPECT_EQ(batch_indices_of_rank(8, 1, false, 1, 2), (Places{4, 5, 6, 7}));
+  EXPECT_EQ(batch_indices_of_rank(8, 2, false, 0, 2), (Places{0, 1, 4, 5}));
+  EXPECT_EQ(batch_indices_of_rank(8, 2, false, 1, 2), (Places{2, 3, 6, 7}));
+  EXPECT_EQ(batch_indices_of_rank(8, 2, true, 1, 2), (Places{4, 5, 6, 7}));
+  EXPECT_THROW(batch_indices_of_rank(8, 2, false, 0, 3), Error);
 }
 
 TEST(EqualParts, AreRefusedWithTheNearestChoice) {
   const auto refusal = [](int64_t batch, int64_t parts, int64_t processes) -> std::string {
     try {
-      check_equal_parts("here: ", batch, parts, processes);
+      check_batch_divisible("here: ", batch, parts, processes);
     } catch (const Error& error) {
       return error.what();
     }

@@ -6,23 +6,23 @@
 #include <string>
 #include <string_view>
 
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::tools {
 
-/// Meets the processes that torchrun, mpirun or srun started beside this one; null where it is
+/// Joins the processes that torchrun, mpirun or srun started beside this one; null where it is
 /// alone.
-std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
-                                                const std::string& device);
+std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& config,
+                                                     const std::string& device);
 
 /// Runs `action` of a verb together with the others. Where it fails, or another runs another verb,
 /// one process says why, and all of them end: this function does not return then. With null it only
 /// runs the action.
-void run_together(const std::string& verb, const std::shared_ptr<const Processes>& processes,
-                  const std::function<void()>& action);
+void run_distributed(const std::string& verb, const std::shared_ptr<const ProcessMesh>& processes,
+                     const std::function<void()>& action);
 
 /// Throws Error (usage) where several processes were started: each would write what this verb
 /// writes.
-void require_one_process(std::string_view verb);
+void require_single_process(std::string_view verb);
 
 }  // namespace moesaic::tools

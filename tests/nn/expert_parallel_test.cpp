@@ -12,7 +12,7 @@
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/papers/clusters.h"
 #include "moesaic/papers/pmoe.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 #include "support/processes.h"
 
 namespace moesaic {
@@ -41,13 +41,13 @@ at::Tensor loss_of(const at::Tensor& y, int64_t first_row) {
 
 /// Compares the gradients of a process' experts, summed over those that hold the same, with their
 /// slices of stacked ones of one process, or with those of the same names.
-void expect_same_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const Processes& processes) {
+void expect_same_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const ProcessMesh& processes) {
   const auto expected = whole->experts->named_parameters();
   for (const auto& item : layer->experts->named_parameters()) {
     at::Tensor gradient = gradient_or_zeros(item.value());
     processes.replicas().all_reduce(gradient, Traffic::other);
     at::Tensor wanted = gradient_or_zeros(expected[item.key()]);
-    if (!layer->experts->names_experts()) {
+    if (!layer->experts->has_expert_names()) {
       wanted = wanted.narrow(0, processes.experts().rank() * gradient.size(0), gradient.size(0));
     }
     expect_near(gradient, wanted, item.key());
@@ -57,7 +57,7 @@ void expect_same_gradients(nn::MoELayer& layer, nn::MoELayer& whole, const Proce
   expect_near(of_router, whole->router->weight.grad(), "router");
 }
 
-void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t sharers) {
+void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t num_expert_ranks) {
   SCOPED_TRACE(size);
   nn::MoELayer whole = given.make();
   const at::Tensor y = whole->forward(given.router_input, given.experts_input, {}).y_Td;
@@ -66,11 +66,11 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t sh
   whole->eval();
   const torch::Tensor evaluated =
       whole->forward(given.router_input, given.experts_input, {}).y_Td.detach();
-  test::run_processes(size, {.experts = sharers}, [&](const auto& processes) {
+  test::run_processes(size, {.experts = num_expert_ranks}, [&](const auto& processes) {
     nn::MoELayer layer = given.make();
-    layer->share_experts(processes);
-    EXPECT_EQ(layer->experts->count(), whole->experts->count() / sharers);
-    nn::share_batches(*layer, {processes});
+    layer->shard_experts(processes);
+    EXPECT_EQ(layer->experts->count(), whole->experts->count() / num_expert_ranks);
+    nn::set_batch_shard(*layer, {processes});
     const int64_t tokens = y.size(0) / size, first = processes->rank() * tokens;
     at::Tensor x = given.experts_input.detach().narrow(0, first, tokens).clone();
     x.requires_grad_(given.experts_input.requires_grad());
@@ -84,10 +84,10 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t sh
     }
     layer->eval();
     const torch::NoGradGuard no_grad;
-    nn::share_batches(*layer, {processes, /*parted=*/false});
+    nn::set_batch_shard(*layer, {processes, /*parted=*/false});
     expect_near(layer->forward(given.router_input, given.experts_input, {}).y_Td, evaluated,
                 "output of a batch that every process has");
-    layer->gather_experts();
+    layer->unshard_experts();
     const auto tensors = whole->named_buffers();
     for (const auto& item : layer->named_buffers()) {
       expect_near(item.value(), tensors[item.key()], item.key());

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/launch.h"
+#include "moesaic/parallel/process_group.h"
 
 namespace c10d {
 class Store;
@@ -21,59 +21,60 @@ namespace moesaic {
 /// The processes of a run, and the groups in which they compute. Each takes a part of every batch;
 /// processes r with the same r / K share the experts of one replica, those with the same r % K hold
 /// the same experts.
-class Processes {
+class ProcessMesh {
  public:
-  /// Meets the other processes. Throws Error: usage where D x K is not their number; failure where
+  /// Joins the other processes. Throws Error: usage where D x K is not their number; failure where
   /// they do not come within the timeout, or the port is in use.
   /// With `cuda` each takes the GPU of its number on its machine, and they exchange by NCCL what
   /// lies there.
-  static std::shared_ptr<const Processes> connect(const Launch& launch,
-                                                  const ParallelConfig& config, bool cuda = false);
-  /// Meets the others through a store that all of them hold, e.g. c10d::HashStore for threads.
-  static std::shared_ptr<const Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
-                                                   int64_t rank, int64_t size,
-                                                   const ParallelConfig& config) {
+  static std::shared_ptr<const ProcessMesh> connect(const Launch& launch,
+                                                    const ParallelConfig& config,
+                                                    bool cuda = false);
+  /// Joins the others through a store that all of them hold, e.g. c10d::HashStore for threads.
+  static std::shared_ptr<const ProcessMesh> from_store(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       int64_t rank, int64_t size,
+                                                       const ParallelConfig& config) {
     Launch launch;
     launch.rank = launch.local_rank = rank;
     launch.size = size;
-    return of_store(store, launch, config, /*cuda=*/false);
+    return from_store(store, launch, config, /*cuda=*/false);
   }
   /// Makes process 0 of so many that only count what they would send: each group has a counter of
   /// its own, also where connect() makes one group of two. Nothing but groups may be used.
-  static std::shared_ptr<const Processes> on_paper(int64_t size, const ParallelConfig& config);
-  ~Processes();
+  static std::shared_ptr<const ProcessMesh> make_fake(int64_t size, const ParallelConfig& config);
+  ~ProcessMesh();
 
   int64_t rank() const { return world_->rank(); }
   int64_t size() const { return world_->size(); }
-  bool leads() const { return rank() == 0; }
+  bool is_rank_zero() const { return rank() == 0; }
   const ParallelConfig& config() const { return config_; }
 
   /// All processes, for what the network's layers exchange.
-  const Group& world() const { return *world_; }
+  const ProcessGroup& world() const { return *world_; }
   /// All processes, for gradients, which travel while the backward pass goes on.
-  const Group& gradients() const { return *gradients_; }
+  const ProcessGroup& gradients() const { return *gradients_; }
   /// The K processes that share the experts of this replica.
-  const Group& experts() const { return *experts_; }
+  const ProcessGroup& experts() const { return *experts_; }
   /// The D processes that hold the same experts as this one.
-  const Group& replicas() const { return *replicas_; }
+  const ProcessGroup& replicas() const { return *replicas_; }
   /// All processes, for what does not belong to the order of a step, on the CPU. It is the world's
   /// group, whose collectives no two threads begin at once.
-  const Group& control() const { return *world_; }
+  const ProcessGroup& control() const { return *world_; }
 
   TrafficCounter& counter() const { return *counter_; }
 
   /// Waits for all processes as long as it takes: what one of them reads or writes may be slow.
-  /// Throws LostProcess where one dies meanwhile.
-  void wait_for_all() const;
+  /// Throws PeerFailure where one dies meanwhile.
+  void barrier() const;
   /// Returns the texts of all processes by rank, beside collectives of another thread. Throws
-  /// LostProcess where another process says that it ends, and Error (failure), which names it,
-  /// where one that is waited for neither comes nor makes progress() for `patience`. One thread of
+  /// PeerFailure where another process says that it ends, and Error (failure), which names it,
+  /// where one that is waited for neither comes nor makes progress() for `timeout`. One thread of
   /// each process calls it, as often as the others.
-  std::vector<std::string> exchange(const std::string& text, std::chrono::seconds patience) const;
+  std::vector<std::string> exchange(const std::string& text, std::chrono::seconds timeout) const;
   /// Tells those that wait in exchange() that this process' part of the work goes on.
   void progress() const noexcept;
   /// Returns the value of process 0.
-  double of_leader(double value) const;
+  double from_rank_zero(double value) const;
   /// Returns the largest of the values of all processes.
   int64_t max(int64_t value) const;
   /// Throws Error (usage) where a value, such as a hash of the recipe, is not that of process 0:
@@ -82,35 +83,35 @@ class Processes {
 
   /// Tells the others that this process failed, which ends them. Returns whether none of them has
   /// said the same.
-  bool tell_failure(const std::string& message) const noexcept;
-  /// Returns a line on the process that is missing, after a collective failed with `message`; ""
+  bool publish_failure(const std::string& message) const noexcept;
+  /// Returns a line on the peer that failed, after a collective failed with `message`; ""
   /// where one says why it failed, or another process returns the line. It may take some seconds,
   /// in which those that live say so.
-  std::string explain_loss(const std::string& message) const;
+  std::string describe_failure(const std::string& message) const;
   /// Ends the work of all processes: waits for them, and lets them tell their warnings.
   void finish() const;
-  /// Has `action` called, on another thread, once another process ends or misses one: this one may
-  /// wait for it in vain.
-  void when_another_fails(std::function<void()> action) const;
+  /// Has `action` called, on another thread, once another process ends or misses one: this one
+  /// would wait for it without end.
+  void on_peer_failure(std::function<void()> action) const;
   /// Ends this process' part after a failure: it waits a few seconds for the others to learn of it
   /// if it serves their store.
-  void leave() const noexcept;
-  /// Says in `explain_loss` of other processes what this one does.
+  void shut_down_after_failure() const noexcept;
+  /// Says in `describe_failure` of other processes what this one does.
   void set_activity(const std::string& activity) const;
 
  private:
-  class Watch;
+  class Monitor;
 
-  Processes() = default;
-  static std::shared_ptr<Processes> of_store(const c10::intrusive_ptr<c10d::Store>& store,
-                                             const Launch& launch, const ParallelConfig& config,
-                                             bool cuda);
+  ProcessMesh() = default;
+  static std::shared_ptr<ProcessMesh> from_store(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const Launch& launch, const ParallelConfig& config,
+                                                 bool cuda);
 
   ParallelConfig config_;
   std::shared_ptr<TrafficCounter> counter_;
   bool takes_warnings_ = false;
-  std::shared_ptr<Group> world_, gradients_, experts_, replicas_;
-  std::shared_ptr<Watch> watch_;  ///< Shared with a thread that may wait for a store in vain.
+  std::shared_ptr<ProcessGroup> world_, gradients_, experts_, replicas_;
+  std::shared_ptr<Monitor> monitor_;  ///< Shared with a thread that may wait for a store in vain.
 };
 
 }  // namespace moesaic

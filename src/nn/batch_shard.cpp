@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/nn/shares_batch.h"
+#include "moesaic/nn/batch_shard.h"
 
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
@@ -8,21 +8,23 @@
 
 #include "moesaic/base/random.h"
 #include "moesaic/nn/init.h"
-#include "moesaic/parallel/group.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_group.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
 
-std::shared_ptr<const Group> BatchShare::parts() const {
-  if (!processes || !parted) return nullptr;
-  const Group& group = of_shared_experts ? processes->replicas() : processes->world();
-  return group.size() == 1 ? nullptr : std::shared_ptr<const Group>(processes, &group);
+std::shared_ptr<const ProcessGroup> BatchShard::parts() const {
+  if (!processes || !is_sharded) return nullptr;
+  const ProcessGroup& group = is_expert_parallel ? processes->replicas() : processes->world();
+  return group.size() == 1 ? nullptr : std::shared_ptr<const ProcessGroup>(processes, &group);
 }
 
-void share_batches(torch::nn::Module& network, const BatchShare& share) {
-  if (auto* const shares = dynamic_cast<SharesBatch*>(&network)) shares->share(share);
+void set_batch_shard(torch::nn::Module& network, const BatchShard& shard) {
+  if (auto* const shares = dynamic_cast<DataParallelModule*>(&network))
+    shares->set_batch_shard(shard);
   for (const auto& module : network.modules(/*include_self=*/false)) {
-    if (auto* const shares = dynamic_cast<SharesBatch*>(module.get())) shares->share(share);
+    if (auto* const shares = dynamic_cast<DataParallelModule*>(module.get()))
+      shares->set_batch_shard(shard);
   }
 }
 
@@ -55,10 +57,10 @@ at::Tensor factors_of_rows(const at::Tensor& x, double keep, uint64_t seed, int6
 }  // namespace
 
 at::Tensor dropout(const at::Tensor& x, double rate, const at::Generator& random,
-                   const BatchShare& share) {
+                   const BatchShard& shard) {
   if (rate <= 0.0 || !random.defined()) return x;
   const double keep = 1.0 - rate;
-  const auto parts = share.parts();
+  const auto parts = shard.parts();
   const int64_t rank = parts ? parts->rank() : 0;
   if (x.is_cpu()) return x * factors_of_rows(x, keep, next_seed(random), rank * x.size(0));
   const at::Generator own =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/watch.h"
+#include "parallel/monitor.h"
 
 #include <atomic>
 #include <chrono>
@@ -74,7 +74,7 @@ void exchange_in_threads(const c10::intrusive_ptr<CountingStore>& store, int64_t
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      TextExchange exchange(store, rank, size);
+      StoreAllGather exchange(store, rank, size);
       for (int64_t i = 0; i < exchanges; ++i) {
         const auto all = exchange(std::to_string(rank * i), kLong, [](const auto&) {});
         for (int64_t r = 0; r < size; ++r)
@@ -86,7 +86,7 @@ void exchange_in_threads(const c10::intrusive_ptr<CountingStore>& store, int64_t
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(TextExchange, TakesFourRequestsOfEachProcess) {
+TEST(StoreAllGather, TakesFourRequestsOfEachProcess) {
   constexpr int64_t kExchanges = 3;
   for (const int64_t size : {2, 32, 512}) {
     const auto store = c10::make_intrusive<CountingStore>();
@@ -95,11 +95,11 @@ TEST(TextExchange, TakesFourRequestsOfEachProcess) {
   }
 }
 
-TEST(TextExchange, TakesTwentyMillionRequestsForTenThousandSavesOf512Processes) {
+TEST(StoreAllGather, TakesTwentyMillionRequestsForTenThousandSavesOf512Processes) {
   constexpr int64_t kProcesses = 512, kSaves = 10'000;
   const auto requests_of = [](int64_t rank) {
     const auto store = c10::make_intrusive<FullStore>();
-    TextExchange exchange(store, rank, kProcesses);
+    StoreAllGather exchange(store, rank, kProcesses);
     for (int64_t save = 0; save < kSaves; ++save) exchange("a", kLong, [](const auto&) {});
     return store->requests();
   };
@@ -108,16 +108,16 @@ TEST(TextExchange, TakesTwentyMillionRequestsForTenThousandSavesOf512Processes) 
   RecordProperty("requests", requests);
 }
 
-TEST(TextExchange, LeavesOneKeyBehind) {
+TEST(StoreAllGather, LeavesOneKeyBehind) {
   const auto store = c10::make_intrusive<CountingStore>();
   exchange_in_threads(store, 3, 10'000);
   EXPECT_EQ(store->getNumKeys(), 1);
 }
 
-TEST(TextExchange, NamesThoseThatAreMissing) {
+TEST(StoreAllGather, NamesThoseThatAreMissing) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::thread one([&] { TextExchange(store, 1, 4)("b", kLong, [](const auto&) {}); });
-  TextExchange leader(store, 0, 4);
+  std::thread one([&] { StoreAllGather(store, 1, 4)("b", kLong, [](const auto&) {}); });
+  StoreAllGather leader(store, 0, 4);
   const auto missing = [&](const std::vector<int64_t>& ranks) {
     if (ranks.size() == 3) return;  // Thread 1 has not come yet.
     EXPECT_THAT(ranks, ElementsAre(2, 3));
@@ -128,27 +128,28 @@ TEST(TextExchange, NamesThoseThatAreMissing) {
   one.join();
 }
 
-TEST(TextExchange, SilenceBeginsAgainWithAnyNews) {
+TEST(StoreAllGather, SilenceBeginsAgainWithAnyNews) {
   using std::chrono_literals::operator""ms;
-  Silence silence;
+  SilenceTimer silence;
   for (int i = 1; i <= 100; ++i) EXPECT_EQ(silence.after(50ms, std::to_string(i)), 0ms);
   for (int i = 1; i <= 3; ++i) EXPECT_EQ(silence.after(50ms, "100"), i * 50ms);
   EXPECT_EQ(silence.after(50ms, "101"), 0ms);
 }
 
-TEST(TextExchange, ThoseWhoWaitForProcess0LetItSayWhoIsMissing) {
-  constexpr std::chrono::seconds kPatience(10), kToSaySo(5);
-  EXPECT_EQ(TextExchange::limit(0, kPatience), kPatience);
-  EXPECT_GE(TextExchange::limit(1, kPatience), kPatience + kToSaySo);
+TEST(StoreAllGather, ThoseWhoWaitForProcess0LetItSayWhoIsMissing) {
+  constexpr std::chrono::seconds kFailureTimeout(10), kToSaySo(5);
+  EXPECT_EQ(StoreAllGather::limit(0, kFailureTimeout), kFailureTimeout);
+  EXPECT_GE(StoreAllGather::limit(1, kFailureTimeout), kFailureTimeout + kToSaySo);
 }
 
-TEST(TextExchange, TextsHoldAnyBytes) {
+TEST(StoreAllGather, TextsHoldAnyBytes) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::string bytes("\0\xff\n", 3);
   std::thread one([&] {
-    EXPECT_THAT(TextExchange(store, 1, 2)("", kLong, [](const auto&) {}), ElementsAre(bytes, ""));
+    EXPECT_THAT(StoreAllGather(store, 1, 2)("", kLong, [](const auto&) {}), ElementsAre(bytes, ""));
   });
-  EXPECT_THAT(TextExchange(store, 0, 2)(bytes, kLong, [](const auto&) {}), ElementsAre(bytes, ""));
+  EXPECT_THAT(StoreAllGather(store, 0, 2)(bytes, kLong, [](const auto&) {}),
+              ElementsAre(bytes, ""));
   one.join();
 }
 

@@ -6,15 +6,15 @@
 namespace moesaic {
 
 /// Height and width of a rectangle; a setting of this type is one number, or [height, width].
-struct Sides {
+struct Size2d {
   int64_t height = 0, width = 0;
 
-  constexpr Sides() = default;
-  constexpr Sides(int64_t side) : height(side), width(side) {}  // NOLINT: One number is a square.
-  constexpr Sides(int64_t height_, int64_t width_) : height(height_), width(width_) {}
+  constexpr Size2d() = default;
+  constexpr Size2d(int64_t side) : height(side), width(side) {}  // NOLINT: One number is a square.
+  constexpr Size2d(int64_t height_, int64_t width_) : height(height_), width(width_) {}
 
   constexpr bool is_square() const { return height == width; }
-  friend constexpr bool operator==(const Sides&, const Sides&) = default;
+  friend constexpr bool operator==(const Size2d&, const Size2d&) = default;
 };
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "together.h"
+#include "distributed.h"
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/text.h"
 #include "moesaic/ops/memory.h"
-#include "moesaic/parallel/group.h"
 #include "moesaic/parallel/launch.h"
+#include "moesaic/parallel/process_group.h"
 #include "runtime.h"
 
 namespace moesaic::tools {
@@ -24,15 +24,15 @@ namespace {
 using std::chrono_literals::operator""s;
 
 /// Tells the others and the user why this process ends, unless another has said the same.
-void tell(const Processes& processes, const std::string& what, bool of_all = false) {
+void tell(const ProcessMesh& processes, const std::string& what, bool of_all = false) {
   record_error(what);
-  if (!processes.tell_failure(what)) return;
+  if (!processes.publish_failure(what)) return;
   const std::string who = fmt::format("process {} of {}: ", processes.rank(), processes.size());
   log_error("{}{}", of_all ? "" : who, what);
 }
 
-void tell_loss(const Processes& processes, const std::string& what) {
-  const std::string loss = processes.explain_loss(what);
+void tell_loss(const ProcessMesh& processes, const std::string& what) {
+  const std::string loss = processes.describe_failure(what);
   if (!loss.empty()) log_error("{}", loss);  // Otherwise another process says it.
 }
 
@@ -42,19 +42,19 @@ struct Ending {
   bool is_done = false;
 };
 
-[[noreturn]] void end(const Processes& processes, int exit_code) {
-  processes.leave();
+[[noreturn]] void end(const ProcessMesh& processes, int exit_code) {
+  processes.shut_down_after_failure();
   // Threads of collectives that wait for lost processes would hold up an ordinary end.
   std::_Exit(exit_code);
 }
 
 }  // namespace
 
-std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
-                                                const std::string& device) {
-  const Launch launch = launch_of(process_environment());
+std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& config,
+                                                     const std::string& device) {
+  const Launch launch = read_launch(process_environment());
   share_cached_memory(launch.local_size);
-  if (!launch.alone()) return Processes::connect(launch, config, device == "cuda");
+  if (!launch.is_single_process()) return ProcessMesh::connect(launch, config, device == "cuda");
   if (config.experts > 1 || config.data > 1) {
     fail_usage(
         "one process was started, but parallel.experts (--expert-parallel) and parallel.data ask "
@@ -64,12 +64,12 @@ std::shared_ptr<const Processes> meet_processes(const ParallelConfig& config,
   return nullptr;
 }
 
-void run_together(const std::string& verb, const std::shared_ptr<const Processes>& processes,
-                  const std::function<void()>& action) {
+void run_distributed(const std::string& verb, const std::shared_ptr<const ProcessMesh>& processes,
+                     const std::function<void()>& action) {
   if (!processes) return action();
   int exit_code = 1;
   const auto ending = std::make_shared<Ending>();
-  processes->when_another_fails([&others = *processes, ending] {
+  processes->on_peer_failure([&others = *processes, ending] {
     const std::lock_guard lock(ending->mutex);
     if (ending->is_done) return;
     tell_loss(others, "another process ends");
@@ -82,15 +82,16 @@ void run_together(const std::string& verb, const std::shared_ptr<const Processes
     const std::lock_guard lock(ending->mutex);
     ending->is_done = true;
     return;
-  } catch (const LostProcess& error) {
+  } catch (const PeerFailure& error) {
     ending->mutex.lock();
     tell_loss(*processes, error.what());
   } catch (const Error& error) {
     exit_code = error.exit_code();
     ending->mutex.lock();
     // What is wrong for all of them process 0 says.
-    if (error.kind() == ErrorKind::usage && !processes->leads()) std::this_thread::sleep_for(1s);
-    tell(*processes, error.what(), error.kind() == ErrorKind::usage && processes->leads());
+    if (error.kind() == ErrorKind::usage && !processes->is_rank_zero())
+      std::this_thread::sleep_for(1s);
+    tell(*processes, error.what(), error.kind() == ErrorKind::usage && processes->is_rank_zero());
   } catch (const std::exception& error) {
     ending->mutex.lock();
     tell(*processes, one_line(error.what(), 300));
@@ -98,9 +99,9 @@ void run_together(const std::string& verb, const std::shared_ptr<const Processes
   end(*processes, exit_code);
 }
 
-void require_one_process(std::string_view verb) {
-  const Launch launch = launch_of(process_environment());
-  if (launch.alone()) return;
+void require_single_process(std::string_view verb) {
+  const Launch launch = read_launch(process_environment());
+  if (launch.is_single_process()) return;
   fail_usage("{}: it runs in one process, but {} were started", verb, launch.size);
 }
 

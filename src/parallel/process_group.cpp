@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/parallel/group.h"
+#include "moesaic/parallel/process_group.h"
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -33,24 +33,24 @@ double all_gather_bytes(double bytes, int64_t size) {
 
 void TrafficCounter::add(Traffic traffic, double bytes, int64_t calls) {
   const std::lock_guard lock(mutex_);
-  Sent& sent = sent_[traffic];
+  TrafficTotal& sent = sent_[traffic];
   sent.calls += calls;
   sent.bytes += bytes;
 }
 
-std::map<Traffic, Sent> TrafficCounter::take() {
+std::map<Traffic, TrafficTotal> TrafficCounter::take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(sent_, {});
 }
 
 namespace {
 
-/// Returns what a call of c10d does. What it throws where a process is lost becomes LostProcess.
+/// Returns what a call of c10d does. What it throws where a peer fails becomes PeerFailure.
 auto with_loss(const auto& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::exception& error) {
-    throw LostProcess(error.what());
+    throw PeerFailure(error.what());
   }
 }
 
@@ -77,20 +77,21 @@ class SilentHandler : public c10::WarningHandler {
 
 }  // namespace
 
-Group::Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter)
+ProcessGroup::ProcessGroup(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                           std::shared_ptr<TrafficCounter> counter)
     : group_(std::move(group)),
       rank_(group_->getRank()),
       size_(group_->getSize()),
       counter_(std::move(counter)) {}
-Group::Group(int64_t size, std::shared_ptr<TrafficCounter> counter)
+ProcessGroup::ProcessGroup(int64_t size, std::shared_ptr<TrafficCounter> counter)
     : size_(size), counter_(std::move(counter)) {}
-Group::~Group() = default;
+ProcessGroup::~ProcessGroup() = default;
 
-void Group::finish(const auto& begin) const {
+void ProcessGroup::finish(const auto& begin) const {
   if (group_) with_loss([&] { begin()->wait(); });
 }
 
-void Group::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const {
+void ProcessGroup::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {x};
   c10d::AllreduceOptions options;
@@ -99,7 +100,7 @@ void Group::all_reduce(const at::Tensor& x, Traffic traffic, bool largest) const
   counter_->add(traffic, all_reduce_bytes(bytes_of(x), size()));
 }
 
-at::Tensor Group::all_gather(const at::Tensor& x, Traffic traffic) const {
+at::Tensor ProcessGroup::all_gather(const at::Tensor& x, Traffic traffic) const {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.at(0) *= size();
   at::Tensor own = sendable(x), all = at::empty(shape, x.options());
@@ -112,8 +113,8 @@ at::Tensor Group::all_gather(const at::Tensor& x, Traffic traffic) const {
   return all;
 }
 
-at::Tensor Group::all_to_all(const at::Tensor& x, const std::vector<int64_t>& send,
-                             const std::vector<int64_t>& receive, Traffic traffic) const {
+at::Tensor ProcessGroup::all_to_all(const at::Tensor& x, const std::vector<int64_t>& send,
+                                    const std::vector<int64_t>& receive, Traffic traffic) const {
   std::vector<int64_t> shape = x.sizes().vec();
   const int64_t own = send.at(static_cast<size_t>(rank())), all = sum_of(send);
   if (x.size(0) < all) fail("all_to_all: {} rows are to be sent of {}", all, x.size(0));
@@ -127,7 +128,7 @@ at::Tensor Group::all_to_all(const at::Tensor& x, const std::vector<int64_t>& se
   return received;
 }
 
-void Group::broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const {
+void ProcessGroup::broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const {
   if (size() == 1 || x.numel() == 0) return;
   std::vector<at::Tensor> list = {x};
   c10d::BroadcastOptions options;
@@ -136,17 +137,17 @@ void Group::broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const 
   if (rank() == root) counter_->add(traffic, all_gather_bytes(bytes_of(x), size()));
 }
 
-void Group::broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic traffic) const {
+void ProcessGroup::broadcast_each(const std::vector<at::Tensor>& per_rank, Traffic traffic) const {
   if (size() == 1) return;
   if (!group_) {
     double all = 0.0;
-    for (const at::Tensor& x : of_processes) all += bytes_of(x);
+    for (const at::Tensor& x : per_rank) all += bytes_of(x);
     counter_->add(traffic, all_gather_bytes(all / static_cast<double>(size()), size()));
     return;
   }
   std::vector<std::vector<at::Tensor>> lists;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  for (const at::Tensor& x : of_processes) lists.push_back({x});
+  for (const at::Tensor& x : per_rank) lists.push_back({x});
   for (size_t root = 0; root < lists.size(); ++root) {
     if (lists[root][0].numel() == 0) continue;
     c10d::BroadcastOptions options;
@@ -154,13 +155,12 @@ void Group::broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic 
     works.push_back(with_loss([&] { return group_->broadcast(lists[root], options); }));
   }
   for (const auto& work : works) finish([&] { return work; });
-  counter_->add(traffic,
-                all_gather_bytes(bytes_of(of_processes[static_cast<size_t>(rank())]), size()));
+  counter_->add(traffic, all_gather_bytes(bytes_of(per_rank[static_cast<size_t>(rank())]), size()));
 }
 
 // c10d's own assigns to a static tensor, which damages memory where threads of a program wait side
 // by side.
-void Group::barrier(bool endless) const {
+void ProcessGroup::barrier(bool endless) const {
   if (size() == 1) return;
   std::vector<at::Tensor> list = {at::zeros({1})};
   c10d::AllreduceOptions options;
@@ -168,7 +168,7 @@ void Group::barrier(bool endless) const {
   finish([&] { return group_->allreduce(list, options); });
 }
 
-std::vector<std::string> Group::all_gather_text(const std::string& text) const {
+std::vector<std::string> ProcessGroup::all_gather_strings(const std::string& text) const {
   const at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   const at::Tensor lengths = all_gather(length, Traffic::other);
   const int64_t longest = std::max<int64_t>(1, lengths.max().item<int64_t>());
@@ -187,71 +187,71 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using GroupPointer = std::shared_ptr<const Group>;
+using GroupPointer = std::shared_ptr<const ProcessGroup>;
 
 /// What a backward pass needs of its forward pass, apart from tensors.
-struct Exchange : torch::CustomClassHolder {
+struct RowExchange : torch::CustomClassHolder {
   GroupPointer group;
   Traffic traffic = Traffic::other;
   std::vector<int64_t> send = {}, receive = {};
 };
 
 /// Keeps it for the backward pass.
-Exchange& keep(AutogradContext* context, const GroupPointer& group) {
-  auto exchange = c10::make_intrusive<Exchange>();
+RowExchange& keep(AutogradContext* context, const GroupPointer& group) {
+  auto exchange = c10::make_intrusive<RowExchange>();
   exchange->group = group;
   context->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
   return *exchange;
 }
 
-const Exchange& kept(AutogradContext* context) {
-  return static_cast<const Exchange&>(*context->saved_data.at("exchange").toCapsule());
+const RowExchange& kept(AutogradContext* context) {
+  return static_cast<const RowExchange&>(*context->saved_data.at("exchange").toCapsule());
 }
 
-at::Tensor summed(const at::Tensor& x, const Group& group, Traffic traffic) {
+at::Tensor summed(const at::Tensor& x, const ProcessGroup& group, Traffic traffic) {
   at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
   group.all_reduce(sum, traffic);
   return sum;
 }
 
-struct GatherRows : torch::autograd::Function<GatherRows> {
+struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const GroupPointer& group) {
     keep(context, group);
     return group->all_gather(x, Traffic::logits);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const Group& group = *kept(context).group;
+    const ProcessGroup& group = *kept(context).group;
     const at::Tensor sum = summed(grads[0], group, Traffic::logits_gradient);
     const int64_t rows = sum.size(0) / group.size();
     return {sum.narrow(0, group.rank() * rows, rows), {}};
   }
 };
 
-struct SumOver : torch::autograd::Function<SumOver> {
+struct AllReduceSum : torch::autograd::Function<AllReduceSum> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const GroupPointer& group, Traffic traffic) {
     keep(context, group).traffic = traffic;
     return summed(x, *group, traffic);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const Exchange& exchange = kept(context);
+    const RowExchange& exchange = kept(context);
     return {summed(grads[0], *exchange.group, exchange.traffic), {}, {}};
   }
 };
 
-struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
+struct AllToAllRows : torch::autograd::Function<AllToAllRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::vector<int64_t>& send, const std::vector<int64_t>& receive,
                             const GroupPointer& group) {
-    Exchange& exchange = keep(context, group);
+    RowExchange& exchange = keep(context, group);
     exchange.send = send;
     exchange.receive = receive;
     context->saved_data["rows"] = x.size(0);
     return group->all_to_all(x, send, receive, Traffic::rows);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const Exchange& exchange = kept(context);
+    const RowExchange& exchange = kept(context);
     at::Tensor back =
         exchange.group->all_to_all(grads[0], exchange.receive, exchange.send, Traffic::rows);
     const int64_t unsent = context->saved_data.at("rows").toInt() - back.size(0);
@@ -266,20 +266,20 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
 
 }  // namespace
 
-at::Tensor gather_rows(const at::Tensor& x, const GroupPointer& group) {
-  return group->size() == 1 ? x : GatherRows::apply(x, group);
+at::Tensor all_gather_rows(const at::Tensor& x, const GroupPointer& group) {
+  return group->size() == 1 ? x : AllGatherRows::apply(x, group);
 }
 
-at::Tensor sum_over(const at::Tensor& x, const GroupPointer& group, Traffic traffic) {
-  return group->size() == 1 ? x : SumOver::apply(x, group, traffic);
+at::Tensor all_reduce_sum(const at::Tensor& x, const GroupPointer& group, Traffic traffic) {
+  return group->size() == 1 ? x : AllReduceSum::apply(x, group, traffic);
 }
 
-at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
-                         const std::vector<int64_t>& receive, const GroupPointer& group) {
-  return ExchangeRows::apply(x, send, receive, group);
+at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send,
+                           const std::vector<int64_t>& receive, const GroupPointer& group) {
+  return AllToAllRows::apply(x, send, receive, group);
 }
 
-GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const Group& group,
+GradientReducer::GradientReducer(std::vector<at::Tensor> parameters, const ProcessGroup& group,
                                  Traffic traffic, size_t bucket_bytes)
     : traffic_(traffic) {
   if (group.size() == 1 || parameters.empty()) return;
@@ -324,7 +324,8 @@ int64_t nearest_divisor(int64_t number, int64_t wanted) {
   return best;
 }
 
-void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, int64_t processes) {
+void check_batch_divisible(const std::string& where, int64_t batch, int64_t parts,
+                           int64_t processes) {
   const int64_t unit = parts * processes;
   if (batch % unit == 0) return;
   std::string choice =
@@ -339,9 +340,9 @@ void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, i
              parts == 1 ? "" : fmt::format(" in {} accumulated parts", parts), choice);
 }
 
-std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                       int64_t size) {
-  check_equal_parts("", batch, parts, size);
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                           int64_t size) {
+  check_batch_divisible("", batch, parts, size);
   const int64_t own = batch / size, ranges = strided ? 1 : parts;
   std::vector<int64_t> places;
   for (int64_t part = 0; part < ranges; ++part) {

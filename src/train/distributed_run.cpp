@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/train/shared_run.h"
+#include "moesaic/train/distributed_run.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include "moesaic/base/text.h"
 #include "moesaic/config/difference.h"
 #include "moesaic/config/document.h"
-#include "moesaic/parallel/processes.h"
+#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic {
 namespace {
@@ -63,11 +63,11 @@ bool add_index(std::vector<int64_t>& known, int64_t index) {
 }
 
 /// Returns the new images of all processes, by rank.
-std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& processes) {
+std::vector<Replaced> new_of_all(const Replaced& fresh, const ProcessMesh& processes) {
   // A file's name may be no UTF-8.
   const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<Replaced> all;
-  for (const std::string& found : processes.control().all_gather_text(text)) {
+  for (const std::string& found : processes.control().all_gather_strings(text)) {
     all.push_back(parse_stored(found, "damaged images", kMaxListBytes).to_json().get<Replaced>());
   }
   return all;
@@ -75,10 +75,10 @@ std::vector<Replaced> new_of_all(const Replaced& fresh, const Processes& process
 
 }  // namespace
 
-bool trains_experts_alike(const Model& model, const Patterns& trains) {
+bool trains_experts_uniformly(const Model& model, const Patterns& trains) {
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
     const auto* const experts = dynamic_cast<const nn::Experts*>(item.value().get());
-    if (experts == nullptr || !experts->names_experts()) continue;
+    if (experts == nullptr || !experts->has_expert_names()) continue;
     std::set<std::vector<std::string>> trained;  // Names within an expert; one list if alike.
     for (const auto& child : experts->named_children()) {
       std::vector<std::string> names;
@@ -93,40 +93,40 @@ bool trains_experts_alike(const Model& model, const Patterns& trains) {
   return true;
 }
 
-void share_experts(Model& model, const std::shared_ptr<const Processes>& processes) {
-  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->share_experts(processes);
+void shard_experts(Model& model, const std::shared_ptr<const ProcessMesh>& processes) {
+  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->shard_experts(processes);
 }
 
-void gather_experts(Model& model) {
-  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->gather_experts();
+void unshard_experts(Model& model) {
+  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->unshard_experts();
 }
 
-ExpertShares::ExpertShares(const Model& model) {
+ExpertShards::ExpertShards(const Model& model) {
   std::set<const torch::nn::Module*> shared;
   for (const MoEBlock& block : model.moe_blocks()) {
-    if (!block.layer->shares_experts()) continue;
-    processes_ = block.layer->shares_experts();
+    if (!block.layer->expert_mesh()) continue;
+    processes_ = block.layer->expert_mesh();
     shared.insert(block.layer->experts.get());
   }
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
     if (!shared.contains(item.value().get())) continue;
     const auto& experts = dynamic_cast<const nn::Experts&>(*item.value());
     const std::string prefix = item.key() + ".";
-    (experts.names_experts() ? named_ : stacked_).push_back(prefix);
-    if (!experts.names_experts()) continue;
+    (experts.has_expert_names() ? named_ : stacked_).push_back(prefix);
+    if (!experts.has_expert_names()) continue;
     for (const auto& child : experts.named_children()) own_.push_back(prefix + child.key() + ".");
   }
 }
 
-bool ExpertShares::has(const std::string& name) const {
+bool ExpertShards::has(const std::string& name) const {
   return starts_with_any(name, stacked_) || starts_with_any(name, named_);
 }
 
-CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& processes,
-                                  bool optimizer_is_shared) const {
+CheckpointShard ExpertShards::part(const CheckpointShard& all, const ProcessMesh& processes,
+                                   bool optimizer_is_sharded) const {
   const bool is_first_replica = processes.replicas().rank() == 0;
   const int64_t place = processes.experts().rank();
-  CheckpointPart part;
+  CheckpointShard part;
   const auto add = [&](const TensorMap& from, TensorMap& to, bool others) {
     for (const auto& [name, tensor] : from) {
       if (!has(name)) {
@@ -139,12 +139,12 @@ CheckpointPart ExpertShares::part(const CheckpointPart& all, const Processes& pr
       }
     }
   };
-  add(all.model, part.model, processes.leads());
-  add(all.optimizer, part.optimizer, processes.leads() || optimizer_is_shared);
+  add(all.model, part.model, processes.is_rank_zero());
+  add(all.optimizer, part.optimizer, processes.is_rank_zero() || optimizer_is_sharded);
   return part;
 }
 
-TensorMap ExpertShares::own(TensorMap tensors) const {
+TensorMap ExpertShards::own(TensorMap tensors) const {
   std::erase_if(tensors, [&](const auto& item) {
     return starts_with_any(item.first, named_) && !starts_with_any(item.first, own_);
   });
@@ -156,27 +156,27 @@ TensorMap ExpertShares::own(TensorMap tensors) const {
   return tensors;
 }
 
-void check_same_build(const Processes& processes) {
-  processes.wait_for_all();
+void check_same_build(const ProcessMesh& processes) {
+  processes.barrier();
   processes.check_same("build", library_hash());
 }
 
-void check_same_settings(const Processes& processes, const std::string& what,
+void check_same_settings(const ProcessMesh& processes, const std::string& what,
                          const Json& settings) {
-  const std::vector<std::string> all = processes.control().all_gather_text(settings.dump());
+  const std::vector<std::string> all = processes.control().all_gather_strings(settings.dump());
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto found = differences(parse_stored(all[0], what, kMaxListBytes).to_json(),
                                    parse_stored(all[rank], what, kMaxListBytes).to_json());
     if (found.empty()) continue;  // In another order.
     fail_usage("process {} has another {} than process 0: {}", rank, what,
-               describe(found, /*side_by_side=*/true));
+               describe(found, /*all_gather=*/true));
   }
 }
 
-void take_network(const Processes& processes, const Model& model) {
+void broadcast_network(const ProcessMesh& processes, const Model& model) {
   const torch::NoGradGuard no_grad;
-  processes.wait_for_all();  // One may read or measure slowly.
+  processes.barrier();  // One may read or measure slowly.
   processes.check_same("network", model.config().dump());
   for (const auto& [name, tensor] : state_of(model)) {
     at::Tensor sent = tensor.cpu().contiguous();
@@ -186,18 +186,18 @@ void take_network(const Processes& processes, const Model& model) {
   processes.counter().take();  // This is of no step.
 }
 
-void agree_on_network(const Processes& processes, const fs::path& checkpoint, const Model& model) {
-  processes.wait_for_all();  // One may read its checkpoint slowly.
+void sync_network(const ProcessMesh& processes, const fs::path& checkpoint, const Model& model) {
+  processes.barrier();  // One may read its checkpoint slowly.
   processes.check_same("checkpoint", checkpoint.empty() ? "none" : checkpoint.filename().string());
-  if (checkpoint.empty()) return take_network(processes, model);
+  if (checkpoint.empty()) return broadcast_network(processes, model);
   processes.check_same("network", hash_of(state_of(model)).substr(0, kHashDigits));
 }
 
-std::string data_mark(const Dataset& data) {
-  return data_mark(data, data_record(data, /*reads_shards=*/false));
+std::string data_fingerprint(const Dataset& data) {
+  return data_fingerprint(data, data_record(data, /*reads_shards=*/false));
 }
 
-std::string data_mark(const Dataset& data, DataRecord record) {
+std::string data_fingerprint(const Dataset& data, DataRecord record) {
   // Not every process has the same shards here.
   if (!record.shards.empty()) record.labels = record.files = record.images = "";
   std::string text = to_json(record).dump();
@@ -206,8 +206,8 @@ std::string data_mark(const Dataset& data, DataRecord record) {
                      sha256_hex(std::as_bytes(std::span(text))).substr(0, kHashDigits));
 }
 
-int note_replaced(const Replaced& replaced, Loader& loader, const Processes* processes,
-                  std::vector<int64_t>& known, int signal) {
+int sync_replaced_images(const Replaced& replaced, Loader& loader, const ProcessMesh* processes,
+                         std::vector<int64_t>& known, int signal) {
   Replaced fresh = replaced;
   std::erase_if(fresh, [&](const auto& image) {
     return std::binary_search(known.begin(), known.end(), image.first);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers that couple the images of a batch, on parts of it in several processes, in float64.
-#include "moesaic/nn/shares_batch.h"
+#include "moesaic/nn/batch_shard.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -23,13 +23,13 @@ void expect_same_sums(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// Returns the sum over processes of a gradient.
-at::Tensor summed_gradient(const at::Tensor& gradient, const Processes& processes) {
+at::Tensor summed_gradient(const at::Tensor& gradient, const ProcessMesh& processes) {
   at::Tensor sum = gradient.clone();
   processes.world().all_reduce(sum, Traffic::other);
   return sum;
 }
 
-TEST(SharesBatch, BatchNormTakesTheMomentsOfUnequalParts) {
+TEST(DataParallelModule, BatchNormTakesTheMomentsOfUnequalParts) {
   torch::manual_seed(1);
   const at::Tensor x = torch::randn({6, 3, 2, 2}, at::kDouble) + 1;
   const at::Tensor weight = torch::randn({6, 3, 2, 2}, at::kDouble);
@@ -41,7 +41,7 @@ TEST(SharesBatch, BatchNormTakesTheMomentsOfUnequalParts) {
   run_processes(2, {}, [&](const auto& processes) {
     nn::BatchNorm2d norm(3);
     norm->to(at::kDouble);
-    norm->share({processes});
+    norm->set_batch_shard({processes});
     // Two images here, four there.
     const int64_t first = processes->rank() * 2, count = processes->rank() == 0 ? 2 : 4;
     at::Tensor own = x.narrow(0, first, count).clone().requires_grad_();
@@ -56,14 +56,14 @@ TEST(SharesBatch, BatchNormTakesTheMomentsOfUnequalParts) {
   });
 }
 
-TEST(SharesBatch, BatchNormSumsBfloat16InFloat32) {
+TEST(DataParallelModule, BatchNormSumsBfloat16InFloat32) {
   torch::manual_seed(6);
   const at::Tensor x = (torch::randn({64, 3, 4, 4}) + 10).to(at::kBFloat16);
   torch::nn::BatchNorm2d whole(3);
   const at::Tensor y = whole->forward(x.to(at::kFloat));
   run_processes(2, {}, [&](const auto& processes) {
     nn::BatchNorm2d norm(3);
-    norm->share({processes});
+    norm->set_batch_shard({processes});
     const at::Tensor out = norm->forward(x.narrow(0, processes->rank() * 32, 32));
     EXPECT_EQ(out.scalar_type(), at::kBFloat16);
     const at::Tensor expected = y.narrow(0, processes->rank() * 32, 32).to(at::kBFloat16);
@@ -73,7 +73,7 @@ TEST(SharesBatch, BatchNormSumsBfloat16InFloat32) {
   });
 }
 
-TEST(SharesBatch, MapExpertsNormaliseByTheWholeBatch) {
+TEST(DataParallelModule, MapExpertsNormaliseByTheWholeBatch) {
   const nn::MapExpertsOptions options{
       .experts = 2, .channels = 3, .side = 4, .patch = 2, .outputs = 2, .kernel = 3};
   torch::manual_seed(2);
@@ -92,7 +92,7 @@ TEST(SharesBatch, MapExpertsNormaliseByTheWholeBatch) {
   run_processes(2, {}, [&](const auto& processes) {
     nn::MapExperts experts(options, nn::make_generator(3));
     experts->to(at::kDouble);
-    experts->share({processes});
+    experts->set_batch_shard({processes});
     const int64_t first = processes->rank() * 8;
     const at::Tensor own = output(experts, x.narrow(0, first, 8), logits.narrow(0, first, 8));
     expect_same_sums(own, y.narrow(0, first, 8));
@@ -103,7 +103,7 @@ TEST(SharesBatch, MapExpertsNormaliseByTheWholeBatch) {
   });
 }
 
-TEST(SharesBatch, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
+TEST(DataParallelModule, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
   const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .classes = 3};
   torch::manual_seed(4);
   const at::Tensor x = torch::randn({6, 1, 8, 8}, at::kDouble);
@@ -122,7 +122,7 @@ TEST(SharesBatch, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
   run_processes(2, {}, [&](const auto& processes) {
     nn::ImageExperts experts("resnet18", 2, options, nn::make_generator(5));
     experts->to(at::kDouble);
-    nn::share_batches(*experts, {processes});
+    nn::set_batch_shard(*experts, {processes});
     const int64_t first = processes->rank() * 3;
     const at::Tensor own = output(experts, x.narrow(0, first, 3), logits.narrow(0, first, 3));
     EXPECT_TRUE(at::allclose(own, y.narrow(0, first, 3), 1e-6, 1e-8));

@@ -47,7 +47,7 @@ double all_reduce_bytes(double bytes, int64_t size);
 double all_gather_bytes(double bytes, int64_t size);
 
 /// Collectives of one purpose, and the bytes that this process sends in all of them.
-struct Sent {
+struct TrafficTotal {
   int64_t calls = 0;
   double bytes = 0.0;
 };
@@ -57,25 +57,26 @@ class TrafficCounter {
  public:
   void add(Traffic traffic, double bytes, int64_t calls = 1);
   /// Returns what was counted since the last call.
-  std::map<Traffic, Sent> take();
+  std::map<Traffic, TrafficTotal> take();
 
  private:
   std::mutex mutex_;
-  std::map<Traffic, Sent> sent_;
+  std::map<Traffic, TrafficTotal> sent_;
 };
 
 /// Processes that compute together. All of them call the same collectives in the same order, with
 /// tensors of the same shape and type unless said otherwise. A collective throws Error (failure)
-/// where a process is lost or does not come within the group's timeout.
-class Group {
+/// where a peer fails or does not come within the group's timeout.
+class ProcessGroup {
  public:
-  Group(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<TrafficCounter> counter);
+  ProcessGroup(c10::intrusive_ptr<c10d::ProcessGroup> group,
+               std::shared_ptr<TrafficCounter> counter);
   /// Makes process 0 of a group of `size` that only counts: nothing is sent, and what would be
   /// received has its shape and no values. It is meant for tensors on the meta device.
-  Group(int64_t size, std::shared_ptr<TrafficCounter> counter);
-  ~Group();
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
+  ProcessGroup(int64_t size, std::shared_ptr<TrafficCounter> counter);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
@@ -93,11 +94,11 @@ class Group {
   void broadcast(const at::Tensor& x, int64_t root, Traffic traffic) const;
   /// Overwrites tensor r with that of process r, for all of them at once. A group that only counts
   /// counts the mean of what its processes send.
-  void broadcast_each(const std::vector<at::Tensor>& of_processes, Traffic traffic) const;
+  void broadcast_each(const std::vector<at::Tensor>& per_rank, Traffic traffic) const;
   /// Waits for all processes, within the group's timeout or without a limit.
   void barrier(bool endless = false) const;
   /// Returns the texts of all processes by rank.
-  std::vector<std::string> all_gather_text(const std::string& text) const;
+  std::vector<std::string> all_gather_strings(const std::string& text) const;
 
   /// Returns c10d's group, null where this one only counts.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return group_; }
@@ -112,26 +113,26 @@ class Group {
   std::shared_ptr<TrafficCounter> counter_;
 };
 
-/// A collective failed, since a process was lost or did not come in time.
-class LostProcess : public Error {
+/// A collective failed, since a peer failed or did not come in time.
+class PeerFailure : public Error {
  public:
-  explicit LostProcess(const std::string& what) : Error(ErrorKind::failure, what) {}
+  explicit PeerFailure(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 
 // Collectives that gradients flow through. As in c10d, each process has a loss of its own, and the
 // gradient of all their sum flows back.
 
 /// Returns the rows of all processes by rank, [W N, ...] of x [N, ...].
-at::Tensor gather_rows(const at::Tensor& x, const std::shared_ptr<const Group>& group);
+at::Tensor all_gather_rows(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& group);
 
 /// Returns the sum of x over all processes.
-at::Tensor sum_over(const at::Tensor& x, const std::shared_ptr<const Group>& group,
-                    Traffic traffic);
+at::Tensor all_reduce_sum(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& group,
+                          Traffic traffic);
 
-/// Sends rows of x and returns those received, see Group::all_to_all().
-at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& send,
-                         const std::vector<int64_t>& receive,
-                         const std::shared_ptr<const Group>& group);
+/// Sends rows of x and returns those received, see ProcessGroup::all_to_all().
+at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<int64_t>& send,
+                           const std::vector<int64_t>& receive,
+                           const std::shared_ptr<const ProcessGroup>& group);
 
 /// Takes the mean of gradients over the processes of a group while the backward pass still
 /// computes others: in buckets, by c10d's Reducer.
@@ -141,7 +142,7 @@ class GradientReducer {
 
   /// `parameters` that require gradients, in the order in which the network uses them. With a group
   /// of one process nothing is reduced, with one that only counts nothing but counted.
-  GradientReducer(std::vector<at::Tensor> parameters, const Group& group, Traffic traffic,
+  GradientReducer(std::vector<at::Tensor> parameters, const ProcessGroup& group, Traffic traffic,
                   size_t bucket_bytes = kBucketBytes);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
@@ -165,12 +166,13 @@ int64_t nearest_divisor(int64_t number, int64_t wanted);
 /// Throws Error (usage), with the nearest choices, unless so many processes can take equal parts of
 /// each of the `parts` of a batch that go through the network one after the other. `where` begins
 /// the message.
-void check_equal_parts(const std::string& where, int64_t batch, int64_t parts, int64_t processes);
+void check_batch_divisible(const std::string& where, int64_t batch, int64_t parts,
+                           int64_t processes);
 
 /// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,
 /// where a batch goes through the network in `parts` one after the other, part by part: of each
 /// part an equal range. With `strided`, part i has the places i, i + parts, ...
-std::vector<int64_t> places_of_process(int64_t batch, int64_t parts, bool strided, int64_t rank,
-                                       int64_t size);
+std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool strided, int64_t rank,
+                                           int64_t size);
 
 }  // namespace moesaic

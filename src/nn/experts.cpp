@@ -142,7 +142,7 @@ at::Tensor rows_by_sender(const Routing& all, const BatchShard& shard) {
       .view({senders, experts});
 }
 
-/// Returns how many of `all_to_all` rows go to each process where experts have as many. On the meta
+/// Returns how many of `rows` rows go to each process where experts have as many. On the meta
 /// device no values tell how many it really is.
 Counts even_counts(int64_t rows, int64_t processes) {
   Counts counts;

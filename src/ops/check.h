@@ -49,7 +49,7 @@ void check_capacity(const char* op, const CapacityRule& capacity);
 void check_activation(const char* op, int64_t activation);
 /// Throws unless logits are [T, E], widened(), with at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
-/// Throws where the indices of `all_to_all` rows for each of `tokens` tokens exceed 32 bits.
+/// Throws where the indices of `rows` rows for each of `tokens` tokens exceed 32 bits.
 void check_row_count(const char* op, const c10::SymInt& tokens, const c10::SymInt& rows);
 
 /// Throws unless all indices are in [min, below). Values are checked on the CPU only, since

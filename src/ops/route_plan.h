@@ -25,7 +25,7 @@ inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const Capacity
   return {groups, rows(cut.group_size), rows(cut.size(groups - 1))};
 }
 
-/// Returns the rows per expert in expert choice: `all_to_all`, or the capacity where it is 0.
+/// Returns the rows per expert in expert choice: `rows`, or the capacity where it is 0.
 inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOptions& options,
                                     int64_t experts) {
   if (options.rows > 0) return {cut.count(), options.rows, options.rows};

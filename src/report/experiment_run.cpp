@@ -94,7 +94,7 @@ void plan_after(const PlannedRow& row, const decltype(RunsConfig::after)& after,
   }
   if (earlier.empty()) return;
   fail_usage(
-      "{}: row '{}': 'earlier' names the phase '{}', at whose end 'phase_metrics' measures nothing",
+      "{}: row '{}': 'phase_rows' names the phase '{}', at whose end 'phase_metrics' measures nothing",
       place({"rows", "grid"}), row.name, earlier.begin()->first);
 }
 

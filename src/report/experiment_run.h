@@ -61,7 +61,7 @@ struct PreparedRuns {
   }
 };
 
-/// Makes the runs that the experiment's folder lacks, and adds to `all_to_all` what all of them
+/// Makes the runs that the experiment's folder lacks, and adds to `rows` what all of them
 /// came to, in process 0. Returns false if a signal stopped it.
 bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
                std::vector<MeasuredRow>& rows);

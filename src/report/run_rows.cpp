@@ -49,7 +49,7 @@ void keep_orientation(Json& run) {
 }
 
 /// Returns the settings of a folder by which results can differ, as this version writes them: where
-/// seconds are measured, `recompute` too.
+/// seconds are measured, activation checkpointing too.
 Json settings_of_folder(Json settings) {
   const Json::json_pointer converged("/snapshots/converged");
   const bool timed = settings.contains(converged) && !settings.at(converged).empty();
@@ -59,9 +59,12 @@ Json settings_of_folder(Json settings) {
     for (const auto& [name, run] : part.items()) {
       if (run.contains("phases")) {
         keep_orientation(run);
-        const Json recompute = run.contains("recompute") ? run["recompute"] : Json(false);
+        Json checkpointing = false;
+        for (const char* key : {"recompute", "activation_checkpointing"}) {  // Formerly the first.
+          if (run.contains(key)) checkpointing = run[key];
+        }
         run = settings_of_results(std::move(run));
-        if (timed) run["recompute"] = recompute;
+        if (timed) run["activation_checkpointing"] = checkpointing;
       } else if (name == "recover") {
         run = with_current_settings<PhaseConfig>(run);
       }

@@ -34,7 +34,7 @@ class Report {
 
   void operator()(const std::string& name, const std::function<Row()>& measure) const;
 
-  /// Calls `all_to_all`, which share what is prepared for them and whose names begin with `prefix`,
+  /// Calls `rows`, which share what is prepared for them and whose names begin with `prefix`,
   /// unless the pattern selects none of these.
   void section(const std::string& prefix, const std::function<void()>& rows) const;
 

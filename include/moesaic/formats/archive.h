@@ -26,7 +26,7 @@ struct UnpackLimits {
 /// Unpacks a tar archive (uncompressed, gzip, bzip2 or xz) into `folder`, which must exist, and
 /// returns the relative paths of its files, sorted. Only directories and regular files are
 /// accepted. Throws Error (failure) with archive and entry for links, devices, absolute paths,
-/// "..", duplicate names and whatever exceeds `has_capacity`. Modes, owners and times are dropped.
+/// "..", duplicate names and whatever exceeds `limits`. Modes, owners and times are dropped.
 /// After an Error some files may remain in `folder`: pass one that is discarded, e.g. of a
 /// StagedDirectory.
 std::vector<std::string> unpack_archive(const fs::path& archive, const fs::path& folder,

@@ -8,11 +8,11 @@
 
 namespace moesaic {
 
-/// Options of expert-choice routing; exactly one of `all_to_all` and `capacity_factor` is given.
+/// Options of expert-choice routing; exactly one of `rows` and `capacity_factor` is given.
 /// route_token_choice.h describes how to add an option.
 struct ExpertChoiceOptions {
   int64_t rows = 0;              ///< Number l of tokens that an expert selects in each group.
-  double capacity_factor = 0.0;  ///< Instead of `all_to_all`: an expert selects min(S,
+  double capacity_factor = 0.0;  ///< Instead of `rows`: an expert selects min(S,
                                  ///< expert_capacity(S, 1, ..., experts)) of a group's S tokens.
   int64_t group_size = 0;  ///< Tokens of an image, or of V-MoE's group; 0: all of the call.
   ExpertGate gate = ExpertGate::softmax_selected;  ///< Gate that weighs the outputs.
@@ -24,7 +24,7 @@ struct ExpertChoiceOptions {
   int64_t capacity_multiple_of = 4;  ///< A capacity is raised to a multiple of this.
 };
 
-/// Routes by expert choice: each expert selects the `all_to_all` best tokens of every group
+/// Routes by expert choice: each expert selects the `rows` best tokens of every group
 /// (pruning paper, eqs. 2 and 4; pMoE, model (1); V-MoE's top items per expert). A dense network is
 /// the special case of one expert that selects all tokens of a group.
 ///

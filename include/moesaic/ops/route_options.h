@@ -77,7 +77,7 @@ struct CapacityRule {
 };
 
 /// Returns the capacity of an expert in a group: tokens * k * factor / experts, rounded, then
-/// raised to a multiple (V-MoE), or `all_to_all` where the rule sets it. Throws Error where less
+/// raised to a multiple (V-MoE), or `rows` where the rule sets it. Throws Error where less
 /// than one row is left before raising.
 int64_t expert_capacity(int64_t tokens, int64_t k, const CapacityRule& rule, int64_t experts);
 

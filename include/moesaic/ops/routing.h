@@ -25,7 +25,7 @@ namespace moesaic {
 ///   Gate::logit, on logits with router_noise() added,
 /// - among the experts that pruning left (pruning, eqs. 5 and 6): `kept` with PrunedSelection::zero
 ///   or PrunedSelection::reroute,
-/// - expert choice for each image (pruning, eq. 4; pMoE): route_expert_choice() with `all_to_all`,
+/// - expert choice for each image (pruning, eq. 4; pMoE): route_expert_choice() with `rows`,
 /// - expert choice with a capacity (V-MoE): `capacity_factor`, ExpertGate::softmax_experts,
 /// - every expert above a threshold (latent): route_adaptive().
 struct Routing {

@@ -58,7 +58,8 @@ class KeepSpec {
   static KeepSpec parse(const std::string& text, const std::string& where = {});
   /// Reads a KeepSpec from a configuration: a number with a fraction, an integer, a string for
   /// parse(), an object of blocks as in such a file, or an object {"fraction", "count" or
-  /// "parameters": number, "scope": "layer" or "network", "whole": [blocks]}.
+  /// "parameters": number, "scope": "layer" or "network",
+  /// "exclude_blocks": [blocks]}.
   static KeepSpec from_value(const Value& value);
 
   /// Keeps every expert.

@@ -115,7 +115,7 @@ struct SweepPlan {
   std::optional<ExportChoice> exported;
 };
 
-/// Returns what the sweep of this experiment makes; `all_to_all` are those that it measured, if
+/// Returns what the sweep of this experiment makes; `rows` are those that it measured, if
 /// any. Throws Error (usage) for a size that its network cannot have.
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows = {});
 
@@ -290,7 +290,7 @@ std::string plan_rows_of(const RunsConfig& config);
 /// Makes all runs, in parallel on one thread each, or where rows are pruned networks one after the
 /// other with a folder each; run i of a row is a function of its settings and seed + i. Writes
 /// config.json and runs.json, with every finished run, to `out`, so that the same call continues
-/// after an interruption, and other rows may join. Returns false, with `all_to_all` incomplete, if
+/// after an interruption, and other rows may join. Returns false, with `rows` incomplete, if
 /// a signal stopped it. Throws Error (usage) for settings that do not fit each other and for
 /// metrics that no row has, before anything is trained, and if `out` was made with other settings.
 bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,

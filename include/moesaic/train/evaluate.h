@@ -120,7 +120,7 @@ Json to_json(const Metrics& metrics);
 
 class ProcessMesh;  // parallel/process_mesh.h
 
-/// A batch with the network's output, for EvaluateOptions::set_observer.
+/// A batch with the network's output, for EvaluateOptions::on_batch.
 struct EvaluatedBatch {
   const Dataset& dataset;
   int64_t first = 0;              ///< Index of the batch's first image in the dataset.

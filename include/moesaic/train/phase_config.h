@@ -36,7 +36,7 @@ void describe(auto& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "criterion that ranks the experts (moesaic list criteria)");
   f("keep", c.keep,
     "experts kept per layer: a fraction (0.25), a number (2), a file, or {\"fraction\", \"count\" "
-    "or \"parameters\", \"scope\", \"whole\"}",
+    "or \"parameters\", \"scope\", \"exclude_blocks\"}",
     required, common);
   f("pretrained", c.pretrained, "network to compare with: an earlier phase, or a checkpoint");
   f("replace", c.replace,

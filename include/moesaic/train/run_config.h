@@ -102,8 +102,8 @@ Json with_current_settings(const Json& stored) {
 }
 
 /// Returns the settings of a stored run by which its results can differ, as this version writes
-/// them: all but loader_threads, checkpoint_every, keep_checkpoints, recompute, data_changed and
-/// parallel.
+/// them: all but loader_threads, checkpoint_every, keep_checkpoints, activation_checkpointing,
+/// data_changed and parallel.
 Json settings_of_results(Json run);
 
 /// Returns in what stored settings differ, apart from how versions name and complete the settings

@@ -186,7 +186,7 @@ struct ScalingPlan {
 ///
 /// - `gradients` among W: 2 (W - 1) / W * P_d bytes,
 /// - `expert_gradients` among D: 2 (D - 1) / D * P_e / K,
-/// - `all_to_all` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once
+/// - `rows` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once
 /// more
 ///   with `recompute`,
 /// - `row_counts` among K: (K - 1) * 8 A L E, twice with `recompute`,

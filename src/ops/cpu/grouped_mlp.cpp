@@ -27,7 +27,7 @@ struct MlpGradients {
   Tensor rows, w1, b1, w2, b2;
 };
 
-/// Returns memory for the sums that are rounded to `all_to_all` in the end.
+/// Returns memory for the sums that are rounded to `rows` in the end.
 template <class Scalar>
 Tensor sums_for(const Tensor& rows) {
   return kIsHalfWide<Scalar> ? empty_large(rows.sizes(), rows.options().dtype(at::kFloat)) : rows;

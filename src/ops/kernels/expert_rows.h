@@ -58,7 +58,7 @@ constexpr int kPassRows = 128;  // Rows of a tile.
 struct ExpertPass {
   const int32_t* offsets;  // [experts + 1]
   int32_t experts;
-  int64_t rows, columns;  // `all_to_all` is the bound of offsets[experts].
+  int64_t rows, columns;  // `rows` is the bound of offsets[experts].
 
   MOESAIC_INLINE int64_t tiles() const { return row_tile_bound(rows, experts, kPassRows); }
   MOESAIC_INLINE int64_t strips(int count) const {

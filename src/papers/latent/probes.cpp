@@ -242,7 +242,7 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
 [[maybe_unused]] const bool kLatentProbes =
     // The probe of the largest |alignment| of each expert's neurons with the data's directions
     // "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to
-    // one cluster "max_own" and "max_other"; "batch_shard_<task>" of the neurons above 0.5;
+    // one cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5;
     // "experts_<c>" whose largest alignment with a local task is with c's; and tables of all that.
     probes().add(
         "specialisation",

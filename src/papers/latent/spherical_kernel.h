@@ -22,7 +22,7 @@ inline int64_t chunk_size(int64_t width) {
   return kChunkSamples * (width + kChunkSamples + 1);
 }
 
-/// Writes a chunk of the samples at `all_to_all` of `width` numbers each. A missing sample is a row
+/// Writes a chunk of the samples at `rows` of `width` numbers each. A missing sample is a row
 /// of zeros with strength 0, whose step changes nothing.
 using PackChunk = void (*)(const float* const* rows, const float* strength, int64_t width,
                            float* chunk);

@@ -215,7 +215,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
 /// Returns whether every row was measured.
 bool run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
-  const bool alone = read_launch(process_environment()).alone();
+  const bool alone = read_launch(process_environment()).is_single_process();
   if (options.name != "processes" && !alone) {
     fail_usage("bench: '{}' times one process; start one, or bench processes", options.name);
   }

@@ -187,7 +187,7 @@ void print_settings(bool json) {
     for (const auto& row : group.rows) {
       settings.push_back({{"key", row.key},
                           {"type", row.type},
-                          {"default", row.preset},
+                          {"default", row.default_value},
                           {"allowed", row.allowed},
                           {"meaning", row.description}});
     }

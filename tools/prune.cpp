@@ -78,8 +78,8 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
                     }});
 }
 
-/// Returns what the command line keeps. A search finds the number, so it is given scope and whole
-/// blocks with any.
+/// Returns what the command line keeps. A search finds the number, so it is given scope and
+/// excluded blocks with any.
 KeepSpec keep_of(const PruneArguments& arguments) {
   KeepSpec keep = KeepSpec::fraction(1.0);
   if (!arguments.keep.empty()) keep = KeepSpec::parse(arguments.keep);
@@ -87,14 +87,14 @@ KeepSpec keep_of(const PruneArguments& arguments) {
     keep = KeepSpec::parameters(*arguments.keep_parameters, "--keep-parameters");
   }
   if (arguments.scope == "network") keep.set_scope(KeepScope::network);
-  keep.exclude_blocks(arguments.whole);
+  keep.exclude_blocks(arguments.exclude_blocks);
   return keep;
 }
 
 void check_one_size(const PruneArguments& arguments) {
   const int given = int{!arguments.keep.empty()} + int{arguments.keep_parameters.has_value()} +
                     int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
-  const bool chooses = !arguments.whole.empty() || arguments.scope != "layer";
+  const bool chooses = !arguments.exclude_blocks.empty() || arguments.scope != "layer";
   if (!arguments.plan.empty() && chooses) {
     fail_usage("--plan lists the experts to keep; leave --exclude-blocks and --scope out");
   }
@@ -261,7 +261,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "scope of the ranking: within each layer, or over the whole network")
       ->check(one_of_words(keep_scope_names()))
       ->capture_default_str();
-  verb.add_option("--exclude-blocks,--whole", arguments->whole,
+  verb.add_option("--exclude-blocks,--whole", arguments->exclude_blocks,
                   "blocks that keep all their experts: --exclude-blocks 9,11")
       ->delimiter(',')
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))

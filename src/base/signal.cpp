@@ -52,8 +52,7 @@ extern "C" void remember(int number) {
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t before = 0;
-  if (number ==
-      SIGPIPE) {  // Each line raises it, and the next signal of another kind is the first.
+  if (number == SIGPIPE) {  // Each line raises it; the next other signal is the first.
     int none = 0;
     received.compare_exchange_strong(none, number);
   } else if (first.compare_exchange_strong(before, now)) {

@@ -70,17 +70,19 @@ void add_probes_after(std::map<std::string, std::string> names, const std::strin
 }
 
 /// Returns where the experiment has one of these settings, see location_of().
-using PlaceOf = std::function<std::string(const std::vector<std::string>& settings)>;
+using LocationOf = std::function<std::string(const std::vector<std::string>& settings)>;
 
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
-void plan_after(const PlannedRow& row, const decltype(RunsConfig::after)& after,
-                const PlaceOf& place, const Model& shape, const std::vector<PhasePlan>& plans,
-                Datasets& datasets, MeasuredRow& own, ExperimentRun& run) {
+void plan_phase_metrics(const PlannedRow& row,
+                        const decltype(RunsConfig::phase_metrics)& phase_metrics,
+                        const LocationOf& place, const Model& shape,
+                        const std::vector<PhasePlan>& plans, Datasets& datasets, MeasuredRow& own,
+                        ExperimentRun& run) {
   std::map<std::string, std::string> earlier = row.phase_rows;
   for (const PhasePlan& plan : plans) {
     const std::string& phase = plan.config.name;
-    const auto wanted = after.find(phase);
-    if (wanted == after.end()) continue;
+    const auto wanted = phase_metrics.find(phase);
+    if (wanted == phase_metrics.end()) continue;
     ProbeContext& probe_context = run.phase_metrics[phase] =
         probe_context_of(plan, shape, datasets);
     const auto elsewhere = earlier.extract(phase);
@@ -94,7 +96,8 @@ void plan_after(const PlannedRow& row, const decltype(RunsConfig::after)& after,
   }
   if (earlier.empty()) return;
   fail_usage(
-      "{}: row '{}': 'phase_rows' names the phase '{}', at whose end 'phase_metrics' measures nothing",
+      "{}: row '{}': 'phase_rows' names the phase '{}', at whose end 'phase_metrics' measures "
+      "nothing",
       place({"rows", "grid"}), row.name, earlier.begin()->first);
 }
 
@@ -221,7 +224,7 @@ int64_t ExperimentRun::images(int64_t updates) const {
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
                        Datasets& datasets) {
   ExperimentRun run{.config = std::move(config)};
-  const PlaceOf place = [&](const std::vector<std::string>& settings) {
+  const LocationOf place = [&](const std::vector<std::string>& settings) {
     return location_of(experiment.source, settings);
   };
   const std::shared_ptr<Model> shape = build_initial_meta_model(run.config);
@@ -240,7 +243,7 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
     }
   }
   add_probes(names, place({"probes"}), *shape, run.final, own.metrics);
-  plan_after(row, experiment.phase_metrics, place, *shape, plans, datasets, own, run);
+  plan_phase_metrics(row, experiment.phase_metrics, place, *shape, plans, datasets, own, run);
   if (experiment.snapshots) plan_snapshot_metrics(*experiment.snapshots, own, run);
   run.result_rows.push_back(std::move(own));
   int64_t updates = 0, earlier = 0;

@@ -143,8 +143,8 @@ ConfigProblem config_problem(const RunsConfig& config) {
     }
   }
   for (const RatioConfig& ratio : config.ratios) {
-    for (const std::string& side : {ratio.over, ratio.under}) {
-      problem = ratio.reaches ? size_problem(names, side, ratio.x) : row_problem(names, side);
+    for (const std::string& side : {ratio.numerator, ratio.denominator}) {
+      problem = ratio.level ? size_problem(names, side, ratio.x) : row_problem(names, side);
       if (!problem.empty()) return problem;
     }
   }
@@ -157,7 +157,7 @@ ConfigProblem config_problem(const RunsConfig& config) {
 
 std::vector<std::string> PlannedRow::names() const {
   std::set<std::string> unique;
-  for (const auto& [phase, row] : earlier) unique.insert(row);
+  for (const auto& [phase, row] : phase_rows) unique.insert(row);
   std::vector<std::string> names(unique.begin(), unique.end());
   names.push_back(name);
   return names;

@@ -229,7 +229,7 @@ void Optimizer::load_state(const TensorMap& state, int64_t num_steps) {
     if (!own.contains(name) && !is_remote(name)) fail("optimizer: unexpected '{}'", name);
   }
   for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
-  num_steps_ = updates;
+  num_steps_ = num_steps;
 }
 
 namespace {

@@ -23,7 +23,7 @@ NETWORKS = {
     "capacity": {CAPACITY + "_factor": 0.7, ROUTER + "gate": "softmax_selected"},
     "priority": {CAPACITY + "_factor": 0.5, ROUTER + "dispatcher.batch_priority": True},
     "groups": {CAPACITY + "_factor": 0.9, MOE + "group_size": 30, ROUTER + "dispatcher.evaluation_capacity_factor": 2.0},
-    "group_images": {CAPACITY + "_factor": 1.1, MOE + "group_images": 5, CAPACITY + "_ceil_or_round": "round",
+    "group_images": {CAPACITY + "_factor": 1.1, MOE + "group_images": 5, CAPACITY + "_rounding": "round",
                      CAPACITY + "_multiple_of": 1},
     "rows": {CAPACITY: 50},
     "kept": {MOE + "kept_experts": {"1": [0, 2, 3]}},

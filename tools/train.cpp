@@ -145,7 +145,7 @@ std::vector<int64_t> processes_on_paper(const TrainArguments& arguments,
 
 int train(const TrainArguments& arguments) {
   const RunConfig config = read_config(arguments);
-  const std::vector<int64_t> make_fake = processes_on_paper(arguments, config.parallel);
+  const std::vector<int64_t> planned_processes = processes_on_paper(arguments, config.parallel);
   const std::string out = arguments.out.empty() ? "checkpoints/" + config.name : arguments.out;
   TrainerOptions options;
   options.out = out;
@@ -155,7 +155,7 @@ int train(const TrainArguments& arguments) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
     const std::string plan =
-        dry_run(config, make_fake, arguments.gpu.empty() ? "h100" : arguments.gpu);
+        dry_run(config, planned_processes, arguments.gpu.empty() ? "h100" : arguments.gpu);
     for (const PhaseConfig& phase : config.phases) check_outside_images(out, phase.data);
     std::cout << escaped(plan, "\n");
     return 0;

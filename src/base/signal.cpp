@@ -58,7 +58,10 @@ extern "C" void remember(int number) {
   } else if (first.compare_exchange_strong(before, now)) {
     received = number;  // Before anything is printed, which may raise SIGPIPE.
     const int error = errno;
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, notice.data(), notice.size());
+    pollfd output = {STDERR_FILENO, POLLOUT, 0};  // A full pipe must not hold up what saves.
+    if (::poll(&output, 1, 0) == 1 && output.revents == POLLOUT) {
+      [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, notice.data(), notice.size());
+    }
     errno = error;
   } else if (now - before >= again_within) {
     constexpr std::string_view kText = "error: another signal ended this before it was saved\n";
@@ -72,8 +75,7 @@ extern "C" void remember(int number) {
 std::string first_notice(std::chrono::seconds again) {
   if (log_threshold() > LogLevel::info) return "";
   return fmt::format(
-      "{}stopping after this step; a second signal{} ends this at once, and what is not saved yet "
-      "is lost\n",
+      "{}stopping; a second signal{} ends the program at once, without saving\n",
       is_terminal(stderr) ? "\r\x1b[K" : "",  // Clears a progress line.
       again.count() == 0 ? "" : fmt::format(", {} seconds from now or later,", again.count()));
 }

@@ -191,9 +191,12 @@ Side read_side(const fs::path& path, bool trust) {
   if (const auto* foreign = find_foreign(path)) return {.path = path, .foreign = foreign};
   std::optional<Checkpoint> checkpoint = checkpoint_at(path, {.optimizer = false, .trust = trust});
   if (!checkpoint) return {.path = path, .tensors = read_tensors(path)};
-  return {.path = path,
-          .model = checkpoint->config.value("model", Json::object()),
-          .tensors = std::move(checkpoint->model)};
+  Json model = checkpoint->config.value("model", Json::object());
+  // Older ones lack later settings and name some otherwise.
+  if (!is_of_another_program(model)) {
+    if (const auto network = meta_model_of(model, path)) model = network->config();
+  }
+  return {.path = path, .model = std::move(model), .tensors = std::move(checkpoint->model)};
 }
 
 /// Marks the missing lists of kept experts, which mean that all experts are present.

@@ -381,7 +381,10 @@ class Extension {
       fail_usage("{}: with what it extends the configuration has more than {} bytes",
                  chain_.front().string(), max_bytes_);
     }
-    Value whole = resolved(read_json(text, path.string(), {.max_bytes = max_bytes_}), depth);
+    // A run's own configuration is what a program wrote.
+    const ReadOptions options = {.is_stored = path.filename() == "config.json",
+                                 .max_bytes = max_bytes_};
+    Value whole = resolved(read_json(text, path.string(), options), depth);
     chain_.pop_back();
     return whole;
   }

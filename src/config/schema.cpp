@@ -233,8 +233,8 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     HelpRows found;
     for (const config_detail::HelpRow& row : rows) {
       const auto keys = keys_of(row);
-      const auto is_rank_zero = [&](const auto& key) { return leads_to(parts, key, named); };
-      if (std::any_of(keys.begin(), keys.end(), is_rank_zero)) found.push_back(row);
+      const auto leads = [&](const auto& key) { return leads_to(parts, key, named); };
+      if (std::any_of(keys.begin(), keys.end(), leads)) found.push_back(row);
       const std::vector<std::string>& key = keys.front();
       for (size_t n = 1; n <= key.size(); ++n) {
         known.push_back(without_items({key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
@@ -344,10 +344,13 @@ Value with_current_keys(const Value& object, const std::string& path,
     if (old == members.end()) continue;
     const auto now = std::ranges::find(members, key.name, &Value::Member::key);
     const std::string name = join_path(path, key.name), former = join_path(path, key.former);
-    const bool wins = is_argument(object, key.former);
+    bool wins = is_argument(object, key.former);
     if (now != members.end() && wins == is_argument(object, key.name)) {
-      fail_usage("{}: '{}' is the former name of '{}', which is given too ({}); leave it out",
-                 old->origin.text(), former, name, now->origin.text());
+      if (wins || old->origin.source == now->origin.source) {
+        fail_usage("{}: '{}' is the former name of '{}', which is given too ({}); leave it out",
+                   old->origin.text(), former, name, now->origin.text());
+      }
+      wins = now < old;  // What is merged over a file comes last.
     }
     if (old->origin.source == nullptr || !old->origin.source->is_stored) {
       warn_once(fmt::format("{}: '{}' is called '{}' now; the former name is still read",
@@ -356,7 +359,10 @@ Value with_current_keys(const Value& object, const std::string& path,
     if (now == members.end()) {
       old->key = key.name;
     } else {
-      if (wins) *now = {key.name, old->origin, old->value};
+      const Value::Member both =
+          wins ? Value::Member{key.name, old->origin, now->value.merged(old->value)}
+               : Value::Member{key.name, now->origin, old->value.merged(now->value)};
+      *now = both;
       members.erase(old);
     }
     changed = true;

@@ -201,8 +201,7 @@ std::string written_kind(const ImageListing& listing) {
   constexpr std::pair<const char*, const char*> kKinds[] = {{"MANIFEST.json", "a checkpoint"},
                                                             {"preprocess.json", "an export"},
                                                             {"runs.json", "an experiment"},
-                                                            {"metrics.jsonl", "a run"},
-                                                            {"data.json", "a run"}};
+                                                            {"metrics.jsonl", "a run"}};
   for (const auto& [file, kind] : kKinds) {
     if (has("config.json") && has(file)) return kind;
   }

@@ -30,7 +30,8 @@ bool is_one_file(const fs::path& out) {
 
 void check_new_weights(const fs::path& out, const char* who) {
   if (is_one_file(out)) return check_new_file(out, who);
-  if (nearest(out.extension().string(), std::array{std::string(kFileEnding)})) {
+  const std::string ending = out.extension().string();
+  if (ending.size() > 4 && nearest(ending, std::array{std::string(kFileEnding)})) {
     fs::path file = out;
     fail_usage("{}: '{}' would be a folder; did you mean '{}'?", who, out.string(),
                file.replace_extension(kFileEnding).string());

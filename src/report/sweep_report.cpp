@@ -143,8 +143,8 @@ std::string largest_text(const SweepPlan& plan, const Results& results,
 
 Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
   if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
-  for (const char* key :
-       {"train", "finetuned", "recover", "exclude_blocks", "replace", "calibration_images"}) {
+  for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
+                          "calibration_images", "images"}) {
     const Value* setting = experiment.config.find(key);
     if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }

@@ -127,13 +127,20 @@ Json settings_of_results(Json run) {
 
 namespace {
 
-/// Writes the networks' settings within stored ones as this version does: a former name is the
-/// present one, and a setting that a later version added has its default.
-void name_model_settings(Json& settings) {
+/// Writes the networks' settings and `keep` within stored ones as this version does: a former name
+/// is the present one, and a network's setting that a later version added has its default.
+void name_settings_within(Json& settings) {
+  if (settings.is_array()) {
+    for (Json& item : settings) name_settings_within(item);
+  }
   if (!settings.is_object()) return;
   for (const auto& [key, part] : settings.items()) {
+    if (key == "keep" && part.is_object() && part.contains("whole")) {
+      part["exclude_blocks"] = part["whole"];
+      part.erase("whole");
+    }
     if (key != "model" || !part.is_object()) {
-      name_model_settings(part);
+      name_settings_within(part);
       continue;
     }
     try {
@@ -147,11 +154,10 @@ void name_model_settings(Json& settings) {
 }  // namespace
 
 std::vector<Difference> setting_changes(Json before, Json now) {
-  const std::vector<Difference> changed = differences(before, now);
-  if (changed.empty()) return {};
-  name_model_settings(before);
-  name_model_settings(now);
-  return before == now ? std::vector<Difference>() : changed;
+  if (before == now) return {};
+  name_settings_within(before);
+  name_settings_within(now);
+  return differences(before, now);
 }
 
 void check_same_run(const Json& started, const Json& now, const std::string& folder,

@@ -67,16 +67,17 @@ void check_images(const SettingLocations& locations, const Model& model, const D
 
 /// Warns of entries of `frozen` that freeze nothing, since `trainable` leaves it out.
 void warn_of_idle_frozen(const Model& model, const PhaseConfig& phase) {
-  const Patterns trains(phase.trainable);
+  const Patterns trainable(phase.trainable);
   const std::vector<std::string> names = model.named_parameters().keys();
   for (const std::string& text : phase.frozen) {
     const Pattern frozen(text);
     const bool freezes = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return trains.any_found_in(name) && frozen.found_in(name);
+      return trainable.any_found_in(name) && frozen.found_in(name);
     });
     if (freezes) continue;
-    log_warning("phase '{}': '{}' in frozen has no effect: trains selects none of its parameters",
-                phase.name, text);
+    log_warning(
+        "phase '{}': '{}' in frozen has no effect: trainable selects none of its parameters",
+        phase.name, text);
   }
 }
 

@@ -124,6 +124,10 @@ void Trainer::poll(Phase& phase) {
   result_.signal = phase.sync_step(local_signal(), options_.processes.get());
 }
 
+bool Trainer::is_rank_zero() const {
+  return !options_.processes || options_.processes->is_rank_zero();
+}
+
 bool Trainer::should_continue() {
   if (result_.signal != 0) return false;
   if (options_.on_step && !options_.on_step(*model_, state_.step)) result_.complete = false;

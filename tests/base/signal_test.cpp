@@ -47,11 +47,10 @@ TEST(StopSignal, IsSaidAtOnceAndOnce) {
     return ::testing::internal::GetCapturedStderr();
   };
   EXPECT_EQ(said(std::chrono::seconds(3600)),
-            "stopping after this step; a second signal, 3600 seconds from now or later, ends this "
-            "at once, and what is not saved yet is lost\n");
+            "stopping; a second signal, 3600 seconds from now or later, ends the program at once, "
+            "without saving\n");
   EXPECT_EQ(said(std::chrono::seconds(0)),
-            "stopping after this step; a second signal ends this at once, and what is not saved "
-            "yet is lost\n");
+            "stopping; a second signal ends the program at once, without saving\n");
 }
 
 TEST(StopSignalDeathTest, ALaterOneExitsAtOnceWithACodeOfItsOwn) {

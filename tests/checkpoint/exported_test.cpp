@@ -252,7 +252,7 @@ TEST(NotExported, ACheckpointThatLostAFileIsDamagedWhicheverItIs) {
   std::filesystem::copy(folder / "it", folder / "other");
   std::filesystem::remove(folder / "it/MANIFEST.json");
   EXPECT_THAT(test::failure_of([&] { load_newest_checkpoint(folder / "it"); }),
-              HasSubstr("no MANIFEST.json: it is no checkpoint, or one that was not written to"));
+              HasSubstr("MANIFEST.json is missing: not a checkpoint, or an incomplete one"));
   std::filesystem::remove(folder / "other/config.json");
   EXPECT_THAT(test::failure_of([&] { load_newest_checkpoint(folder / "other"); }),
               HasSubstr("config.json: the file is missing"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/support.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
@@ -137,6 +138,26 @@ TEST(RenamedFrom, RefusesBothKeysOfOneSetting) {
             "both.json:1:20: 'model.classes' is the former name of 'model.num_classes', which is "
             "given too (both.json:1:2); leave it out");
   EXPECT_THAT(warnings.texts(), ElementsAre());
+}
+
+TEST(RenamedFrom, OfAFileThatExtendsAnotherWins) {
+  const Warnings warnings;
+  const test::TempDir folder;
+  const auto classes = [&](const std::string& extended, const std::string& own) {
+    write_atomic(folder.path() / "extended.json", "{" + extended + "}");
+    write_atomic(folder.path() / "own.json", R"({"extends": "extended.json", )" + own + "}");
+    const Value value = Document::from_file(folder.path() / "own.json").root();
+    return parse<NetworkConfig>(value, "model").num_classes;
+  };
+  EXPECT_EQ(classes(R"("num_classes": 3)", R"("classes": 4)"), 4);
+  EXPECT_EQ(classes(R"("classes": 3)", R"("num_classes": 4)"), 4);
+  EXPECT_THAT(warnings.texts(), ::testing::SizeIs(2));
+  const auto read_text_of = [](const char* text, const char* name) {
+    return Document::from_text(text, name).root();
+  };
+  const Value base = read_text_of(R"({"num_classes": 3})", "base.json");
+  EXPECT_EQ(read(base.merged(read_text_of(R"({"classes": 4})", "set.json"))),
+            R"({"num_classes":4,"heads":[],"layer":"identity"})");
 }
 
 TEST(RenamedFrom, IsSilentForWhatAProgramWrote) {

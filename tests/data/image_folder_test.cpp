@@ -78,12 +78,12 @@ TEST_F(ImageFolder, WhatAProgramWroteIsNoClass) {
     const test::fs::path folder = root() / "train/mine";
     test::fs::remove_all(folder);
     for (const std::string& file : files) write_file(folder / file, std::string("x"));
-    return error_of(ErrorKind::failure, [&] { open(split); });
+    return error_of(ErrorKind::usage, [&] { open(split); });
   };
   const std::string train = (root() / "train").string();
   for (const std::string_view split : {"train", "test"}) {
     EXPECT_EQ(problem({"config.json", "metrics.jsonl", "figure.png"}, split),
-              train + "/mine: a folder with a run, no class of images; move it out of " + train);
+              train + "/mine: a folder with a run, not a class of images; move it out of " + train);
     EXPECT_THAT(problem({"config.json", "checkpoints/step_1/state.json"}, split),
                 HasSubstr("a folder with a run"));
     EXPECT_THAT(problem({"config.json", "MANIFEST.json"}, split),
@@ -92,6 +92,7 @@ TEST_F(ImageFolder, WhatAProgramWroteIsNoClass) {
   }
   test::fs::remove_all(root() / "train/mine");
   write_file(root() / "train/cat/config.json", std::string("x"));
+  write_file(root() / "train/cat/data.json", std::string("x"));  // As scrapers write.
   write_file(root() / "train/cat/all.tar", std::string("x"));
   EXPECT_EQ(open()->size(), 12) << "images beside which something else lies";
 }

@@ -464,10 +464,10 @@ TEST_F(BadInput, AWrongValueHasItsPlace) {
     const std::string recipe = recipe_with(from, to);
     const std::string text = read_text(recipe);
     const size_t place = text.find(to), value = place + to.find(": ") + 2;
-    const size_t offending = to.find(": ") == std::string::npos ? place : value;
+    const size_t position = to.find(": ") == std::string::npos ? place : value;
     const auto line =
-        std::count(text.begin(), text.begin() + static_cast<long>(offending), '\n') + 1;
-    const size_t column = offending - text.rfind('\n', offending);
+        std::count(text.begin(), text.begin() + static_cast<long>(position), '\n') + 1;
+    const size_t column = position - text.rfind('\n', position);
     expect_one_line_error(train(recipe), 2, fmt::format("recipe.json:{}:{}: ", line, column));
   }
   expect_no_run();

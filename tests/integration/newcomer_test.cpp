@@ -145,7 +145,7 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   const auto idle =
       train({"phases.0.trainable=[\"head\"]", "phases.0.frozen=[\"embedding\"]", "--dry-run"});
   EXPECT_EQ(idle.exit_code, 0);
-  EXPECT_NE(idle.err.find("warning: phase 'train': 'embedding' in frozen has no effect: trains "
+  EXPECT_NE(idle.err.find("warning: phase 'train': 'embedding' in frozen has no effect: trainable "
                           "selects none of its parameters"),
             std::string::npos)
       << idle.err;

@@ -122,22 +122,22 @@ TEST_F(PythonOperators, ThePagesPreprocessingGivesTheProbabilitiesOfPredict) {
   if (run_python({"-c", "import PIL"}).exit_code != 0) GTEST_SKIP() << "needs Python's Pillow";
   const std::string run = smoke_run().string(), script = text_path("model.ts.pt");
   ASSERT_EQ(run_program({"export", run, "--format", "torchscript", "--out", script}).exit_code, 0);
-  std::vector<std::string> has_exif, predict = {"predict", run, "--json"};
+  std::vector<std::string> photos, predict = {"predict", run, "--json"};
   for (const auto& [height, width] : {std::pair(601, 397), {130, 235}, {33, 90}, {64, 64}}) {
-    has_exif.push_back(text_path(fmt::format("{}.jpg", height)));
-    test::write_file(has_exif.back(), test::jpeg_bytes(height, width, test::JpegKind::noise, {}));
+    photos.push_back(text_path(fmt::format("{}.jpg", height)));
+    test::write_file(photos.back(), test::jpeg_bytes(height, width, test::JpegKind::noise, {}));
   }
   // Two pictures in one file, as some cameras write them: Pillow calls it MPO.
-  const auto paired = run_python({"-c", kTwoPictures, has_exif.front(), text_path("two.jpg")});
+  const auto paired = run_python({"-c", kTwoPictures, photos.front(), text_path("two.jpg")});
   ASSERT_EQ(paired.exit_code, 0) << paired.err;
-  has_exif.push_back(text_path("two.jpg"));
-  predict.insert(predict.end(), has_exif.begin(), has_exif.end());
+  photos.push_back(text_path("two.jpg"));
+  predict.insert(predict.end(), photos.begin(), photos.end());
   const auto predicted = run_program(predict);
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
   write("predicted.json", predicted.out);
   std::vector<std::string> check = {"-c", kPhotoCheck, source_path("tests/integration"), script,
                                     text_path("predicted.json")};
-  check.insert(check.end(), has_exif.begin(), has_exif.end());
+  check.insert(check.end(), photos.begin(), photos.end());
   const auto result = run_python(check);
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }

@@ -86,7 +86,7 @@ TEST_F(Workflow, TheRecipeOfTheFrontPageTrains) {
   write("shoes.json", page.substr(begin + 8, page.find("```", begin + 8) - begin - 8));
   const auto result =
       run_command({"sh", "-c",
-                   fmt::format("cd {}; exec {} train shoes.json phases.finetune.samples=640 "
+                   fmt::format("cd {}; exec {} train shoes.json phases.finetune.num_samples=640 "
                                "phases.finetune.epochs=1 phases.recover.steps=2 --out run",
                                shell_quoted(text_path("")), shell_quoted(MOESAIC_PROGRAM))});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -108,7 +108,8 @@ TEST(RunConfig, NamesTheSettingsThatChanged) {
   EXPECT_THAT(changed("model.hidden_size=16"), HasSubstr("'model.hidden_size' was 8"));
   EXPECT_THAT(changed("phases.0.aux_losses.gshard=1"), HasSubstr("'phases.0.aux_losses.gshard'"));
   EXPECT_THAT(changed("phases.2.on_entry.prune=null"), HasSubstr("'phases.2.on_entry.prune'"));
-  EXPECT_THAT(changed("model.classifier=gap"), HasSubstr("'model.classifier' was absent"));
+  EXPECT_THAT(changed("model.classifier=gap"),
+              AllOf(HasSubstr("'model.classifier' was"), HasSubstr("is \"gap\" now")));
   const auto both = to_json(config_of(four_phases(), {"seed=6", "phases.0.steps=7"}));
   EXPECT_EQ(error_of([&] { check_same_run(started, both, "run"); }),
             "usage: run: cannot resume with other settings: 'seed' was 5 and is 6 now, "
@@ -144,6 +145,29 @@ TEST(RunConfig, GoesOnWithARunWhoseNetworkLacksLaterSettings) {
   older.at("model")["hidden_size"] = 16;
   EXPECT_THAT(error_of([&] { check_same_run(older, now, "run"); }),
               HasSubstr("'model.hidden_size' was 16 and is 8 now"));
+}
+
+TEST(RunConfig, GoesOnWithARunThatHasFormerKeys) {
+  const auto now = to_json(
+      config_of(four_phases(),
+                {"phases.2.on_entry.prune.keep={\"count\": 2, \"exclude_blocks\": [1]}",
+                 "phases.0.trainable=[\"head\"]", "best_metric=loss", "phases.1.num_samples=8"}));
+  auto older = now;
+  const auto rename = [](Json& settings, const char* key, const char* former) {
+    settings[former] = settings.at(key);
+    settings.erase(key);
+  };
+  rename(older, "best_metric", "best");
+  rename(older, "activation_checkpointing", "recompute");
+  rename(older.at("phases").at(0), "trainable", "trains");
+  rename(older.at("phases").at(1), "num_samples", "samples");
+  Json& prune = older.at("phases").at(2).at("on_entry").at("prune");
+  rename(prune, "calibration_images", "images");
+  rename(prune.at("keep"), "exclude_blocks", "whole");
+  EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
+  older.at("phases").at(1)["samples"] = 9;
+  EXPECT_THAT(error_of([&] { check_same_run(older, now, "run"); }),
+              HasSubstr("'phases.1.num_samples' was 9 and is 8 now; set back"));
 }
 
 TEST(RunConfig, GoesOnWithARunWhoseEpochsWereStoredAsABareNumber) {
@@ -201,7 +225,7 @@ TEST(RunConfig, BoundsPatternsAndSizes) {
   const std::string brackets(20000, '(');
   EXPECT_THAT(
       error_of([&] { config_of(four_phases(), {"phases.0.trainable=[\"" + brackets + "\"]"}); }),
-      HasSubstr("trains: a pattern of 20000 characters; at most 1000"));
+      HasSubstr("trainable: a pattern of 20000 characters; at most 1000"));
   for (const char* size : {"phases.0.batch_size", "phases.0.steps", "evaluate_batch_size"}) {
     EXPECT_THAT(error_of([&] { config_of(four_phases(), {size + std::string("=1e15")}); }),
                 HasSubstr("must be between"));

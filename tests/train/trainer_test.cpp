@@ -325,7 +325,7 @@ TEST(Trainer, BestPassesOverMetricsThatAreNotFinite) {
         });
   };
   const RunConfig config =
-      config_of(four_phases(), {"best=loss", "model.encoder.moe.layers=[]",
+      config_of(four_phases(), {"best_metric=loss", "model.encoder.moe.layers=[]",
                                 "phases=[{\"name\": \"only\", \"data\": \"three\", "
                                 "\"batch_size\": 6, \"epochs\": 4}]"});
   ::testing::internal::CaptureStderr();

@@ -53,7 +53,7 @@ TEST(ValidationRun, BestFollowsTheChosenMetricOfTheValidationSplit) {
   Seen accurate, lossless;
   const auto settings = [&](const std::string& best) {
     return std::vector<std::string>{"evaluate_every=1 epoch", "phases.only.epochs=10",
-                                    "phases.only.optimizer.lr=0.05", "best=" + best,
+                                    "phases.only.optimizer.lr=0.05", "best_metric=" + best,
                                     "seed=" + std::to_string(seed)};
   };
   while (accurate.step == lossless.step && seed < 10) {  // Until the two metrics disagree.
@@ -96,7 +96,7 @@ TEST(ValidationRun, EndsByNamingTheBestEvaluation) {
 }
 
 TEST(ValidationRun, AnUnknownMetricGetsTheNearestOne) {
-  EXPECT_THAT(error_of([] { evaluations("", {"best=acuracy"}); }),
+  EXPECT_THAT(error_of([] { evaluations("", {"best_metric=acuracy"}); }),
               HasSubstr("did you mean 'accuracy'?"));
 }
 

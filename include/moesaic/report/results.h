@@ -219,7 +219,7 @@ void describe(auto& f, RatioConfig& c) {
   f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
   f("numerator", c.numerator, "row of the numerator, or a curve: its rows are named by this and x",
     required, not_empty, renamed_from("over"));
-  f("denominator", c.denominator, "row of the denominator, or a curve, like over", required,
+  f("denominator", c.denominator, "row of the denominator, or a curve, like numerator", required,
     not_empty, renamed_from("under"));
 }
 ConfigProblem config_problem(const RatioConfig& config);

@@ -200,7 +200,7 @@ class Trainer {
     return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
   }
   /// Returns whether this process writes the run's folder.
-  bool is_rank_zero() const { return !options_.processes || options_.processes->is_rank_zero(); }
+  bool is_rank_zero() const;
   /// Waits until no process writes a checkpoint: all of them call it together.
   void wait_for_writers();
   std::optional<SaveTimes> wait_for_save();

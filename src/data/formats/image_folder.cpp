@@ -251,7 +251,7 @@ void warn_of_twins(const DatasetInfo& info) {
   if (pairs.size() > kNamed) more = fmt::format("; and {} more pairs", pairs.size() - kNamed);
   pairs.resize(std::min(pairs.size(), kNamed));
   log_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
-                                          fmt::join(pairs, "; two "), more));
+                                          fmt::join(pairs, "; and two "), more));
 }
 
 /// Returns which folders are no splits, as a part of a line.
@@ -316,16 +316,18 @@ void leave_out_links(const fs::path& folder, const Places& read, ImageListing& l
   });
 }
 
-/// Refuses what is no class: a run's figures would be its images.
-void check_is_class(const fs::path& folder, const ImageListing& listing) {
+/// Refuses what is not a class: a run's figures would be its images.
+void check_is_class(const DatasetSpec& spec, const fs::path& folder, const ImageListing& listing) {
   const std::string kind = written_kind(listing);
   if (kind.empty()) return;
-  fail("{}: a folder {}{}, no class of images; move it out of {}", folder.string(),
-       kind.starts_with("of ") ? "" : "with ", kind, folder.parent_path().string());
+  throw Error(
+      spec.is_path() ? ErrorKind::usage : ErrorKind::failure,
+      fmt::format("{}: a folder {}{}, not a class of images; move it out of {}", folder.string(),
+                  kind.starts_with("of ") ? "" : "with ", kind, folder.parent_path().string()));
 }
 
-Found find_files(const std::vector<std::string>& classes, const SplitListing& split,
-                 const Places& read) {
+Found find_files(const DatasetSpec& spec, const std::vector<std::string>& classes,
+                 const SplitListing& split, const Places& read) {
   const std::vector<std::string>& folders = split.listing.folders;
   Found found{FileList(split.part), {}, {}};
   for (size_t label = 0; label < classes.size(); ++label) {
@@ -333,7 +335,7 @@ Found find_files(const std::vector<std::string>& classes, const SplitListing& sp
     ImageListing listing;
     if (std::binary_search(folders.begin(), folders.end(), name)) {
       listing = list_images(split.part / name);
-      check_is_class(split.part / name, listing);
+      check_is_class(spec, split.part / name, listing);
       leave_out_links(split.part / name, read, listing);
     }
     if (listing.images.empty()) found.empty.push_back(name);
@@ -363,10 +365,16 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
     const SplitListing& other = train->second;
     for (const std::string& name : other.listing.folders) {
       if (std::ranges::binary_search(split.listing.folders, name)) continue;
-      check_is_class(other.part / name, list_images(other.part / name));
+      ImageListing listing;
+      try {
+        listing = list_images(other.part / name);
+      } catch (const Error&) {
+        continue;  // Only training reads it.
+      }
+      check_is_class(spec, other.part / name, listing);
     }
   }
-  Found found = find_files(info.classes, split, all.read);
+  Found found = find_files(spec, info.classes, split, all.read);
   for (const std::string& image : split.listing.images) {
     found.skipped.add(SkipReason::beside, image);
   }

@@ -57,7 +57,7 @@ constexpr char kCapacityOfGroup[] =
     "self.capacity({group_size}), self.capacity(tokens % {group_size})).unsqueeze(1)";
 
 // The stable sort gives ties to the lower expert, which torch.topk does not promise.
-constexpr char kTokenChoice[] = R"(
+constexpr char kTokenChoiceSource[] = R"(
     ranked, order = torch.sort(logits, stable=True, dim=1, descending=True)
     choice = order[:, :{k}]
     {gate}
@@ -77,7 +77,7 @@ def choose(self, logits: Tensor, rows: int) -> Tensor:
 )";
 
 // Groups of `size` tokens, then one of the remaining tokens.
-constexpr char kExpertChoice[] = R"(
+constexpr char kExpertChoiceSource[] = R"(
     tokens, experts = logits.size(0), logits.size(1)
     size = min(tokens, {group_size})
     whole = tokens - tokens % max(size, 1)
@@ -142,7 +142,7 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts) {
       break;
   }
   const bool drops = limited(rule);
-  return {fmt::format(kTokenChoice, fmt::arg("k", rule.k), fmt::arg("gate", gate),
+  return {fmt::format(kTokenChoiceSource, fmt::arg("k", rule.k), fmt::arg("gate", gate),
                       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"
                                              : "# nothing is dropped")),
           drops ? room_source(rule, experts) : std::string()};
@@ -172,7 +172,7 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts) {
   };
   const std::string group_size =
       rule.group_size > 0 ? std::to_string(rule.group_size) : std::string("tokens");
-  return {fmt::format(kExpertChoice, fmt::arg("group_size", group_size),
+  return {fmt::format(kExpertChoiceSource, fmt::arg("group_size", group_size),
                       fmt::arg("rows_of_size", rows_of("size", "size")),
                       fmt::arg("rows_of_rest", rows_of("rest.size(1)", "tokens"))),
           capacity_source(rule, 1, rule.rows, experts) +

@@ -324,8 +324,8 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   expect_close(load_model(folder_ / "out")->forward(images).logits, pruned.forward(images).logits,
                1e-5);
   config.encoder.moe.router.pruned = "reroute";
-  const VMoE is_rerouted(config, 1);
-  EXPECT_THAT(test::usage_of([&] { export_vmoe(is_rerouted, folder_ / "other", {}); }),
+  const VMoE rerouting(config, 1);
+  EXPECT_THAT(test::usage_of([&] { export_vmoe(rerouting, folder_ / "other", {}); }),
               HasSubstr("reroutes tokens of"));
   EXPECT_THAT(test::usage_of([&] { export_vmoe(pruned, folder_ / "ckpt", {}); }),
               HasSubstr("already exists"));

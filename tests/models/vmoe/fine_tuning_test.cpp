@@ -47,7 +47,8 @@ TEST(VitZoom, KeepsTheReferencesEmptyRows) {
 
 TEST(VitZoom, RefusesWhatIsNoGrid) {
   const at::Tensor tokens = torch::ones({1, 5, 3});
-  EXPECT_THAT(test::usage_of([&] { vit_zoom(tokens, 7); }), HasSubstr("7 tokens are no square"));
+  EXPECT_THAT(test::usage_of([&] { vit_zoom(tokens, 7); }),
+              HasSubstr("7 tokens do not form a square grid"));
   const at::Tensor long_ones = torch::ones({1, 7, 3});
   EXPECT_TRUE(torch::equal(vit_zoom(long_ones, 7), long_ones));
   EXPECT_THAT(test::usage_of([&] { vit_zoom(torch::ones({1, 7, 3}), 4); }), HasSubstr("7 tokens"));

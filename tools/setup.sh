@@ -24,6 +24,16 @@ missing_packages() {
   done
 }
 
+# apt's and dpkg's notes are of interest where they end in an error.
+quietly() { # COMMAND..
+  local log failed=0
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 || failed=$?
+  if [ "$failed" -ne 0 ]; then cat "$log" >&2; fi
+  rm -f "$log"
+  return "$failed"
+}
+
 install_packages() {
   local missing as_root=()
   command -v dpkg-query >/dev/null || { say "no dpkg here: install by hand what this script lists in PACKAGES"; return; }
@@ -39,8 +49,8 @@ install_packages() {
     fi
   fi
   say "installing ${missing[*]}"
-  "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+  quietly "${as_root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive quietly "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
 
 venv_python() { echo "$MOESAIC_VENV/bin/python"; }

@@ -170,7 +170,7 @@ void check_same_settings(const ProcessMesh& processes, const std::string& what,
                                    parse_stored(all[rank], what, kMaxListBytes).to_json());
     if (found.empty()) continue;  // In another order.
     fail_usage("process {} has another {} than process 0: {}", rank, what,
-               describe(found, /*all_gather=*/true));
+               describe(found, /*side_by_side=*/true));
   }
 }
 

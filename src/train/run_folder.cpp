@@ -178,11 +178,11 @@ RunFolder::RunFolder(fs::path root, bool resume) : root_(std::move(root)) {
   make_folder(root_);
   lock_.emplace(root_);  // What lies in a folder that another one holds is not ours to remove.
   check(root_, resume);  // again: another process may have used it before the lock was ours
-  if (!has_checkpoint(root_)) keep_results(root_);
-  if (!resume) remove_start(root_);
-  remove_leftovers(root_);
+  remove_leftovers(root_);  // This may put `best` back, which is kept then.
   make_folder(root_ / "checkpoints");
   remove_leftovers(root_ / "checkpoints");
+  if (!has_checkpoint(root_)) keep_results(root_);
+  if (!resume) remove_start(root_);
 }
 
 RunFolder RunFolder::from_rank_zero(fs::path root) {

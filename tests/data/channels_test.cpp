@@ -144,7 +144,7 @@ TEST_F(GreyFolder, AnImageThatLacksItsEndIsUsedAndNamedOnce) {
   EXPECT_EQ(said.find("readable"), said.rfind("readable"));
 }
 
-TEST_F(GreyFolder, AnImageThatIsTooLargeIsNotDamaged) {
+TEST_F(GreyFolder, AnImageThatIsTooLargeIsRefusedWithTheLimit) {
   const test::ScopedEnv less("MOESAIC_MAX_PIXELS", "15");
   const std::string error = test::error_of(
       ErrorKind::failure, [&] { test::image_of(*preprocessed(open(), {.size = 4}), 0); });

@@ -85,9 +85,10 @@ TEST_F(LostProcesses, OneThatReadsSlowlyIsWaitedFor) {
 TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
   Fate fate{1};
   fate.shell = R"(ulimit -Sn 40; exec "$@")";
-  const Strings arguments = clusters({"--out", text_path("a"), "parallel.init_timeout=5"});
+  Strings arguments = clusters({"--out", text_path("a")});
   EXPECT_EQ(run_in_processes(arguments, 2, fate)[0].exit_code, 0);
   fate.shell = R"(ulimit -n 12; exec "$@")";
+  arguments.emplace_back("parallel.init_timeout=5");
   const auto results = run_in_processes(arguments, 2, fate);
   EXPECT_EQ(results[1].exit_code, 1);
   EXPECT_NE(results[1].err.find("and this one may have 12"), std::string::npos) << results[1].err;

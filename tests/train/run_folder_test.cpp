@@ -81,6 +81,8 @@ TEST(RunFolder, WhatIsLeftWithoutCheckpointsOfStepsIsKept) {
   for (const auto& entry : fs::directory_iterator(folder / "run/checkpoints")) {
     fs::remove_all(entry.path());
   }
+  // As a kill leaves it between the two renames that replace it.
+  fs::rename(folder / "run/best", folder / "run/.best.1-2.old");
   train(folder / "run", {}, /*resume=*/true);
   EXPECT_EQ(read_text(folder / "run/metrics.jsonl.old"), metrics);
   EXPECT_EQ(read_text(folder / "run/best.old/MANIFEST.json"), best);

@@ -46,6 +46,16 @@ TEST(LargeMemory, ABlockThatManyTakesPassByIsFreed) {
   EXPECT_EQ(cached_memory(), 2u * kBytes);
 }
 
+TEST(LargeMemory, IsDividedAmongTheProcessesOfAMachine) {
+  free_cached_memory();
+  share_cached_memory(int64_t{1} << 40);  // Each may keep less than a block.
+  empty_large({kNumbers}, torch::kFloat);
+  EXPECT_EQ(cached_memory(), 0u);
+  share_cached_memory(1);
+  empty_large({kNumbers}, torch::kFloat);
+  EXPECT_EQ(cached_memory(), kBytes);
+}
+
 TEST(LargeMemory, SmallTensorsAreLeftToTheLibrary) {
   free_cached_memory();
   empty_large({1000}, torch::kFloat);

@@ -101,7 +101,8 @@ TEST_F(SafetensorsWriteTest, WritesNothingThatItWouldRefuse) {
   EXPECT_THAT(refused_item({"x", "U8", {-1}, bytes_of("1")}), HasSubstr("negative"));
   EXPECT_THAT(refused_item({"x", "U8", {1LL << 32, 1LL << 32}, {}}), HasSubstr("is too large"));
   EXPECT_THAT(refused_item({"x", "float", {1}, bytes_of("1")}), HasSubstr("unknown dtype"));
-  EXPECT_THAT(refused_item({"__metadata__", "U8", {1}, bytes_of("1")}), HasSubstr("no name"));
+  EXPECT_THAT(refused_item({"__metadata__", "U8", {1}, bytes_of("1")}),
+              HasSubstr("cannot be the name of a tensor"));
   EXPECT_THAT(refused_item({"\xff", "U8", {1}, bytes_of("1")}), HasSubstr("UTF-8"));
   const Item fine = {"x", "U8", {1}, bytes_of("1")};
   EXPECT_THAT(test::failure_of([&] {

@@ -60,16 +60,16 @@ TEST(GroupRows, AreCapacitiesWithAnOwnOneForTheTail) {
   EXPECT_EQ(rows.of(2), 8);  // 5, raised to 8
   EXPECT_EQ(rows.total(), 32);
   EXPECT_TRUE(rows.has_capacity(cut));
-  EXPECT_FALSE(capacity_rows(cut, 2, 0.0, 8).limits(cut));
+  EXPECT_FALSE(capacity_rows(cut, 2, 0.0, 8).has_capacity(cut));
   EXPECT_EQ(capacity_rows(cut, 2, 0.0, 8).total(), 100);
-  EXPECT_FALSE(capacity_rows(cut, 2, 1e300, 8).limits(cut));
+  EXPECT_FALSE(capacity_rows(cut, 2, 1e300, 8).has_capacity(cut));
   EXPECT_EQ(capacity_rows(TokenGroups(0, 4), 2, 1.0, 8).total(), 0);
 }
 
 TEST(GroupRows, LimitWhereOnlyTheTailDoes) {
   // Groups of 4 fit their capacity of 4 always; a single group of 9 does not.
-  EXPECT_FALSE(capacity_rows(TokenGroups(9, 4), 1, 0.1, 4).limits(TokenGroups(9, 4)));
-  EXPECT_TRUE(capacity_rows(TokenGroups(9, 0), 1, 0.1, 4).limits(TokenGroups(9, 0)));
+  EXPECT_FALSE(capacity_rows(TokenGroups(9, 4), 1, 0.1, 4).has_capacity(TokenGroups(9, 4)));
+  EXPECT_TRUE(capacity_rows(TokenGroups(9, 0), 1, 0.1, 4).has_capacity(TokenGroups(9, 0)));
 }
 
 TEST(GroupRows, ExpertChoiceTakesTheGivenRowsOrACapacityWithoutK) {

@@ -29,7 +29,7 @@ std::string launch_error(const Variables& variables) {
 }
 
 TEST(Launch, WithoutVariablesTheProcessIsAlone) {
-  EXPECT_TRUE(launch_in({}).alone());
+  EXPECT_TRUE(launch_in({}).is_single_process());
   EXPECT_EQ(launch_in({}).rank, 0);
 }
 
@@ -77,7 +77,7 @@ TEST(Launch, AStepOfSlurmMeetsOnItsFirstHost) {
 }
 
 TEST(Launch, ABatchScriptOfSlurmIsOneProcess) {
-  EXPECT_TRUE(launch_in({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "16"}}).alone());
+  EXPECT_TRUE(launch_in({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "16"}}).is_single_process());
 }
 
 TEST(Launch, RefusesVariablesThatAreHalfSetOrNoNumbers) {

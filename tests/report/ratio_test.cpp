@@ -29,7 +29,7 @@ TEST(Ratio, IsOfTheCurvesMeans) {
   EXPECT_EQ(made->metric, "samples");
   EXPECT_EQ(made->runs, 5);
   RatioConfig never = config;
-  never.reaches = 99;
+  never.level = 99;
   ::testing::internal::CaptureStderr();
   EXPECT_FALSE(ratio_row(never, rows));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
@@ -47,7 +47,7 @@ TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
                          {{"none", "flops", 0}, {"small", "flops", 6}}));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'none' has 0 for flops"));
   RatioConfig half = config;
-  half.reaches = 95;
+  half.level = 95;
   EXPECT_THAT(config_problem(half).text, HasSubstr("has a level and sizes"));
   ::testing::internal::CaptureStderr();
   EXPECT_FALSE(ratio_row({"ratio", "cost", "steps", "small", "large"}, rows));

@@ -218,7 +218,7 @@ TEST(GradientPhase, AStepWhoseLossSaysSoEndsItWithoutAnUpdate) {
     EXPECT_EQ(report.steps, loss > min ? 0 : 1);
     min = std::min(min, loss);
     steps += report.steps;
-    EXPECT_EQ(small.phase->optimizer().updates(), steps);
+    EXPECT_EQ(small.phase->optimizer().num_steps(), steps);
   }
   EXPECT_EQ(report.steps, 0);
   EXPECT_LT(steps, small.phase->plan().steps);
@@ -238,7 +238,8 @@ TEST(GradientPhase, ReadsLateWhatItReadsAtOnce) {
     EXPECT_TRUE(reports.back().metrics.empty());
   }
   EXPECT_TRUE(late.phase->done());
-  for (size_t i = 0; i < reports.size(); ++i) EXPECT_EQ(reports[i].late(), metrics[i]) << i;
+  for (size_t i = 0; i < reports.size(); ++i)
+    EXPECT_EQ(reports[i].deferred_metrics(), metrics[i]) << i;
   expect_equal(late.all(), at_once.all());
 }
 
@@ -265,8 +266,8 @@ TEST(GradientPhase, AStepThatIsNotFiniteAndThoseAfterItChangeNothing) {
       set_bias(good);
       const StepReport next = started.phase->step();
       expect_equal(started.all(), before);
-      EXPECT_THROW(wrong.late(), Diverged) << optimizer;
-      EXPECT_TRUE(std::isfinite(next.late().at("loss"))) << optimizer;
+      EXPECT_THROW(wrong.deferred_metrics(), Diverged) << optimizer;
+      EXPECT_TRUE(std::isfinite(next.deferred_metrics().at("loss"))) << optimizer;
     }
   }
 }

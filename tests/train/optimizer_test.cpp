@@ -217,7 +217,7 @@ TEST(Optimizer, GoesOnWithTheSameBitsFromItsState) {
       saved.weight.copy_(through.weight);
       saved.bias.copy_(through.bias);
     }
-    two.load_state(one.state(), one.updates());
+    two.load_state(one.state(), one.num_steps());
     for (int t = 3; t < 6; ++t) {
       through.give_gradients(t);
       saved.give_gradients(t);

@@ -193,10 +193,9 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->type_name("CHECKPOINT");
   CLI::Option* images = verb->add_option("images", arguments->images,
                                          "JPEG, PNG and WebP files, and folders of them, searched "
-                                         "at any depth in sorted order, "
-                                         "through links too; a folder's skipped files are named; a "
-                                         "damaged file gives a line on "
-                                         "standard error, and exit code 1 at the end")
+                                         "at any depth in sorted order, through links too; a "
+                                         "folder's skipped files are named; a damaged file gives a "
+                                         "line on standard error, and exit code 1 at the end")
                             ->check(not_empty())
                             ->type_name("IMAGE|FOLDER");
   CLI::Option* top =

@@ -279,10 +279,10 @@ void add_bench(CLI::App& app, int& exit_code) {
                    std::string(kCheckpointHelp) + "; or a benchmark: " + names_and_descriptions())
       ->required()
       ->check(not_empty());
-  verb->add_flag("--json", options->json, "print one JSON document; lines go to standard error");
+  verb->add_flag("--json", options->json, "print one JSON document; text goes to standard error");
   verb->add_option(
           "--write", options->file,
-          "file for the measurements with chip, commit and date, as in tests/bench/results/")
+          "file for the measurements with processor, commit and date, as in tests/bench/results/")
       ->type_name("FILE")
       ->check(not_empty());
   const CLI::Option* const rows =

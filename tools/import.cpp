@@ -78,9 +78,9 @@ int import_checkpoint(ImportArguments arguments) {
 void add_import(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
       "With --classes, arrays named 'head' are dropped; with either, the position embedding is\n"
-      "resized and routers are reshaped for an ensemble, as the released recipes do. Rules go by\n"
-      "the first pattern (RE2's syntax: no backreferences, no look-around) that is found in an\n"
-      "array's name; new names begin with params/, an empty replacement drops the array, and\n"
+      "resized and routers are reshaped for an ensemble, as the released recipes do. To an array\n"
+      "the first rule applies whose pattern (RE2's syntax: no backreferences, no look-around) is\n"
+      "found in its name; new names begin with params/, an empty replacement drops the array, and\n"
       "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
       "MLP to all experts.";
   const auto arguments = std::make_shared<ImportArguments>();

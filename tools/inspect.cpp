@@ -150,7 +150,7 @@ void add_inspect(CLI::App& app, int&) {
       ->required()
       ->check(not_empty());
   verb->add_option("PATH2", options->second,
-                   "second item of any of these kinds, to compare the first with")
+                   "second path of any of these kinds, to compare with the first")
       ->check(not_empty());
   verb->add_flag("--json", options->json, "print one JSON document");
   add_trust(*verb, options->trust);

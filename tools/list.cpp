@@ -95,7 +95,7 @@ Described models() {
 Described listed_criteria() {
   Described list;
   for (const Criterion& criterion : criteria()) {
-    const char* needs = criterion.needs_pretrained ? " (needs the pre-trained network)"
+    const char* needs = criterion.needs_pretrained ? " (needs the pretrained network)"
                         : criterion.needs_images   ? " (needs images)"
                                                    : "";
     list.emplace_back(criterion.name, criterion.description + needs);

@@ -191,14 +191,13 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->required()
       ->check(not_empty())
       ->type_name("CHECKPOINT");
-  CLI::Option* images =
-      verb->add_option(
-              "images", arguments->images,
-              "JPEG, PNG and WebP files, and folders of them at any depth, in sorted order, linked "
-              "ones too; what is left out of a folder is named, a damaged file is one line on "
-              "standard error, and exit code 1 at the end")
-          ->check(not_empty())
-          ->type_name("IMAGE|FOLDER");
+  CLI::Option* images = verb->add_option("images", arguments->images,
+                                         "JPEG, PNG and WebP files, and folders of them, searched "
+                                         "at any depth in sorted order, through links too; a "
+                                         "folder's skipped files are named; a damaged file gives a "
+                                         "line on standard error, and exit code 1 at the end")
+                            ->check(not_empty())
+                            ->type_name("IMAGE|FOLDER");
   CLI::Option* top =
       verb->add_option("--top", arguments->top, "largest number of classes per image")
           ->check(whole_number(1, 1 << 20))

@@ -40,7 +40,7 @@ struct PruneArguments {
 };
 
 std::string criteria_text() {
-  std::string text = "what decides which experts stay:";
+  std::string text = "criterion that ranks the experts:";
   for (const std::string& name : criterion_names()) text += ' ' + name;
   return text;
 }
@@ -234,8 +234,9 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
           "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE")
       ->group(group);
-  verb.add_option("--keep-parameters", arguments->keep_parameters,
-                  "fraction of the network's parameters kept, by as many experts as fit into it")
+  verb.add_option(
+          "--keep-parameters", arguments->keep_parameters,
+          "largest fraction of the network's parameters kept; the most experts that fit are kept")
       ->check(number(0.0, 1.0))
       ->type_name("FRACTION")
       ->group(group);
@@ -291,7 +292,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group =
-      "Images, for --max-drop (all but --images), --replace mean and criteria that need them";
+      "Images, for --replace mean, criteria that need them, and --max-drop (without --images)";
   verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME")
@@ -313,9 +314,9 @@ void add_prune(CLI::App& app, int& exit_code) {
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
-  verb->add_option(
-          "--finetuned,checkpoint", options.finetuned,
-          std::string("network to prune, by its place or by --finetuned: ") + kCheckpointHelp)
+  verb->add_option("--finetuned,checkpoint", options.finetuned,
+                   std::string("network to prune, with or without --finetuned before it: ") +
+                       kCheckpointHelp)
       ->required()
       ->check(not_empty())
       ->type_name("DIR");

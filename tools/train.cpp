@@ -216,7 +216,7 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check all and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
-                   "number of processes, one GPU each, of a step planned by --dry-run")
+                   "numbers of processes, one GPU each, for which --dry-run plans a step")
       ->check(process_counts())
       ->type_name("N[,N...]");
   verb->add_option(

@@ -133,7 +133,7 @@ Scores neuron_magnitude_change(const ScoreInput& in) {
   for (const int64_t id : in.finetuned.layer->kept()) {
     const auto at = static_cast<size_t>(id);
     if (std::isnan(old[at])) {
-      fail_usage("block {}: expert {} was removed from the pre-trained network", in.finetuned.block,
+      fail_usage("block {}: expert {} was removed from the pretrained network", in.finetuned.block,
                  id);
     }
     scores[at] -= old[at];
@@ -224,13 +224,13 @@ const std::vector<Criterion>& criteria() {
   constexpr bool kCompares = true, kImages = true;
   static const std::vector<Criterion> list = {
       {"router-norm-change", kCompares, false, router_norm_change,
-       "growth of the norm of the router's weights since the pre-trained network"},
+       "growth of the norm of the router's weights since the pretrained network"},
       {"router-magnitude", false, false, router_magnitude, "norm of the router's weights"},
       {"neuron-magnitude", false, false, neuron_magnitude,
        "mean norm of the weights of an expert's neurons"},
       {"magnitude", false, false, neuron_magnitude, "another name of neuron-magnitude"},
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
-       "growth of the mean norm of an expert's neurons since the pre-trained network"},
+       "growth of the mean norm of an expert's neurons since the pretrained network"},
       {"importance", false, kImages, sum_over_tokens<&LayerUse::first_gates>,
        "fraction of tokens whose largest gate is the expert's, times its mean"},
       {"load", false, kImages, sum_over_tokens<&LayerUse::selections>,
@@ -274,7 +274,7 @@ std::vector<double> expert_scores(const std::string& criterion, const ScoreInput
   const Criterion& found = find_criterion(criterion);
   const int64_t block = input.finetuned.block;
   if (found.needs_pretrained && input.pretrained == nullptr) {
-    fail_usage("block {}: criterion '{}' needs the pre-trained network", block, criterion);
+    fail_usage("block {}: criterion '{}' needs the pretrained network", block, criterion);
   }
   if (found.needs_images && input.use == nullptr) {
     fail_usage("block {}: criterion '{}' needs calibration images", block, criterion);

@@ -356,7 +356,7 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   std::vector<MoEBlock> before;
   nn::ParameterValues old_values;
   if (input.pretrained != nullptr) {
-    check_finite(*input.pretrained, input.pretrained_values, "pre-trained");
+    check_finite(*input.pretrained, input.pretrained_values, "pretrained");
     before = input.pretrained->moe_blocks();
     old_values = values_for(*input.pretrained, input.pretrained_values);
   }
@@ -365,7 +365,7 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   for (const MoEBlock& block : blocks) {
     const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
     if (compares && input.pretrained != nullptr && old == nullptr) {
-      fail_usage("prune: block {} has no experts in the pre-trained network", block.block);
+      fail_usage("prune: block {} has no experts in the pretrained network", block.block);
     }
     scores[block.block] = expert_scores(options.criterion, {.finetuned = block,
                                                             .pretrained = old,

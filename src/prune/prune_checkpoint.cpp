@@ -28,7 +28,7 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   const bool compares = !by_plan && criterion_needs_pretrained(criterion);
   if (compares && options.pretrained.empty()) {
     fail_usage(
-        "prune: criterion '{}' compares with the pre-trained network: give --pretrained, or a "
+        "prune: criterion '{}' compares with the pretrained network: give --pretrained, or a "
         "criterion that looks at this network alone, such as --criterion router-magnitude (its "
         "weights) or reap (images)",
         criterion);
@@ -266,7 +266,7 @@ bool began_with(const Checkpoint& later, const Checkpoint& first) {
   return false;
 }
 
-/// Warns where the checkpoints' runs or the networks themselves say that the pre-trained one came
+/// Warns where the checkpoints' runs or the networks themselves say that the pretrained one came
 /// later. What a checkpoint was made by tells nothing of pruning: a network that is trained after
 /// it was pruned is still the smaller one.
 void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,

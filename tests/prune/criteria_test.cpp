@@ -131,7 +131,7 @@ TEST(Criteria, NeuronMagnitudeChangeIsSignedAndFollowsTheIds) {
   expect_scores(score(), {0.0, wanted[1], 0.0, 0.0, wanted[4], 0.0});
   before.layer->keep_experts({0, 1});
   EXPECT_THAT(test::usage_of([&] { score(); }),
-              HasSubstr("block 1: expert 4 was removed from the pre-trained network"));
+              HasSubstr("block 1: expert 4 was removed from the pretrained network"));
 }
 
 TEST(Criteria, AimerIsTheMeanSizeOverTheRootMeanSquareOfTheWeights) {
@@ -179,7 +179,7 @@ TEST(Criteria, RefusesWhatItCannotScore) {
   EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-chang", {.finetuned = block}); }),
               HasSubstr("did you mean 'router-norm-change'"));
   EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-change", {.finetuned = block}); }),
-              AllOf(HasSubstr("block 3"), HasSubstr("pre-trained")));
+              AllOf(HasSubstr("block 3"), HasSubstr("pretrained")));
 
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.num_experts = 4;

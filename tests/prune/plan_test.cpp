@@ -65,7 +65,7 @@ TEST(PrunePlan, RefusesWhatIsNotFiniteInEitherNetworkByEveryCriterion) {
       EXPECT_EQ(refusal(*after), std::string("prune: '") + name +
                                      "' of the fine-tuned network holds NaN or infinity");
       EXPECT_EQ(refusal(*before), std::string("prune: '") + name +
-                                      "' of the pre-trained network holds NaN or infinity");
+                                      "' of the pretrained network holds NaN or infinity");
     }
   }
 }
@@ -138,7 +138,7 @@ TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
   EXPECT_THAT(test::usage_of([&] {
                 plan_pruning(*model, pretrained.get(), "router-norm-change", KeepSpec::count(2));
               }),
-              HasSubstr("block 3 has no experts in the pre-trained network"));
+              HasSubstr("block 3 has no experts in the pretrained network"));
   other.encoder.moe.layers = {};
   EXPECT_THAT(test::usage_of(
                   [&] { plan_pruning(*small_vmoe(other), nullptr, "random", KeepSpec::count(2)); }),

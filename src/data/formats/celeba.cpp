@@ -30,9 +30,9 @@ struct SpuriousSettings {
   double fraction = 0.95;
 };
 void describe(auto& f, SpuriousSettings& c) {
-  f("with", c.with, "attribute of most images that have the label's, e.g. Black_Hair", required,
-    not_empty);
-  f("without", c.without, "attribute of most images that lack the label's, e.g. Blond_Hair",
+  f("with", c.with, "attribute of most images with the label's attribute, e.g. Black_Hair",
+    required, not_empty);
+  f("without", c.without, "attribute of most images without the label's attribute, e.g. Blond_Hair",
     required, not_empty);
   f("fraction", c.fraction,
     "fraction of each class's training images that have this attribute; other splits: one half",

@@ -424,7 +424,7 @@ class GatedSigns final : public GatedPhase {
                             }) &&
     add_phase_kind<GatedSigns>(
         "gated_signs", GatedSignsConfig{},
-        "one step that makes regressors of a gated mixture of what minimises L4, by their signs",
+        "one step from the minimisers of L4 to the regressors of a gated mixture, with their signs",
         [](PhasePlan& plan, const SettingLocations& locations, const Model& model,
            const Dataset& data) {
           plan_gated(plan, locations, model, data,

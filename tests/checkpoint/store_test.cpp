@@ -278,7 +278,7 @@ TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
   fs::remove(checkpoints / "step_2/state.json");
   fs::create_symlink("state.json", checkpoints / "step_2/state.json");
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
-              AllOf(HasSubstr("step_2/state.json"), HasSubstr("step_2 may be whole")));
+              AllOf(HasSubstr("step_2/state.json"), HasSubstr("step_2 may be intact")));
   fs::create_symlink("loop", folder / "loop");
   EXPECT_THAT(failure_of([&] { step_checkpoints(folder / "loop"); }), HasSubstr("cannot list"));
 }

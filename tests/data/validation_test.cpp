@@ -66,7 +66,7 @@ TEST_F(HeldOut, WhatIsMadeOfADatasetTakesTheSameSplit) {
   EXPECT_EQ(open_dataset("first", "train")->size(), 8);
   EXPECT_THAT(labels_of(*open_dataset("first", "validation")), ElementsAre(2, 1));
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("first", "train+validation"); }),
-              HasSubstr("has no train+validation split"));
+              HasSubstr("the train+validation split cannot be formed"));
   describe("first", R"("first": {"train": 10})");
   EXPECT_THAT(error_of(ErrorKind::failure, [] { open_dataset("first", "train"); }),
               HasSubstr("'first' is 10, more than the 9 images"));

@@ -57,7 +57,8 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
   refused({"--processes", "48", whole},
           "a batch of 4096 images cannot be divided equally among 48 processes; choose a batch of "
           "4080 images, or 32 processes");
-  refused({"--processes", "64"}, " accumulated parts; choose accumulate=64");
+  refused({"--processes", "64"},
+          " accumulated parts cannot be divided equally among 64 processes; choose accumulate=64");
   refused({"--processes", "64", whole, "--expert-parallel", "3"},
           "parallel.experts: 8 experts cannot be divided equally among 3 processes; choose 2");
   refused({"--processes", "4", whole, "--expert-parallel", "8"},

@@ -143,7 +143,7 @@ TEST_F(PackedData, WrongUseIsOneLineAndLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(path("packed")));
   expect_one_line_error(
       run_program({"data", "pack", "latent-small", "--shards", "2", "--out", text_path("packed")}),
-      2, "no images");
+      2, "not images");
   ASSERT_EQ(pack("packed").exit_code, 0);
   std::filesystem::remove(path("packed/train-00003.tar"));
   expect_one_line_error(train("run"), 1, "file 'train-00003.tar' not found");

@@ -181,7 +181,7 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
       {"export.criterion=magnitude",
        "export is keep 2 by 'magnitude', which is not part of the sweep"},
       {"keep=[4, 2, 4]", "two rows are called 'keep4/router-norm-change'"},
-      {"max_steps=3", "'keep' and 'max_steps' exclude one another"},
+      {"max_steps=3", "'keep' and 'max_steps' exclude one another: 'keep' makes the rows"},
       {"criteria=[\"router-norm-change\", \"router-norm-change\"]",
        "two rows are called 'keep4/router-norm-change'"},
       {"train.phases=[" + one_phase + "]",

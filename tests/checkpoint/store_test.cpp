@@ -170,7 +170,7 @@ TEST(Store, MessagesNameFileExpectedAndFound) {
               AllOf(HasSubstr((place / "state.json").string() + ": the file was altered"),
                     HasSubstr("SHA-256 is "), HasSubstr("MANIFEST.json says ")));
   fs::remove(place / "MANIFEST.json");
-  EXPECT_THAT(failure_of([&] { load_checkpoint(place); }), HasSubstr("no MANIFEST.json"));
+  EXPECT_THAT(failure_of([&] { load_checkpoint(place); }), HasSubstr("MANIFEST.json is missing"));
 }
 
 TEST(Store, RefusesForeignManifests) {

@@ -157,7 +157,8 @@ TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
   };
   EXPECT_EQ(problems_of(R"("keep_classes": ["hen", "dog"])"), "");
   EXPECT_THAT(problems_of(R"("keep_classes": ["hen", "dgo"])"), HasSubstr("did you mean 'dog'?"));
-  EXPECT_THAT(problems_of(R"("first": {"train": 1000})"), HasSubstr("the first 1000"));
+  EXPECT_THAT(problems_of(R"("first": {"train": 1000})"),
+              HasSubstr("'first' is 1000, more than the 12"));
   EXPECT_THAT(problems_of(R"("validation": 0.01)"), HasSubstr("leaves none for 'validation'"));
 }
 

@@ -60,7 +60,7 @@ TEST_F(ImageFolder, LinksBetweenSplitsAreLeftOutOrNamed) {
                         train + "/cat')"));
   EXPECT_EQ(open("test")->size(), 1);
   test::fs::remove(root() / "val/dog/a.jpeg");
-  EXPECT_THAT(error_of(ErrorKind::failure, [&] { open("test"); }),
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }),
               HasSubstr("; 1 left out: 1 link to what is read already"));
   // A whole split is read, since somebody who tries something out has no other.
   test::fs::remove_all(root() / "val");

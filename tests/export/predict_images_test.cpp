@@ -186,7 +186,7 @@ TEST_F(PredictImages, AreRefusedWhereThereAreNoClassesOrNoImages) {
   spec.mean = spec.std = {};
   EXPECT_THAT(test::failure_of([&] { predictions(*model); }), HasSubstr("are not known"));
   spec.images = false;
-  EXPECT_THAT(test::usage_of([&] { predictions(*model); }), HasSubstr("no images"));
+  EXPECT_THAT(test::usage_of([&] { predictions(*model); }), HasSubstr("inputs are not images"));
 }
 
 TEST_F(PredictImages, EndWhereTheyAreNoLongerTaken) {

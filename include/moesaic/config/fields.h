@@ -211,7 +211,7 @@ void read_struct(const Value& value, const std::string& path, T& out);
 void check_object(const Value& value, const std::string& path,
                   const std::vector<std::string>& keys);
 
-/// Reads Sides from one integer or [height, width].
+/// Reads a Size2d from one integer or [height, width].
 Size2d read_size2d(const Value& value, const std::string& path, const Rules& rules);
 
 /// Reads an Interval from a text such as "20 steps" or from an integer in the unit `plain`, with a

@@ -11,7 +11,7 @@
 //     f("max_norm", c.max_norm, "limit of the gradients' norm", renamed_from("clip"));
 //   }
 //
-// Members are bool, int64_t, double, std::string, Sides, Interval, another described struct, Value
+// Members are bool, int64_t, double, std::string, Size2d, Interval, another described struct, Value
 // (kept unparsed for another parser), and std::vector<T>, std::optional<T>, std::map<std::string,
 // T> of these. To check settings against one another, an optional `ConfigProblem
 // config_problem(const OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In

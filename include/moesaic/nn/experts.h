@@ -106,8 +106,8 @@ class Experts : public torch::nn::Module {
 /// and come back. `own` routes the tokens of this process to all experts, `all` the tokens of the
 /// whole batch; the processes' numbers of rows follow from it. Where it is null, each process knows
 /// its own routing alone, and they exchange these numbers. Where the batch is not sharded, both are
-/// the same. Experts whose outputs lie side by side, see Sharing, get all tokens of the replica
-/// instead, and their outputs come back. Embeddings are undefined in training.
+/// the same. Experts whose outputs lie side by side, see ExpertParallel, get all tokens of the
+/// replica instead, and their outputs come back. Embeddings are undefined in training.
 ExpertsOutput forward_expert_parallel(Experts& experts, const at::Tensor& x, const Routing& own,
                                       const Routing* all, const BatchShard& shard,
                                       const at::Generator& random);

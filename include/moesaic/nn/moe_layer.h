@@ -79,8 +79,8 @@ class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
   /// means where pruned experts cannot be selected, and for none where others have a replacement.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
-  /// Throws Error (usage) where so many processes cannot share the experts, see Sharing, or not in
-  /// equal parts.
+  /// Throws Error (usage) where so many processes cannot share the experts, see ExpertParallel, or
+  /// not in equal parts.
   void check_expert_shards(int64_t processes) const;
   /// Leaves this process the experts of its place among those that share a replica's, in equal
   /// ranges of slots; the parameters shrink. Throws as check_expert_shards() does.

@@ -178,8 +178,8 @@ class OnlinePhase : public Phase {
 /// Completes a plan: so many samples a step of data of so many samples.
 void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch);
 
-/// Throws Error (usage), with the reason, where 'trains' and 'frozen' would keep a parameter from
-/// moving.
+/// Throws Error (usage), with the reason, where 'trainable' and 'frozen' would keep a parameter
+/// from moving.
 void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
                       const std::string& reason);
 

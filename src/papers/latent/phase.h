@@ -31,7 +31,7 @@ RoutedBlock route_samples(const at::Tensor& x_Sd, const at::Tensor& y_S,
 
 /// Completes the plan of a phase that takes `samples` samples a step. Throws Error (usage) unless
 /// the network is one layer of shallow experts, and the data an endless stream of inputs with one
-/// real-valued target; also where 'trains' and 'frozen' would keep a parameter from moving.
+/// real-valued target; also where 'trainable' and 'frozen' would keep a parameter from moving.
 void plan_latent(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                  const Dataset& data, int64_t samples);
 

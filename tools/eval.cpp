@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,7 +50,7 @@ CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const 
 
 void print_evaluation(const CheckpointEvaluation& result, bool json) {
   const std::string text = json ? to_json(result).dump(2) + "\n" : escaped(to_text(result), "\n");
-  std::fputs(text.c_str(), stdout);
+  std::cout << text;
 }
 
 /// Draws the points. Returns the program's exit code.
@@ -132,7 +132,7 @@ int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions 
 void print_comparison(const std::vector<CheckpointEvaluation>& results, bool json) {
   auto list = nlohmann::ordered_json::array();
   for (const CheckpointEvaluation& result : results) list.push_back(to_json(result));
-  std::fputs((json ? list.dump(2) + "\n" : comparison(results)).c_str(), stdout);
+  std::cout << (json ? list.dump(2) + "\n" : comparison(results));
 }
 
 int run_eval(const EvalArguments& arguments) {
@@ -174,7 +174,7 @@ int run_eval(const EvalArguments& arguments) {
     return 0;
   }
   print_evaluation(results.front(), arguments.json);
-  std::fflush(stdout);
+  std::cout.flush();
   write_confusions(arguments, results.front());
   if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points(), stop) : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/import/vmoe/import.h"
 
-#include <cstdio>
+#include <iostream>
 #include <limits>
 #include <memory>
 
@@ -65,7 +65,7 @@ int import_checkpoint(ImportArguments arguments) {
   try {
     const ImportVMoEResult result = import_vmoe(arguments.options);
     const std::string text = arguments.json ? to_json(result).dump(2) + "\n" : describe(result);
-    std::fputs(text.c_str(), stdout);
+    std::cout << text;
   } catch (const Stopped&) {
     log_info("stopped; nothing was written");
     return 128 + stop.number();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
       load_experiment(arguments.experiment, parse_scale(arguments.scale), arguments.overrides);
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
-    std::fputs(plan_experiment(experiment).c_str(), stdout);
+    std::cout << plan_experiment(experiment);
     return 0;
   }
   ReproduceOptions options;
@@ -47,7 +47,7 @@ int run_reproduce(const ReproduceArguments& arguments) {
   if (!is_rank_zero) return 0;
   const std::string text =
       arguments.json ? to_json(done.results).dump(2) + "\n" : "\n" + done.summary;
-  std::fputs(text.c_str(), stdout);
+  std::cout << text;
   return 0;
 }
 

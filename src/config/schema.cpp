@@ -8,8 +8,6 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <span>
 #include <utility>
 
@@ -26,21 +24,15 @@ const char* unit_name(Interval::Unit unit) {
   return unit == Interval::Unit::steps ? "step" : "epoch";
 }
 
-/// Gives a warning that names a place once, however often that is read.
-void warn_once(const std::string& text) {
-  static std::mutex mutex;
-  static std::set<std::string> given;
-  const std::lock_guard lock(mutex);
-  if (given.insert(text).second) log_warning("{}", text);
-}
-
 /// Warns that a bare number means epochs.
 void warn_of_epochs(const Interval& interval, const std::string& where, const std::string& path) {
-  warn_once(fmt::format(
-      "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
-      "\"{}\", or \"{}\" if steps are meant",
-      where, path, interval.count, to_text(interval), to_text(interval),
-      to_text(Interval::of_steps(interval.count))));
+  log_once(
+      LogLevel::warning,
+      fmt::format(
+          "{}: '{}' is the bare number {}, which is read as \"{}\" as in earlier versions; write "
+          "\"{}\", or \"{}\" if steps are meant",
+          where, path, interval.count, to_text(interval), to_text(interval),
+          to_text(Interval::of_steps(interval.count))));
 }
 
 template <class T>
@@ -353,8 +345,9 @@ Value with_current_keys(const Value& object, const std::string& path,
       wins = now < old;  // What is merged over a file comes last.
     }
     if (old->origin.source == nullptr || !old->origin.source->is_stored) {
-      warn_once(fmt::format("{}: '{}' is called '{}' now; the former name is still read",
-                            old->origin.text(), former, name));
+      log_once(LogLevel::warning,
+               fmt::format("{}: '{}' is called '{}' now; the former name is still read",
+                           old->origin.text(), former, name));
     }
     if (now == members.end()) {
       old->key = key.name;

@@ -84,7 +84,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
     }
     layer->eval();
     const torch::NoGradGuard no_grad;
-    nn::set_batch_shard(*layer, {processes, /*parted=*/false});
+    nn::set_batch_shard(*layer, {processes, /*is_sharded=*/false});
     expect_near(layer->forward(given.router_input, given.experts_input, {}).y_Td, evaluated,
                 "output of a batch that every process has");
     layer->unshard_experts();

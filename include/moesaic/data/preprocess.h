@@ -66,7 +66,7 @@ void describe(auto& f, PreprocessConfig& c) {
 ConfigProblem config_problem(const PreprocessConfig& config);
 
 /// Returns what is wrong with a mean and std of pixels scaled to [0, 1], e.g. that they are of
-/// bytes from 0 to 255, and which of both is to blame.
+/// bytes from 0 to 255, and which of both it is.
 ConfigProblem unit_problem(const std::vector<double>& mean, const std::vector<double>& std);
 /// Warns, once of each, of a std that is smaller than a level of a pixel, which few images have.
 void warn_of_small_std(const std::vector<double>& std, const std::string& from);

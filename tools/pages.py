@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with the project's Markdown:
+"""Checks and converts the project's Markdown:
   tools/pages.py check               names every link to a file or a heading that is not there
   tools/pages.py settings PROGRAM    prints docs/settings.md, from what PROGRAM's describe() declares
   tools/pages.py site FOLDER         copies the pages, and the files that they link to, for tools/site.sh

@@ -138,6 +138,12 @@ std::string to_text(const Interval& interval) {
   return count_text(interval.count, unit_name(interval.unit));
 }
 
+void Rules::add(Flag flag) {
+  is_required = is_required || flag == Flag::required;
+  is_filled = is_filled || flag == Flag::not_empty;
+  is_common = is_common || flag == Flag::common;
+}
+
 void Rules::add(const Rules& other) {
   is_required = is_required || other.is_required;
   is_filled = is_filled || other.is_filled;

@@ -36,6 +36,8 @@ std::string to_text(const Interval& interval);
 /// Constraints on a setting, and whether short help shows it. Limits and choices apply to every
 /// item of a list, an optional or a map.
 struct Rules {
+  enum class Flag { required, not_empty, common };
+
   bool is_required = false;
   bool is_filled = false;
   bool is_common = false;
@@ -49,6 +51,7 @@ struct Rules {
     (sum.add(rules), ...);
     return sum;
   }
+  void add(Flag flag);
   void add(const Rules& other);
   std::string text() const;  // Text for help: "above 0", "0 to 1", "sgd | adamw".
 
@@ -58,9 +61,11 @@ struct Rules {
   void check_filled(bool filled, const Value& value, std::string_view name) const;
 };
 
-inline const Rules common{.is_common = true};  // The setting is among those that short help shows.
-inline const Rules required{.is_required = true};  // The key must be given.
-inline const Rules not_empty{.is_filled = true};   // A string, list or map must not be empty.
+// Literals: compilers disagree on which static objects of other types are initialized before
+// main(), and one of them reads zeros where the program and the library come from two compilers.
+inline constexpr auto common = Rules::Flag::common;        // Short help shows the setting.
+inline constexpr auto required = Rules::Flag::required;    // The key must be given.
+inline constexpr auto not_empty = Rules::Flag::not_empty;  // A string, list or map has an item.
 Rules one_of(std::vector<std::string> choices);
 Rules above(double limit);               // Requires x > limit.
 Rules at_least(double limit);            // Requires x >= limit.

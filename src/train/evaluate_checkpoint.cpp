@@ -62,10 +62,11 @@ std::string evaluation_split(const std::vector<std::string>& splits) {
   return !has("test") && has("validation") ? "validation" : "test";
 }
 
-/// Returns whether the data are a folder of which a part is held out, since it has no splits.
+/// Returns whether the data are a folder without other images than those of which a part is held
+/// out to validate with.
 bool is_bare_folder(const std::string& data) {
   return has_spec(data) && load_dataset_spec(data).is_path() &&
-         DatasetSource(data).validation() > 0;
+         DatasetSource(data).validation() > 0 && evaluation_split(dataset_splits(data)) != "test";
 }
 
 /// Says whose data they are where no one gave their name.

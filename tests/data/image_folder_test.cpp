@@ -119,12 +119,21 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
                         "beside the splits ('stray.jpg')\n"));
   EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
   test::fs::remove_all(root() / "test");
-  EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'valid', validates on nothing, so that"));
-  EXPECT_EQ(open("test")->size(), 1);
-  test::fs::remove_all(root() / "valid");
-  EXPECT_THAT(opening_says(root()),
-              HasSubstr("trains on 'train', tests on nothing, validates on "
-                        "the last 10 % of each class of the training images"));
+  for (const char* name : {"valid", "validation"}) {
+    if (!test::fs::exists(root() / name)) test::fs::rename(root() / "valid", root() / name);
+    EXPECT_THAT(opening_says(root()),
+                HasSubstr(fmt::format("tests on nothing, validates on '{}'; left out", name)));
+    EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation"));
+    EXPECT_EQ(open("validation")->size(), 1);
+  }
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }), HasSubstr("validation"));
+  test::fs::remove_all(root() / "validation");
+  const char* tenth = "validates on the last 10 % of each class of the training images";
+  EXPECT_THAT(opening_says(root()), AllOf(HasSubstr("tests on nothing, "), HasSubstr(tenth)));
+  make("test");
+  EXPECT_THAT(opening_says(root()), AllOf(HasSubstr("tests on 'test', "), HasSubstr(tenth)));
+  EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
+  test::fs::remove_all(root() / "test");
   test::fs::rename(root() / "train", root() / "Train");
   EXPECT_THAT(error_of(ErrorKind::usage, [&] { open("test"); }),
               HasSubstr("folder 'train' not found in it; did you mean 'Train'?; images lie in "

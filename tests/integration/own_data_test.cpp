@@ -75,6 +75,15 @@ TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
   const auto all = here("eval run --data flat/");
   EXPECT_THAT(all.err, HasSubstr("its train+validation split is measured"));
   EXPECT_THAT(all.out, HasSubstr("flat/, 8 train+validation images"));
+
+  fs::rename(path("flat"), path("photos/train"));
+  fs::remove_all(path("photos/valid"));
+  write_recipe(kViT, R"("data": "photos/", "batch_size": 4, "steps": 2)");
+  const auto tested = here("train recipe.json --out tested");
+  EXPECT_THAT(tested.err, AllOf(HasSubstr("tests on 'test', validates on the last 10 % of each"),
+                                HasSubstr("step 2: validation accuracy")));
+  EXPECT_THAT(here("eval tested").out, HasSubstr("photos/, 8 test images"));
+  EXPECT_THAT(here("eval tested --data photos/").out, HasSubstr("photos/, 8 test images"));
 }
 
 TEST_F(OwnData, WhatIsPrunedOrExportedLiesElsewhereToo) {

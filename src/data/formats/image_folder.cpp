@@ -32,8 +32,8 @@ struct ImageFolderSettings {
 void describe(auto& f, ImageFolderSettings& c) {
   f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
   f("splits", c.splits,
-    "folder of each split; by default train, for the test split the first that exists of test, "
-    "val, validation and valid, and for the validation split another one of the last three");
+    "folder of each split; by default train, test or else val, and for the validation split "
+    "another one of validation, val and valid");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
@@ -55,9 +55,10 @@ std::vector<std::string> splits_image_folder(const DatasetSpec& spec) {
   const ImageFolderSettings& settings = settings_of(spec);
   std::vector<std::string> splits = {"train"};
   if (settings.splits.contains("validation")) splits.emplace_back("validation");
-  // Held-out images stand in for those to test with where there are none.
-  const bool without = settings.found && holds_out(spec) && !settings.splits.contains("test");
-  if (!without) splits.emplace_back("test");
+  // A folder that was found with images to validate with may have none to test with.
+  const bool validates = holds_out(spec) || settings.splits.contains("validation");
+  const bool tests = settings.splits.contains("test") || !settings.found || !validates;
+  if (tests) splits.emplace_back("test");
   return splits;
 }
 
@@ -170,16 +171,15 @@ void check_known(const std::vector<std::string>& found, const std::vector<std::s
   }
 }
 
-/// Names of folders that are to test or to validate with, by habit; the first that is there is to
-/// test with.
-constexpr std::array kHeldOutFolders = {"test", "val", "validation", "valid"};
+constexpr const char* kTestFolder = "test";
+constexpr std::array kValidationFolders = {"validation", "val", "valid"};
 
 /// Returns which of these folders may be splits whose names are not read as such, as a part of a
 /// line. Of folders that are read as classes only names in capitals are doubtful.
 std::string misnamed_splits(const fs::path& folder, const std::vector<std::string>& names,
                             bool are_classes) {
-  std::vector<std::string> habits(kHeldOutFolders.begin(), kHeldOutFolders.end());
-  habits.emplace_back("train");
+  std::vector<std::string> habits(kValidationFolders.begin(), kValidationFolders.end());
+  habits.insert(habits.end(), {kTestFolder, "train"});
   std::vector<std::string> absent;
   std::copy_if(habits.begin(), habits.end(), std::back_inserter(absent),
                [&](const std::string& name) { return !is_folder(folder / name); });
@@ -409,37 +409,37 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   return std::make_shared<ImageFiles>(std::move(info), std::move(found.files));
 }
 
-/// Adds the splits that a folder has by habit to those that are described. Where images are held
-/// out to validate with, the folder may hold the classes themselves.
+/// Adds the splits that a folder has by the names of its folders to those that are described: val
+/// tests where there is no test, as in copies of ImageNet. Where images are held out to validate
+/// with, the folder may hold the classes themselves, and any folder of validation images tests.
 void find_splits(const fs::path& folder, const DatasetSpec& spec,
                  std::map<std::string, std::string>& splits) {
-  const bool described = !splits.empty();
   const auto find = [&](const std::string& split, std::span<const char* const> names) {
     for (const char* name : names) {
       const bool taken = std::any_of(splits.begin(), splits.end(),
                                      [&](const auto& one) { return one.second == name; });
-      if (!taken && is_folder(folder / name)) return splits.emplace(split, name).second;
+      if (!taken && is_folder(folder / name) && splits.emplace(split, name).second) return;
     }
-    return false;
   };
-  if (!splits.contains("test")) find("test", kHeldOutFolders);
+  const bool validates = splits.empty() && !holds_out(spec);
+  find("test", std::array{kTestFolder, "val"});
+  find(validates ? "validation" : "test", kValidationFolders);
   const bool flat = holds_out(spec) && splits.empty() && !is_folder(folder / "train");
   splits.try_emplace("train", flat ? "." : "train");
-  if (holds_out(spec)) return;
-  splits.try_emplace("test", "val");
-  if (!described) find("validation", std::array{"validation", "val", "valid"});
+  if (!holds_out(spec) && !splits.contains("validation")) splits.try_emplace("test", "val");
 }
 
-/// Fraction of each class that is held out of a bare folder's images where it has no others.
-constexpr double kHeldOutAlone = 0.1;
+/// Fraction of each class that is held out of a bare folder's training images to validate with.
+constexpr double kAutomaticValidation = 0.1;
 
-/// Returns whether a bare folder has images to train on alone: in train/, or in folders of two
-/// classes or more.
-bool has_training_images_alone(const fs::path& folder) {
+/// Returns whether a bare folder has images to train on and none to validate with: in train/, or
+/// without test/ in folders of two classes or more.
+bool lacks_validation_images(const fs::path& folder) {
   const auto is_here = [&](const char* name) { return is_folder(folder / name); };
-  if (std::any_of(kHeldOutFolders.begin(), kHeldOutFolders.end(), is_here)) return false;
-  const std::vector<std::string> folders = list_images(folder).folders;
+  if (std::any_of(kValidationFolders.begin(), kValidationFolders.end(), is_here)) return false;
   const bool flat = !is_here("train");
+  if (flat && is_here(kTestFolder)) return false;
+  const std::vector<std::string> folders = list_images(folder).folders;
   if (!misnamed_splits(folder, folders, /*are_classes=*/flat).empty()) return false;
   if (!flat) return true;
   int64_t classes = 0;
@@ -464,8 +464,8 @@ void complete_image_folder(DatasetSpec& spec) {
   }
   if (place.empty()) return;
   settings.found = settings.splits.empty();
-  if (spec.is_path() && !spec.validation && has_training_images_alone(place)) {
-    spec.validation = kHeldOutAlone;
+  if (spec.is_path() && !spec.validation && lacks_validation_images(place)) {
+    spec.validation = kAutomaticValidation;
   }
   find_splits(place, spec, settings.splits);
 }

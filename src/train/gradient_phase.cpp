@@ -188,7 +188,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       defer_metrics_(context.defer_metrics.value_or(!model_->device().is_cpu()) && !config_.stop),
       loader_(training_data(config_, context), loader_options(plan, seed_, context),
               model_->device()) {
-  model_->set_recompute(plan.recompute);
+  model_->set_activation_checkpointing(plan.activation_checkpointing);
   model_->train();
   if (!processes_) return;
   shared_.emplace(*model_, processes_);

@@ -95,7 +95,7 @@ double peak_of_step(Model& model, const PhasePlan& phase, int64_t images, int64_
   for (const at::Tensor& parameter : model.parameters()) known.push_back(parameter);
   known.push_back(meta_inputs(model, images));
   model.train();
-  model.set_recompute(phase.recompute);
+  model.set_activation_checkpointing(phase.activation_checkpointing);
   const LiveStorages live(known);
   for (int64_t pass = 0; pass < passes; ++pass) {
     const at::Tensor logits = model.forward(known.back()).logits;

@@ -176,8 +176,8 @@ std::optional<RunData> RunFolder::started_data(const fs::path& root) {
 
 RunFolder::RunFolder(fs::path root, bool resume) : root_(std::move(root)) {
   make_folder(root_);
-  lock_.emplace(root_);  // What lies in a folder that another one holds is not ours to remove.
-  check(root_, resume);  // again: another process may have used it before the lock was ours
+  lock_.emplace(root_);     // What lies in a folder that another one holds is not ours to remove.
+  check(root_, resume);     // again: another process may have used it before the lock was ours
   remove_leftovers(root_);  // This may put `best` back, which is kept then.
   make_folder(root_ / "checkpoints");
   remove_leftovers(root_ / "checkpoints");

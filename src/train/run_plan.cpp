@@ -434,7 +434,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     network.prune(KeepSpec::from_value(prune.keep), means);
   }
   plan.precision = config.precision;
-  plan.recompute = config.recompute;
+  plan.activation_checkpointing = config.activation_checkpointing;
   plan.outputs = task.outputs(data->info());
   plan.classes = network.classes();
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);

@@ -86,7 +86,8 @@ void count_layer(const nn::MoELayerImpl& layer, const RoutingRecord& record, con
   step.most_noise = std::max(step.most_noise, 4.0 * drawn);
   // Logits, what the gates are computed from, and token, row and gate of each row.
   const double others = (2.0 * 4.0 * logits + 12.0 * rows) * (1.0 - 1.0 / parts);
-  step.others = phase.recompute ? std::max(step.others, others) : step.others + others;
+  step.others =
+      phase.activation_checkpointing ? std::max(step.others, others) : step.others + others;
   if (processes.experts().size() == 1) return;
   const bool to_all = layer.experts->expert_parallel() == nn::ExpertParallel::all_gather;
   const double sent = to_all ? tokens * number(processes.experts().size()) : rows / parts;
@@ -134,7 +135,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   }
   const MetaKernels kernels;
   model.train();
-  model.set_recompute(phase.recompute);
+  model.set_activation_checkpointing(phase.activation_checkpointing);
   try {
     const Autocast autocast(phase.precision, at::kCPU);
     const int64_t images = phase.batch / config.accumulate / size;
@@ -246,7 +247,7 @@ ScalingPlan plan_scaling(Model& model, const PhasePlan& phase, int64_t processes
                                      : cluster.gpu.float32;
   const double rate =
       peak * (half || cluster.tf32 ? cluster.tensor_fraction : cluster.float32_fraction);
-  const double forwards = phase.recompute ? 2.0 : 1.0;
+  const double forwards = phase.activation_checkpointing ? 2.0 : 1.0;
   const double passes = forwards + 2.0;  // Backward costs two forward passes.
   const double flops = number(plan.images) * model.flops_per_image(even_rows_per_token(model));
   // Every pass of every part reads the weights, which is what few images wait for.

@@ -44,7 +44,7 @@ struct Step {
 };
 
 Step step(VMoE& model, bool recompute, const std::string& frozen = "none") {
-  model.set_recompute(recompute);
+  model.set_activation_checkpointing(recompute);
   model.zero_grad();
   for (auto& item : model.named_parameters()) {
     item.value().set_requires_grad(!item.key().starts_with(frozen));
@@ -122,7 +122,7 @@ class LiveBytes : public c10::MemoryReportingInfoBase {
 
 /// Bytes that live on after a forward pass until its backward.
 int64_t kept_bytes(VMoE& model, bool recompute) {
-  model.set_recompute(recompute);
+  model.set_activation_checkpointing(recompute);
   const at::Tensor images = small_images(6);
   const auto live = std::make_shared<LiveBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
@@ -140,7 +140,7 @@ TEST(Recompute, KeepsLess) {
 TEST(Recompute, IsTheForwardPassWhereNoGradientIsWanted) {
   const auto model = small_vmoe();
   const at::Tensor plain = testing::run(*model, small_images(3)).logits;
-  model->set_recompute(true);
+  model->set_activation_checkpointing(true);
   EXPECT_TRUE(torch::equal(testing::run(*model, small_images(3)).logits, plain));
 }
 

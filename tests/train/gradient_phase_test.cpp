@@ -161,7 +161,7 @@ TEST(GradientPhase, ScalesClipsAndFreezes) {
 TEST(GradientPhase, RecomputingChangesNoBit) {
   for (const char* precision : {"precision=float32", "precision=bfloat16"}) {
     Started plain({precision}), again({precision, "activation_checkpointing=true"});
-    EXPECT_TRUE(again.model->recomputes());
+    EXPECT_TRUE(again.model->activation_checkpointing());
     for (int step = 0; step < 4; ++step) {
       EXPECT_EQ(plain.phase->step().metrics, again.phase->step().metrics) << precision;
     }

@@ -167,11 +167,11 @@ class Model : public torch::nn::Module {
   /// Turns activation checkpointing on or off: training keeps only the input of each block and
   /// computes the block again in backward. Saves memory for about a third more time; results keep
   /// their bits.
-  void set_recompute(bool on) { recompute_ = on; }
-  bool recomputes() const { return recompute_; }
+  void set_activation_checkpointing(bool on) { activation_checkpointing_ = on; }
+  bool activation_checkpointing() const { return activation_checkpointing_; }
 
  private:
-  bool recompute_ = false;
+  bool activation_checkpointing_ = false;
 };
 
 /// Returns whether a parameter is one of experts: ".experts." is within its name, or "experts." at

@@ -79,13 +79,13 @@ uint64_t phase_seed(int64_t run_seed, int64_t phase_index);
 /// A phase as planned before training starts.
 struct PhasePlan {
   PhaseConfig config;
-  std::string precision = "float32";  ///< Precision of the run.
-  bool recompute = false;             ///< Activation checkpointing of the run.
-  int64_t outputs = 0;                ///< Outputs of the network: classes, or real-valued targets.
-  std::vector<std::string> classes;   ///< Names of the outputs, in a run that begins with the plan.
-  int64_t images = 0;                 ///< Number of images in the training split.
-  int64_t batch = 0;                  ///< Images per step.
-  int64_t steps_per_epoch = 1;        ///< Without an incomplete last batch of an epoch.
+  std::string precision = "float32";      ///< Precision of the run.
+  bool activation_checkpointing = false;  ///< Activation checkpointing of the run.
+  int64_t outputs = 0;               ///< Outputs of the network: classes, or real-valued targets.
+  std::vector<std::string> classes;  ///< Names of the outputs, in a run that begins with the plan.
+  int64_t images = 0;                ///< Number of images in the training split.
+  int64_t batch = 0;                 ///< Images per step.
+  int64_t steps_per_epoch = 1;       ///< Without an incomplete last batch of an epoch.
   int64_t steps = 0;
   int64_t trained = 0;  ///< Number of values that the phase trains, after its entry.
 };

@@ -21,7 +21,7 @@ struct RunConfig {
   Value model;
   std::string precision = "float32";
   bool tf32 = false;
-  bool recompute = false;
+  bool activation_checkpointing = false;
   bool deterministic = false;
   int64_t loader_threads = 1;
   Interval log_every = Interval::of_steps(50);
@@ -49,7 +49,7 @@ void describe(auto& f, RunConfig& c) {
   f("tf32", c.tf32,
     "rounding to TF32 (10 bits of mantissa) of the inputs of float32 products and convolutions on "
     "a GPU: several times faster");
-  f("activation_checkpointing", c.recompute,
+  f("activation_checkpointing", c.activation_checkpointing,
     "activation checkpointing of each block: its input is kept and the rest computed again in "
     "backward: less memory, more time",
     renamed_from("recompute"));

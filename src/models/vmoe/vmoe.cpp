@@ -184,7 +184,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
     if (divides) x_BTd = x_BTd.repeat_interleave(members(), 0);
-    auto result = recomputes() ? nn::forward_recomputed(encoder, x_BTd, random)
+    auto result = activation_checkpointing() ? nn::forward_recomputed(encoder, x_BTd, random)
                                : encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;

@@ -8,10 +8,10 @@
 namespace moesaic::testing {
 namespace {
 
-using LostProcesses = ProgramTest;
+using PeerFailures = ProgramTest;
 using nlohmann::json;
 
-TEST_F(LostProcesses, AKilledProcessEndsAllAndIsNamed) {
+TEST_F(PeerFailures, AKilledProcessEndsAllAndIsNamed) {
   const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=100000",
                                       "phases.train.batch_size=3000", "parallel.timeout=10"});
   const auto results = run_in_processes(arguments, 3, {1, 9, path("run/checkpoints/step_30")});
@@ -34,14 +34,14 @@ void expect_missed(const std::filesystem::path& run, int stopped) {
   expect_one_line_of_all({result}, "failed near step ");
 }
 
-TEST_F(LostProcesses, AStoppedProcessEndsAllAndIsNamed) {
+TEST_F(PeerFailures, AStoppedProcessEndsAllAndIsNamed) {
   expect_missed(path("a"), 1);
   expect_missed(path("b"), 0);  // Which serves the store.
 }
 
 // The pause lasts until the other one's training has slept through a hundred looks at which threads
 // beside it, which could miss the paused one, had been awake.
-TEST_F(LostProcesses, APauseShorterThanTheTimeoutEndsNothing) {
+TEST_F(PeerFailures, APauseShorterThanTheTimeoutEndsNothing) {
   const Strings arguments = clusters({"--out", text_path("run"), "phases.train.steps=200",
                                       "--expert-parallel", "2", "parallel.timeout=600"});
   const ProgramResult result = run_script_of_two(arguments, "FOLDER=" + text_path("run") + R"(
@@ -62,7 +62,7 @@ TEST_F(LostProcesses, APauseShorterThanTheTimeoutEndsNothing) {
   EXPECT_EQ(train_lines(path("run")).size(), 200U);
 }
 
-TEST_F(LostProcesses, OneThatReadsSlowlyIsWaitedFor) {
+TEST_F(PeerFailures, OneThatReadsSlowlyIsWaitedFor) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer wants to be the first library";
 #endif
@@ -82,7 +82,7 @@ TEST_F(LostProcesses, OneThatReadsSlowlyIsWaitedFor) {
   EXPECT_NE(results[0].err.find("resuming from"), std::string::npos) << results[0].err;
 }
 
-TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
+TEST_F(PeerFailures, FewDescriptorsAreRaisedOrNamed) {
   Fate fate{1};
   fate.shell = R"(ulimit -Sn 40; exec "$@")";
   Strings arguments = clusters({"--out", text_path("a")});
@@ -96,7 +96,7 @@ TEST_F(LostProcesses, FewDescriptorsAreRaisedOrNamed) {
 }
 
 // Gloo's own thread would reach the limit, and other processes see a connection that is reset.
-TEST_F(LostProcesses, FewDescriptorsForSixEndWithTheLimit) {
+TEST_F(PeerFailures, FewDescriptorsForSixEndWithTheLimit) {
   Fate fate{5};
   fate.shell = R"(ulimit -n 48; exec "$@")";
   const auto results =
@@ -107,7 +107,7 @@ TEST_F(LostProcesses, FewDescriptorsForSixEndWithTheLimit) {
 }
 
 // Process 0 of 20 would have 144 open: 2 x 19 of two groups, 4 x 20 of the store's, and its own.
-TEST_F(LostProcesses, DescriptorsOfTheStoreCountBeforeProcessesMeet) {
+TEST_F(PeerFailures, DescriptorsOfTheStoreCountBeforeProcessesMeet) {
   ProgramOptions options;
   options.environment = {"RANK=0", "WORLD_SIZE=20", "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + std::to_string(free_port())};
@@ -118,7 +118,7 @@ TEST_F(LostProcesses, DescriptorsOfTheStoreCountBeforeProcessesMeet) {
   expect_one_line_error(run_command(command, options), 1, "and this one may have 140; raise the");
 }
 
-TEST_F(LostProcesses, OneThatIsKilledInASaveLosesNothing) {
+TEST_F(PeerFailures, OneThatIsKilledInASaveLosesNothing) {
   const auto one = run_program(clusters({"--out", text_path("one")}));
   ASSERT_EQ(one.exit_code, 0) << one.err;
   Fate fate{1};  // Killed once files of a checkpoint behind step 3 are being written.
@@ -138,7 +138,7 @@ TEST_F(LostProcesses, OneThatIsKilledInASaveLosesNothing) {
 }
 
 // Process 0 waits for the part of the other, and no step of training would miss it.
-TEST_F(LostProcesses, OneThatIsKilledInTheLastSaveIsMissedAtOnce) {
+TEST_F(PeerFailures, OneThatIsKilledInTheLastSaveIsMissedAtOnce) {
   Fate fate{1};
   fate.shell = R"("$@" & p=$!; cd )" + text_path("run") + R"(/checkpoints
                   while kill -0 $p 2>/dev/null; do
@@ -152,7 +152,7 @@ TEST_F(LostProcesses, OneThatIsKilledInTheLastSaveIsMissedAtOnce) {
   expect_one_line_of_all(two, " failed near ", 1);
 }
 
-TEST_F(LostProcesses, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
+TEST_F(PeerFailures, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
   Fate fate{1};
   fate.shell = R"(trap '' XFSZ; ulimit -f 1; exec "$@")";
   const auto results = run_in_processes(endless(text_path("run")), 2, fate);
@@ -164,7 +164,7 @@ TEST_F(LostProcesses, ADiskThatIsFullForOneEndsAllAndItSaysSo) {
   }
 }
 
-TEST_F(LostProcesses, AServerThatDoesNotAnswerEndsTheWait) {
+TEST_F(PeerFailures, AServerThatDoesNotAnswerEndsTheWait) {
   const HeldPort silent;
   ProgramOptions options;
   options.environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
@@ -174,7 +174,7 @@ TEST_F(LostProcesses, AServerThatDoesNotAnswerEndsTheWait) {
       "process 0 did not answer within 5 seconds");
 }
 
-TEST_F(LostProcesses, ASignalEndsOneThatWaitsForTheOthers) {
+TEST_F(PeerFailures, ASignalEndsOneThatWaitsForTheOthers) {
   // Once it listens, the state 0A, at the port where it waits.
   const auto result = run_script_of_two(clusters({"--out", text_path("a")}), R"(
     RANK=0 "$@" & p=$!; listens=$(printf ':%04X [0:]* 0A ' $MASTER_PORT)
@@ -183,7 +183,7 @@ TEST_F(LostProcesses, ASignalEndsOneThatWaitsForTheOthers) {
   EXPECT_EQ(result.exit_code, 143) << result.err;
 }
 
-TEST_F(LostProcesses, TorchrunLearnsWhyOneFailed) {
+TEST_F(PeerFailures, TorchrunLearnsWhyOneFailed) {
   Fate fate{1};
   fate.environment = {"TORCHELASTIC_ERROR_FILE=" + text_path("error.json")};
   fate.arguments = clusters({"--out", text_path("run"), "model.experts=9"});
@@ -233,7 +233,7 @@ std::string signal_at_checkpoint(const std::filesystem::path& run, int rank, con
          " $P) & fi; ";
 }
 
-TEST_F(LostProcesses, TorchrunStartsThemAgainAfterAKill) {
+TEST_F(PeerFailures, TorchrunStartsThemAgainAfterAKill) {
   if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
   const auto start = [&](const std::string& out, const std::string& before) {
     return by_torchrun(clusters({"phases.train.steps=60", "--resume", "--out", text_path(out)}),
@@ -250,7 +250,7 @@ TEST_F(LostProcesses, TorchrunStartsThemAgainAfterAKill) {
   EXPECT_FALSE(bytes_in(path("whole") / file).empty());
 }
 
-TEST_F(LostProcesses, TorchrunEndsNoneBeforeItSaidWhatASignalSaved) {
+TEST_F(PeerFailures, TorchrunEndsNoneBeforeItSaidWhatASignalSaved) {
   if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
   const auto stopped =
       by_torchrun(endless(text_path("run")), signal_at_checkpoint(path("run"), 0, "TERM"));

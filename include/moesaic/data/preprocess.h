@@ -34,13 +34,12 @@ void describe(auto& f, PreprocessConfig& c) {
     "may hold images of any size, the largest size that the network takes",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
-    "fraction of the shorter side kept by a central square crop, e.g. 0.875 (224 of 256), for two "
-    "sizes by the largest crop of their ratio; 0: the whole image, resized without keeping its "
-    "aspect ratio",
+    "size of a central crop as a fraction of the largest crop with the aspect ratio of 'size', "
+    "such as 0.875 (224 of 256); 0: no crop, the whole image is resized and its aspect ratio lost",
     between(0.0, 1.0));
   f("channels", c.channels,
-    "number of channels of preprocessed images, 1 (grey) or 3 (colour); 0: as the data have, for a "
-    "folder as the network takes",
+    "number of channels of preprocessed images, 1 (grey) or 3 (colour); 0: those of the data, or "
+    "for a folder of images those of the network",
     between(0, 3));
   f("orientation", c.orientation,
     "source of an image's orientation: upright: the photo's EXIF tag, as viewers show it; stored: "

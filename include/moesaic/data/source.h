@@ -96,9 +96,10 @@ void describe(auto& f, DatasetSpec& c) {
   f.choice("format", c.format, dataset_format_choices(),
            "file format of the data, or the generator that makes them");
   f("classes", c.classes,
-    "name of each label; null: for image_folder the folders of the train split");
-  f("images", c.images, "number of images of each split, known before the files are there",
-    at_least(1));
+    "names of the classes in the order of their labels; null: for image_folder the sorted names of "
+    "the train split's folders");
+  f("images", c.images,
+    "number of images of each split, for plans made before the files are fetched", at_least(1));
   f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]");
   f("std", c.std, "standard deviation of each channel, of pixels scaled to [0, 1]", above(0));
   f("files", c.files,
@@ -115,16 +116,15 @@ void describe(auto& f, DatasetSpec& c) {
     "further folders to search, relative to this description, or else to the folder that holds "
     "datasets/; one that begins with ./ is searched first");
   f("exif_orientation", c.exif_orientation,
-    "rotation of photos by their EXIF orientation, as viewers do; null: true, false: as stored "
-    "(google-research/vmoe); with base: replaces the base's and the backdrop's setting");
+    "rotation of photos by their EXIF orientation, as viewers show them; false: pixels as stored, "
+    "as in google-research/vmoe; null: true, or with 'base' the base's setting");
   f("validation", c.validation,
-    "fraction of the training files that form the validation split: the last ones, for "
-    "image_folder the last of every class, whose folders may lie there without a folder train; 0: "
-    "none; with base: replaces the base's setting",
+    "fraction of the training files held out as the validation split: the last ones, for "
+    "image_folder the last of each class; 0: none; null: 0, or with 'base' the base's setting",
     between(0.0, 0.9));
   f("base", c.base,
-    "base dataset from which one of the settings that follow derives this one; a path may be "
-    "relative to this description");
+    "dataset from which this one is derived by keep_classes, first, rotate, mosaic or backdrop; a "
+    "path may be relative to this description");
   f("keep_classes", c.keep_classes,
     "classes of a subset of the base, in the order of the new labels");
   f("first", c.first, "number of images per split of a subset of the base: the first ones",

@@ -82,8 +82,9 @@ void describe(auto& f, RoutingConfig& c) {
   f("threshold", c.threshold, "lowest logit that selects an expert, in threshold routing",
     between(-kMaxLogit, kMaxLogit));
   f("gate", c.gate,
-    "gate of a selected expert: softmax over all experts, over the selected ones (or tokens), or "
-    "over all tokens in expert choice; the logit itself; or one",
+    "formula of the gates: softmax of the logits over all experts (softmax_all), over the selected "
+    "experts or, in expert choice, tokens (softmax_selected) or over all tokens (softmax_tokens); "
+    "the logit itself (logit); or 1 (one)",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
   f("pruned", c.pruned,
     "treatment of pruned experts: they stay selectable and add zero, or tokens are rerouted to the "

@@ -144,7 +144,7 @@ void describe(auto& f, ClusterMixtureConfig& c) {
   f("scale", c.scale, "factor on every element of the finished inputs",
     between(kMinNumber, kMaxNumber));
   f("shuffle", c.shuffle,
-    "random order of an example's patches; false: the order listed at 'patches'");
+    "random order of the patches of an example; false: the order given in 'patches'");
   f("train", c.train, "number of training examples; of an endless stream those of one epoch",
     between(1, 1e8));
   f("test", c.test, "number of test examples", between(1, 1e8));
@@ -196,9 +196,9 @@ void describe(auto& f, ImageTokenRouterConfig& c) {
     "noise level; uniform: the upper end of its range from 0; gaussian: the number of experts "
     "times its standard deviation; 0: no noise",
     at_least(0.0));
-  f("noise_in_evaluation", c.noise_in_evaluation, "noise on the logits outside of training too");
+  f("noise_in_evaluation", c.noise_in_evaluation, "use of the noise on logits in evaluation too");
   f("gate_noise", c.gate_noise,
-    "noise on the gate as well; false: noise on the choice of the expert alone");
+    "use of the noise in gates too; false: it only affects which expert is selected");
   f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
   f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));
 }

@@ -68,21 +68,20 @@ struct ParallelConfig {
 };
 void describe(auto& f, ParallelConfig& c) {
   f("data", c.data,
-    "number of replicas of the experts (D) among the processes of torchrun; 0: as many as the "
-    "processes allow",
+    "number D of replicas of the experts, where D x K is the number of processes; 0: that number / "
+    "K",
     between(0, 1 << 20));
   f("experts", c.experts,
-    "number of processes (K) that share the experts of a replica; D x K processes each take their "
-    "part of every batch",
+    "number K of processes among which the experts of a replica are sharded; each of the D x K "
+    "processes takes an equal part of every batch",
     between(1, 1 << 20));
   f("shard_optimizer", c.shard_optimizer,
-    "sharding of the optimizer state of all parameters but the experts' over the processes "
-    "(ZeRO-1)");
+    "sharding of the optimizer state over the processes (ZeRO-1), but for that of the experts");
   f("init_timeout", c.init_timeout,
-    "time limit in seconds for all processes to connect at the start", between(5, 86400));
+    "longest time in seconds for all processes to connect at the start", between(5, 86400));
   f("timeout", c.timeout,
-    "time limit in seconds of a step, an evaluation's batch or a save in which another process "
-    "makes no progress",
+    "longest time in seconds without progress of another process, in a step, a batch of an "
+    "evaluation or a save, before the run ends",
     between(5, 86400));
 }
 

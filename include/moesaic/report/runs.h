@@ -81,8 +81,8 @@ void describe(auto& f, SweepConfig& c) {
     "split, or without one from its training data",
     between(1, kMaxMeasuredImages), renamed_from("images"));
   f("finetuned", c.finetuned,
-    "run or checkpoint used instead of training: the last phase of train names its data, "
-    "train.init the network that criteria compare it with");
+    "run or checkpoint to prune, instead of training one; its data are those of train's last "
+    "phase, and criteria compare it with train.init");
   f("recover", c.recover, "settings of the phase after pruning, on the data of the last one");
   f("throughput", c.throughput, "timing of forward passes");
   f("export", c.exported, "recovered network of the first run that is exported to TorchScript");
@@ -162,16 +162,16 @@ struct SnapshotConfig {
 };
 void describe(auto& f, SnapshotConfig& c) {
   f("every", c.every, "number of updates between two snapshots", at_least(1));
-  f("by_epoch", c.by_epoch, "unit of every: true: epochs of the last phase; false: updates");
+  f("by_epoch", c.by_epoch, "unit of 'every': epochs of the last phase (true) or updates (false)");
   f("probes", c.probes, "probes measured at each snapshot", required, not_empty);
   f("best", c.best,
     "metrics whose value at a run's best snapshot is reported too, as best_<metric>: the smallest "
     "of a loss, the largest of another");
   f("converged", c.converged,
-    "metrics whose convergence is reported too: the first snapshot of the last phase no more than "
-    "0.5 (accuracies: points) worse than the run's last one, as converged_<metric>, in epochs of "
-    "the phase or else in updates, and seconds_to_<metric>; and update_seconds, both of training "
-    "alone");
+    "metrics whose time of convergence is reported too: the first snapshot of the last phase whose "
+    "value is at most 0.5 (of accuracies: points) worse than the last snapshot's. "
+    "converged_<metric> is its time in epochs of the phase or in updates, as 'by_epoch' says; "
+    "seconds_to_<metric> and update_seconds are seconds of training");
 }
 
 ConfigProblem config_problem(const SnapshotConfig& config);

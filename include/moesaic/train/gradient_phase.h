@@ -119,8 +119,9 @@ void describe(auto& f, ScheduleConfig& c) {
     "length",
     at_least(1));
   f("by_epoch", c.by_epoch,
-    "granularity of the schedule: true: changes between epochs alone, and period in epochs; false: "
-    "every update");
+    "unit of the schedule: epochs (true), with a constant learning rate within an epoch, or "
+    "updates "
+    "(false)");
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
 
@@ -167,8 +168,8 @@ struct GradientConfig {
 };
 void describe(auto& f, GradientConfig& c) {
   f("num_samples", c.num_samples,
-    "number of training samples (N), of all classes in equal parts where the data allow, drawn by "
-    "the run's seed; those of a smaller N are among them; 0: all the data",
+    "number N of training samples to use, an equal number of each class where there are enough, "
+    "drawn by the run's seed so that a larger N includes the samples of a smaller one; 0: all",
     at_least(0), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of images per update", between(1, kMaxBatchSize), common);
   f("accumulate", c.accumulate,
@@ -182,8 +183,8 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions that end the phase early, before the update of the first step whose loss meets one "
-    "and is not the smallest so far");
+    "conditions on a step's loss that end the phase early, before the step's update, unless the "
+    "loss is the smallest so far");
   f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);
@@ -379,8 +380,8 @@ void describe(auto& f, GradientPhaseState& c) {
   f("batch", c.batch, "index of the next batch in its epoch, from 0", at_least(0));
   f("updates", c.updates, "number of updates made by the phase's optimizers", at_least(0));
   f("min_loss", c.min_loss, "smallest loss of the phase's steps so far, for early stopping");
-  f("stopped", c.stopped, "early end of the phase by a step's loss");
-  f("replaced", c.replaced, "damaged images replaced by others so far, sorted");
+  f("stopped", c.stopped, "end of the phase by one of the conditions in 'stop'");
+  f("replaced", c.replaced, "indices of the damaged images replaced by others so far, sorted");
 }
 
 /// A phase of gradient descent. Its metrics are the loss, the objective's terms, and the norm of

@@ -79,7 +79,7 @@ void describe(auto& f, TrainState& c) {
   f("phase_state", c.phase_state, "state of the phase needed to resume it");
   f("evaluations_due", c.evaluations_due,
     "splits on which the network after the last step is still to be evaluated");
-  f("best_value", c.best_value, "best value of the metric of `best` in the last phase");
+  f("best_value", c.best_value, "best value of best_metric in the last phase");
   f("best_step", c.best_step, "step of the best value", at_least(0));
   f("window", c.window, "metrics not yet written as a line");
   f("metrics_lines", c.metrics_lines, "number of lines written to metrics.jsonl", at_least(0));

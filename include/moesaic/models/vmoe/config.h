@@ -38,12 +38,13 @@ struct VMoERouterConfig : RoutingConfig {
 void describe(auto& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std,
-    "standard deviation of the noise on logits times the number of experts E (of one ensemble "
-    "member): the noise has noise_std / E",
+    "scale of the normal noise on logits, whose standard deviation is noise_std / E, where E is "
+    "the "
+    "number of experts of an ensemble member",
     between(0.0, kMaxNoise));
   f("noise", c.noise,
-    "time of the noise: in training; in evaluation too, equal whenever a network runs; or never, "
-    "which also disables the load loss",
+    "use of the noise on logits: in training alone, in evaluation too (the same noise at every "
+    "pass), or never, which also disables the load loss",
     one_of({kNoiseInTraining, kNoiseAlways, kNoiseNever}));
   f("importance_loss_weight", c.importance_loss_weight,
     "weight of V-MoE's importance loss in training, unless a phase's aux_losses sets it",
@@ -89,8 +90,8 @@ void describe(auto& f, VMoEMoeConfig& c) {
     "dropout rate of the experts' hidden units in training; null: the encoder's", at_least(0.0),
     below(1.0));
   f("split_rngs", c.split_rngs,
-    "independent initial values for every expert; false: the same for all (the reference then "
-    "drops the same units of all experts, too; here each has its own dropout)");
+    "independent initial values for every expert; false: equal ones for all, whose dropout masks "
+    "differ (in google-research/vmoe these are equal, too)");
   f("router", c.router, "router of the mixture-of-experts layers");
   f("kept_experts", c.kept_experts, "experts left after pruning, by block; missing blocks: all");
   f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));

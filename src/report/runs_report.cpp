@@ -142,12 +142,8 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
     text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
                         figure_stem(i));
   }
-  text += "Mean and standard deviation over n runs, which differ in their seeds.";
-  if (results.have_paper_values()) {
-    text +=
-        " The verdict says whether the mean lies within the paper's spread; \"-\" where the paper "
-        "has no value or no spread.";
-  }
+  text += fmt::format("Mean and standard deviation over n runs, which differ in their seeds.{}",
+                      results_note(results));
   text += fmt::format("\n\n{}\n{}", results_table(results).markdown(), meanings(rows, results));
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
   if (!tables.empty()) {

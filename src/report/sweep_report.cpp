@@ -175,10 +175,10 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
   if (plan.exported) {
     text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
   }
-  text += fmt::format("\n## Every value\n\n{}\n\n{}",
-                      results.have_paper_values() ? "A \"-\" stands where the paper has no value."
+  text += fmt::format("\n## Every value\n\n{}{}\n\n{}",
+                      results.have_paper_values() ? "Values of the paper are beside ours."
                                                   : "No paper has this task.",
-                      results_table(results).markdown());
+                      results_note(results), results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
                       experiment.command());
   return text;

@@ -335,7 +335,8 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   const auto rows = runs_results(config, report_test::measured_rows());
   ASSERT_EQ(rows.size(), 3U) << "tables are no rows";
   EXPECT_EQ(rows[0].measured, 92.0);
-  EXPECT_EQ(rows[0].std, 2.0);
+  EXPECT_NEAR(rows[0].std.value(), std::sqrt(8.0), 1e-12);
+  EXPECT_EQ(rows[0].values, (SeedValues{{1, 90.0}, {2, 94.0}}));
   EXPECT_EQ(rows[0].runs, 2);
   EXPECT_EQ(rows[0].paper, 91.0);
   EXPECT_EQ(rows[0].verdict(), "inside");

@@ -239,8 +239,8 @@ TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
     experiment.config = document.root();
     const fs::path folder = temp / change;
     const std::string summary = reproduce(experiment, options_for(folder)).summary;
-    EXPECT_EQ(summary.find("70.50 (2.25)") == std::string::npos,
-              read_text(folder / "report.md").find("70.50 (2.25)") == std::string::npos);
+    EXPECT_EQ(summary.find("70.50 (2.52)") == std::string::npos,
+              read_text(folder / "report.md").find("70.50 (2.52)") == std::string::npos);
     return summary;
   };
   EXPECT_NE(report("throughput.rounds=1").find("Kept from 5 runs"), std::string::npos);

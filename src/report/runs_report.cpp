@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "moesaic/base/text.h"
+#include "moesaic/report/comparison.h"
 
 namespace moesaic {
 namespace {
@@ -145,6 +146,7 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
   text += fmt::format("Mean and standard deviation over n runs, which differ in their seeds.{}",
                       results_note(results));
   text += fmt::format("\n\n{}\n{}", results_table(results).markdown(), meanings(rows, results));
+  text += comparison_markdown(compared_with_first(results.rows));
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
   if (!tables.empty()) {
     text +=

@@ -40,6 +40,17 @@ TEST_F(RunsReport, HasNumbersWithAVerdictAndFigures) {
             HasSubstr("| it's_a mixture | entropy       | 2 | 0.250 |")));
 }
 
+TEST_F(RunsReport, ComparesRowsInPairsOfRuns) {
+  EXPECT_THAT(markdown(), AllOf(HasSubstr("divided by n - 1"), Not(HasSubstr("in pairs"))));
+  rows_[1].runs.push_back(rows_[1].runs[0]);
+  rows_[1].runs[1].final.numbers["test_accuracy"] = 77.5;
+  // 75.5 - 90 and 77.5 - 94: mean -15.5, standard error 1, t of one degree of freedom 12.706.
+  EXPECT_THAT(markdown(), HasSubstr("| single | it's_a mixture | test_accuracy | 2 |      -15.5 |  "
+                                    "        1 | -28.21 to -2.794 |\n"));
+  rows_[1].first_seed = 3;
+  EXPECT_THAT(markdown(), Not(HasSubstr("in pairs"))) << "no seed in common";
+}
+
 TEST_F(RunsReport, HasTablesBesideThePapers) {
   EXPECT_THAT(
       markdown(),

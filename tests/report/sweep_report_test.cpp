@@ -57,6 +57,20 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
 }
 
+TEST(SweepMarkdown, ComparesCriteriaInPairsOfRuns) {
+  MadeSweep made = report_test::with_second_run(made_sweep(), 1.0, 2.0, 0.0);
+  made.rows.back().runs[1].final.numbers["accuracy"] = 71.25;
+  const std::string text = sweep_markdown(experiment(), made.plan, made.results());
+  // 93.25 - 71 and 95.25 - 71.25: mean 23.125, standard error 0.875.
+  EXPECT_NE(text.find("| keep4/router-norm-change | keep4/random | accuracy           | 2 |      "
+                      "23.12 |      0.875 | 12.01 to 34.24 |\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("| accuracy_recovered | 2 |       1.25 |          0 |   1.25 to 1.25 |\n"),
+            std::string::npos);
+  EXPECT_EQ(text.find("| keep8/random | accuracy  "), std::string::npos);
+}
+
 TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
   const Value kept = Document::from_text(R"({"rows": [
     {"name": "keep4/random", "metric": "accuracy", "measured": 70.5, "std": 2.25, "runs": 5},

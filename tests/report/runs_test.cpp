@@ -254,6 +254,8 @@ TEST_F(Runs, FitsAreSlopesOfLogarithms) {
   EXPECT_EQ(found.name, "growth");
   EXPECT_EQ(found.metric, "steps_exponent");
   EXPECT_EQ(found.runs, 1);
+  EXPECT_TRUE(found.values.contains(5)) << "train.seed";
+  EXPECT_EQ(find_result(results, "a", "steps")->values, (SeedValues{{5, 2.0}, {6, 2.0}}));
   EXPECT_EQ(found.paper, 2.0);
   const double x[] = {std::log(10.0), std::log(30.0), std::log(40.0)};
   const double y[] = {std::log(2.0), std::log(4.0), std::log(16.0)};

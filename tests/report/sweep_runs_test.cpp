@@ -260,13 +260,16 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
     experiment.config = document.root();
     return reproduce(experiment, options_for(out)).results;
   };
-  const Results results = reproduced(R"({"keep2/random": {"flops_saved": [40, 100]}})");
+  const Results results = reproduced(
+      R"({"keep2/random": {"flops_saved": [40, 100], "accuracy_lost": {"at_most": 100}}})");
   EXPECT_EQ(nlohmann::ordered_json::parse(read_text(out / "results.json")), to_json(results));
   EXPECT_EQ(results.rows.size(), 2u + 4u * 11u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");
   EXPECT_FALSE(results.find("keep2/random", "accuracy")->paper);
+  EXPECT_EQ(results.find("keep2/random", "accuracy_lost")->verdict(), "open") << "of one run";
+  for (const ResultRow& row : results.rows) EXPECT_EQ(row.values.begin()->first, 5) << row.name;
   // What the sweep leaves out, as overrides do, is no mistake.
   EXPECT_EQ(reproduced(R"({"keep3/random": {"accuracy": 1}})").find("keep3/random", "accuracy"),
             nullptr);

@@ -19,6 +19,7 @@ void add_data(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_import(CLI::App& app, int& exit_code);
 void add_reproduce(CLI::App& app, int& exit_code);
+void add_compare(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 

@@ -245,7 +245,9 @@ Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& opt
   if (runs) {
     results.rows = runs_results(*runs, rows);
     for (ResultRow& row : results.rows) {  // The paper's values hold for the paper's sizes.
-      if (experiment.scale == Scale::quick) row.paper = row.paper_std = std::nullopt;
+      if (experiment.scale == Scale::paper) continue;
+      row.paper = row.paper_std = std::nullopt;
+      row.paper_bound.reset();
     }
     report = report_of_runs(experiment, *runs, rows, results, options.out);
   }

@@ -251,7 +251,10 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
     if (plan.steps > 0) earlier = std::exchange(updates, updates + plan.steps);
     run.phases.emplace_back(plan.steps, plan.batch);
   }
-  for (MeasuredRow& filled : run.result_rows) filled.steps_before_last_phase = earlier;
+  for (MeasuredRow& filled : run.result_rows) {
+    filled.steps_before_last_phase = earlier;
+    filled.first_seed = run.config.seed;
+  }
   return run;
 }
 

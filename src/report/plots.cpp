@@ -128,7 +128,7 @@ std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t fir
   std::string data = "# updates\tmean\tstd\n";
   for (const auto& [step, values] : by_step) {
     const auto [mean, std, n] = moments(values);
-    data += fmt::format("{}\t{:.5f}\t{:.5f}\n", step, mean, std);
+    data += fmt::format("{}\t{:.5f}\t{:.5f}\n", step, mean, std.value_or(0.0));
     with_spread(mean, std, metric, ends);
   }
   return data;

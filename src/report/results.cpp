@@ -2,6 +2,7 @@
 #include "moesaic/report/results.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,16 +10,11 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 #include "moesaic/report/runs.h"
 
 namespace moesaic {
 namespace {
-
-constexpr int64_t kGap = 2;
-
-std::string pad(const std::string& cell, int64_t width, bool left) {
-  return left ? fmt::format("{:<{}}", cell, width) : fmt::format("{:>{}}", cell, width);
-}
 
 const Value* paper_value(const PaperValues& paper, const std::string& row,
                          const std::string& metric) {
@@ -29,69 +25,6 @@ const Value* paper_value(const PaperValues& paper, const std::string& row,
 }
 
 }  // namespace
-
-TextTable::TextTable(std::vector<std::string> header, int64_t left_columns)
-    : rows_{std::move(header)}, left_columns_(left_columns) {}
-
-void TextTable::add(std::vector<std::string> row) {
-  if (row.size() != rows_.front().size()) {
-    fail_usage("a table of {} columns got a row of {}", rows_.front().size(), row.size());
-  }
-  rows_.push_back(std::move(row));
-}
-
-std::vector<int64_t> TextTable::widths() const {
-  std::vector<int64_t> widths(rows_.front().size(), 0);
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], static_cast<int64_t>(row[i].size()));
-    }
-  }
-  return widths;
-}
-
-std::string TextTable::text() const {
-  const std::vector<int64_t> columns = widths();
-  std::string text;
-  for (const auto& row : rows_) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (i > 0) line.append(kGap, ' ');
-      line += pad(row[i], columns[i], static_cast<int64_t>(i) < left_columns_);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
-std::string TextTable::markdown() const {
-  const std::vector<int64_t> columns = widths();
-  const auto is_left = [&](size_t column) { return static_cast<int64_t>(column) < left_columns_; };
-  std::string text, rule;
-  for (size_t i = 0; i < columns.size(); ++i) {
-    rule += fmt::format("|{:-<{}}{}", "", columns[i] + 1, is_left(i) ? '-' : ':');
-  }
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += fmt::format("| {} ", pad(row[i], columns[i], is_left(i)));
-    }
-    text += "|\n";
-    if (&row == &rows_.front()) text += fmt::format("{}|\n", rule);
-  }
-  return text;
-}
-
-std::string with_commas(int64_t number) {
-  const std::string digits = std::to_string(number);
-  const size_t first = number < 0 ? 1 : 0;
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > first && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
 
 ConfigProblem config_problem(const MeasuredTable& table) {
   const bool sound = table.values.size() == table.rows.size() &&
@@ -119,16 +52,6 @@ const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string&
     if (const Metric* found = find_metric(row.metrics, name)) return *found;
   }
   fail_usage("no row has the metric '{}'", name);
-}
-
-Moments moments(const std::vector<double>& values) {
-  Moments result{.n = static_cast<int64_t>(values.size())};
-  double sum = 0.0, squares = 0.0;
-  for (const double value : values) sum += value;
-  result.mean = sum / static_cast<double>(values.size());
-  for (const double value : values) squares += (value - result.mean) * (value - result.mean);
-  result.std = std::sqrt(squares / static_cast<double>(values.size()));
-  return result;
 }
 
 ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::string>& rows) {
@@ -163,9 +86,10 @@ std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::str
   const Value* value = paper_value(paper, row, metric);
   if (value == nullptr) return std::nullopt;
   const std::string name = "paper." + row + "." + metric;
-  if (value->kind() != Value::Kind::array) return PaperNumber{value->as_double(name), {}};
+  if (value->is_object()) return PaperNumber{.bound = parse<PaperBound>(*value, name)};
+  if (value->kind() != Value::Kind::array) return PaperNumber{value->as_double(name)};
   const Value::Array& items = value->items();
-  PaperNumber number{items[0].as_double(name), {}};
+  PaperNumber number{items[0].as_double(name)};
   if (items.size() > 1) number.std = items[1].as_double(name);
   if (number.std && *number.std < 0.0) {
     fail_usage("{}: a standard deviation is not negative, found {}", items[1].where(), *number.std);
@@ -201,24 +125,67 @@ std::string cell(const std::optional<double>& value, int digits) {
                                     : fmt::format("{:.{}f}", *value, digits);
 }
 
+std::string paper_cell(const ResultRow& row) {
+  if (!row.paper_bound) return cell(row.paper, row.digits);
+  const auto& [at_most, at_least] = *row.paper_bound;
+  std::vector<std::string> sides;
+  if (at_least) sides.push_back(">= " + cell(at_least, row.digits));
+  if (at_most) sides.push_back("<= " + cell(at_most, row.digits));
+  return fmt::format("{}", fmt::join(sides, ", "));
+}
+
+Json values_json(const SeedValues& values) {
+  Json by_seed;
+  for (const auto& [seed, value] : values) by_seed[std::to_string(seed)] = number(value);
+  return by_seed;
+}
+
+SeedValues values_in(const Value& by_seed) {
+  SeedValues values;
+  for (const Value::Member& run : by_seed.members("values")) {
+    const auto seed = parsed_number<int64_t>(run.key);
+    if (!seed) fail_usage("{}: {} is no seed", run.value.where(), printable(run.key));
+    values[*seed] = run.value.as_double("value of a run");
+  }
+  if (values.empty()) fail_usage("{}: 'values' has no run", by_seed.where());
+  return values;
+}
+
 }  // namespace
 
+ConfigProblem config_problem(const PaperBound& bound) {
+  if (bound.at_most || bound.at_least) return {};
+  return {"a bound has at_most, at_least or both", {"at_most"}};
+}
+
 std::string ResultRow::verdict() const {
+  if (paper_bound) {
+    const std::optional<double> half = Moments{measured, std, runs}.half_interval();
+    if (!half) return "open";
+    const auto [at_most, at_least] = *paper_bound;
+    const double low = measured - *half, high = measured + *half;
+    if ((at_most && low > *at_most) || (at_least && high < *at_least)) return "not met";
+    return (at_most && high > *at_most) || (at_least && low < *at_least) ? "open" : "met";
+  }
   if (!paper || !paper_std) return "";
   return std::abs(measured - *paper) <= *paper_std ? "inside" : "outside";
 }
 
-ResultRow row_of_runs(const std::string& name, const std::string& metric,
-                      std::vector<double> values) {
-  const Moments over_runs = moments(values);
-  ResultRow row{name, metric, over_runs.mean};
-  row.runs = over_runs.n;
-  if (over_runs.n == 1) return row;
-  row.std = over_runs.std;
-  const auto [min, max] = std::ranges::minmax(values);
+ResultRow row_of_runs(const std::string& name, const std::string& metric, SeedValues values) {
+  std::vector<double> numbers;
+  for (const auto& [seed, value] : values) numbers.push_back(value);
+  const auto [mean, std, n] = moments(numbers);
+  ResultRow row{.name = name,
+                .metric = metric,
+                .measured = mean,
+                .std = std,
+                .runs = n,
+                .values = std::move(values)};
+  if (n == 1) return row;
+  const auto [min, max] = std::ranges::minmax(numbers);
   row.min = min;
   row.max = max;
-  row.median = median(std::move(values));
+  row.median = median(std::move(numbers));
   return row;
 }
 
@@ -232,7 +199,7 @@ const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_vie
 
 bool Results::have_paper_values() const {
   return std::any_of(rows.begin(), rows.end(),
-                     [](const ResultRow& row) { return row.paper.has_value(); });
+                     [](const ResultRow& row) { return row.paper || row.paper_bound; });
 }
 
 Json to_json(const Results& results) {
@@ -251,8 +218,10 @@ Json to_json(const Results& results) {
                     {"min", number(row.min)},
                     {"median", number(row.median)},
                     {"max", number(row.max)},
+                    {"values", values_json(row.values)},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
+                    {"paper_bound", row.paper_bound ? to_json(*row.paper_bound) : Json()},
                     {"verdict", verdict.empty() ? Json() : Json(verdict)}});
   }
   return {{"experiment", results.experiment},
@@ -264,12 +233,19 @@ Json to_json(const Results& results) {
 std::vector<ResultRow> measured_rows(const Value& results) {
   std::vector<ResultRow> rows;
   for (const Value& item : results.at("rows").items("rows")) {
-    ResultRow row;
-    row.name = item.at("name").as_string("name");
-    row.metric = item.at("metric").as_string("metric");
+    ResultRow row{.name = item.at("name").as_string("name"),
+                  .metric = item.at("metric").as_string("metric")};
+    const Value* values = item.find("values");
+    if (values != nullptr && !values->is_null()) {
+      rows.push_back(row_of_runs(row.name, row.metric, values_in(*values)));
+      continue;
+    }
     row.measured = item.at("measured").as_double("measured");
     row.runs = item.at("runs").as_int("runs");
-    if (!item.at("std").is_null()) row.std = item.at("std").as_double("std");
+    if (!item.at("std").is_null() && row.runs > 1) {
+      const auto n = static_cast<double>(row.runs);
+      row.std = item.at("std").as_double("std") * std::sqrt(n / (n - 1.0));
+    }
     rows.push_back(std::move(row));
   }
   return rows;
@@ -291,11 +267,30 @@ TextTable results_table(const Results& results) {
     if (spread) cells.insert(cells.end(), {shown(row.median), shown(row.min), shown(row.max)});
     if (paper) {
       cells.insert(cells.end(),
-                   {shown(row.paper), shown(row.paper_std), verdict.empty() ? "-" : verdict});
+                   {paper_cell(row), shown(row.paper_std), verdict.empty() ? "-" : verdict});
     }
     table.add(std::move(cells));
   }
   return table;
+}
+
+std::string results_note(const Results& results) {
+  const auto any = [&](const auto& has) { return std::ranges::any_of(results.rows, has); };
+  std::string text;
+  if (any([](const ResultRow& row) { return row.std.has_value(); })) {
+    text += " `std` is the standard deviation of a sample, divided by n - 1.";
+  }
+  if (results.have_paper_values()) {
+    text +=
+        " The verdict says whether the mean lies within the paper's spread; \"-\" where the paper "
+        "has no value or no spread.";
+  }
+  if (any([](const ResultRow& row) { return row.paper_bound.has_value(); })) {
+    text +=
+        " A bound of the paper is met or not where the whole 95 % interval of the mean (Student's "
+        "t) is on one side of it, else open, as with one run.";
+  }
+  return text;
 }
 
 namespace {
@@ -393,7 +388,7 @@ ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
     used.emplace_back(found->second, &row);
     runs = std::min(runs, row.runs.size());
   }
-  std::vector<double> exponents;
+  SeedValues exponents;
   for (size_t i = 0; i < runs; ++i) {
     std::vector<std::pair<double, double>> points;
     for (const auto& [x, row] : used) {
@@ -404,7 +399,7 @@ ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
       }
       points.emplace_back(x, value->second);
     }
-    exponents.push_back(exponent_of(points));
+    exponents[used.front().second->first_seed + static_cast<int64_t>(i)] = exponent_of(points);
   }
   return row_of_runs(fit.name, fit.exponent(), std::move(exponents));
 }
@@ -416,10 +411,12 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
   std::vector<ResultRow> results;
   for (const MeasuredRow& row : rows) {
     for (const Metric& metric : row.metrics) {
-      std::vector<double> values;
+      SeedValues values;
+      int64_t seed = row.first_seed;
       for (const RunRecord& run : row.runs) {
         const auto found = run.final.numbers.find(metric.name);
-        if (found != run.final.numbers.end()) values.push_back(found->second);
+        if (found != run.final.numbers.end()) values[seed] = found->second;
+        ++seed;
       }
       if (metric.is_table || values.empty()) continue;
       ResultRow result = row_of_runs(row.name, metric.name, std::move(values));
@@ -437,6 +434,7 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
     if (!paper) continue;
     row.paper = paper->value;
     row.paper_std = paper->std;
+    row.paper_bound = paper->bound;
   }
   return results;
 }

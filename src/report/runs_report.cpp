@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "moesaic/base/text.h"
+#include "moesaic/report/comparison.h"
 
 namespace moesaic {
 namespace {
@@ -142,13 +143,10 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
     text += fmt::format("![{}]({}.svg)\n\n", metric_of(rows, config.plots[i].metrics[0]).label,
                         figure_stem(i));
   }
-  text += "Mean and standard deviation over n runs, which differ in their seeds.";
-  if (results.have_paper_values()) {
-    text +=
-        " The verdict says whether the mean lies within the paper's spread; \"-\" where the paper "
-        "has no value or no spread.";
-  }
+  text += fmt::format("Mean and standard deviation over n runs, which differ in their seeds.{}",
+                      results_note(results));
   text += fmt::format("\n\n{}\n{}", results_table(results).markdown(), meanings(rows, results));
+  text += comparison_markdown(compared_with_first(results.rows));
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
   if (!tables.empty()) {
     text +=

@@ -9,6 +9,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/config/problem.h"
+#include "moesaic/report/comparison.h"
 #include "moesaic/report/runs.h"
 #include "panels.h"
 
@@ -116,6 +117,26 @@ std::string kept_text(const Results& results, const Results& kept,
                      text(kept));
 }
 
+/// Compares the first criterion of each size with the others. What keeps all experts is the same
+/// for all.
+std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Results& results) {
+  std::vector<RowComparison> comparisons;
+  for (const SweepSize& size : plan.sizes) {
+    for (const char* metric : {"accuracy", "accuracy_recovered"}) {
+      for (size_t i = 1; size.count < plan.experts && i < plan.criteria.size(); ++i) {
+        const auto row_by = [&](const std::string& criterion) {
+          return results.find(sweep_row(size.name, criterion), metric);
+        };
+        const ResultRow *row = row_by(plan.criteria.front()), *other = row_by(plan.criteria[i]);
+        if (row == nullptr || other == nullptr) continue;
+        const auto comparison = compared(*row, *other);
+        if (comparison && comparison->difference.n > 1) comparisons.push_back(*comparison);
+      }
+    }
+  }
+  return comparisons;
+}
+
 std::string exported_sentence(const SweepPlan& plan, const Results& results) {
   return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
                      plan.exported->keep, plan.experts, plan.exported->criterion,
@@ -166,6 +187,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
       "parameters](figure.svg)\n",
       plan.phases.back().data, runs_sentence(results), choices_sentence(plan), table(results),
       kept_text(results, kept, table));
+  text += comparison_markdown(compared_criteria(plan, results));
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
       "{}. FLOPs count the matrix products of the rows that the test split's routing really "
@@ -175,10 +197,10 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
   if (plan.exported) {
     text += fmt::format("\nExported: `{}` ({}).\n", kSweepModel, exported_sentence(plan, results));
   }
-  text += fmt::format("\n## Every value\n\n{}\n\n{}",
-                      results.have_paper_values() ? "A \"-\" stands where the paper has no value."
+  text += fmt::format("\n## Every value\n\n{}{}\n\n{}",
+                      results.have_paper_values() ? "Values of the paper are beside ours."
                                                   : "No paper has this task.",
-                      results_table(results).markdown());
+                      results_note(results), results_table(results).markdown());
   text += fmt::format("\nMade by `{}`; `gnuplot figure.gp` draws the figure again.\n",
                       experiment.command());
   return text;

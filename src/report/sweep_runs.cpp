@@ -149,6 +149,7 @@ class Sweep {
         const Metric metric =
             amount_metric("forward_time_ratio", "TorchScript's forward time over ours");
         rows.push_back({"export", {metric}, {exported}});
+        rows.back().first_seed = train_.seed;
       }
     }
     add_savings(plan_, rows);
@@ -304,9 +305,9 @@ class Sweep {
 
 void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
   const auto mean_flops = [](const MeasuredRow& row) {
-    double sum = 0.0;
-    for (const RunRecord& run : row.runs) sum += run.final.numbers.at("flops");
-    return sum / static_cast<double>(row.runs.size());
+    std::vector<double> flops;
+    for (const RunRecord& run : row.runs) flops.push_back(run.final.numbers.at("flops"));
+    return moments(flops).mean;
   };
   const auto first = [](const MeasuredRow& row) { return row.runs[0].final.numbers; };
   const MeasuredRow& finetuned = row_of(rows, plan.phases.back().name);
@@ -346,17 +347,17 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
         location_of(config.source, {"finetuned"}), finetuned, nearest_network(finetuned));
   }
   const auto sweep = std::make_shared<Sweep>(config, options, datasets);
+  const auto fills = [&](PreparedRow& row, const std::string& name, bool of_network) {
+    row.result_rows.push_back(
+        {.name = name, .metrics = sweep_metrics(of_network), .first_seed = sweep->train().seed});
+  };
   PreparedRow train{.name = "train", .runs = config.runs};
-  for (const PhaseConfig& phase : sweep->train().phases) {
-    train.result_rows.push_back({phase.name, sweep_metrics(/*of_network=*/false)});
-  }
+  for (const PhaseConfig& phase : sweep->train().phases) fills(train, phase.name, false);
   train.make = [sweep](int64_t index, const ImageCallback&) { return sweep->train(index); };
   std::vector<PreparedRow> recovered;
   for (const Network& network : sweep->networks()) {
     PreparedRow row{.name = network.folder(), .runs = config.runs};
-    for (const std::string& name : network.rows) {
-      row.result_rows.push_back({name, sweep_metrics(/*of_network=*/true)});
-    }
+    for (const std::string& name : network.rows) fills(row, name, true);
     row.make = [sweep, &network](int64_t index, const ImageCallback&) {
       return sweep->recover(network, index);
     };

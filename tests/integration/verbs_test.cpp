@@ -112,6 +112,31 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
   expect_one_line_error(run_program({"bench", text_path("none")}), 2, "none");
 }
 
+class Compare : public ProgramTest {};
+
+TEST_F(Compare, PrintsDifferencesOfRowsInPairsOfRuns) {
+  write("a.json", R"({"rows": [
+    {"name": "wide, deep", "metric": "accuracy", "values": {"1": 90, "2": 91, "3": 95}},
+    {"name": "small", "metric": "accuracy", "values": {"1": 91, "2": 94, "3": 97}}]})");
+  const auto text =
+      run_program({"compare", text_path("a.json"), "--rows", "wide, deep", "--rows", "small"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.out,
+            "row    against     metric    n  difference  std. error     95 % interval\n"
+            "small  wide, deep  accuracy  3           2      0.5774  -0.4841 to 4.484\n");
+  const auto json = run_program({"compare", text_path("a.json"), text_path("a.json"), "--rows",
+                                 "small", "--metric", "accuracy", "--json"})
+                        .json();
+  ASSERT_EQ(json.size(), 1U);
+  EXPECT_EQ(json[0]["against"], text_path("a.json"));
+  EXPECT_EQ(json[0]["standard_error"], 0.0);
+  expect_one_line_error(run_program({"compare", text_path("a.json"), "--rows", "small,smal"}), 2,
+                        "unknown row 'smal'; did you mean 'small'?");
+  write("b.json", "{\"rows\": [}");
+  expect_one_line_error(run_program({"compare", text_path("b.json"), "--rows", "a,b"}), 1,
+                        "b.json");
+}
+
 // Without the papers' data and checkpoints, and without the memory that they take.
 TEST(Verbs, EveryExperimentPassesADryRun) {
   for (const std::string name : run_program({"list", "experiments", "--json"}).json()) {

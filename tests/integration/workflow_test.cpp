@@ -222,7 +222,7 @@ TEST(Verbs, DoctorListAndHelpWork) {
     EXPECT_FALSE(result.json().empty()) << kind;
   }
   for (const char* verb : {"train", "eval", "predict", "import", "prune", "export", "inspect",
-                           "data", "list", "reproduce", "doctor"}) {
+                           "data", "list", "reproduce", "compare", "doctor"}) {
     EXPECT_EQ(run_program({verb, "--help"}).exit_code, 0) << verb;
   }
 }

@@ -44,7 +44,7 @@ TEST(SweepFigure, DataHasAColumnForEachNumber) {
 TEST(SweepFigure, ErrorBarsAreTheSpreadOverTheRuns) {
   const Figure figure =
       figure_of(report_test::with_second_run(report_test::made_sweep(), 0.0, 2.0, 1.0));
-  EXPECT_NE(figure.data.find("\n4\t40.000\t94.2500\t1.0000\t96.7500\t0.5000\t75.000\t"),
+  EXPECT_NE(figure.data.find("\n4\t40.000\t94.2500\t1.4142\t96.7500\t0.7071\t75.000\t"),
             std::string::npos);
 }
 

@@ -37,7 +37,7 @@ void draw(const Figure& figure) {
 TEST(PointsPlot, ShowsMeansBesideThePapers) {
   const Figure drawn = figure({"points", {"test_accuracy"}}, std::string(kRows) + kPaper);
   EXPECT_EQ(drawn.data,
-            "# place\tmean\tstd\tpaper\tpaper std\n0\t92.0000\t2.0000\t-\t-\n"
+            "# place\tmean\tstd\tpaper\tpaper std\n0\t92.0000\t2.8284\t-\t-\n"
             "1\t75.5000\t0.0000\t80.0000\t0.0000\n");
   EXPECT_THAT(drawn.script, HasSubstr("'it''s a mixture' 0, 'single' 1"));
   EXPECT_THAT(drawn.script, HasSubstr("the paper''s"));
@@ -46,7 +46,7 @@ TEST(PointsPlot, ShowsMeansBesideThePapers) {
 
 TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
   EXPECT_EQ(figure({"curves", {"entropy"}}).data,
-            "# updates\tmean\tstd\n0\t0.92000\t0.02000\n7\t0.22000\t0.02000\n");
+            "# updates\tmean\tstd\n0\t0.92000\t0.02828\n7\t0.22000\t0.02828\n");
   EXPECT_THAT(figure({"curves", {"entropy"}}).script, HasSubstr("filledcurves"));
   EXPECT_EQ(figure({"curves", {"expert_signal"}}).data,
             "# updates\tentries row by row\n0\t1.00000\t2.00000\t3.00000\t0.12500\n"
@@ -58,7 +58,7 @@ TEST(CurvesPlot, OfTheLastPhaseBeginsWithIt) {
   rows[0].steps_before_last_phase = 7;
   PlotConfig plot{"curves", {"entropy"}};
   plot.last_phase = true;
-  EXPECT_EQ(figure(plot, kRows, rows).data, "# updates\tmean\tstd\n0\t0.22000\t0.02000\n");
+  EXPECT_EQ(figure(plot, kRows, rows).data, "# updates\tmean\tstd\n0\t0.22000\t0.02828\n");
 }
 
 TEST(Plots, HaveTheRowsThatTheyName) {
@@ -192,7 +192,7 @@ const char* const kFit = R"(, "fits": [{"name": "growth", "metric": "test_accura
 
 TEST(PowerPlot, ShowsAFitBesideThePapersExponent) {
   const Figure drawn = figure({"power", {"test_accuracy"}}, std::string(kRows) + kFit);
-  EXPECT_EQ(drawn.data, "# x\tmean\tstd\n10\t92\t2\n20\t75.5\t0\n");
+  EXPECT_EQ(drawn.data, "# x\tmean\tstd\n10\t92\t2.82843\n20\t75.5\t0\n");
   // That of the first runs, which both rows have: ln(75.5 / 90) / ln 2.
   EXPECT_THAT(drawn.script, HasSubstr("fitted exponent -0.25"));
   EXPECT_THAT(drawn.script, HasSubstr("the paper''s exponent 2.00"));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "moesaic/base/error.h"
@@ -18,6 +19,7 @@ Results two_rows() {
                           .measured = 1234567.0,
                           .std = 0.5,
                           .runs = 3,
+                          .values = {{9, 1234567.0}, {10, 0.5}},
                           .paper = 87.0,
                           .paper_std = 0.25});
   return results;
@@ -28,11 +30,11 @@ TEST(Results, JsonHasEveryKeyInOrderAndNullForWhatIsAbsent) {
       to_json(two_rows()).dump(),
       R"({"experiment":"demo","scale":"paper","rows":[)"
       R"({"name":"pretrain","metric":"test_accuracy","measured":88.25,"std":null,"runs":1,"min":null,)"
-      R"("median":null,"max":null,)"
-      R"("paper":null,"paper_std":null,"verdict":null},)"
+      R"("median":null,"max":null,"values":null,)"
+      R"("paper":null,"paper_std":null,"paper_bound":null,"verdict":null},)"
       R"({"name":"keep4/random","metric":"bytes","measured":1234567,"std":0.5,"runs":3,"min":null,)"
-      R"("median":null,"max":null,)"
-      R"("paper":87,"paper_std":0.25,"verdict":"outside"}],"seconds":12.5})");
+      R"("median":null,"max":null,"values":{"9":1234567,"10":0.5},)"
+      R"("paper":87,"paper_std":0.25,"paper_bound":null,"verdict":"outside"}],"seconds":12.5})");
 }
 
 TEST(Results, ANumberThatIsNoneIsRefusedByName) {
@@ -75,6 +77,43 @@ TEST(Results, AVerdictNeedsThePapersSpread) {
   EXPECT_EQ(row.verdict(), "inside");
   row.measured = 0.7501;
   EXPECT_EQ(row.verdict(), "outside");
+}
+
+TEST(Results, ABoundIsJudgedByTheIntervalOfTheMean) {
+  // Three values have the interval 1 +- 4.303 / sqrt(3) * std.
+  ResultRow row = row_of_runs("a", "lost", {{1, 0.9}, {2, 1.0}, {3, 1.1}});
+  const auto verdict = [&](std::optional<double> at_most, std::optional<double> at_least) {
+    row.paper_bound = PaperBound{at_most, at_least};
+    return row.verdict();
+  };
+  EXPECT_EQ(verdict(1.3, {}), "met");
+  EXPECT_EQ(verdict(1.2, {}), "open");
+  EXPECT_EQ(verdict(0.8, {}), "open");
+  EXPECT_EQ(verdict(0.7, {}), "not met");
+  EXPECT_EQ(verdict({}, 0.7), "met");
+  EXPECT_EQ(verdict({}, 1.3), "not met");
+  EXPECT_EQ(verdict(1.2, 0.7), "open");
+  const Results results{.experiment = "demo", .scale = "paper", .rows = {row}};
+  EXPECT_EQ(to_json(results)["rows"][0]["paper_bound"].dump(), R"({"at_most":1.2,"at_least":0.7})");
+  EXPECT_NE(results_table(results).markdown().find("| >= 0.70, <= 1.20 |"), std::string::npos);
+  EXPECT_NE(results_note(results).find("A bound of the paper is met or not"), std::string::npos);
+  row = row_of_runs("a", "lost", {{1, 0.5}});
+  EXPECT_EQ(verdict(1.0, {}), "open") << "one run has no interval";
+}
+
+TEST(Results, FilesAreReadWithTheirRunsAndOfFormerVersionsWithout) {
+  const Results written{.rows = {row_of_runs("a", "loss", {{9, 1.0}, {10, 2.0}, {11, 6.0}})}};
+  const auto read = measured_rows(Value::from_json(to_json(written), "results.json"));
+  EXPECT_EQ(read.at(0).values, written.rows[0].values);
+  EXPECT_EQ(read[0].std, written.rows[0].std);
+  EXPECT_EQ(read[0].median, 2.0);
+  const auto former = measured_rows(Value::from_json(
+      Json::parse(
+          R"({"rows": [{"name": "a", "metric": "b", "measured": 3, "std": 2, "runs": 5}]})"),
+      "results.json"));
+  EXPECT_EQ(former.at(0).measured, 3.0);
+  EXPECT_DOUBLE_EQ(former[0].std.value(), std::sqrt(5.0)) << "2 sqrt(5 / 4)";
+  EXPECT_TRUE(former[0].values.empty());
 }
 
 TEST(Results, DigitsAreTheRows) {

@@ -90,7 +90,13 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   EXPECT_FALSE(paper_number(config.paper, "c", "entropy"));
   EXPECT_EQ(paper_table(config.paper, "a, b", "dispatch")->rows[1][1], 2);
   EXPECT_THAT(test::usage_of([&] { paper_number(config.paper, "a, b", "dispatch"); }),
-              HasSubstr("'paper.a, b.dispatch' must be a number"));
+              HasSubstr("unknown key 'initial'"));
+  const RunsConfig bounds = runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {
+      "entropy": {"at_most": 1, "at_least": 0.5}, "steps": {}}})");
+  EXPECT_EQ(paper_number(bounds.paper, "a", "entropy")->bound->at_most, 1.0);
+  EXPECT_FALSE(paper_number(bounds.paper, "a", "entropy")->value);
+  EXPECT_THAT(test::usage_of([&] { paper_number(bounds.paper, "a", "steps"); }),
+              HasSubstr("a bound has at_most, at_least or both"));
   const RunsConfig negative =
       runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, -1]}})");
   EXPECT_THAT(test::usage_of([&] { paper_number(negative.paper, "a", "entropy"); }),

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/runs.h"
 
-#include <cmath>
-
 #include "report/runs_fixture.h"
 #include "support/matchers.h"
 
@@ -37,9 +35,20 @@ TEST_F(RunsReport, HasNumbersWithAVerdictAndFigures) {
                 "| row            | metric        | n |  mean |   std | median |   min |   max | "
                 "paper | paper std | verdict |\n"),
             HasSubstr(
-                "| it's_a mixture | test_accuracy | 2 | 92.00 |  2.00 |  92.00 | 90.00 | 94.00 | "
+                "| it's_a mixture | test_accuracy | 2 | 92.00 |  2.83 |  92.00 | 90.00 | 94.00 | "
                 "91.00 |      1.50 |  inside |\n"),
             HasSubstr("| it's_a mixture | entropy       | 2 | 0.250 |")));
+}
+
+TEST_F(RunsReport, ComparesRowsInPairsOfRuns) {
+  EXPECT_THAT(markdown(), AllOf(HasSubstr("divided by n - 1"), Not(HasSubstr("in pairs"))));
+  rows_[1].runs.push_back(rows_[1].runs[0]);
+  rows_[1].runs[1].final.numbers["test_accuracy"] = 77.5;
+  // 75.5 - 90 and 77.5 - 94: mean -15.5, standard error 1, t of one degree of freedom 12.706.
+  EXPECT_THAT(markdown(), HasSubstr("| single | it's_a mixture | test_accuracy | 2 |      -15.5 |  "
+                                    "        1 | -28.21 to -2.794 |\n"));
+  rows_[1].first_seed = 3;
+  EXPECT_THAT(markdown(), Not(HasSubstr("in pairs"))) << "no seed in common";
 }
 
 TEST_F(RunsReport, HasTablesBesideThePapers) {
@@ -91,13 +100,6 @@ TEST_F(RunsReport, HasAFigureForEachPlot) {
   ASSERT_EQ(figures.size(), 2U);
   EXPECT_THAT(figures[0].script, HasSubstr("data = 'figure.tsv'"));
   EXPECT_THAT(figures[1].script, HasSubstr("data = 'figure-2.tsv'"));
-}
-
-TEST(MomentsTest, AreThoseOfTheValuesThemselves) {
-  const Moments found = moments({1.0, 2.0, 6.0});
-  EXPECT_EQ(found.mean, 3.0);
-  EXPECT_NEAR(found.std, std::sqrt(14.0 / 3), 1e-12);
-  EXPECT_EQ(found.n, 3);
 }
 
 }  // namespace

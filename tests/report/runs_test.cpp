@@ -254,6 +254,8 @@ TEST_F(Runs, FitsAreSlopesOfLogarithms) {
   EXPECT_EQ(found.name, "growth");
   EXPECT_EQ(found.metric, "steps_exponent");
   EXPECT_EQ(found.runs, 1);
+  EXPECT_TRUE(found.values.contains(5)) << "train.seed";
+  EXPECT_EQ(find_result(results, "a", "steps")->values, (SeedValues{{5, 2.0}, {6, 2.0}}));
   EXPECT_EQ(found.paper, 2.0);
   const double x[] = {std::log(10.0), std::log(30.0), std::log(40.0)};
   const double y[] = {std::log(2.0), std::log(4.0), std::log(16.0)};
@@ -335,7 +337,8 @@ TEST_F(Runs, MeansAndSpreadsStandBesideThePapers) {
   const auto rows = runs_results(config, report_test::measured_rows());
   ASSERT_EQ(rows.size(), 3U) << "tables are no rows";
   EXPECT_EQ(rows[0].measured, 92.0);
-  EXPECT_EQ(rows[0].std, 2.0);
+  EXPECT_NEAR(rows[0].std.value(), std::sqrt(8.0), 1e-12);
+  EXPECT_EQ(rows[0].values, (SeedValues{{1, 90.0}, {2, 94.0}}));
   EXPECT_EQ(rows[0].runs, 2);
   EXPECT_EQ(rows[0].paper, 91.0);
   EXPECT_EQ(rows[0].verdict(), "inside");

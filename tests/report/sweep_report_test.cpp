@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "moesaic/config/document.h"
@@ -48,12 +49,26 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   const std::string text = sweep_summary(experiment(), made.plan, results, "out");
   EXPECT_NE(text.find("pruned -> recovered, mean (standard deviation) of 2 runs\n"),
             std::string::npos);
-  EXPECT_NE(text.find("94.25 (1.00) -> 96.25 (0.00)"), std::string::npos) << text;
+  EXPECT_NE(text.find("94.25 (1.41) -> 96.25 (0.00)"), std::string::npos) << text;
   EXPECT_EQ(text.find("TorchScript"), std::string::npos);
-  EXPECT_EQ(results.find("keep4/random", "accuracy")->std, 1.0);
+  EXPECT_NEAR(results.find("keep4/random", "accuracy")->std.value(), std::sqrt(2.0), 1e-12);
   EXPECT_EQ(results.find("keep4/random", "accuracy")->runs, 2);
   EXPECT_EQ(results.find("keep4/random", "parameters")->runs, 1);
   EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
+}
+
+TEST(SweepMarkdown, ComparesCriteriaInPairsOfRuns) {
+  MadeSweep made = report_test::with_second_run(made_sweep(), 1.0, 2.0, 0.0);
+  made.rows.back().runs[1].final.numbers["accuracy"] = 71.25;
+  const std::string text = sweep_markdown(experiment(), made.plan, made.results());
+  // 93.25 - 71 and 95.25 - 71.25: mean 23.125, standard error 0.875.
+  EXPECT_NE(text.find("| keep4/router-norm-change | keep4/random | accuracy           | 2 |      "
+                      "23.12 |      0.875 | 12.01 to 34.24 |\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("| accuracy_recovered | 2 |       1.25 |          0 |   1.25 to 1.25 |\n"),
+            std::string::npos);
+  EXPECT_EQ(text.find("| keep8/random | accuracy  "), std::string::npos);
 }
 
 TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
@@ -67,7 +82,7 @@ TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
   const std::string text =
       sweep_summary(experiment(), one.plan, results, "out", {.rows = measured_rows(kept)});
   EXPECT_NE(text.find("Kept from 5 runs, mean (standard deviation)\n"), std::string::npos);
-  EXPECT_NE(text.find("70.50 (2.25) -> 95.00"), std::string::npos) << text;
+  EXPECT_NE(text.find("70.50 (2.52) -> 95.00"), std::string::npos) << text;
   EXPECT_EQ(sweep_summary(experiment(), one.plan, results, "out").find("Kept"), std::string::npos);
 }
 

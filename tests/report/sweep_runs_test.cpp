@@ -239,8 +239,8 @@ TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
     experiment.config = document.root();
     const fs::path folder = temp / change;
     const std::string summary = reproduce(experiment, options_for(folder)).summary;
-    EXPECT_EQ(summary.find("70.50 (2.25)") == std::string::npos,
-              read_text(folder / "report.md").find("70.50 (2.25)") == std::string::npos);
+    EXPECT_EQ(summary.find("70.50 (2.52)") == std::string::npos,
+              read_text(folder / "report.md").find("70.50 (2.52)") == std::string::npos);
     return summary;
   };
   EXPECT_NE(report("throughput.rounds=1").find("Kept from 5 runs"), std::string::npos);
@@ -260,13 +260,16 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
     experiment.config = document.root();
     return reproduce(experiment, options_for(out)).results;
   };
-  const Results results = reproduced(R"({"keep2/random": {"flops_saved": [40, 100]}})");
+  const Results results = reproduced(
+      R"({"keep2/random": {"flops_saved": [40, 100], "accuracy_lost": {"at_most": 100}}})");
   EXPECT_EQ(nlohmann::ordered_json::parse(read_text(out / "results.json")), to_json(results));
   EXPECT_EQ(results.rows.size(), 2u + 4u * 11u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");
   EXPECT_FALSE(results.find("keep2/random", "accuracy")->paper);
+  EXPECT_EQ(results.find("keep2/random", "accuracy_lost")->verdict(), "open") << "of one run";
+  for (const ResultRow& row : results.rows) EXPECT_EQ(row.values.begin()->first, 5) << row.name;
   // What the sweep leaves out, as overrides do, is no mistake.
   EXPECT_EQ(reproduced(R"({"keep3/random": {"accuracy": 1}})").find("keep3/random", "accuracy"),
             nullptr);

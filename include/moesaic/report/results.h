@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/report/statistics.h"
 
 namespace moesaic {
 
@@ -83,6 +84,7 @@ struct MeasuredRow {
   std::vector<RunRecord> runs = {};
   int64_t steps_before_last_phase = 0;  ///< Updates before the last phase that makes any.
   std::vector<Metric> snapshot_metrics = {};
+  int64_t first_seed = 1;  ///< Seed of the first run; those of the others follow.
 };
 
 /// Returns the name of a row of which the first run alone is shown, and says so where it has
@@ -93,13 +95,6 @@ std::string first_run_name(const MeasuredRow& row);
 const Metric* find_metric(const std::vector<Metric>& metrics, const std::string& name);
 /// Returns the metric from the first row that has it. Throws Error (usage) if none has.
 const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string& name);
-
-struct Moments {
-  double mean = 0.0, std = 0.0;  ///< Population std (divided by n), as papers print it.
-  int64_t n = 0;
-};
-/// Returns mean and standard deviation of at least one value.
-Moments moments(const std::vector<double>& values);
 
 /// A table in plain text or Markdown. The first columns are aligned left, numbers right. Cells are
 /// ASCII.
@@ -124,18 +119,34 @@ class TextTable {
 /// Formats 1234567 as "1,234,567".
 std::string with_commas(int64_t number);
 
+/// A metric's value in each run, by seed.
+using SeedValues = std::map<int64_t, double>;
+
+/// What a paper claims of a value without printing it, such as "within one point".
+struct PaperBound {
+  std::optional<double> at_most, at_least;
+};
+void describe(auto& f, PaperBound& c) {
+  f("at_most", c.at_most, "largest value that agrees with the paper");
+  f("at_least", c.at_least, "smallest value that agrees with the paper");
+}
+ConfigProblem config_problem(const PaperBound& bound);
+
 /// A measured value and, where a paper prints it, the paper's value.
 struct ResultRow {
   std::string name, metric;
-  double measured = 0.0;
-  std::optional<double> std = {};  ///< Standard deviation over the runs; unset for one run.
+  double measured = 0.0;           ///< Mean over the runs.
+  std::optional<double> std = {};  ///< Of the runs as a sample, see Moments; unset for one run.
   int64_t runs = 1;
   std::optional<double> min = {}, median = {}, max = {};  ///< Over the runs; unset for one run.
+  SeedValues values = {};  ///< Empty of what is computed from other rows.
   std::optional<double> paper = {}, paper_std = {};
+  std::optional<PaperBound> paper_bound = {};
   int digits = 2;  ///< Decimal places of values below 1000.
 
-  /// Returns "inside" or "outside" of the paper's range, paper - paper_std to paper + paper_std;
-  /// empty where the paper prints no standard deviation.
+  /// Returns "inside" or "outside" of the paper's range, paper - paper_std to paper + paper_std. Of
+  /// a bound, "met" or "not met" where the whole 95 % interval of the mean is on one side of it,
+  /// else "open", as with a single run. Empty where the paper prints neither.
   std::string verdict() const;
 };
 
@@ -143,10 +154,9 @@ struct ResultRow {
 const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_view name,
                              std::string_view metric);
 
-/// Returns the row of a metric's values, one of each run: their mean and, of several, their spread.
-/// There must be a value.
-ResultRow row_of_runs(const std::string& name, const std::string& metric,
-                      std::vector<double> values);
+/// Returns the row of a metric's values: their mean and, of several, their spread. There must be a
+/// value.
+ResultRow row_of_runs(const std::string& name, const std::string& metric, SeedValues values);
 
 struct Results {
   std::string experiment, scale;
@@ -162,12 +172,15 @@ struct Results {
 };
 
 /// Returns {"experiment", "scale", "rows": [{"name", "metric", "measured", "std", "runs", "min",
-/// "median", "max", "paper", "paper_std", "verdict"}], "seconds"}; unset values are null. Throws
-/// Error for a value that is not finite.
+/// "median", "max", "values", "paper", "paper_std", "paper_bound", "verdict"}], "seconds"};
+/// "values" has each run's by seed, and what is unset is null. Throws Error for a value that is not
+/// finite.
 Json to_json(const Results& results);
 
-/// Returns the rows of results.json with what was measured: means, standard deviations and numbers
-/// of runs. Throws Error (usage) with the location of what is missing.
+/// Returns the rows of results.json with what was measured: the runs' values and what follows from
+/// them. Files of version 0.2 have only means, numbers of runs, and standard deviations
+/// divided by n, which become those of a sample. Throws Error (usage) with the location of what is
+/// missing.
 std::vector<ResultRow> measured_rows(const Value& results);
 
 /// Returns a table of every row with n, mean and standard deviation of its runs (and median, min
@@ -175,13 +188,17 @@ std::vector<ResultRow> measured_rows(const Value& results);
 /// "-" for unset values.
 TextTable results_table(const Results& results);
 
-/// What a paper prints, by row and metric: a value, [value, std], or a table.
+/// Returns sentences on the table's columns of standard deviations and verdicts, if it has them,
+/// each behind a space.
+std::string results_note(const Results& results);
+
+/// What a paper prints, by row and metric: a value, [value, std], a bound, or a table.
 using PaperValues = std::map<std::string, std::map<std::string, Value>>;
 
-/// A value that a paper prints.
+/// A value that a paper prints, or its bound.
 struct PaperNumber {
-  double value = 0.0;
-  std::optional<double> std;
+  std::optional<double> value, std = {};
+  std::optional<PaperBound> bound = {};
 };
 /// A table that a paper prints as an example; its rows and columns may be in another order.
 struct PaperTable {

@@ -263,8 +263,9 @@ void describe(auto& f, RunsConfig& c) {
   f("fits", c.fits, "power laws fitted over rows, with their exponents");
   f("ratios", c.ratios, "ratios of two rows or curves, added to the results as rows");
   f("paper", c.paper,
-    "values printed in the paper, by row and metric: a value, [value, std], or for a table "
-    "{\"rows\": lists, \"initial\": sums before training}");
+    "values printed in the paper, by row and metric: a value, [value, std], the bound of a claim "
+    "{\"at_most\": 1} or {\"at_least\": 90}, or for a table {\"rows\": lists, \"initial\": sums "
+    "before training}");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }
 ConfigProblem config_problem(const RunsConfig& config);

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/report/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
+
+namespace moesaic {
+namespace {
+
+struct ResultsFile {
+  std::string path;
+  std::vector<ResultRow> rows;
+};
+
+/// Returns the names of all rows, or the metrics of one, each once.
+std::vector<std::string> names_in(const std::vector<ResultRow>& rows, const std::string& row = {}) {
+  std::vector<std::string> names;
+  for (const ResultRow& found : rows) {
+    const std::string& name = row.empty() ? found.name : found.metric;
+    if (!row.empty() && found.name != row) continue;
+    if (std::ranges::count(names, name) == 0) names.push_back(name);
+  }
+  return names;
+}
+
+ResultsFile read_results(const fs::path& path) {
+  check_input_file(path);
+  ResultsFile file{.path = path.string()};
+  const Value root = read_stored(path, kMaxListBytes);
+  file.rows = as_stored([&] { return measured_rows(root); });
+  if (std::ranges::all_of(file.rows, [](const ResultRow& row) { return row.values.empty(); })) {
+    fail_usage(
+        "{}: has no values of single runs; the same `moesaic reproduce` writes them from runs.json",
+        file.path);
+  }
+  return file;
+}
+
+/// Throws Error (usage) unless the file has the row and, if one is given, the row the metric.
+void check_row(const ResultsFile& file, const std::string& row, const std::string& metric) {
+  const std::vector<std::string> rows = names_in(file.rows);
+  if (std::ranges::count(rows, row) == 0) {
+    fail_usage("{}: unknown row {}; {}", file.path, printable(row), did_you_mean(row, rows));
+  }
+  const std::vector<std::string> metrics = names_in(file.rows, row);
+  if (!metric.empty() && std::ranges::count(metrics, metric) == 0) {
+    fail_usage("{}: row {} has no metric {}; {}", file.path, printable(row), printable(metric),
+               did_you_mean(metric, metrics));
+  }
+}
+
+/// Returns the names of rows; a name may itself have commas.
+std::vector<std::string> row_names(const ResultsFile& file, const std::vector<std::string>& given) {
+  const std::vector<std::string> known = names_in(file.rows);
+  std::vector<std::string> names;
+  for (const std::string& text : given) {
+    const bool is_name = std::ranges::count(known, text) > 0;
+    for (std::string& name : is_name ? std::vector{text} : split(text, ',')) {
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+std::string seeds_text(const ResultRow& row) {
+  if (row.values.empty()) return "none";
+  return fmt::format("{} to {}", row.values.begin()->first, row.values.rbegin()->first);
+}
+
+std::string significant(const std::optional<double>& number) {
+  return number ? fmt::format("{:.4g}", *number) : "-";
+}
+
+/// Returns the ends of a difference's interval.
+std::pair<std::optional<double>, std::optional<double>> interval(const Moments& difference) {
+  const std::optional<double> half = difference.half_interval();
+  if (!half) return {};
+  return {difference.mean - *half, difference.mean + *half};
+}
+
+}  // namespace
+
+std::optional<RowComparison> compared(const ResultRow& row, const ResultRow& against) {
+  std::vector<double> differences;
+  for (const auto& [seed, value] : row.values) {
+    const auto other = against.values.find(seed);
+    if (other != against.values.end()) differences.push_back(value - other->second);
+  }
+  if (differences.empty()) return std::nullopt;
+  return RowComparison{row.name, against.name, row.metric, moments(differences)};
+}
+
+std::vector<RowComparison> compared_with_first(const std::vector<ResultRow>& rows) {
+  std::vector<RowComparison> comparisons;
+  for (const ResultRow& row : rows) {
+    const ResultRow& first = *std::ranges::find(rows, row.metric, &ResultRow::metric);
+    if (&first == &row) continue;
+    const auto comparison = compared(row, first);
+    if (comparison && comparison->difference.n > 1) comparisons.push_back(*comparison);
+  }
+  return comparisons;
+}
+
+TextTable comparison_table(const std::vector<RowComparison>& comparisons) {
+  TextTable table({"row", "against", "metric", "n", "difference", "std. error", "95 % interval"},
+                  3);
+  for (const auto& [row, against, metric, difference] : comparisons) {
+    const auto [low, high] = interval(difference);
+    table.add({escaped(row), escaped(against), escaped(metric), std::to_string(difference.n),
+               significant(difference.mean), significant(difference.standard_error()),
+               low ? significant(low) + " to " + significant(high) : "-"});
+  }
+  return table;
+}
+
+std::string comparison_markdown(const std::vector<RowComparison>& comparisons) {
+  if (comparisons.empty()) return "";
+  return "\nDifferences of rows in pairs, run by run of the same seed: their mean over n pairs, "
+         "its "
+         "standard error, and its 95 % interval by Student's t with n - 1 degrees of freedom.\n\n" +
+         comparison_table(comparisons).markdown();
+}
+
+Json to_json(const std::vector<RowComparison>& comparisons) {
+  const auto json = [](const std::optional<double>& value) {
+    return value ? Json(*value) : Json();
+  };
+  auto list = Json::array();
+  for (const auto& [row, against, metric, difference] : comparisons) {
+    const auto [low, high] = interval(difference);
+    list.push_back({{"row", row},
+                    {"against", against},
+                    {"metric", metric},
+                    {"n", difference.n},
+                    {"difference", difference.mean},
+                    {"std", json(difference.std)},
+                    {"standard_error", json(difference.standard_error())},
+                    {"low", json(low)},
+                    {"high", json(high)}});
+  }
+  return list;
+}
+
+std::vector<RowComparison> compare_results(const CompareOptions& options) {
+  const bool within = options.files.size() == 1;
+  const ResultsFile base = read_results(options.files.front());
+  const ResultsFile other = within ? base : read_results(options.files.back());
+  const std::vector<std::string> names = row_names(base, options.rows);
+  for (const std::string& name : names) {
+    for (const ResultsFile* file : {&base, &other}) check_row(*file, name, options.metric);
+  }
+  if (within && names.size() < 2) {
+    fail_usage("{}: one file needs two rows to compare: --rows ROW,ROW", base.path);
+  }
+  std::vector<RowComparison> comparisons;
+  for (size_t i = within ? 1 : 0; i < names.size(); ++i) {
+    const std::string& against = within ? names.front() : names[i];
+    std::string unshared = "no metric in common";
+    const size_t before = comparisons.size();
+    for (const ResultRow& row : other.rows) {
+      const ResultRow* const reference = find_result(base.rows, against, row.metric);
+      if (row.name != names[i] || reference == nullptr) continue;
+      if (!options.metric.empty() && row.metric != options.metric) continue;
+      if (auto comparison = compared(row, *reference)) {
+        if (!within) comparison->against = base.path;
+        comparisons.push_back(std::move(*comparison));
+      } else {
+        unshared =
+            fmt::format("no seeds in common: {} and {}", seeds_text(row), seeds_text(*reference));
+      }
+    }
+    if (comparisons.size() > before) continue;
+    fail_usage("{}: {} and {} have {}", other.path, printable(names[i]),
+               within ? printable(against) : "that of " + base.path, unshared);
+  }
+  return comparisons;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <iostream>
+#include <memory>
+
+#include "command_line.h"
+#include "moesaic/report/comparison.h"
+#include "verbs.h"
+
+namespace moesaic::tools {
+namespace {
+
+struct CompareArguments {
+  CompareOptions options;
+  bool json = false;
+};
+
+void run_compare(const CompareArguments& arguments) {
+  const std::vector<RowComparison> comparisons = compare_results(arguments.options);
+  std::cout << (arguments.json ? to_json(comparisons).dump(2) + "\n"
+                               : comparison_table(comparisons).text());
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, int& /*exit_code*/) {
+  constexpr const char* kNotes =
+      "Runs of the same seed are subtracted: rows of one file minus the first of --rows, or rows\n"
+      "of the second file minus the same ones of the first. Printed are mean, standard error and\n"
+      "95 % interval (Student's t) of the differences.";
+  const auto arguments = std::make_shared<CompareArguments>();
+  CLI::App* verb = add_verb(
+      app, "compare", "Compare rows of an experiment's results in pairs of runs.",
+      "compare checkpoints/quickstart/results.json --rows keep4/random,keep4/magnitude", kNotes);
+  verb->add_option("results", arguments->options.files, "results.json of an experiment, or of two")
+      ->required()
+      ->expected(1, 2)
+      ->check(not_empty())
+      ->type_name("FILE");
+  verb->add_option("--rows", arguments->options.rows,
+                   "rows to compare; may be given several times, as names with commas need")
+      ->required()
+      ->allow_extra_args(false)
+      ->check(not_empty())
+      ->type_name("ROW[,ROW...]");
+  verb->add_option("--metric", arguments->options.metric,
+                   "metric to compare (all that both rows have)")
+      ->check(not_empty())
+      ->type_name("NAME");
+  verb->add_flag("--json", arguments->json, "print one JSON document on standard output");
+  verb->callback([arguments] { run_compare(*arguments); });
+}
+
+}  // namespace moesaic::tools

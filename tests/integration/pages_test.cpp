@@ -86,7 +86,7 @@ TEST(Pages, SettingsAreThoseOfTheProgram) {
 
 class PageCommands : public ProgramTest {};
 
-TEST_F(PageCommands, ArePlannedOrKnownToHelp) {
+TEST_F(PageCommands, AreRunOrListedWithAReason) {
   fs::create_directories(path("pages"));
   const auto tried = run_command({"python3", source_path("tests/integration/page_commands.py"),
                                   MOESAIC_PROGRAM, text_path("pages")});

@@ -123,10 +123,34 @@ bool exchange(const fs::path& a, const fs::path& b) {
   fail_errno(b, "cannot exchange");
 }
 
+/// Returns the characters of a name that `max_bytes` have room for.
+std::string beginning(const std::string& name, size_t max_bytes) {
+  size_t cut = std::min(name.size(), max_bytes);
+  while (cut > 0 && cut < name.size() && !starts_character(name[cut])) --cut;
+  return name.substr(0, cut);
+}
+
+fs::path unique_sibling(const fs::path& path, std::string_view suffix) {
+  static std::atomic<unsigned> counter{0};
+  fs::path name = path.filename();
+  fs::path folder = path.parent_path();
+  if (name.empty()) {  // "runs/a/" names the directory a itself.
+    name = folder.filename();
+    folder = folder.parent_path();
+  }
+  for (;;) {
+    const std::string end = fmt::format(".{}-{}{}", ::getpid(), counter.fetch_add(1), suffix);
+    const fs::path sibling =
+        folder / ("." + beginning(name.string(), NAME_MAX - 1 - end.size()) + end);
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
+  }
+}
+
 // Moves `fresh` to the path of `old` and returns where the old directory is now.
 fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
   if (exchange(fresh, old)) return fresh;
-  const fs::path aside = unique_sibling(old).replace_extension(kReplacedSuffix);
+  const fs::path aside = unique_sibling(old, kReplacedSuffix);
   const std::string name = old.filename().string();
   // After a crash its name is all that tells where the old directory belongs.
   if (!aside.filename().string().starts_with("." + name + ".")) {
@@ -142,13 +166,6 @@ fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
     fail_errno(old, "cannot rename into place", error);
   }
   return aside;
-}
-
-/// Returns the characters of a name that `max_bytes` have room for.
-std::string beginning(const std::string& name, size_t max_bytes) {
-  size_t cut = std::min(name.size(), max_bytes);
-  while (cut > 0 && cut < name.size() && !starts_character(name[cut])) --cut;
-  return name.substr(0, cut);
 }
 
 constexpr std::size_t kAlignmentOfMemory = 4096;            // Enough for O_DIRECT on any disk.
@@ -225,21 +242,7 @@ std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view
 }
 
 fs::path unique_sibling(const fs::path& path) {
-  static std::atomic<unsigned> counter{0};
-  fs::path name = path.filename();
-  fs::path folder = path.parent_path();
-  if (name.empty()) {  // "runs/a/" names the directory a itself.
-    name = folder.filename();
-    folder = folder.parent_path();
-  }
-  for (;;) {
-    const std::string end =
-        fmt::format(".{}-{}{}", ::getpid(), counter.fetch_add(1), kStagingSuffix);
-    const fs::path sibling =
-        folder / ("." + beginning(name.string(), NAME_MAX - 1 - end.size()) + end);
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(sibling, ignored))) return sibling;
-  }
+  return unique_sibling(path, kStagingSuffix);
 }
 
 fs::path without_staging(const fs::path& path) {

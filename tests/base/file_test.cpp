@@ -104,7 +104,7 @@ TEST(UniqueSibling, IsFreeHiddenAndBeside) {
   EXPECT_NE(a, b);
   EXPECT_EQ(a.parent_path(), "runs");
   EXPECT_TRUE(a.filename().string().starts_with(".step_1."));
-  EXPECT_EQ(a.extension(), ".part");
+  EXPECT_TRUE(a.filename().string().ends_with(kStagingSuffix));
   EXPECT_EQ(unique_sibling("runs/step_1/").parent_path(), "runs");
 }
 

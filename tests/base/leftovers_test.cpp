@@ -17,9 +17,10 @@ TEST(RemoveLeftovers, TakesOnlyStagingNames) {
   const test::TempDir folder;
   fs::create_directory(unique_sibling(folder / "step_1"));
   test::put(unique_sibling(folder / "a.json"), "half");
-  const std::vector<std::string> others = {".1-2.part",  ".film.part",  ".lock",
-                                           ".x.1-.part", ".x.a-2.part", ".x.1-2.part2",
-                                           "data.part",  "x.1-2.part"};
+  const std::vector<std::string> others = {
+      ".1-2.moesaic.part",  ".film.moesaic.part",    ".lock",
+      ".x.1-.moesaic.part", ".x.a-2.moesaic.part",   ".x.1-2.moesaic.part2",
+      "x.1-2.moesaic.part", ".holiday.2024-12.part", ".holiday.2024-12.old"};
   for (const std::string& name : others) test::put(folder / name, "mine");
   remove_leftovers(folder.path());
   EXPECT_THAT(folder.names(), ::testing::UnorderedElementsAreArray(others));
@@ -53,13 +54,14 @@ TEST(RemoveLeftovers, LeavesWhatItsOwnProcessWrites) {
 
 TEST(RemoveLeftovers, PutsBackWhatHasNoSuccessor) {
   const test::TempDir folder;
-  for (const char* name : {".best.7-0.part", ".best.7-1.old", ".last.7-2.old", "last"}) {
+  for (const char* name :
+       {".best.7-0.moesaic.part", ".best.7-1.moesaic.old", ".last.7-2.moesaic.old", "last"}) {
     fs::create_directory(folder / name);
     test::put(folder / (std::string(name) + "/x"), name);
   }
   remove_leftovers(folder.path());
   EXPECT_THAT(folder.names(), ElementsAre("best", "last"));
-  EXPECT_EQ(test::get(folder / "best/x"), ".best.7-1.old");
+  EXPECT_EQ(test::get(folder / "best/x"), ".best.7-1.moesaic.old");
   EXPECT_EQ(test::get(folder / "last/x"), "last");
 }
 

@@ -226,14 +226,15 @@ TEST(WithoutStaging, IsTheFinalPath) {
             "runs/step_5/model.safetensors");
   EXPECT_EQ(without_staging(unique_sibling("runs/.") / "loss.tsv"), "runs/loss.tsv");
   EXPECT_EQ(without_staging("./a/./b"), "./a/./b");
-  EXPECT_EQ(without_staging("a/.b/c.part"), "a/.b/c.part");
-  EXPECT_EQ(without_staging("a/.b.c.12-3.part/d"), "a/b.c/d");
-  for (const char* other : {".part", "..part", ".1-2.part", "..1-2.part", ".a.1-.part",
-                            ".a.-2.part", ".a.1-b.part", ".a.1-2.parts", ".a-b.2.part"}) {
+  EXPECT_EQ(without_staging("a/.b/c.moesaic.part"), "a/.b/c.moesaic.part");
+  EXPECT_EQ(without_staging("a/.b.c.12-3.moesaic.part/d"), "a/b.c/d");
+  for (const char* other : {".moesaic.part", "..moesaic.part", ".1-2.moesaic.part",
+                            "..1-2.moesaic.part", ".a.1-.moesaic.part", ".a.-2.moesaic.part",
+                            ".a.1-b.moesaic.part", ".a.1-2.moesaic.parts", ".a-b.2.moesaic.part"}) {
     EXPECT_EQ(without_staging(other), other);
   }
   // A name of any length is scanned once.
-  const std::string long_name = "." + std::string(1'000'000, 'b') + ".1-2.part";
+  const std::string long_name = "." + std::string(1'000'000, 'b') + ".1-2.moesaic.part";
   EXPECT_EQ(without_staging(long_name).string().size(), 1'000'000U);
   const std::string dots = ".a." + std::string(1'000'000, '.');
   EXPECT_EQ(without_staging(dots), dots);

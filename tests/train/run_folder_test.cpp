@@ -38,12 +38,12 @@ TEST(RunFolder, AFailedStartDoesNotBlockItsFolder) {
 TEST(RunFolder, AStartThatWasKilledDoesNotBlockItsFolder) {
   const std::string data = R"({"splits": {}})";
   const std::vector<std::map<std::string, std::string>> moments = {
-      {{".data.json.7-0.part", ""}},
-      {{"data.json", data}, {".config.json.7-1.part", ""}},
+      {{".data.json.7-0.moesaic.part", ""}},
+      {{"data.json", data}, {".config.json.7-1.moesaic.part", ""}},
       {{"data.json", data}, {"config.json", R"({"phases": []})"}, {"metrics.jsonl", ""}},
       {{"data.json", data},
        {"config.json", R"({"phases": []})"},
-       {"checkpoints/.step_1.7-2.part", ""}},
+       {"checkpoints/.step_1.7-2.moesaic.part", ""}},
   };
   for (const auto& files : moments) {
     for (const bool resume : {false, true}) {
@@ -53,8 +53,8 @@ TEST(RunFolder, AStartThatWasKilledDoesNotBlockItsFolder) {
       for (const auto& [name, text] : files) write_atomic(folder / name, text);
       EXPECT_NO_THROW(RunFolder::check(folder / ".", resume));
       const RunFolder run(folder / ".", resume);
-      EXPECT_FALSE(fs::exists(folder / ".data.json.7-0.part"));
-      EXPECT_FALSE(fs::exists(folder / ".config.json.7-1.part"));
+      EXPECT_FALSE(fs::exists(folder / ".data.json.7-0.moesaic.part"));
+      EXPECT_FALSE(fs::exists(folder / ".config.json.7-1.moesaic.part"));
       EXPECT_TRUE(fs::is_empty(folder / "checkpoints"));
     }
   }
@@ -82,7 +82,7 @@ TEST(RunFolder, WhatIsLeftWithoutCheckpointsOfStepsIsKept) {
     fs::remove_all(entry.path());
   }
   // As a kill leaves it between the two renames that replace it.
-  fs::rename(folder / "run/best", folder / "run/.best.1-2.old");
+  fs::rename(folder / "run/best", folder / "run/.best.1-2.moesaic.old");
   train(folder / "run", {}, /*resume=*/true);
   EXPECT_EQ(read_text(folder / "run/metrics.jsonl.old"), metrics);
   EXPECT_EQ(read_text(folder / "run/best.old/MANIFEST.json"), best);

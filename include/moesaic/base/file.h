@@ -48,10 +48,13 @@ std::string read_text(const fs::path& path);
 std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what);
 
 /// How hidden names end: of what is not written to its end, and of a whole directory that
-/// StagedDirectory::commit() has taken out of its place.
-inline constexpr std::string_view kStagingSuffix = ".part", kReplacedSuffix = ".old";
+/// StagedDirectory::commit() has taken out of its place. They name the project, since what has such
+/// a name is removed.
+inline constexpr std::string_view kStagingSuffix = ".moesaic.part",
+                                  kReplacedSuffix = ".moesaic.old";
 
-/// Returns an unused path beside `path`: hidden, with the process id in it, ending in ".part".
+/// Returns an unused path beside `path`: hidden, with the process id in it, ending in
+/// kStagingSuffix.
 fs::path unique_sibling(const fs::path& path);
 
 /// Returns the path that such a path stands for, in any of its parts, for messages.

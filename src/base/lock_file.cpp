@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -23,12 +25,15 @@ namespace moesaic {
 
 namespace {
 
-std::string holder(int fd) {
+/// Returns the number of the process that wrote the file, "" of an empty file, and nothing of a
+/// file that holds something else.
+std::optional<std::string> holder(int fd) {
   std::array<char, 32> text{};
-  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
-  std::string digits;
-  for (ssize_t i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) digits += text[i];
-  return digits.empty() ? "another process" : "process " + digits;
+  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  std::string number(text.data(), static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  if (number.ends_with('\n')) number.pop_back();
+  return number.find_first_not_of("0123456789") == number.npos ? std::optional(number)
+                                                               : std::nullopt;
 }
 
 }  // namespace
@@ -72,11 +77,14 @@ LockFile::LockFile(const fs::path& folder) {
   int error = 0;
   std::tie(fd_, error) = open_locked(path, LOCK_EX | LOCK_NB);
   // A file with other names (hard links) may be a backup's or somebody's text. It locks as well as
-  // any, so that this is no reason to refuse the folder; only the number of the holder is not told.
+  // any, so that this is no reason to refuse the folder, and so does a file with other content.
+  // Only the number of the holder is not written to it.
   std::error_code unknown;
-  const bool own = fs::hard_link_count(path, unknown) == 1;
+  const bool alone = fs::hard_link_count(path, unknown) == 1;
+  const std::optional<std::string> number = alone ? holder(fd_.get()) : std::nullopt;
   if (error == EWOULDBLOCK) {
-    fail("{}: in use by {}", folder.string(), own ? holder(fd_.get()) : "another process");
+    fail("{}: in use by {}", folder.string(),
+         number && !number->empty() ? "process " + *number : "another process");
   }
   if (error != 0 && error != ENOLCK && error != ENOSYS && error != ENOTSUP) {
     fail_errno(path, "cannot lock", error);
@@ -85,7 +93,7 @@ LockFile::LockFile(const fs::path& folder) {
     log_warning("{}: this file system does not support locks; continuing without one",
                 path.string());
   }
-  if (!own) return;
+  if (!number) return;
   const std::string text = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd_.get(), 0) != 0) fail_errno(path, "cannot write");
   write_all(fd_.get(), std::as_bytes(std::span(text)), path);

@@ -103,6 +103,17 @@ TEST(OpenOwn, WritesToNoFileOfOtherNames) {
               HasSubstr("pipe: not a regular file; remove it"));
 }
 
+TEST(LockFile, WritesNothingToAFileWithOtherContent) {
+  const test::TempDir folder;
+  for (const char* text : {"my notes", "12 eggs\n", "1\n2\n"}) {
+    test::put(folder / ".lock", text);
+    const LockFile lock(folder.path());
+    EXPECT_THAT(test::failure_of([&] { LockFile second(folder.path()); }),
+                HasSubstr("in use by another process"));
+    EXPECT_EQ(test::get(folder / ".lock"), text);
+  }
+}
+
 TEST(LockFile, NeedsItsFolder) {
   const test::TempDir folder;
   EXPECT_THAT(test::failure_of([&] { LockFile lock(folder / "none"); }), HasSubstr("none"));

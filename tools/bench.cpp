@@ -125,8 +125,14 @@ void check_folder(const std::string& file) {
   if (!fs::is_directory(folder)) {
     fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
   }
-  if (fs::exists(file) && !fs::is_regular_file(file)) {
-    fail_usage("bench: --write {}: it already exists and is not a regular file", file);
+  if (!path_exists(file)) return;
+  const bool regular = fs::is_regular_file(file);
+  if (regular && fs::is_empty(file)) return;
+  const auto json =
+      regular ? find_json(read_text(file, kMaxListBytes, "a file of figures"), kMaxListBytes)
+              : std::nullopt;
+  if (!json || !json->is_object() || !json->contains("benchmark")) {
+    fail_usage("bench: --write {}: there is something already that bench did not write", file);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <system_error>
 
+#include "experiment_run.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
@@ -177,7 +178,8 @@ Report report_of_runs(const Experiment& experiment, const RunsConfig& config,
 
 Report report_of_samples(const Experiment& experiment, const ReproduceOptions& options) {
   const Figure figure = samples_figure(parse<SamplesConfig>(experiment.config), options);
-  fs::create_directories(options.out);
+  // Its settings may change: it is made in a second.
+  const LockFile lock = hold_folder(options.out, {{"experiment", experiment.name}});
   return {fmt::format("# {}\n\n{} Made by `{}`.\n\n![{}](figure.svg)\n", experiment.name,
                       experiment.description, experiment.command(), experiment.description),
           experiment.name + "\n\n" +

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/file.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/report/results.h"
@@ -60,6 +61,11 @@ struct PreparedRuns {
     }
   }
 };
+
+/// Makes the folder of an experiment, locks it and writes `settings` to its config.json, or
+/// compares them with those in it. Throws Error where they differ, for somebody else's folder, and
+/// for links to files in it.
+LockFile hold_folder(const fs::path& out, const Json& settings);
 
 /// Makes the runs that the experiment's folder lacks, and adds to `rows` what all of them
 /// came to, in process 0. Returns false if a signal stopped it.

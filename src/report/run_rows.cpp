@@ -73,19 +73,43 @@ Json settings_of_folder(Json settings) {
   return settings;
 }
 
+/// Returns whether an experiment writes a file of that name.
+bool is_written(std::string_view name) {
+  constexpr std::array kNames = {"config.json", "elapsed.json", "results.json", "report.md"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+         name.starts_with("runs") || name.starts_with("figure");
+}
+
+/// Returns whether the folder has results of the experiment that `settings` name, as 0.2 left them
+/// without a config.json where nothing was trained.
+bool holds_results(const fs::path& out, const Json& settings) {
+  const fs::path file = out / "results.json";
+  std::error_code error;
+  if (!fs::is_regular_file(file, error) || !settings.contains("experiment")) return false;
+  const auto results = find_json(read_text(file, kMaxListBytes, "results"), kMaxListBytes);
+  return results && results->is_object() && results->contains("experiment") &&
+         results->at("experiment") == settings.at("experiment");
+}
+
 /// Returns the folder, made if missing. Throws Error (usage) for an empty name, for a file, and for
 /// a folder with files but without the config.json of an experiment, but for those of a failed
-/// call.
-fs::path made_folder(const fs::path& out) {
+/// call; Error (failure) for a link to a file in it, which would be written through.
+fs::path made_folder(const fs::path& out, const Json& settings) {
   if (out.empty()) fail_usage("an experiment needs a folder; give --out");
   check_folder_path(out, "--out");
-  if (path_exists(out) && !fs::exists(out / "config.json")) {  // That names the experiment.
+  const bool known = fs::exists(out / "config.json") || holds_results(out, settings);
+  if (path_exists(out) && !known) {
     for (const auto& entry : fs::directory_iterator(out)) {
       const std::string name = entry.path().filename().string();
       if (name == ".lock" || name == "elapsed.json") continue;
       fail_usage("{}: there is something already that is not this experiment; give another --out",
                  out.string());
     }
+  }
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(out, none)) {
+    if (!entry.is_symlink() || !is_written(entry.path().filename().string())) continue;
+    fail("{}: a link, which is not followed; remove it", entry.path().string());
   }
   std::error_code error;
   create_folders(out, error);
@@ -255,10 +279,7 @@ class DistributedRuns {
     runs.for_each_filled(
         [&](const PreparedRow&, const MeasuredRow& filled) { filled_[filled.name] = &filled; });
     if (is_rank_zero()) {
-      const fs::path folder = made_folder(options.out);
-      lock_.emplace(folder);
-      remove_leftovers(options.out);
-      claim(folder, runs.settings);
+      lock_.emplace(hold_folder(options.out, runs.settings));
       log_.emplace(file_of(0), check_);
       log_->merge(files_of_others(), check_);
     }
@@ -383,6 +404,14 @@ class DistributedRuns {
 };
 
 }  // namespace
+
+LockFile hold_folder(const fs::path& out, const Json& settings) {
+  const fs::path folder = made_folder(out, settings);
+  LockFile lock(folder);
+  remove_leftovers(folder);
+  claim(folder, settings);
+  return lock;
+}
 
 bool make_rows(const PreparedRuns& runs, const ReproduceOptions& options,
                std::vector<MeasuredRow>& rows) {

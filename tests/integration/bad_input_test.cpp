@@ -93,6 +93,9 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
   expect_one_line_error(run_program({"bench", "operatros"}), 2, "did you mean 'operators'?");
   expect_one_line_error(run_program({"bench", "operators", "--write", "/no/such/folder/x.json"}), 2,
                         "there is no folder /no/such/folder");
+  write("thesis.json", "{}");
+  expect_one_line_error(run_program({"bench", "operators", "--write", text_path("thesis.json")}), 2,
+                        "there is something already that bench did not write");
   expect_one_line_error(run_program({"bench", "operators", "--rows", "cpu/none*"}), 2,
                         "no row of 'operators' has a name like 'cpu/none*'");
   expect_one_line_error(run_program({"bench", "./run", "--rows", "*"}), 2,

@@ -77,6 +77,29 @@ TEST(Samples, AreDrawnByReproduce) {
   for (const char* name : {"results.json", "report.md", "figure.png", "figure.svg"}) {
     EXPECT_TRUE(fs::exists(folder / "out" / name)) << name;
   }
+  reproduce(experiment, options);  // It is this experiment's folder.
+}
+
+TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
+  const report_test::TempDir folder;
+  Experiment experiment{.name = "tiny", .kind = "samples", .description = "A test."};
+  experiment.config = Document::from_text(samples_text(R"("images": [0])"), "tiny.json").root();
+  ReproduceOptions options = samples_options();
+  options.out = folder / "out";
+  fs::create_directory(options.out);
+  write_atomic(options.out / "report.md", "my thesis");
+  EXPECT_THAT(error_of([&] { reproduce(experiment, options); }),
+              HasSubstr("there is something already that is not this experiment"));
+  EXPECT_EQ(read_text(options.out / "report.md"), "my thesis");
+
+  options.out = folder / "links";
+  reproduce(experiment, options);
+  fs::remove(options.out / "report.md");
+  fs::create_symlink("../out/report.md", options.out / "report.md");
+  EXPECT_THAT(error_of([&] { reproduce(experiment, options); }),
+              HasSubstr("/links/report.md: a link, which is not followed; remove it"));
+  EXPECT_EQ(read_text(folder / "out/report.md"), "my thesis");
 }
 
 }  // namespace

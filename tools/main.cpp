@@ -131,7 +131,8 @@ int run_or_explain(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::set_terminate(&end_by_line);
   moesaic::tools::tune_runtime(argv);
-  moesaic::tools::hold_standard_output();
+  moesaic::tools::hold_standard_streams();
+  moesaic::tools::explain_bus_errors();
   moesaic::tools::protect_terminals();
   moesaic::tools::remember_call(argv[0]);
   moesaic::tools::let_the_leader_speak();

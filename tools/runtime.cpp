@@ -2,12 +2,15 @@
 #include "runtime.h"
 
 #include <c10/util/Logging.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include <climits>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -55,7 +58,59 @@ void return_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
+/// Copies the path of the file that is mapped at `address`, cut to `size` bytes, and returns its
+/// length. As signal handlers must, it allocates nothing.
+size_t mapped_path(uintptr_t address, char* path, size_t size) {
+  const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  size_t length = 0, field = 0;
+  uintptr_t ends[2] = {0, 0};  // Of the range that a line begins with, "FROM-TO ".
+  bool found = false, in_path = false;
+  for (char c = 0; maps >= 0 && ::read(maps, &c, 1) == 1;) {
+    if (c == '\n') {
+      if (found) break;
+      ends[0] = ends[1] = field = 0;
+      in_path = false;
+    } else if (field < 2 && (c == '-' || c == ' ')) {
+      found = ++field == 2 && ends[0] <= address && address < ends[1];
+    } else if (field < 2) {
+      ends[field] = 16 * ends[field] + static_cast<uintptr_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+    } else if (found && (in_path = in_path || c == '/') && length < size) {
+      path[length++] = static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c;
+    }
+  }
+  return length;
+}
+
+extern "C" void end_by_bus_error(int signal, siginfo_t* info, void*) {
+  constexpr std::string_view kBegin = "error: ",
+                             kEnd =
+                                 ": cannot be read any more; it got shorter, or its disk failed "
+                                 "or is full\n";
+  char line[PATH_MAX + 128];
+  size_t length = kBegin.copy(line, kBegin.size());
+  const size_t named =
+      info->si_code <= 0  // Another process sent it.
+          ? 0
+          : mapped_path(reinterpret_cast<uintptr_t>(info->si_addr), line + length, PATH_MAX);
+  if (named == 0) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+    return;
+  }
+  length += named;
+  length += kEnd.copy(line + length, kEnd.size());
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, length);
+  ::_exit(1);
+}
+
 }  // namespace
+
+void explain_bus_errors() {
+  struct sigaction action {};
+  action.sa_sigaction = &end_by_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
 
 void keep_freed_memory() {
   constexpr int kLargest = 1 << 30;

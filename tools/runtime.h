@@ -26,6 +26,10 @@ void let_the_leader_speak();
 /// (TORCHELASTIC_ERROR_FILE), where there is one.
 void record_error(const std::string& what);
 
+/// Ends the program by a line where a mapped file cannot be read any more (SIGBUS): it got shorter,
+/// or its disk failed.
+void explain_bus_errors();
+
 /// Ends the process with `exit_code` without the destructors of loaded libraries. Those of CUDA
 /// take a tenth of a second and read 120 MB of their own code from the disk.
 [[noreturn]] void end_process(int exit_code);

@@ -49,12 +49,14 @@ OutputBuffer* output = nullptr;  ///< Of a program's end; nullptr for a terminal
 
 }  // namespace
 
-void hold_standard_output() {
-  if (::fcntl(STDOUT_FILENO, F_GETFD) >= 0 || errno != EBADF) return;
-  const int fd = ::open("/dev/null", O_RDONLY);
-  if (fd < 0 || fd == STDOUT_FILENO) return;
-  ::dup2(fd, STDOUT_FILENO);
-  ::close(fd);
+void hold_standard_streams() {
+  // open() returns the lowest free number, so that those below are taken. What is printed to a
+  // closed stdout is to fail; what is printed to a closed stderr goes nowhere.
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    const int held = ::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (held >= 0 && held != fd) ::close(held);
+  }
 }
 
 void protect_terminals() {

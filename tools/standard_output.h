@@ -3,9 +3,9 @@
 
 namespace moesaic::tools {
 
-/// Where the caller closed standard output, puts something there that refuses to be written to, so
-/// that no file that is opened later takes its number and what is printed.
-void hold_standard_output();
+/// Where the caller closed a standard stream, opens /dev/null in its place, so that no file that is
+/// opened later takes its number and what is printed. Writing to a closed standard output fails.
+void hold_standard_streams();
 
 /// Escapes control characters of what std::cout and std::cerr print on a terminal, and elsewhere
 /// remembers why the first write to standard output failed.

@@ -47,6 +47,21 @@ TEST_F(ProgramFaults, ACheckpointThatCannotBeReadIsOneLineAndStays) {
   EXPECT_EQ(resume("", path("")).exit_code, 0);
 }
 
+TEST_F(ProgramFaults, AMappedFileThatGetsShorterIsOneLine) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer wants to be the first library";
+#endif
+  const std::string header = R"({"w":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})";
+  write("a.safetensors", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') +
+                             header + std::string(100000, '\1'));
+  const std::string file = fs::canonical(path("a.safetensors")).string();
+  ProgramOptions options;
+  options.environment = {std::string("LD_PRELOAD=") + MOESAIC_FAULTS_LIBRARY,
+                         fmt::format("MOESAIC_FAULT=close:1:empty:{}", file)};
+  expect_one_line_error(run_program({"inspect", file}, options), 1,
+                        file + ": cannot be read any more; it got shorter, or its disk failed");
+}
+
 /// Runs on twelve image files, each of which every epoch reads.
 class ImageFaults : public ProgramTest {
  protected:

@@ -5,6 +5,7 @@
 #include "data/jpeg_bytes.h"
 #include "data/png_bytes.h"
 #include "integration/program.h"
+#include "moesaic/base/file.h"
 #include "support/matchers.h"
 
 namespace moesaic::testing {
@@ -185,6 +186,19 @@ TEST_F(Folders, MeanOfBytesIsRefusedWithTheUnit) {
   recipe(R"("image_size": 16, "channels": 3)",
          R"({"size": 16, "mean": [127.5, 127.5, 127.5], "std": [127.5, 127.5, 127.5]})");
   expect_one_line_error(train("refused"), 2, "mean is of pixels scaled to [0, 1]");
+}
+
+TEST_F(Folders, NoMessageGetsIntoAFileWhereStandardErrorIsClosed) {
+  const std::string recipe =
+      (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string();
+  const auto result = run_command(
+      {"sh", "-c", R"("$0" train "$1" --out "$2" 2>&-)", MOESAIC_PROGRAM, recipe, text_path("r")});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(read_text(path("r/.lock")), ::testing::MatchesRegex("[0-9]+\n"));
+  for (const auto& entry : fs::recursive_directory_iterator(path("r"))) {
+    if (!entry.is_regular_file()) continue;
+    EXPECT_EQ(read_text(entry.path()).find("train, step"), std::string::npos) << entry.path();
+  }
 }
 
 }  // namespace

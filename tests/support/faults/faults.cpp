@@ -7,9 +7,10 @@
 // CALL is open, read, write, stat, list (of a folder), fsync, rename, other (mkdir, unlink and so
 // on), any of these, or change: any that changes something, since a kill before another one leaves
 // the same. EFFECT is a name of errno, short (a read or a write does half of its work), slow (it
-// takes eight seconds more), kill (before the call, SIGKILL), or power: the same after whatever no
-// fsync has made durable has been undone. Only calls on files below FOLDER, an absolute path, are
-// counted; with N+ all from the n-th on fail. What is deleted counts as durable at once.
+// takes eight seconds more), empty (of close: the file loses its content), kill (before the call,
+// SIGKILL), or power: the same after whatever no fsync has made durable has been undone. Only calls
+// on files below FOLDER, an absolute path, are counted; with N+ all from the n-th on fail. What is
+// deleted counts as durable at once.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -161,9 +162,10 @@ class Verdict {
     if (s.effect == "power") lose_power(s);
     if (s.effect == "power" || s.effect == "kill") ::kill(::getpid(), SIGKILL);
     halves_ = s.effect == "short";
+    empties_ = s.effect == "empty";
     if (s.effect == "slow") {
       ::sleep(8);
-    } else if (!halves_) {
+    } else if (!halves_ && !empties_) {
       error_ = number_of(s.effect);
     }
   }
@@ -177,6 +179,7 @@ class Verdict {
     return error_ != 0;
   }
   bool counts() const { return counts_; }
+  bool empties() const { return empties_; }
   size_t share_of(size_t bytes) const { return halves_ && bytes > 1 ? bytes / 2 : bytes; }
 
  private:
@@ -190,7 +193,7 @@ class Verdict {
   }
 
   std::unique_lock<std::recursive_mutex> lock_;
-  bool counts_ = false, inside_before_ = false, halves_ = false;
+  bool counts_ = false, inside_before_ = false, halves_ = false, empties_ = false;
   int error_ = 0;
 };
 
@@ -322,6 +325,15 @@ OPEN(open)
 OPEN(open64)
 OPEN_AT(openat)
 OPEN_AT(openat64)
+
+int close(int fd) {
+  if (state().call == "close") {
+    const std::string path = counted(fd);
+    const Verdict verdict("close", path, false);
+    if (verdict.empties()) ::syscall(SYS_truncate, path.c_str(), 0L);
+  }
+  return static_cast<int>(::syscall(SYS_close, fd));
+}
 
 ssize_t read(int fd, void* bytes, size_t count) {
   const Verdict verdict("read", counted(fd), false);

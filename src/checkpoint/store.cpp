@@ -87,7 +87,7 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   Checkpoint checkpoint;
   checkpoint.folder = folder;
   checkpoint.config = read_stored(folder / kConfigFile, kMaxListBytes).to_json();
-  checkpoint.state = read_stored(folder / kStateFile).to_json();
+  checkpoint.state = read_stored(folder / kStateFile, kMaxListBytes).to_json();
   if (options.model) {
     const fs::path file = folder / listed_tensors(manifest, kModelFile);
     checkpoint.model = read_weights(file, options.mapped);
@@ -249,7 +249,9 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
   std::string first_error;
   for (const fs::path& step : steps) {
     try {
-      return load_checkpoint(step, options_of(step));
+      Checkpoint loaded = load_checkpoint(step, options_of(step));
+      if (!first_error.empty()) log_warning("{}: this older checkpoint is read", step.string());
+      return loaded;
     } catch (const DamagedCheckpoint& error) {
       log_warning("{}; this checkpoint is skipped", error.what());
       if (first_error.empty()) first_error = error.what();
@@ -283,8 +285,14 @@ std::vector<fs::path> step_checkpoints(const fs::path& checkpoints) {
   std::error_code error;
   for (fs::directory_iterator it(checkpoints, error), end; !error && it != end;
        it.increment(error)) {
-    const bool folder = it->symlink_status().type() == fs::file_type::directory;
-    if (folder && step_of(it->path())) steps.push_back(it->path());
+    if (!step_of(it->path())) continue;
+    std::error_code ignored;
+    if (it->is_directory(ignored)) {
+      steps.push_back(it->path());
+    } else if (it->is_symlink()) {
+      fail("{}: a link that leads to no folder; make its disk available or remove the link",
+           it->path().string());
+    }
   }
   const bool none =
       error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
@@ -348,7 +356,8 @@ void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
   if (keep < 1) fail_usage("at least 1 checkpoint has to be kept, not {}", keep);
   int64_t complete = 0;
   for (const fs::path& step : step_checkpoints(checkpoints)) {
-    if (!fs::exists(step / kManifestFile)) continue;  // No checkpoint.
+    // A folder without a manifest is no checkpoint; what a link leads to is someone else's.
+    if (fs::is_symlink(step) || !fs::exists(step / kManifestFile)) continue;
     if (complete++ < keep) continue;
     // Renamed first, so that no partially deleted checkpoint is ever visible.
     const fs::path aside = unique_sibling(step);

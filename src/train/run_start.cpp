@@ -367,6 +367,14 @@ void Trainer::restore(Phase& phase) {
     fail("{}: {}", result_.checkpoint.string(), error.what());
   }
   resumed_tensors_.clear();
+  const std::string& data = plan().config.data;
+  const std::vector<std::string> splits =
+      state_.evaluations_due.empty() ? state_.evaluations_due : datasets_.evaluation_splits(data);
+  for (const std::string& split : state_.evaluations_due) {
+    if (std::find(splits.begin(), splits.end(), split) != splits.end()) continue;
+    fail("{}: state.json: evaluations_due: '{}' has no split {}; it has {}",
+         result_.checkpoint.string(), data, printable(split), fmt::join(splits, ", "));
+  }
 }
 
 void Trainer::open_recorder() {

@@ -283,6 +283,26 @@ TEST(Resolve, PassesOverNoneThatItCouldNotRead) {
   EXPECT_THAT(failure_of([&] { step_checkpoints(folder / "loop"); }), HasSubstr("cannot list"));
 }
 
+TEST(Resolve, FollowsALinkToACheckpointThatWasMoved) {
+  const test::TempDir folder;
+  const fs::path checkpoints = folder / "run/checkpoints";
+  save_checkpoint(checkpoints / "step_1", example());
+  save_checkpoint(folder / "disk/step_2", example());
+  fs::create_directory_symlink(folder / "disk/step_2", checkpoints / "step_2");
+  EXPECT_EQ(newest_folder(folder / "run"), checkpoints / "step_2");
+  fs::create_directory_symlink("nowhere", checkpoints / "step_3");
+  EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
+              HasSubstr("step_3: a link that leads to no folder"));
+}
+
+TEST(LoadCheckpoint, ReadsAStateOfMoreThanAMegabyte) {
+  const test::TempDir folder;
+  Checkpoint checkpoint = example();
+  checkpoint.state["replaced"] = std::vector<int64_t>(200'000, 10'000'000);
+  save_checkpoint(folder / "a", checkpoint);
+  EXPECT_EQ(load_checkpoint(folder / "a").state.at("replaced").size(), 200'000U);
+}
+
 TEST(Resolve, SaysWhatAPathIsNot) {
   const test::TempDir folder;
   fs::create_directories(folder / "quickstart/checkpoints/step_1");

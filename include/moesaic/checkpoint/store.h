@@ -87,9 +87,9 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
 std::optional<int64_t> step_of(const fs::path& folder);
 std::string step_name(int64_t step);
 
-/// Returns the step_N directories in a run's checkpoints/ by descending N, complete or not; links
-/// are left out. There are none where checkpoints/ is missing; throws Error (failure) where it
-/// cannot be listed.
+/// Returns the step_N directories in a run's checkpoints/ by descending N, complete or not, and
+/// links to directories of such names. There are none where checkpoints/ is missing; throws Error
+/// (failure) where it cannot be listed.
 std::vector<fs::path> step_checkpoints(const fs::path& checkpoints);
 
 /// Returns what has a MANIFEST.json in a folder, checkpoints of any name, sorted. What cannot be

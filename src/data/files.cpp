@@ -18,6 +18,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/formats/gzip.h"
 
@@ -155,7 +156,8 @@ DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder) {
   const fs::path list = folder / kHashList;
   std::error_code error;
   if (!spec.archive || !fs::is_regular_file(list, error)) return spec;
-  std::istringstream lines{std::string(without_byte_order_mark(read_text(list)))};
+  std::istringstream lines{std::string(
+      without_byte_order_mark(read_text(list, kMaxListBytes, "a list of SHA-256 sums")))};
   std::map<std::string, std::string> hashes;
   for (std::string line; std::getline(lines, line);) {
     constexpr size_t kDigits = 64;
@@ -190,6 +192,8 @@ std::string compare_file(const fs::path& path, const DatasetFile& file) {
     if (file.sha256.empty() || hash.hex() == file.sha256) return "";
     return fmt::format("{}: SHA-256 of the unpacked bytes is {}, expected {}", path.string(),
                        hash.hex(), file.sha256);
+  } catch (const IoError&) {
+    throw;  // Nothing is known of what the file holds.
   } catch (const Error& error) {
     return error.what();
   }
@@ -233,7 +237,7 @@ void fail_missing(const DatasetSpec& spec, const std::string& split) {
     how = "put it or a link there";
     if (spec.is_path() && wanted == "test") {
       misspelt = nearest_sibling(fs::path(spec.name) / part->path, Sibling::name, is_folder);
-      how += ", or name it 'test', 'validation' or 'valid'";
+      how += ", or name it 'test'";
     }
   }
   if (!spec.files.empty() || (format_of(spec).fetch && !spec.urls.empty())) {

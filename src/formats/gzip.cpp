@@ -49,6 +49,7 @@ void UnpackedReader::check() const {
   int code = Z_OK;
   std::string_view text = gzerror(file_.get(), &code);
   if (code == Z_OK || code == Z_STREAM_END) return;
+  if (code == Z_ERRNO) fail_errno(name_, "cannot read");
   if (code == Z_BUF_ERROR) fail("{}: truncated: the gzip data stops after {} bytes", name_, size_);
   if (text.starts_with(name_ + ": ")) text.remove_prefix(name_.size() + 2);
   fail("{}: {}{}", name_, code == Z_DATA_ERROR ? "corrupted gzip data: " : "", text);

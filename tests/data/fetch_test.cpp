@@ -6,6 +6,7 @@
 #include "data/http_server.h"
 #include "moesaic/base/file.h"
 #include "moesaic/data/dataset.h"
+#include "support/faults.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -181,6 +182,34 @@ TEST_F(Fetch, AWrongBeginningIsThrownAway) {
   write_file(part("train-labels"), Bytes(100000, 7));
   DatasetSource("tiny").fetch(kQuiet);
   expect_all_in_place();
+}
+
+TEST_F(Fetch, ADiskErrorThrowsNothingAway) {
+  NEEDS_FAULTS();
+  const auto bytes_here = [&] {
+    std::map<std::string, uintmax_t> bytes;
+    for (const auto& [name, file] : home_.files) {
+      for (const test::fs::path& path : {place(name), part(name)}) {
+        if (test::fs::exists(path)) bytes[name] = test::fs::file_size(path);
+      }
+    }
+    return bytes;
+  };
+  const auto whole = [&](const std::string& name) { return packed(name).size(); };
+  const auto prepare = [&] { test::fs::remove_all(home_.cache()); };
+  const auto fetch = [] { DatasetSource("tiny").fetch(kQuiet); };
+  const auto check = [&](const test::Outcome& outcome) {
+    if (outcome.exit_code != 0) {
+      EXPECT_THAT(outcome.error, HasSubstr("Input/output error"));
+      for (const auto& [name, bytes] : bytes_here()) EXPECT_EQ(bytes, whole(name)) << name;
+    }
+    fetch();
+    expect_all_in_place();
+    for (const auto& entry : test::fs::directory_iterator(home_.cache())) {
+      EXPECT_NE(entry.path().extension(), ".old") << entry.path();
+    }
+  };
+  EXPECT_GT(test::for_every_call({"read", "EIO"}, home_.cache(), prepare, fetch, check), 3);
 }
 
 TEST_F(Fetch, EveryNameThatAFileMayHaveArrivesUnderAnother) {

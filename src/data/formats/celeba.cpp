@@ -18,6 +18,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
 
 namespace moesaic {
 namespace {
@@ -137,7 +138,7 @@ fs::path find_list(const fs::path& folder, const std::string& stem) {
 
 /// Calls `row(words, line number)` for every line that is not blank.
 void for_lines(const fs::path& path, auto&& row) {
-  const std::string text = read_text(path);
+  const std::string text = read_text(path, kMaxListBytes, "a list of CelebA");
   std::istringstream lines{std::string(without_byte_order_mark(text))};
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {

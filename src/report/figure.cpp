@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <vector>
 
@@ -96,7 +99,14 @@ void draw_in(const fs::path& folder, const std::string& stem, const Figure& figu
   }
 }
 
-using MetricsLine = Json;
+constexpr std::array kDrawnMetrics = {"loss", "accuracy"};
+
+/// What a figure needs of a line of metrics.jsonl.
+struct MetricsLine {
+  std::string kind, phase, split, data;
+  int64_t step = 0;
+  std::map<std::string, Json> numbers = {};
+};
 
 /// Lines of metrics.jsonl for training or one split, on one data set.
 struct Series {
@@ -123,32 +133,53 @@ Series& series_of(RunLines& run, const std::string& name, const std::string& dat
   return run.series.emplace_back(Series{name, data});
 }
 
+/// Returns what a line says; nothing of one that is incomplete, or about something else.
+std::optional<MetricsLine> line_of(std::string_view text) {
+  const Json json = find_json(text).value_or(nullptr);
+  if (!json.is_object()) return std::nullopt;
+  bool sound = true;
+  const auto string = [&](const char* key, const char* fallback) -> std::string {
+    const auto found = json.find(key);
+    sound = sound && (found == json.end() || found->is_string());
+    return sound && found != json.end() ? found->get<std::string>() : fallback;
+  };
+  MetricsLine line{string("kind", ""), string("phase", ""), string("split", "test"),
+                   string("data", "")};
+  const auto step = json.find("step");
+  if (!sound || step == json.end() || !step->is_number_integer()) return std::nullopt;
+  if (line.kind != "train" && line.kind != "eval") return std::nullopt;
+  line.step = step->get<int64_t>();
+  for (const char* metric : kDrawnMetrics) {
+    const auto found = json.find(metric);
+    if (found != json.end() && found->is_number()) line.numbers[metric] = *found;
+  }
+  return line;
+}
+
 /// Returns the lines of training and of evaluations.
 RunLines lines_of(std::string_view metrics) {
   std::vector<MetricsLine> lines;
   std::map<std::string, std::string> data;  // Of each phase; only evaluations name it.
-  std::istringstream texts{std::string(metrics)};
-  for (std::string text; std::getline(texts, text);) {
-    MetricsLine line = find_json(text).value_or(nullptr);
-    const std::string kind = line.is_object() ? line.value("kind", "") : "";
-    if (kind != "train" && kind != "eval") continue;
-    if (line.contains("data")) data[line.value("phase", "")] = line.value("data", "");
-    lines.push_back(std::move(line));
+  while (!metrics.empty()) {
+    const size_t end = std::min(metrics.find('\n'), metrics.size());
+    if (auto line = line_of(metrics.substr(0, end))) {
+      if (!line->data.empty()) data[line->phase] = line->data;
+      lines.push_back(std::move(*line));
+    }
+    metrics.remove_prefix(std::min(end + 1, metrics.size()));
   }
   RunLines run;
   for (MetricsLine& line : lines) {
-    const auto step = line.value("step", int64_t{0});
-    const std::string phase = line.value("phase", "");
-    if (run.phases.empty() || run.phases.back().name != phase) {
+    if (run.phases.empty() || run.phases.back().name != line.phase) {
       const int64_t begin = run.phases.empty() ? 0 : run.phases.back().end;
-      run.phases.push_back({phase, begin, step});
+      run.phases.push_back({line.phase, begin, line.step});
     }
-    run.phases.back().end = step;
-    run.steps.push_back(static_cast<double>(step));
-    run.data.insert(data[phase]);
-    const bool trains = line.value("kind", "") == "train";
-    const std::string split = line.value("split", "test");
-    series_of(run, trains ? "training" : split, data[phase]).lines.push_back(std::move(line));
+    run.phases.back().end = line.step;
+    run.steps.push_back(static_cast<double>(line.step));
+    const std::string& on = data[line.phase];
+    run.data.insert(on);
+    const std::string name = line.kind == "train" ? "training" : line.split;
+    series_of(run, name, on).lines.push_back(std::move(line));
   }
   return run;
 }
@@ -157,13 +188,12 @@ RunLines lines_of(std::string_view metrics) {
 std::string series_points(const Series& series, const char* metric, std::vector<double>& values) {
   std::string points, phase;
   for (const MetricsLine& line : series.lines) {
-    const auto found = line.find(metric);
-    if (found == line.end() || !found->is_number()) continue;
-    const std::string now = line.value("phase", "");
-    if (!points.empty() && now != phase) points += "\n";
-    phase = now;
-    points += fmt::format("{}\t{}\n", line.value("step", int64_t{0}), found->dump());
-    values.push_back(found->get<double>());
+    const auto found = line.numbers.find(metric);
+    if (found == line.numbers.end()) continue;
+    if (!points.empty() && line.phase != phase) points += "\n";
+    phase = line.phase;
+    points += fmt::format("{}\t{}\n", line.step, found->second.dump());
+    values.push_back(found->second.get<double>());
   }
   return points;
 }
@@ -237,7 +267,10 @@ std::string gnuplot_quoted(const std::string& text) {
 
 void check_can_draw(const fs::path& folder) {
   if (find_program("gnuplot").empty()) {
-    fail("gnuplot: no such program on PATH; figures are drawn by it");
+    fail(
+        "gnuplot: no such program on PATH; figures are drawn by it: install it, e.g. gnuplot-nox "
+        "of "
+        "Debian");
   }
   check_can_write(folder);
 }
@@ -268,8 +301,8 @@ void draw_figure_file(const fs::path& file, const Figure& figure) {
 
 Figure run_curve(std::string_view metrics) {
   const RunLines run = lines_of(metrics);
-  std::vector<Panel> panels = {metric_panel(run, "loss", "loss"),
-                               metric_panel(run, "accuracy", "accuracy, %")};
+  std::vector<Panel> panels = {metric_panel(run, kDrawnMetrics[0], "loss"),
+                               metric_panel(run, kDrawnMetrics[1], "accuracy, %")};
   std::erase_if(panels, [](const Panel& panel) { return panel.plots.empty(); });
   if (panels.empty()) fail("metrics.jsonl: no line to draw");
   panels.front().commands.insert(0, shared_commands(run));
@@ -278,7 +311,8 @@ Figure run_curve(std::string_view metrics) {
 }
 
 void draw_run_curve(const fs::path& run) {
-  const Figure figure = run_curve(read_text(run / "metrics.jsonl"));
+  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
+  const Figure figure = run_curve(read_text(run / "metrics.jsonl", kAnySize, "a file of metrics"));
   check_can_draw(run);
   draw_figure(run, figure);
 }

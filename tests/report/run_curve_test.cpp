@@ -71,6 +71,16 @@ TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {
   EXPECT_EQ(figure.script.find("accuracy"), std::string::npos);
 }
 
+TEST(RunCurve, PassesOverLinesOfOtherTypes) {
+  const Figure figure = run_curve(R"({"kind": 5, "step": 4, "phase": "a", "loss": 3}
+{"kind": "train", "step": "x", "phase": "a", "loss": 3}
+{"kind": "train", "step": 1e300, "phase": "a", "loss": 3}
+{"kind": "train", "step": 4, "phase": 7, "loss": 3}
+{"kind": "train", "step": 4, "phase": "a", "loss": 3}
+)");
+  EXPECT_EQ(figure.data, "# training: updates\tloss\n4\t3\n");
+}
+
 TEST(RunCurve, SaysWhereThereIsNothingToDraw) {
   EXPECT_THROW(run_curve(""), Error);
   EXPECT_THROW(run_curve("{\"kind\": \"prune\", \"step\": 5}\nno JSON\n[]\n"), Error);

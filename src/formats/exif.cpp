@@ -127,26 +127,18 @@ Bytes unhexed(const Bytes& text) {
 Metadata in_png(Span file) {
   constexpr size_t kSignature = 8, kAround = 12;
   Metadata found;
-  std::optional<Bytes> raw_exif, raw_app1;
+  std::optional<Bytes> raw;
   for (Span rest = after(file, kSignature); rest.size() > kAround;) {
     const size_t length = number(rest, 0, 4);
     const Span kind = part(rest, 4, 4), data = part(rest, 8, length);
     if (begins(kind, "eXIf")) found.exif = copy(data);
     if (begins(kind, "tEXt") || begins(kind, "zTXt") || begins(kind, "iTXt")) {
-      take_text(kind, data, "Raw profile type exif", raw_exif);
-      take_text(kind, data, "Raw profile type APP1", raw_app1);
+      take_text(kind, data, "Raw profile type exif", raw);
       take_text(kind, data, "XML:com.adobe.xmp", found.xmp);
     }
     rest = after(rest, kAround + length);
   }
-  for (const std::optional<Bytes>& raw : {raw_exif, raw_app1}) {
-    if (!raw) continue;
-    Bytes profile = unhexed(*raw);
-    const bool is_xmp = begins(profile, kXap);
-    if (is_xmp) profile.erase(profile.begin(), profile.begin() + static_cast<long>(kXap.size()));
-    std::optional<Bytes>& place = is_xmp ? found.xmp : found.exif;
-    if (!place) place = std::move(profile);
-  }
+  if (raw && !found.exif) found.exif = unhexed(*raw);
   return found;
 }
 
@@ -165,6 +157,11 @@ Metadata in_webp(Span file) {
     rest = after(rest, 8 + length + length % 2);
   }
   return found;
+}
+
+/// Returns whether Pillow reads values of this type of TIFF; it passes over entries of others.
+bool is_known_type(uint32_t type) {
+  return (type >= 1 && type <= 13) || type == 16;
 }
 
 /// Returns the bytes of a TIFF's integer of this type; 0 for what is none.
@@ -195,16 +192,17 @@ std::optional<uint32_t> tiff_orientation(Span tiff) {
   const bool big = begins(tiff, "MM\0*"sv) || begins(tiff, "MM*\0"sv);
   if (!big && !begins(tiff, "II*\0"sv) && !begins(tiff, "II\0*"sv)) return {};
   const size_t directory = number(tiff, 4, 4, big), entries = number(tiff, directory, 2, big);
-  std::optional<uint32_t> found;
-  for (size_t i = 0; i < entries; ++i) {
+  for (size_t i = 0; i < entries; ++i) {  // The first of a known type counts.
     const size_t at = directory + 2 + i * kEntryBytes;
     const uint32_t count = number(tiff, at + 4, 4, big);
     if (number(tiff, at, 2, big) != kOrientation || count == 0) continue;
-    const size_t bytes = bytes_of_type(number(tiff, at + 2, 2, big));
+    const uint32_t type = number(tiff, at + 2, 2, big);
+    if (!is_known_type(type)) continue;
+    const size_t bytes = bytes_of_type(type);
     const bool inside = uint64_t{bytes} * count <= 4;
-    found = number(tiff, inside ? at + 8 : number(tiff, at + 8, 4, big), bytes, big);
+    return number(tiff, inside ? at + 8 : number(tiff, at + 8, 4, big), bytes, big);
   }
-  return found;
+  return {};
 }
 
 std::optional<uint32_t> xmp_orientation(std::string_view xmp) {

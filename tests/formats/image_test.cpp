@@ -187,7 +187,7 @@ TEST(Image, ChunksThatAreBombsAreSkipped) {
             decode_image(plain_png_bytes(4, 4, {1, 2, 3})).pixels);
 }
 
-TEST(Image, TheSegmentOfAJpegInAPngTurnsIt) {
+TEST(Image, OnlyTheProfileExifOfAPngTurnsIt) {
   const std::string segment =
       "457869660000"
       "49492a0008000000"
@@ -195,10 +195,12 @@ TEST(Image, TheSegmentOfAJpegInAPngTurnsIt) {
       "12010300010000000600"
       "0000"
       "00000000";
-  const Bytes bytes = with_chunk(plain_png_bytes(4, 6, {1, 2, 3}), "tEXt",
-                                 std::string("Raw profile type APP1\0\nAPP1\n 32\n", 32) + segment);
-  EXPECT_EQ(decode_image(bytes, true).height, 6);
-  EXPECT_EQ(decode_image(bytes).height, 4);
+  for (const auto& [type, height] : {std::pair("exif", 6), {"APP1", 4}}) {  // As in Pillow.
+    const std::string text = fmt::format("Raw profile type {0}{1}\n{0}\n 32\n", type, '\0');
+    const Bytes bytes = with_chunk(plain_png_bytes(4, 6, {1, 2, 3}), "tEXt", text + segment);
+    EXPECT_EQ(decode_image(bytes, true).height, height) << type;
+    EXPECT_EQ(decode_image(bytes).height, 4);
+  }
 }
 
 /// EXIF of a PNG that begins with `magic` and says to turn the image by this orientation.
@@ -246,6 +248,23 @@ TEST(Image, ExifWithoutTheNumberOfATiffTurnsNothing) {
   for (const char* magic : {"II\0\0", "MM\0\0", "II+\0", "MM**", "IIxy"}) {
     EXPECT_EQ(height_of(std::string(magic, 4)), 4) << magic;
   }
+}
+
+/// As Pillow 13 reads them.
+TEST(Image, OfSeveralOrientationsTheFirstOfAKnownTypeTurnsIt) {
+  const auto height_of = [](const std::string& entries) {
+    const std::string tiff =
+        std::string("II*\0\x08\0\0\0\x02\0", 10) + entries + std::string(4, '\0');
+    return decode_image(with_chunk(plain_png_bytes(4, 6, {1, 2, 3}), "eXIf", tiff), true).height;
+  };
+  const auto entry = [](char type, char orientation) {
+    return std::string("\x12\x01", 2) + type + std::string("\0\x01\0\0\0", 5) + orientation +
+           std::string(3, '\0');
+  };
+  constexpr char kShort = 3, kUnknown = 14;
+  EXPECT_EQ(height_of(entry(kShort, 6) + entry(kShort, 1)), 6);
+  EXPECT_EQ(height_of(entry(kShort, 1) + entry(kShort, 6)), 4);
+  EXPECT_EQ(height_of(entry(kUnknown, 1) + entry(kShort, 6)), 6);
 }
 
 TEST(Image, WithoutItsEndMarkerAPngIsWhole) {

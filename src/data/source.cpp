@@ -108,7 +108,11 @@ std::vector<FileVerification> verify_described(const DatasetSpec& described) {
     if (result.path.empty()) {
       result.problem = fmt::format("{}: no such file", (folder / file.name).string());
     } else {
-      result.problem = compare_file(result.path, file);
+      try {
+        result.problem = compare_file(result.path, file);
+      } catch (const IoError& error) {
+        result.problem = error.what();  // The other files are looked at all the same.
+      }
       if (result.ok() && file.sha256.empty()) {
         result.problem = format_of(spec).verify_file(spec, result.path, file);
         result.doubt =
@@ -176,6 +180,11 @@ DatasetSource::DatasetSource(std::string_view asked, std::string_view name, int 
   };
   if (!spec_.base.empty()) base_ = part(spec_.base);
   if (spec_.backdrop) backdrops_ = part(spec_.backdrop->images);
+  if (base_ && spec_.validation.value_or(0.0) > 0.0 &&
+      contains(on_disk_splits(base()), "validation")) {
+    fail_usage("dataset '{}': its base '{}' has a validation split already: leave 'validation' out",
+               asked, spec_.base);
+  }
 }
 
 std::vector<DatasetSpec> DatasetSource::files() const {
@@ -265,6 +274,7 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
   }
   DatasetSpec spec = spec_;
   spec.exif_orientation = upright;
+  spec.validation = request.validation;  // A dataset derived from this one may have its own.
   const std::string stored = request.stored();
   if (of == MosaicOf::images) {
     const bool by_class = format_of(spec).sorted_by_class;

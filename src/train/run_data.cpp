@@ -366,6 +366,11 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns, con
         record_of(*data, here, warns ? &same[name] : nullptr);
     std::string change = then == nullptr ? "" : difference_of(*then, record);
     if (then == nullptr && before.find(name, "train") != nullptr) change = "was not there";
+    if (split == "train" && then != nullptr && before.find(name, "validation") == nullptr &&
+        datasets.evaluation_splits(name).front() == "validation" &&
+        then->examples == record.examples + datasets.get(name, "validation")->size()) {
+      change += ", since the others are held out for validation";
+    }
     if (!change.empty()) changed(name, split, change);
   }
   for (auto& [name, files] : same) {

@@ -257,7 +257,7 @@ TEST_F(ImageFolder, ThreePairsThatLookAlikeAreNamedAndTheOthersCounted) {
   }
   EXPECT_THAT(opening_says(root()),
               HasSubstr("': two classes are called 'a1 ', a1 and a1\\u{20}; and two 'a2 ', a2 and "
-                        "a2\\u{20}; and two 'a3 ', a3 and a3\\u{20}; and 2 more pairs\n"));
+                        "a2\\u{20}; and two 'a3 ', a3 and a3\\u{20}; and 2 more\n"));
 }
 
 TEST_F(ImageFolder, ClassesThatDifferInSpacesAroundThemAreSaid) {

@@ -131,6 +131,12 @@ TEST_F(ImageFolder, WhichFolderIsWhichSplitIsSaid) {
   const char* tenth = "validates on the last 10 % of each class of the training images";
   EXPECT_THAT(opening_says(root()), AllOf(HasSubstr("tests on nothing, "), HasSubstr(tenth)));
   make("test");
+  EXPECT_THAT(opening_says(root()), HasSubstr("tests on 'test', validates on nothing, so that"))
+      << "six images of a class are too few to take one";
+  for (int i = 6; i < 14; ++i) {
+    write_file(root() / "train/dog" / fmt::format("{}.jpg", i),
+               jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  }
   EXPECT_THAT(opening_says(root()), AllOf(HasSubstr("tests on 'test', "), HasSubstr(tenth)));
   EXPECT_THAT(dataset_splits(root().string()), ElementsAre("train", "validation", "test"));
   test::fs::remove_all(root() / "test");
@@ -177,6 +183,36 @@ TEST_F(ImageFolder, FoldersThatNoDescribedSplitIsAreNamed) {
   EXPECT_THAT(described(folder_ / "flat", R"("validation": 0.5)"),
               HasSubstr("; 'Train' is read as a class, not as a split: rename it to 'train' if it "
                         "is one\n"));
+}
+
+TEST_F(ImageFolder, ValidationImagesNeverTestBesideADescriptionOfOthers) {
+  test::fs::rename(root() / "val", root() / "valid");
+  const auto splits = [&](const std::string& settings) {
+    write_file(folder_ / "pets.json", R"({"name": "pets", "format": "image_folder", "paths": [")" +
+                                          root().string() + R"("], )" + settings + "}");
+    EXPECT_NO_THROW(open_dataset((folder_ / "pets.json").string(), "validation"));
+    return dataset_splits((folder_ / "pets.json").string());
+  };
+  for (const char* settings :
+       {R"("splits": {"train": "train"})", R"("splits": {"train": "train"}, "validation": 0.2)",
+        R"("splits": {"train": "train", "validation": "valid"})", R"("validation": 0.2)"}) {
+    EXPECT_THAT(splits(settings), ElementsAre("train", "validation")) << settings;
+  }
+}
+
+TEST_F(ImageFolder, ADerivedDatasetSaysItsOwnValidation) {
+  const auto derived = [&](const char* validation) {
+    write_file(folder_ / "mine.json", fmt::format(R"({{"name": "mine", "base": "{}/",
+                                                  "validation": {}}})",
+                                                  root().string(), validation));
+    return (folder_ / "mine.json").string();
+  };
+  write_file(root() / "test/dog/a.jpg", jpeg_bytes(8, 8, JpegKind::grey, {9}));
+  EXPECT_THAT(error_of(ErrorKind::usage, [&] { open_dataset(derived("0.3"), "train"); }),
+              HasSubstr("has a validation split already: leave 'validation' out"));
+  test::fs::remove_all(root() / "val");
+  EXPECT_THAT(opening_says(derived("0.3")), HasSubstr("validates on the last 30 % of each class"));
+  EXPECT_THAT(opening_says(derived("0")), HasSubstr("validates on nothing"));
 }
 
 TEST_F(ImageFolder, AFolderThatIsNotThereMayBeAnother) {

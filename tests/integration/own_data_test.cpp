@@ -78,11 +78,12 @@ TEST_F(OwnData, ClassesAloneAreTrainedOnWithAPartHeldOut) {
 
   fs::rename(path("flat"), path("photos/train"));
   fs::remove_all(path("photos/valid"));
+  fill("train", 10);
   write_recipe(kViT, R"("data": "photos/", "batch_size": 4, "steps": 2)");
   const auto tested = here("train recipe.json --out tested");
   EXPECT_THAT(tested.err, AllOf(HasSubstr("tests on 'test', validates on the last 10 % of each"),
                                 HasSubstr("step 2: validation accuracy")));
-  EXPECT_THAT(here("eval tested").out, HasSubstr("photos/, 8 test images"));
+  EXPECT_THAT(here("eval tested").out, HasSubstr("/photos, 8 test images"));
   EXPECT_THAT(here("eval tested --data photos/").out, HasSubstr("photos/, 8 test images"));
 }
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checks.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 
 #include "../files.h"
 #include "../image_files.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -70,6 +75,21 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
   const std::string problem = compare_file(path, file);
   if (!problem.empty()) fail("{}; see moesaic data verify {}", problem, spec.name);
   return path;
+}
+
+void warn_of_twins(const DatasetInfo& info) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> pairs;
+  for (const auto& [i, j] : lookalikes(info.classes)) {
+    pairs.push_back(fmt::format("'{}', {} and {}", one_line(info.classes[j]),
+                                spelled_out(info.classes[i]), spelled_out(info.classes[j])));
+  }
+  if (pairs.empty()) return;
+  std::string more;
+  if (pairs.size() > kNamed) more = fmt::format("; and {} more", pairs.size() - kNamed);
+  pairs.resize(std::min(pairs.size(), kNamed));
+  log_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
+                                          fmt::join(pairs, "; and two "), more));
 }
 
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where) {

@@ -82,4 +82,7 @@ std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const 
 /// class.
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
 
+/// Warns of classes that may be one, whose names differ in characters that nobody sees.
+void warn_of_twins(const DatasetInfo& info);
+
 }  // namespace moesaic

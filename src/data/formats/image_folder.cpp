@@ -26,7 +26,8 @@ namespace {
 struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
-  bool found = false;        ///< Whether the splits are those that were found; no setting.
+  bool listed = false;       ///< Whether the folder was there to find splits in; no setting.
+  bool found = false;        ///< Whether all splits were found there; no setting.
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 void describe(auto& f, ImageFolderSettings& c) {
@@ -55,9 +56,9 @@ std::vector<std::string> splits_image_folder(const DatasetSpec& spec) {
   const ImageFolderSettings& settings = settings_of(spec);
   std::vector<std::string> splits = {"train"};
   if (settings.splits.contains("validation")) splits.emplace_back("validation");
-  // A folder that was found with images to validate with may have none to test with.
+  // A folder with images to validate with may have none to test with.
   const bool validates = holds_out(spec) || settings.splits.contains("validation");
-  const bool tests = settings.splits.contains("test") || !settings.found || !validates;
+  const bool tests = settings.splits.contains("test") || !settings.listed || !validates;
   if (tests) splits.emplace_back("test");
   return splits;
 }
@@ -238,22 +239,6 @@ std::string left_out_text(const Beside& beside) {
   return parts.empty() ? "" : fmt::format("; left out: {}", fmt::join(parts, " and "));
 }
 
-/// Warns of classes that may be one, whose names differ in characters that nobody sees.
-void warn_of_twins(const DatasetInfo& info) {
-  constexpr size_t kNamed = 3;
-  std::vector<std::string> pairs;
-  for (const auto& [i, j] : lookalikes(info.classes)) {
-    pairs.push_back(fmt::format("'{}', {} and {}", one_line(info.classes[j]),
-                                spelled_out(info.classes[i]), spelled_out(info.classes[j])));
-  }
-  if (pairs.empty()) return;
-  std::string more;
-  if (pairs.size() > kNamed) more = fmt::format("; and {} more pairs", pairs.size() - kNamed);
-  pairs.resize(std::min(pairs.size(), kNamed));
-  log_once(LogLevel::warning, fmt::format("dataset '{}': two classes are called {}{}", info.name,
-                                          fmt::join(pairs, "; and two "), more));
-}
-
 /// Returns which folders are no splits, as a part of a line.
 std::string folders_that_are_no_splits(const DatasetSpec& spec, const fs::path& folder) {
   const ImageFolderSettings& settings = settings_of(spec);
@@ -283,8 +268,10 @@ void report_splits(const DatasetSpec& spec, const fs::path& folder) {
                   splits.at("train") == "." ? "its folders, which are classes" : named("train"),
                   test.empty() ? "nothing" : test);
   if (holds_out(spec)) {
-    text += fmt::format(", validates on the last {:g} % of each class of the training images",
-                        100.0 * *spec.validation);
+    text += fmt::format(
+        ", validates on the last {:g} % of each class of the training images (of two images or "
+        "more, at least one)",
+        100.0 * *spec.validation);
   } else if (!validation.empty()) {
     text += ", validates on " + validation;
   } else {
@@ -410,8 +397,8 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
 }
 
 /// Adds the splits that a folder has by the names of its folders to those that are described: val
-/// tests where there is no test, as in copies of ImageNet. Where images are held out to validate
-/// with, the folder may hold the classes themselves, and any folder of validation images tests.
+/// tests where there is no test, as in copies of ImageNet, and images that are held out are the
+/// validation split, beside which the folder may hold the classes themselves.
 void find_splits(const fs::path& folder, const DatasetSpec& spec,
                  std::map<std::string, std::string>& splits) {
   const auto find = [&](const std::string& split, std::span<const char* const> names) {
@@ -421,9 +408,9 @@ void find_splits(const fs::path& folder, const DatasetSpec& spec,
       if (!taken && is_folder(folder / name) && splits.emplace(split, name).second) return;
     }
   };
-  const bool validates = splits.empty() && !holds_out(spec);
+  const bool described = splits.contains("test");
   find("test", std::array{kTestFolder, "val"});
-  find(validates ? "validation" : "test", kValidationFolders);
+  if (!described && !holds_out(spec)) find("validation", kValidationFolders);
   const bool flat = holds_out(spec) && splits.empty() && !is_folder(folder / "train");
   splits.try_emplace("train", flat ? "." : "train");
   if (!holds_out(spec) && !splits.contains("validation")) splits.try_emplace("test", "val");
@@ -432,19 +419,25 @@ void find_splits(const fs::path& folder, const DatasetSpec& spec,
 /// Fraction of each class that is held out of a bare folder's training images to validate with.
 constexpr double kAutomaticValidation = 0.1;
 
-/// Returns whether a bare folder has images to train on and none to validate with: in train/, or
-/// without test/ in folders of two classes or more.
+/// Returns whether a bare folder has images to train on and none to validate with: in train/, or in
+/// the folders of two classes or more. Beside test/ its classes must have ten images on average, so
+/// that holding a tenth out takes little of what there was to train on.
 bool lacks_validation_images(const fs::path& folder) {
   const auto is_here = [&](const char* name) { return is_folder(folder / name); };
   if (std::any_of(kValidationFolders.begin(), kValidationFolders.end(), is_here)) return false;
-  const bool flat = !is_here("train");
-  if (flat && is_here(kTestFolder)) return false;
+  const bool flat = !is_here("train"), tests = is_here(kTestFolder);
+  if (flat && tests) return false;
   const std::vector<std::string> folders = list_images(folder).folders;
   if (!misnamed_splits(folder, folders, /*are_classes=*/flat).empty()) return false;
-  if (!flat) return true;
-  int64_t classes = 0;
-  for (const std::string& name : folders) {
-    if (!list_images(folder / name).images.empty() && ++classes == 2) return true;
+  if (!flat && !tests) return true;
+  const fs::path train = flat ? folder : folder / "train";
+  const std::vector<std::string> classes = flat ? folders : list_images(train).folders;
+  size_t filled = 0, images = 0;
+  for (const std::string& name : classes) {
+    const size_t count = list_images(train / name).images.size();
+    filled += count > 0 ? 1 : 0;
+    images += count;
+    if (tests ? images >= 10 * classes.size() : filled == 2) return true;
   }
   return false;
 }
@@ -463,9 +456,13 @@ void complete_image_folder(DatasetSpec& spec) {
     break;
   }
   if (place.empty()) return;
+  settings.listed = true;
   settings.found = settings.splits.empty();
-  if (spec.is_path() && !spec.validation && lacks_validation_images(place)) {
-    spec.validation = kAutomaticValidation;
+  try {
+    if (spec.is_path() && !spec.validation && lacks_validation_images(place)) {
+      spec.validation = kAutomaticValidation;
+    }
+  } catch (const Error&) {  // A folder that cannot be listed: who trains on it is told so.
   }
   find_splits(place, spec, settings.splits);
 }

@@ -319,7 +319,7 @@ std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerP
 }  // namespace
 
 ConfigProblem config_problem(const PruneLayerPlan& layer) {
-  if (!is_ascending(layer.kept) || layer.kept.back() >= layer.experts) {
+  if (layer.kept.empty() || !is_ascending(layer.kept) || layer.kept.back() >= layer.experts) {
     std::set<int64_t> valid(layer.kept.begin(), layer.kept.end());
     valid.erase(valid.lower_bound(layer.experts), valid.end());
     if (valid.empty()) valid.insert(0);

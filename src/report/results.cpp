@@ -71,6 +71,7 @@ ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::str
 }
 
 ConfigProblem config_problem(const PaperTable& table) {
+  if (table.rows.empty()) return {};  // 'rows' must not be empty, which its own rule says.
   const size_t columns = table.initial.empty() ? table.rows.front().size() : table.initial.size();
   for (const auto& row : table.rows) {
     if (row.size() != columns) {
@@ -154,8 +155,12 @@ SeedValues values_in(const Value& by_seed) {
 }  // namespace
 
 ConfigProblem config_problem(const PaperBound& bound) {
-  if (bound.at_most || bound.at_least) return {};
-  return {"a bound has at_most, at_least or both", {"at_most"}};
+  if (!bound.at_most && !bound.at_least) {
+    return {"a bound has at_most, at_least or both", {"at_most"}};
+  }
+  if (!bound.at_most || !bound.at_least || *bound.at_least <= *bound.at_most) return {};
+  return {fmt::format("at_least {} is above at_most {}", *bound.at_least, *bound.at_most),
+          {"at_least"}};
 }
 
 std::string ResultRow::verdict() const {
@@ -401,7 +406,12 @@ ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
     }
     exponents[used.front().second->first_seed + static_cast<int64_t>(i)] = exponent_of(points);
   }
-  return row_of_runs(fit.name, fit.exponent(), std::move(exponents));
+  ResultRow result = row_of_runs(fit.name, fit.exponent(), std::move(exponents));
+  const auto same_seeds = [&](const auto& point) {
+    return point.second->first_seed == used.front().second->first_seed;
+  };
+  if (!std::ranges::all_of(used, same_seeds)) result.values.clear();  // They have no one seed.
+  return result;
 }
 
 }  // namespace

@@ -216,11 +216,12 @@ std::string command_line_problem(const CLI::App& root, const CLI::Error& error, 
 void log_written(const fs::path& path) {
   namespace fs = std::filesystem;
   uint64_t bytes = 0;
-  if (fs::is_directory(path)) {
+  const bool is_prefix = fs::exists(path.string() + ".index");  // Of files of google-research/vmoe.
+  if (!is_prefix && fs::is_directory(path)) {
     for (const auto& item : fs::recursive_directory_iterator(path)) {
       if (item.is_regular_file()) bytes += item.file_size();
     }
-  } else if (fs::exists(path)) {
+  } else if (!is_prefix && fs::exists(path)) {
     bytes = fs::file_size(path);
   } else {
     const std::string prefix = path.filename().string();
@@ -228,7 +229,8 @@ void log_written(const fs::path& path) {
       if (item.path().filename().string().starts_with(prefix + ".")) bytes += item.file_size();
     }
   }
-  log_info("wrote {}, {}", path.string(), bytes_text(static_cast<double>(bytes)));
+  log_info("wrote {}{}, {}", path.string(), is_prefix ? ".index and its shards" : "",
+           bytes_text(static_cast<double>(bytes)));
 }
 
 void remember_call(const char* name) {

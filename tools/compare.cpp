@@ -11,10 +11,13 @@ namespace {
 
 struct CompareArguments {
   CompareOptions options;
+  std::string first, second;
   bool json = false;
 };
 
-void run_compare(const CompareArguments& arguments) {
+void run_compare(CompareArguments& arguments) {
+  arguments.options.files = {arguments.first};
+  if (!arguments.second.empty()) arguments.options.files.push_back(arguments.second);
   const std::vector<RowComparison> comparisons = compare_results(arguments.options);
   std::cout << (arguments.json ? to_json(comparisons).dump(2) + "\n"
                                : comparison_table(comparisons).text());
@@ -30,12 +33,14 @@ void add_compare(CLI::App& app, int& /*exit_code*/) {
   const auto arguments = std::make_shared<CompareArguments>();
   CLI::App* verb = add_verb(
       app, "compare", "Compare rows of an experiment's results in pairs of runs.",
-      "compare checkpoints/quickstart/results.json --rows keep4/random,keep4/magnitude", kNotes);
-  verb->add_option("results", arguments->options.files, "results.json of an experiment, or of two")
+      "compare checkpoints/quickstart/results.json --rows keep4/random,keep4/router-norm-change",
+      kNotes);
+  verb->add_option("FILE", arguments->first, "results.json of an experiment")
       ->required()
-      ->expected(1, 2)
-      ->check(not_empty())
-      ->type_name("FILE");
+      ->check(not_empty());
+  verb->add_option("FILE2", arguments->second,
+                   "results.json whose rows are compared with the first's")
+      ->check(not_empty());
   verb->add_option("--rows", arguments->options.rows,
                    "rows to compare; may be given several times, as names with commas need")
       ->required()

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
@@ -15,7 +16,7 @@ namespace moesaic {
 namespace {
 
 struct ResultsFile {
-  std::string path;
+  std::string path, experiment;  ///< `experiment` with its scale.
   std::vector<ResultRow> rows;
 };
 
@@ -30,14 +31,22 @@ std::vector<std::string> names_in(const std::vector<ResultRow>& rows, const std:
   return names;
 }
 
-ResultsFile read_results(const fs::path& path) {
+/// Reads results.json, or that of an experiment's folder.
+ResultsFile read_results(const fs::path& given) {
+  std::error_code error;
+  const fs::path path = fs::is_directory(given, error) ? given / "results.json" : given;
   check_input_file(path);
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
   file.rows = as_stored([&] { return measured_rows(root); });
+  file.experiment = as_stored([&] {
+    return fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
+                       one_line(root.at("scale").as_string("scale")));
+  });
+  if (file.rows.empty()) fail_usage("{}: has no rows, since nothing was measured", file.path);
   if (std::ranges::all_of(file.rows, [](const ResultRow& row) { return row.values.empty(); })) {
     fail_usage(
-        "{}: has no values of single runs; the same `moesaic reproduce` writes them from runs.json",
+        "{}: has no values of single runs; the command that made it writes them from runs.json",
         file.path);
   }
   return file;
@@ -103,7 +112,9 @@ std::vector<RowComparison> compared_with_first(const std::vector<ResultRow>& row
     const ResultRow& first = *std::ranges::find(rows, row.metric, &ResultRow::metric);
     if (&first == &row) continue;
     const auto comparison = compared(row, first);
-    if (comparison && comparison->difference.n > 1) comparisons.push_back(*comparison);
+    // A deviation of 0 is that of what does not depend on the seed, such as numbers of parameters.
+    const bool varies = comparison && comparison->difference.std.value_or(0.0) > 0.0;
+    if (varies) comparisons.push_back(*comparison);
   }
   return comparisons;
 }
@@ -122,8 +133,7 @@ TextTable comparison_table(const std::vector<RowComparison>& comparisons) {
 
 std::string comparison_markdown(const std::vector<RowComparison>& comparisons) {
   if (comparisons.empty()) return "";
-  return "\nDifferences of rows in pairs, run by run of the same seed: their mean over n pairs, "
-         "its "
+  return "\nDifferences of rows in pairs of runs with the same seed: their mean over n pairs, its "
          "standard error, and its 95 % interval by Student's t with n - 1 degrees of freedom.\n\n" +
          comparison_table(comparisons).markdown();
 }
@@ -152,6 +162,10 @@ std::vector<RowComparison> compare_results(const CompareOptions& options) {
   const bool within = options.files.size() == 1;
   const ResultsFile base = read_results(options.files.front());
   const ResultsFile other = within ? base : read_results(options.files.back());
+  if (base.experiment != other.experiment) {
+    log_warning("{} is of {}, {} of {}: equal seeds may not share what they vary", base.path,
+                base.experiment, other.path, other.experiment);
+  }
   const std::vector<std::string> names = row_names(base, options.rows);
   for (const std::string& name : names) {
     for (const ResultsFile* file : {&base, &other}) check_row(*file, name, options.metric);
@@ -162,6 +176,7 @@ std::vector<RowComparison> compare_results(const CompareOptions& options) {
   std::vector<RowComparison> comparisons;
   for (size_t i = within ? 1 : 0; i < names.size(); ++i) {
     const std::string& against = within ? names.front() : names[i];
+    if (within && names[i] == against) fail_usage("--rows: a row cannot be compared with itself");
     std::string unshared = "no metric in common";
     const size_t before = comparisons.size();
     for (const ResultRow& row : other.rows) {
@@ -169,6 +184,11 @@ std::vector<RowComparison> compare_results(const CompareOptions& options) {
       if (row.name != names[i] || reference == nullptr) continue;
       if (!options.metric.empty() && row.metric != options.metric) continue;
       if (auto comparison = compared(row, *reference)) {
+        const int64_t most = std::max(row.runs, reference->runs);
+        if (comparison->difference.n < most) {
+          log_warning("{} of {}: {} of {} are compared, since the others share no seed", row.metric,
+                      printable(row.name), comparison->difference.n, count_text(most, "run"));
+        }
         if (!within) comparison->against = base.path;
         comparisons.push_back(std::move(*comparison));
       } else {

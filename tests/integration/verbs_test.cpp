@@ -115,7 +115,7 @@ TEST_F(OwnNetwork, IsTimedByBatchSize) {
 class Compare : public ProgramTest {};
 
 TEST_F(Compare, PrintsDifferencesOfRowsInPairsOfRuns) {
-  write("a.json", R"({"rows": [
+  write("a.json", R"({"experiment": "demo", "scale": "quick", "rows": [
     {"name": "wide, deep", "metric": "accuracy", "values": {"1": 90, "2": 91, "3": 95}},
     {"name": "small", "metric": "accuracy", "values": {"1": 91, "2": 94, "3": 97}}]})");
   const auto text =

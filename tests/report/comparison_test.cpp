@@ -42,12 +42,13 @@ TEST(Comparison, OfOnePairHasNoInterval) {
 }
 
 TEST(Comparison, OfAReportIsWithTheFirstRowOfEachMetric) {
-  const SeedValues two = {{1, 1}, {2, 4}};
-  const std::vector<RowComparison> found = compared_with_first(
-      {row_of_runs("a", "steps", two), row_of_runs("b", "loss", two),
-       row_of_runs("b", "steps", two), row_of_runs("c", "loss", {{1, 1}}),
-       row_of_runs("d", "loss", two), ResultRow{.name = "ratio", .metric = "loss"}});
-  ASSERT_EQ(found.size(), 2U) << "one seed in common is none to report";
+  const SeedValues two = {{1, 1}, {2, 4}}, others = {{1, 1}, {2, 6}};
+  const std::vector<RowComparison> found =
+      compared_with_first({row_of_runs("a", "steps", two), row_of_runs("b", "loss", two),
+                           row_of_runs("b", "steps", others), row_of_runs("c", "loss", {{1, 1}}),
+                           row_of_runs("d", "loss", others), row_of_runs("e", "loss", two),
+                           ResultRow{.name = "ratio", .metric = "loss"}});
+  ASSERT_EQ(found.size(), 2U) << "of one seed, or equal for all of them, is none to report";
   EXPECT_EQ(found[0].row + found[0].against + found[0].metric, "basteps");
   EXPECT_EQ(found[1].row + found[1].against + found[1].metric, "dbloss");
   EXPECT_THAT(comparison_markdown(found), HasSubstr("\n| row | against | metric | n |"));
@@ -126,7 +127,8 @@ TEST_F(CompareResults, DamagedFilesAreFailures) {
               HasSubstr("'one' is no seed"));
   EXPECT_THAT(failure(R"({"rows": [{"name": "z", "metric": "m", "values": {"1": "x"}}]})"),
               HasSubstr("'value of a run' must be a number"));
-  test::put(folder_ / "old.json", R"({"rows": [{"name": "z", "metric": "m", "measured": 1,
+  test::put(folder_ / "old.json", R"({"experiment": "a", "scale": "paper",
+                                     "rows": [{"name": "z", "metric": "m", "measured": 1,
                                                "std": null, "runs": 1}]})");
   EXPECT_THAT(test::usage_of([&] {
                 compare({"old.json"}, {"z", "y"});

@@ -310,8 +310,10 @@ void check_untold(const VMoEModelConfig& config, const Value& model, const std::
            (key.ends_with("capacity_factor") && given("encoder.moe.router.dispatcher.capacity"));
   });
   if (!needed.empty()) {
-    fail_usage("{}: the model's configuration must have {}, which the arrays do not tell",
-               config.of_reference ? model.where() : from, fmt::join(needed, ", "));
+    fail_usage(
+        "{}: the model's configuration must have {}, which the arrays do not tell; give "
+        "them by --model-config FILE",
+        config.of_reference ? model.where() : from, fmt::join(needed, ", "));
   }
   const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");
   if (!config.of_reference || dispatcher == nullptr) return;

@@ -33,7 +33,7 @@ PLANNED = {
 }
 NOT_RUN = {
     "names a verb or an option": (
-        "moesaic bench", "moesaic eval", "moesaic import", "moesaic train", "moesaic data fetch",
+        "moesaic bench", "moesaic compare", "moesaic eval", "moesaic import", "moesaic train", "moesaic data fetch",
         "moesaic predict --input", "moesaic eval --routing-images", "moesaic prune --max-drop 0.01"),
     "minutes on all cores": ("moesaic bench [!c]*", "moesaic doctor*"),
     "many batch sizes": ("moesaic bench checkpoints/small",),
@@ -113,7 +113,9 @@ def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> st
         environment = {**environment, "MOESAIC_HOME": str(ROOT)}
     out = re.search(r" --out (\S+)", command)
     if out and "--resume" not in command:
-        shutil.rmtree(home / out[1], ignore_errors=True)
+        folder = (home / out[1]).resolve()
+        assert folder.is_relative_to(home.resolve()), f"{command}: --out leads out of the page's folder"
+        shutil.rmtree(folder, ignore_errors=True)
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=home, env=environment, capture_output=True,
                           text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"

@@ -16,13 +16,18 @@ import zlib
 FEW = {"hidden_size": 48, "mlp_dim": 48, "steps": 2, "epochs": 1, "num_samples": 40, "warmup_steps": 1, "train": 60,
        "test": 60}
 EXAMPLES = 60  # of a file of Fashion-MNIST, MNIST or CIFAR-10
-IMAGES = {"train": 80, "val": 8, "test": 8}  # of a class of photos/; trained on in 128 shards and 32 parts
+IMAGES = {"train": 128, "val": 8, "test": 8}  # of a class of photos/; trained on in 128 shards and 32 parts
 TRAINED = ("train models/vmoe/recipes/smoke.json --out checkpoints/smoke",
            "train models/vmoe/recipes/fashion-mnist-footwear.json --out checkpoints/shoes",
            "prune checkpoints/shoes --keep 0.5 --out checkpoints/small",
            "train models/vmoe/recipes/cifar10-small.json model.patch_size=16 --out checkpoints/start",
            "export checkpoints/start --format vmoe --out pretrained",
            "export checkpoints/small --format torchscript --out OLD.pt")
+
+
+RESULTS = {"experiment": "quickstart", "scale": "quick", "rows": [
+    {"name": f"keep4/{criterion}", "metric": "accuracy", "values": {"1": 80 + i, "2": 81 + 2 * i}}
+    for i, criterion in enumerate(("random", "router-norm-change"))]}
 
 
 def few(value):
@@ -112,6 +117,8 @@ def make(home: pathlib.Path, root: pathlib.Path, program: str) -> dict[str, str]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOESAIC_DATA": "", "MOESAIC_HOME": str(home)}
     for command in TRAINED:
         subprocess.run([program, *command.split()], cwd=home, env=environment, check=True, capture_output=True)
+    for name in ("checkpoints/quickstart", "before", "after"):
+        write(home / name / "results.json", RESULTS)
     for name, place in (("RUN", "checkpoints/smoke"), ("train", "checkpoints/shoes")):
         shutil.copytree(home / place, home / name)
     return environment

@@ -120,8 +120,7 @@ void describe(auto& f, ScheduleConfig& c) {
     at_least(1));
   f("by_epoch", c.by_epoch,
     "unit of the schedule: epochs (true), with a constant learning rate within an epoch, or "
-    "updates "
-    "(false)");
+    "updates (false)");
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
 

@@ -39,8 +39,7 @@ void describe(auto& f, VMoERouterConfig& c) {
   describe(f, static_cast<RoutingConfig&>(c));
   f("noise_std", c.noise_std,
     "scale of the normal noise on logits, whose standard deviation is noise_std / E, where E is "
-    "the "
-    "number of experts of an ensemble member",
+    "the number of experts of an ensemble member",
     between(0.0, kMaxNoise));
   f("noise", c.noise,
     "use of the noise on logits: in training alone, in evaluation too (the same noise at every "

@@ -364,5 +364,25 @@ TEST_F(Newcomer, TheArgumentIsBlamed) {
   }
 }
 
+TEST_F(Newcomer, IdleThreadsSpinBrieflyUnlessTheUserChose) {
+  const auto spin_count = [&](const std::string& setting) {
+    fs::remove_all(path("run"));
+    const ProgramResult result = run_command(
+        {"sh", "-c",
+         "env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY " + setting +
+             R"( "$0" train "$1" phases.train.steps=100000000 --out "$2" 2>/dev/null & run=$!
+             while ! [ -e "$2/metrics.jsonl" ] && kill -0 $run; do sleep 0.1; done
+             tr '\0' '\n' </proc/$run/environ | sed -n 's/^GOMP_SPINCOUNT=//p'
+             kill -9 $run)",
+         MOESAIC_PROGRAM,
+         (fs::path(MOESAIC_TEST_SOURCE_DIR) / "models/clusters/recipes/smoke.json").string(),
+         text_path("run")});
+    return result.out;
+  };
+  EXPECT_THAT(spin_count(""), ::testing::AnyOf("20000\n", "0\n"));  // 0 on a busy machine.
+  EXPECT_EQ(spin_count("GOMP_SPINCOUNT=7"), "7\n");
+  EXPECT_EQ(spin_count("OMP_WAIT_POLICY=active"), "");
+}
+
 }  // namespace
 }  // namespace moesaic::testing

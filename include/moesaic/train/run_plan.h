@@ -181,7 +181,7 @@ struct ScalingPlan {
 /// W processes; K of them, neighbours in rank, share the experts; D = W / K replicas of the
 /// experts. B images a step in A parts (`accumulate`). P_d and P_e are the bytes of float32
 /// gradients of the dense part and of the experts. L MoE layers route t tokens an image to E
-/// experts with r rows a token; an expert takes d and gives o values of s bytes for a row. A
+/// experts with r rows per token; an expert takes d and gives o values of s bytes for a row. A
 /// process sends
 ///
 /// - `gradients` among W: 2 (W - 1) / W * P_d bytes,

@@ -126,12 +126,13 @@ void check_folder(const std::string& file) {
     fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
   }
   if (!path_exists(file)) return;
-  const bool regular = fs::is_regular_file(file);
+  const bool regular = fs::is_regular_file(file) && !fs::is_symlink(file);
   if (regular && fs::is_empty(file)) return;
   const auto json =
       regular ? find_json(read_text(file, kMaxListBytes, "a file of figures"), kMaxListBytes)
               : std::nullopt;
-  if (!json || !json->is_object() || !json->contains("benchmark")) {
+  const auto has = [&](const char* key) { return json->contains(key); };
+  if (!json || !json->is_object() || !has("benchmark") || !has("chip") || !has("rows")) {
     fail_usage("bench: --write {}: there is something already that bench did not write", file);
   }
 }

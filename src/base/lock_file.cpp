@@ -30,6 +30,7 @@ namespace {
 std::optional<std::string> holder(int fd) {
   std::array<char, 32> text{};
   const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  if (size == std::ssize(text)) return std::nullopt;  // A number is shorter.
   std::string number(text.data(), static_cast<size_t>(std::max<ssize_t>(size, 0)));
   if (number.ends_with('\n')) number.pop_back();
   return number.find_first_not_of("0123456789") == number.npos ? std::optional(number)

@@ -80,6 +80,14 @@ bool is_written(std::string_view name) {
          name.starts_with("runs") || name.starts_with("figure");
 }
 
+/// Returns whether a regular file holds a JSON object with that key.
+bool has_key(const fs::path& file, const char* key) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return false;
+  const auto json = find_json(read_text(file, kMaxListBytes, "such a document"), kMaxListBytes);
+  return json && json->is_object() && json->contains(key);
+}
+
 /// Returns whether the folder has results of the experiment that `settings` name, as 0.2 left them
 /// without a config.json where nothing was trained.
 bool holds_results(const fs::path& out, const Json& settings) {
@@ -101,7 +109,7 @@ fs::path made_folder(const fs::path& out, const Json& settings) {
   if (path_exists(out) && !known) {
     for (const auto& entry : fs::directory_iterator(out)) {
       const std::string name = entry.path().filename().string();
-      if (name == ".lock" || name == "elapsed.json") continue;
+      if (name == ".lock" || (name == "elapsed.json" && has_key(entry.path(), "seconds"))) continue;
       fail_usage("{}: there is something already that is not this experiment; give another --out",
                  out.string());
     }

@@ -105,7 +105,8 @@ TEST(OpenOwn, WritesToNoFileOfOtherNames) {
 
 TEST(LockFile, WritesNothingToAFileWithOtherContent) {
   const test::TempDir folder;
-  for (const char* text : {"my notes", "12 eggs\n", "1\n2\n"}) {
+  for (const char* text :
+       {"my notes", "12 eggs\n", "1\n2\n", "00000000000000000000000000000000000 words"}) {
     test::put(folder / ".lock", text);
     const LockFile lock(folder.path());
     EXPECT_THAT(test::failure_of([&] { LockFile second(folder.path()); }),

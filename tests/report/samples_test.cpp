@@ -92,6 +92,10 @@ TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   EXPECT_THAT(error_of([&] { reproduce(experiment, options); }),
               HasSubstr("there is something already that is not this experiment"));
   EXPECT_EQ(read_text(options.out / "report.md"), "my thesis");
+  fs::create_directory(folder / "mine");
+  write_atomic(folder / "mine/elapsed.json", "my times");
+  options.out = folder / "mine";
+  EXPECT_THAT(error_of([&] { reproduce(experiment, options); }), HasSubstr("something already"));
 
   options.out = folder / "links";
   reproduce(experiment, options);

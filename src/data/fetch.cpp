@@ -32,7 +32,7 @@ namespace {
 
 constexpr long kConnectSeconds = 20;
 constexpr long kStalledSeconds = 30;
-constexpr long kStalledBytesPerSecond = 100;
+constexpr long kStalledBytesPerSecond = 1024;
 constexpr long kMaxRedirects = 10;
 constexpr long kHttpRangeNotSatisfiable = 416;
 

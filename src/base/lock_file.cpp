@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <optional>
@@ -30,8 +29,8 @@ namespace {
 std::optional<std::string> holder(int fd) {
   std::array<char, 32> text{};
   const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
-  if (size == std::ssize(text)) return std::nullopt;  // A number is shorter.
-  std::string number(text.data(), static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  if (size < 0 || size == std::ssize(text)) return std::nullopt;  // A number is shorter.
+  std::string number(text.data(), static_cast<size_t>(size));
   if (number.ends_with('\n')) number.pop_back();
   return number.find_first_not_of("0123456789") == number.npos ? std::optional(number)
                                                                : std::nullopt;

@@ -80,23 +80,12 @@ bool is_written(std::string_view name) {
          name.starts_with("runs") || name.starts_with("figure");
 }
 
-/// Returns whether a regular file holds a JSON object with that key.
-bool has_key(const fs::path& file, const char* key) {
+/// Returns what the object in a file of JSON has of that key, null without one.
+Json value_in(const fs::path& file, const char* key) {
   std::error_code error;
-  if (!fs::is_regular_file(file, error)) return false;
+  if (!fs::is_regular_file(file, error)) return nullptr;
   const auto json = find_json(read_text(file, kMaxListBytes, "such a document"), kMaxListBytes);
-  return json && json->is_object() && json->contains(key);
-}
-
-/// Returns whether the folder has results of the experiment that `settings` name, as 0.2 left them
-/// without a config.json where nothing was trained.
-bool holds_results(const fs::path& out, const Json& settings) {
-  const fs::path file = out / "results.json";
-  std::error_code error;
-  if (!fs::is_regular_file(file, error) || !settings.contains("experiment")) return false;
-  const auto results = find_json(read_text(file, kMaxListBytes, "results"), kMaxListBytes);
-  return results && results->is_object() && results->contains("experiment") &&
-         results->at("experiment") == settings.at("experiment");
+  return json && json->is_object() ? json->value(key, Json()) : Json();
 }
 
 /// Returns the folder, made if missing. Throws Error (usage) for an empty name, for a file, and for
@@ -105,11 +94,17 @@ bool holds_results(const fs::path& out, const Json& settings) {
 fs::path made_folder(const fs::path& out, const Json& settings) {
   if (out.empty()) fail_usage("an experiment needs a folder; give --out");
   check_folder_path(out, "--out");
-  const bool known = fs::exists(out / "config.json") || holds_results(out, settings);
+  // Version 0.2 left no config.json where nothing was trained.
+  const Json found = value_in(out / "results.json", "experiment");
+  const bool known = fs::exists(out / "config.json") ||
+                     (!found.is_null() && found == settings.value("experiment", Json()));
   if (path_exists(out) && !known) {
     for (const auto& entry : fs::directory_iterator(out)) {
       const std::string name = entry.path().filename().string();
-      if (name == ".lock" || (name == "elapsed.json" && has_key(entry.path(), "seconds"))) continue;
+      if (name == ".lock" ||
+          (name == "elapsed.json" && !value_in(entry.path(), "seconds").is_null())) {
+        continue;
+      }
       fail_usage("{}: there is something already that is not this experiment; give another --out",
                  out.string());
     }

@@ -257,7 +257,8 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   EXPECT_EQ(newest_folder(folder / "run"), checkpoints / "step_2");
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(log,
-              AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("is skipped")));
+              AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("is skipped"),
+                    HasSubstr("step_2: this older checkpoint is read")));
 
   fs::remove(checkpoints / "step_1/config.json");
   fs::remove(checkpoints / "step_2/config.json");

@@ -193,6 +193,9 @@ TEST_F(ImageFolder, ValidationImagesNeverTestBesideADescriptionOfOthers) {
     EXPECT_NO_THROW(open_dataset((folder_ / "pets.json").string(), "validation"));
     return dataset_splits((folder_ / "pets.json").string());
   };
+  splits(R"("splits": {"train": "train"})");
+  EXPECT_THAT(opening_says(folder_ / "pets.json"),
+              HasSubstr("tests on nothing, validates on 'valid'"));
   for (const char* settings :
        {R"("splits": {"train": "train"})", R"("splits": {"train": "train"}, "validation": 0.2)",
         R"("splits": {"train": "train", "validation": "valid"})", R"("validation": 0.2)"}) {

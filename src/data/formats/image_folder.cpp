@@ -27,7 +27,7 @@ struct ImageFolderSettings {
   int64_t class_count = 0;
   std::map<std::string, std::string> splits;
   bool listed = false;       ///< Whether the folder was there to find splits in; no setting.
-  bool found = false;        ///< Whether all splits were found there; no setting.
+  bool found = false;        ///< Whether the test split was to be found there; no setting.
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 void describe(auto& f, ImageFolderSettings& c) {
@@ -457,7 +457,7 @@ void complete_image_folder(DatasetSpec& spec) {
   }
   if (place.empty()) return;
   settings.listed = true;
-  settings.found = settings.splits.empty();
+  settings.found = !settings.splits.contains("test");
   try {
     if (spec.is_path() && !spec.validation && lacks_validation_images(place)) {
       spec.validation = kAutomaticValidation;

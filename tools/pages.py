@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and converts the project's Markdown:
+"""Checks and converts the project's Markdown, and checks the reference of the headers:
   tools/pages.py check               names every link to a file or a heading that is not there, and every number of a
                                      table behind "<!-- results: FILE -->" that the rows of FILE do not have
   tools/pages.py settings PROGRAM    prints docs/settings.md, from what PROGRAM's describe() declares
   tools/pages.py site FOLDER         copies the pages, and the files that they link to, for tools/site.sh
+  tools/pages.py reference FOLDER    names every public class and function that has no comment, from Doxygen's XML
 """
 import json
 import pathlib
@@ -12,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHOWN = re.compile(r"(?P<mean>[\d.]+)(?:±(?P<std>[\d.]+))?"
@@ -188,6 +190,41 @@ def site(out: pathlib.Path) -> int:
     return 0
 
 
+def is_documented(item: ElementTree.Element) -> bool:
+    return any("".join(item.find(part).itertext()).strip() for part in ("briefdescription", "detaileddescription"))
+
+
+def says_itself(function: ElementTree.Element, owner: str) -> bool:
+    """Whether a function needs no comment: one that overrides, destroys, copies or moves, is defaulted or deleted, or
+    declares and checks settings."""
+    name, arguments = function.findtext("name"), function.findtext("argsstring") or ""
+    copies = name in (owner, "operator=") and re.match(rf"\((const )?{owner} ?&&?[^,]*\)", arguments)
+    return (bool(copies) or name.startswith("~") or name in ("describe", "config_problem", "TORCH_MODULE")
+            or " override" in arguments or arguments.endswith(("=default", "=delete"))
+            or function.find("reimplements") is not None)
+
+
+def reference(folder: pathlib.Path) -> int:
+    """Fields, enumerators and types may say by their names what they are; classes and functions may not."""
+    compounds = [compound for path in folder.glob("*.xml") for compound in ElementTree.parse(path).iter("compounddef")
+                 if compound.get("kind") in ("class", "struct", "namespace")]
+    private = tuple(f"{item.findtext('compoundname')}::" for item in compounds if item.get("prot") == "private")
+    problems, documented = set(), 0
+    for compound in compounds:
+        name = compound.findtext("compoundname")
+        if f"{name}::".startswith(private):
+            continue
+        owner = re.escape(name.partition("<")[0].rpartition("::")[2].strip())
+        items = [] if compound.get("kind") == "namespace" else [compound]
+        items += [member for member in compound.iter("memberdef") if member.get("kind") == "function"
+                  and member.get("prot") != "private" and not says_itself(member, owner)]
+        documented += len(items)
+        problems |= {f"{item.find('location').get('file')}:{item.find('location').get('line')}: no comment says what "
+                     f"'{item.findtext('name') or name}' is" for item in items if not is_documented(item)}
+    print("\n".join(sorted(problems)) or f"reference: {documented} classes and functions are documented")
+    return 1 if problems or not documented else 0
+
+
 def main(words: list[str]) -> int:
     if words == ["check"]:
         return check()
@@ -195,6 +232,8 @@ def main(words: list[str]) -> int:
         return settings(words[1])
     if len(words) == 2 and words[0] == "site":
         return site(pathlib.Path(words[1]).resolve())
+    if len(words) == 2 and words[0] == "reference":
+        return reference(pathlib.Path(words[1]))
     sys.exit(__doc__)
 
 

@@ -22,10 +22,12 @@ namespace moesaic::nn {
 /// The routing rule: token choice, expert choice, or adaptive routing by a threshold.
 using RoutingRule = std::variant<TokenChoiceOptions, ExpertChoiceOptions, AdaptiveOptions>;
 
+/// Calls the routing operator of the rule for logits_TE [T, E].
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 
 /// Returns the ids of the experts that are computed; empty means all.
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
+/// Sets what kept_experts() returns.
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
@@ -62,6 +64,7 @@ struct RoutingRecord {
 /// Name of the stream of random numbers that `evaluation_seed` begins.
 inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
 
+/// Sizes, rule and noise of a Router.
 struct RouterOptions {
   int64_t width = 0;    ///< Width of a token, d.
   int64_t experts = 0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
@@ -87,6 +90,7 @@ struct RouterOptions {
 /// record is that of one process. Noise is that of one process in any case.
 class RouterImpl : public torch::nn::Module, public DataParallelModule {
  public:
+  /// Draws the initial values from `generator`.
   RouterImpl(RouterOptions options, at::Generator generator);
 
   /// Computes logits of x_Td [T, d] -> [T, E], -infinity for experts of other members than the
@@ -108,6 +112,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   /// Replaces the draws of noise by these standard normal numbers [T, E / M] from now on.
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
 
+  /// Returns the options, with the kept experts of a pruned layer.
   const RouterOptions& options() const { return options_; }
   /// Routes by other options from now on. Throws Error where the size of `weight` would differ.
   void set_options(RouterOptions options);
@@ -117,6 +122,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   void keep(const std::vector<int64_t>& experts);
   /// Returns the ids of the experts that get rows, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const;
+  /// Returns whether experts were pruned.
   bool is_pruned() const { return !kept_experts(options_.rule).empty(); }
 
   at::Tensor weight;

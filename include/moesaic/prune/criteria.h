@@ -34,6 +34,7 @@ struct LayerUse {
 
   /// Returns the sum of these powers over the rows of one expert.
   double sum(Powers powers, int64_t expert) const { return sums.at(powers)[expert].item<double>(); }
+  /// Returns the number of rows of one expert.
   int64_t rows(int64_t expert) const { return static_cast<int64_t>(sum({0, 0}, expert)); }
   /// Returns the mean output of each expert over its rows, [E, o]; 0 without rows.
   at::Tensor mean_outputs_Eo() const {
@@ -48,11 +49,13 @@ using ExpertUse = std::map<int64_t, LayerUse>;
 /// every expert twice.
 class ExpertUseMeter {
  public:
+  /// Observes the MoE layers of `model`.
   explicit ExpertUseMeter(const Model& model);
   ~ExpertUseMeter();
   ExpertUseMeter(const ExpertUseMeter&) = delete;
   ExpertUseMeter& operator=(const ExpertUseMeter&) = delete;
 
+  /// Returns the sums so far.
   const ExpertUse& use() const { return use_; }
 
  private:
@@ -102,11 +105,13 @@ struct Criterion {
 /// The paper is the pruning paper. Norms are Euclidean and accumulated in float64.
 const std::vector<Criterion>& criteria();
 
+/// Returns the names of all criteria.
 std::vector<std::string> criterion_names();
 
 /// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
 /// another.
 bool criterion_needs_pretrained(const std::string& criterion);
+/// Returns whether it needs images.
 bool criterion_needs_images(const std::string& criterion);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose

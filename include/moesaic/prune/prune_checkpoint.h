@@ -21,6 +21,7 @@ struct Footprint {
   double flops = 0.0;  ///< FLOPs per image of matrix products, see even_rows_per_token().
 };
 
+/// Returns the footprint; FLOPs are those of tokens that spread evenly over the experts.
 Footprint footprint(const Model& model);
 
 /// Returns the expected expert rows per token if tokens spread evenly over the E experts: k K / E
@@ -30,6 +31,7 @@ RowsPerToken even_rows_per_token(const Model& model);
 /// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
 using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
 
+/// Options of prune_checkpoint().
 struct PruneCheckpointOptions {
   fs::path finetuned;  ///< Run or checkpoint to prune.
   /// Run or checkpoint to compare with; may be empty where the criterion does not compare. It must
@@ -60,6 +62,7 @@ bool needs_images(const PruneCheckpointOptions& options);
 /// changes them.
 std::string relation_problem(const Model& finetuned, const Model& pretrained);
 
+/// What prune_checkpoint() did.
 struct PruneCheckpointResult {
   PrunePlan plan;
   Footprint before, after;

@@ -171,6 +171,7 @@ struct ScalingPlan {
   /// Of all processes; FLOP/s of 3 forward passes over the GPU's peak.
   double images_per_second = 0.0, peak_fraction = 0.0;
 
+  /// Returns the time of the step in seconds.
   double step() const { return products + routing + update + waiting; }
 };
 

@@ -199,7 +199,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
                             ->capture_default_str();
   CLI::Option* color =
       verb.add_option("--tsne-color", arguments->points.color,
-                      "color of the points: expert (only where the last routing layer sends each "
+                      "colour of the points: expert (only where the last routing layer sends each "
                       "image to one), class, or group (expert where possible, else class)")
           ->check(one_of_words({"expert", "class", "group"}));
   CLI::Option* only = verb.add_option("--tsne-class", arguments->points.only_class,

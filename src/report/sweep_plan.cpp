@@ -26,7 +26,7 @@ bool is_count(const std::string& name) {
 /// Returns what is wrong with the phases before and after pruning.
 ConfigProblem phases_problem(const SweepConfig& config, const RunConfig& train) {
   if (train.phases.size() < 2 && train.init.empty()) {
-    return {"train.phases must pre-train and fine-tune: one phase needs train.init",
+    return {"train.phases must pretrain and fine-tune: one phase needs train.init",
             {"train.phases"}};
   }
   if (!config.finetuned.empty() && train.init.empty()) {

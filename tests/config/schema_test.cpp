@@ -44,7 +44,7 @@ struct PhaseConfig {
 };
 template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
-  f("data", c.data, "data set to train on", required);
+  f("data", c.data, "dataset to train on", required);
   f("epochs", c.epochs, "how often the data is seen", at_least(1));
   f("steps", c.steps, "or how many updates are made", at_least(1));
   f("optimizer", c.optimizer, "how to update");
@@ -263,7 +263,7 @@ TEST(Schema, HelpTellsEverySetting) {
   const std::string help = help_text(rows);
   for (const char* text :
        {"seed  integer, 1 by default\n    of everything random\n",
-        "phases.N.data  string, required\n    data set to train on\n",
+        "phases.N.data  string, required\n    dataset to train on\n",
         "phases.N.optimizer  object, an object by default\n    how to update\n",
         "phases.N.optimizer.lr  number, 0.1 by default; above 0\n    peak learning rate\n",
         "presets.<name>.name  string, \"sgd\" by default; sgd | adamw\n",

@@ -363,7 +363,7 @@ bool run_until(const fs::path& out, int64_t images) {
 TEST_F(SweepRuns, StoppedAnywhereItGoesOnToTheSameNumbers) {
   const fs::path whole = temp / "whole";
   const std::string expected = run(whole).numbers();
-  // In pre-training, fine-tuning, evaluations, recoveries and timing.
+  // In pretraining, fine-tuning, evaluations, recoveries and timing.
   int64_t stops = 0;
   for (int64_t images = 10; !run_until(out, images); images += 37) {
     ASSERT_LT(++stops, 200);

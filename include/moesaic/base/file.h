@@ -136,7 +136,7 @@ struct FileContent {
 };
 
 /// An AtomicFile for much data. It is hashed while it is written, and goes around the page cache
-/// where the file system allows that (O_DIRECT): a checkpoint does not evict the data set that is
+/// where the file system allows that (O_DIRECT): a checkpoint does not evict the dataset that is
 /// trained on, and the memory traffic of a second copy does not slow down who computes.
 class BulkFile {
  public:

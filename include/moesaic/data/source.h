@@ -297,7 +297,7 @@ class PlannedDatasets {
 };
 
 /// Throws Error (usage) that names both where `out`, a new file or folder, lies among the images
-/// that a data set is read from: it would be a class or an image the next time.
+/// that a dataset is read from: it would be a class or an image the next time.
 void check_outside_images(const fs::path& out, const std::string& data);
 
 /// Throws likewise for the data that a checkpoint's configuration says it was trained on.

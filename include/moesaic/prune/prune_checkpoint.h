@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prunes a fine-tuned checkpoint, if needed by comparison with the pre-trained one.
+// Prunes a fine-tuned checkpoint, if needed by comparison with the pretrained one.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ struct PruneCheckpointResult {
 /// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
 /// optimizer state is dropped. The network is built only where images are needed: else weights are
 /// read from the files as they are needed, and written one tensor at a time. Warns where the
-/// pre-trained checkpoint is the later one by what the two say of their runs, or has fewer experts.
+/// pretrained checkpoint is the later one by what the two say of their runs, or has fewer experts.
 /// Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
 /// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);

@@ -238,8 +238,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--classes-of", arguments->classes_of,
-                   "source of the names of the network's outputs; checkpoint: the data's classes "
-                   "are matched to them by name; data: the data's classes in their order")
+                   "class names of the network's outputs; checkpoint: its own, to which the data's "
+                   "are matched by name; data: those of the data, in their order")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,

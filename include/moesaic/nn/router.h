@@ -44,6 +44,10 @@ bool is_batch_dependent(const RoutingRule& rule);
 /// image is routed with those of other images: in full groups or, without groups, in the limit of
 /// a large batch. Throws Error for a capacity below one row.
 double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
+/// Returns the rows per token of the experts' capacity buffers, full or not: those of full groups
+/// or, without groups, in the limit of a large batch, a capacity in rows being for one image. Where
+/// the rule is not token choice, or drops nothing, they are rows_per_token().
+double capacity_rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
 
 /// The decisions of a router for a batch, with everything that losses, statistics and pruning need.
 /// The router fills it; a model adds the index of the block.

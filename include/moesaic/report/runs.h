@@ -134,8 +134,8 @@ const std::vector<Metric>& sweep_metrics(bool of_network);
 inline constexpr const char* kSweepModel = "model.ts.pt";
 
 /// Adds to the rows of networks what each run lost against fine-tuning, in points, and to those of
-/// the first run what the network with the most parameters has more of parameters, FLOPs and time
-/// of a forward pass, in %.
+/// the first run what the network with the most parameters has more of parameters, FLOPs (by the
+/// rows that were routed, and by capacity) and time of a forward pass, in %.
 void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows);
 
 /// A point on an axis of the grid, or a single row.

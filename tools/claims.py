@@ -18,9 +18,9 @@ import statistics
 NUMBER = r"-?\d+(?:[ ,]\d{3})*(?:\.\d+)?"
 SHOWN = re.compile(rf"(?P<mean>{NUMBER})(?:±(?P<std>{NUMBER}))?"
                    rf"(?: \((?P<min>{NUMBER}) to (?P<max>{NUMBER})\)| of (?P<of>\d+))?(?P<percent> %)?")
-COMPARES = re.compile(r"±|\b(ahead|behind|better|worse|leads?|led|faster|slower|as fast|accurate|equals?)\b")
+COMPARES = re.compile(r"\d±|\b(ahead|behind|better|worse|leads?|led|faster|slower|as fast|accurate|equals?)\b")
 MARKER = re.compile(r"^<!-- results: (.+) -->\n((?:\|.*\n)+)", re.M)
-MEASURED, PAPER = ("measured", "std", "min", "max"), ("paper", "paper_std", "-", "-")
+MEASURED, PAPER = ("measured", "std", "min", "max"), ("paper", "paper_std", "paper", "paper")
 T_975 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
          2.120, 2.110, 2.101, 2.093, 2.086]  # Student's t, two-sided 95 %, by degrees of freedom
 
@@ -44,11 +44,17 @@ def paired(a: dict, b: dict) -> dict:
     """The difference of two rows of a metric, with a spread where both have values by seed."""
     seeds = a.get("values", {}).keys() & b.get("values", {}).keys()
     if len(seeds) < 2:
-        return {"measured": a["measured"] - b["measured"]}
+        return {"measured": a["measured"] - b["measured"]}  # files of 0.2 have no values by seed
     differences = [a["values"][seed] - b["values"][seed] for seed in seeds]
     mean, error = statistics.mean(differences), statistics.stdev(differences) / math.sqrt(len(seeds))
     reach = T_975[len(seeds) - 2] * error
     return {"measured": mean, "std": error, "min": mean - reach, "max": mean + reach, "runs": len(seeds)}
+
+
+def measured(rows: dict, name: str, metric: str) -> dict:
+    """A row's metric, or the difference of two rows "A - B"; KeyError where there is none."""
+    of = [rows[row][metric] for row in name.split(" - ")]
+    return paired(*of) if len(of) == 2 else of[0]
 
 
 def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
@@ -59,6 +65,8 @@ def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
     text = shown[0]
     for group, key in reversed(list(zip(("mean", "std", "min", "max"), keys))):
         if shown[group] is None:
+            continue
+        if key not in row and key != "measured":
             continue
         value, digits = row.get(key), len(shown[group].partition(".")[2])
         if value is None:
@@ -103,9 +111,12 @@ def line_as_measured(line: str, files: list[dict], columns: list[str]) -> str:
         elif column == "paper":
             cells[i] = cell_as_measured(cell, turn, PAPER)
         elif column != "-":
-            number, name, metrics = re.fullmatch(r"(?:@(\d) )?([^:]+)(?:: (.+))?", column).groups()
-            row = files[int(number or 1) - 1].get(name.replace("{}", re.split("[,: ]", label)[0]), {})
-            turn = [[row[metric]] if metric in row else [] for metric in (metrics or "").split()] or [list(row.values())]
+            number, name, metrics = re.fullmatch(r"(?:@(\d) )?([^:]+): (.+)", column).groups()
+            rows, name = files[int(number or 1) - 1], name.replace("{}", re.split("[,: ]", label)[0])
+            try:
+                turn = [[measured(rows, name, metric)] for metric in metrics.split()]
+            except KeyError:
+                turn = [[]]
             cells[i] = cell_as_measured(cell, turn)
     return "|" + "|".join([first, *cells]) + "|"
 
@@ -127,9 +138,7 @@ class Claim:
         return [found.span() for found in re.finditer(words + rest, text)]
 
     def measured(self, root: pathlib.Path) -> dict:
-        rows = rows_of(root / self.file)
-        of = [rows[name][self.metric] for name in self.row.split(" - ")]
-        return paired(*of) if len(of) == 2 else of[0]
+        return measured(rows_of(root / self.file), self.row, self.metric)
 
 
 def read_claims(root: pathlib.Path) -> list[Claim]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pages say was measured, held against results files: docs/claims.tsv has a line for each such number.
 A line's file, row and metric name the value (of bench results the metric is a key of the row); "-" as row means the
-file itself. A row "A - B" is the mean of differences of equal seeds: shown are its standard error and 95 % interval.
+file itself. A metric may be followed by
+median, min, max or std. A row "A - B" is the mean of differences of equal seeds: shown are its standard error and 95 % interval.
 "by hand: HOW" in place of a file says how a number without one is found. Value "table" claims a table: by its header, or
 behind "<!-- results: FILE... -->", whose rows are named by the first cells, or by the line's list of columns, such as
 "keep{}/random: accuracy; paper; @2 l{}": {} is the first cell, @2 the second file, paper the paper's value beside."""
@@ -18,7 +19,8 @@ import statistics
 NUMBER = r"-?\d+(?:[ ,]\d{3})*(?:\.\d+)?"
 SHOWN = re.compile(rf"(?P<mean>{NUMBER})(?:±(?P<std>{NUMBER}))?"
                    rf"(?: \((?P<min>{NUMBER}) to (?P<max>{NUMBER})\)| of (?P<of>\d+))?(?P<percent> %)?")
-COMPARES = re.compile(r"\d±|\b(ahead|behind|better|worse|leads?|led|faster|slower|as fast|accurate|equals?)\b")
+COMPARES = re.compile(r"\d±|\b(ahead|behind|better|worse|leads?|led|faster|slower|as fast|accurate|equals|equal to)\b")
+BEHIND = ("behind", "worse", "slower", "below")
 MARKER = re.compile(r"^<!-- results: (.+) -->\n((?:\|.*\n)+)", re.M)
 MEASURED, PAPER = ("measured", "std", "min", "max"), ("paper", "paper_std", "paper", "paper")
 T_975 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -53,8 +55,9 @@ def paired(a: dict, b: dict) -> dict:
 
 def measured(rows: dict, name: str, metric: str) -> dict:
     """A row's metric, or the difference of two rows "A - B"; KeyError where there is none."""
+    metric, _, statistic = metric.partition(" ")
     of = [rows[row][metric] for row in name.split(" - ")]
-    return paired(*of) if len(of) == 2 else of[0]
+    return paired(*of) if len(of) == 2 else {"measured": of[0][statistic]} if statistic else of[0]
 
 
 def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
@@ -137,8 +140,12 @@ class Claim:
         rest = r"[^\n]*\n(?:\|.*\n)*" if self.value == "table" else ""
         return [found.span() for found in re.finditer(words + rest, text)]
 
-    def measured(self, root: pathlib.Path) -> dict:
-        return measured(rows_of(root / self.file), self.row, self.metric)
+    def as_measured(self, root: pathlib.Path) -> str:
+        """The value as the file has it; a word such as "leads" or "behind" tells the sign of a difference."""
+        row = measured(rows_of(root / self.file), self.row, self.metric)
+        if SHOWN.search(self.value):
+            return cell_as_measured(self.value, [[row]])
+        return self.value if (row["measured"] < 0) == (self.value in BEHIND) else f"of the other sign ({row['measured']:g})"
 
 
 def read_claims(root: pathlib.Path) -> list[Claim]:
@@ -187,7 +194,7 @@ def page_problems(root: pathlib.Path, page: pathlib.Path, claims: list[Claim]):
             yield f"docs/claims.tsv: {claim.value} is not in '{claim.fragment}'"
         elif claim.value != "table" and not claim.file.startswith("by hand"):
             try:
-                right = cell_as_measured(claim.value, [[claim.measured(root)]])
+                right = claim.as_measured(root)
             except (KeyError, FileNotFoundError):
                 right = f"a row that {claim.file} has, not '{claim.row}' with '{claim.metric}'"
             if right != claim.value:

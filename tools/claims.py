@@ -67,11 +67,9 @@ def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
     scale = 100 if shown["percent"] and abs(row.get("max") or row["measured"]) <= 1 else 1
     text = shown[0]
     for group, key in reversed(list(zip(("mean", "std", "min", "max"), keys))):
-        if shown[group] is None:
+        if shown[group] is None or key not in row:
             continue
-        if key not in row and key != "measured":
-            continue
-        value, digits = row.get(key), len(shown[group].partition(".")[2])
+        value, digits = row[key], len(shown[group].partition(".")[2])
         if value is None:
             return f"no {key}"
         if abs(abs(value * scale) - abs(float(re.sub("[ ,]", "", shown[group])))) > 0.5000001 * 10.0 ** -digits:
@@ -161,16 +159,21 @@ def tables_as_measured(page: pathlib.Path, text: str, claims: list[Claim]):
             yield table[0].split("\n")[0], "a line of docs/claims.tsv"
             continue
         files = [page.parent / name for name in table[1].split()]
-        if all(file.exists() for file in files) or not claim.file.startswith("by hand"):
+        if all(file.exists() for file in files):
             columns = [] if claim.row == "-" else claim.row.split("; ")
-            rows = [rows_of(file) for file in files]
             for line in table[2].splitlines()[2:]:
-                yield line, line_as_measured(line, rows, columns)
+                yield line, line_as_measured(line, [rows_of(file) for file in files], columns)
+        elif not claim.file.startswith("by hand"):
+            yield table[0].split("\n")[0], "a file that is there"
+
+
+def without_code(text: str) -> str:
+    """The page with blanks for its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```|^    .*?$", lambda code: re.sub(r"\S", " ", code[0]), text, flags=re.M | re.S)
 
 
 def sentences(text: str):
-    """Spans of the sentences of a page and of the rows of its tables, without code."""
-    text = re.sub(r"^( *)```.*?^ *```|^    .*?$", lambda code: re.sub(r"\S", " ", code[0]), text, flags=re.M | re.S)
+    """Spans of a page's sentences and of the rows of its tables."""
     for block in re.finditer(r"^\|.*$|(?:^(?!\|).+\n)+", text, re.M):
         part = r".+" if block[0].startswith("|") else r"(?:[^.:;!?]|[.:;!?](?!\s))+[.:;!?]*"
         yield from ((block.start() + found.start(), block.start() + found.end())
@@ -180,7 +183,10 @@ def sentences(text: str):
 def page_problems(root: pathlib.Path, page: pathlib.Path, claims: list[Claim]):
     """Where the page differs from the files, and sentences that compare in sections with claims, but are no claim."""
     text, name = page.read_text(encoding="utf-8"), page.relative_to(root)
-    line_of = lambda position: f"{name}:{text.count(chr(10), 0, position) + 1}"
+
+    def line_of(position: int) -> str:
+        return f"{name}:{text.count(chr(10), 0, position) + 1}"
+
     for shown, right in tables_as_measured(page, text, claims):
         if shown != right:
             yield f"{line_of(text.index(shown))}: '{shown}' should be '{right}'"
@@ -199,14 +205,15 @@ def page_problems(root: pathlib.Path, page: pathlib.Path, claims: list[Claim]):
                 right = f"a row that {claim.file} has, not '{claim.row}' with '{claim.metric}'"
             if right != claim.value:
                 yield f"{line_of(found[0][0])}: '{claim.value}' of '{claim.fragment}' should be {right}"
-    starts = [0, *(heading.start() for heading in re.finditer("^#", text, re.M)), len(text)]
-    for start, end in sentences(text):
+    prose = without_code(text)
+    starts = [0, *(heading.start() for heading in re.finditer("^#", prose, re.M)), len(text)]
+    for start, end in sentences(prose):
         section = max(i for i in starts if i <= start), min(i for i in starts if i > start)
         if (COMPARES.search(text, start, end) and any(section[0] <= at < section[1] for at, _ in spans)
                 and not any(at < end and start < to for at, to in spans)):
             sentence = " ".join(text[start:end].split())
-            nearest = difflib.get_close_matches(sentence, [claim.fragment for claim in claims], 1, 0)
-            yield f"{line_of(start)}: docs/claims.tsv lacks '{sentence}'; nearest is '{nearest[0]}'"
+            nearest, = difflib.get_close_matches(sentence, [claim.fragment for claim in claims], 1, 0)
+            yield f"{line_of(start)}: docs/claims.tsv lacks '{sentence}'; nearest is '{nearest}'"
 
 
 def problems(root: pathlib.Path, pages: list[pathlib.Path]):

@@ -190,12 +190,14 @@ def page_problems(root: pathlib.Path, page: pathlib.Path, claims: list[Claim]):
     for shown, right in tables_as_measured(page, text, claims):
         if shown != right:
             yield f"{line_of(text.index(shown))}: '{shown}' should be '{right}'"
-    spans = []
+    prose, spans = without_code(text), []
+    said = {" ".join(text[start:end].split()): (start, end) for start, end in sentences(prose)}
     for claim in claims:
         found = claim.spans(text)
         spans += found
         if not found:
-            yield f"docs/claims.tsv: {name} does not say '{claim.fragment}'"
+            nearest, = difflib.get_close_matches(claim.fragment, said, 1, 0)
+            yield f"{line_of(said[nearest][0])}: docs/claims.tsv has '{claim.fragment}'; nearest is '{nearest}'"
         elif claim.value != "table" and claim.value not in claim.fragment:
             yield f"docs/claims.tsv: {claim.value} is not in '{claim.fragment}'"
         elif claim.value != "table" and not claim.file.startswith("by hand"):
@@ -205,13 +207,11 @@ def page_problems(root: pathlib.Path, page: pathlib.Path, claims: list[Claim]):
                 right = f"a row that {claim.file} has, not '{claim.row}' with '{claim.metric}'"
             if right != claim.value:
                 yield f"{line_of(found[0][0])}: '{claim.value}' of '{claim.fragment}' should be {right}"
-    prose = without_code(text)
     starts = [0, *(heading.start() for heading in re.finditer("^#", prose, re.M)), len(text)]
-    for start, end in sentences(prose):
+    for sentence, (start, end) in said.items():
         section = max(i for i in starts if i <= start), min(i for i in starts if i > start)
         if (COMPARES.search(text, start, end) and any(section[0] <= at < section[1] for at, _ in spans)
                 and not any(at < end and start < to for at, to in spans)):
-            sentence = " ".join(text[start:end].split())
             nearest, = difflib.get_close_matches(sentence, [claim.fragment for claim in claims], 1, 0)
             yield f"{line_of(start)}: docs/claims.tsv lacks '{sentence}'; nearest is '{nearest}'"
 

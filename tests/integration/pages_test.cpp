@@ -127,7 +127,9 @@ TEST_F(Claims, OtherNumbersInATableAreNamed) {
 TEST_F(Claims, ASentenceThatIsNotThereIsNamed) {
   const auto result = check(std::regex_replace(std::string(page_), std::regex("1\\.5"), "1.6"));
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_EQ(result.out, "docs/claims.tsv: README.md does not say 'one leads by 1.5±0.5'\n");
+  EXPECT_EQ(result.out,
+            "README.md:3: docs/claims.tsv has 'one leads by 1.5±0.5'; "
+            "nearest is 'Row one leads by 1.6±0.5 points.'\n");
 }
 
 TEST_F(Claims, AComparisonThatIsNotListedIsNamedWithTheNearest) {

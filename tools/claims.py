@@ -5,7 +5,8 @@ file itself. A metric may be followed by
 median, min, max or std. A row "A - B" is the mean of differences of equal seeds: shown are its standard error and 95 % interval.
 "by hand: HOW" in place of a file says how a number without one is found. Value "table" claims a table: by its header, or
 behind "<!-- results: FILE... -->", whose rows are named by the first cells, or by the line's list of columns, such as
-"keep{}/random: accuracy; paper; @2 l{}": {} is the first cell, @2 the second file, paper the paper's value beside."""
+"keep{}/random: accuracy; paper; @2 {row}: share*100": {} is the first cell's first word, {row} the row that it names,
+@2 the second file, paper the paper's value of the column before, and *100 makes percent of a fraction."""
 import csv
 import dataclasses
 import difflib
@@ -18,7 +19,7 @@ import statistics
 
 NUMBER = r"-?\d+(?:[ ,]\d{3})*(?:\.\d+)?"
 SHOWN = re.compile(rf"(?P<mean>{NUMBER})(?:±(?P<std>{NUMBER}))?"
-                   rf"(?: \((?P<min>{NUMBER}) to (?P<max>{NUMBER})\)| of (?P<of>\d+))?(?P<percent> %)?")
+                   rf"(?: \((?P<min>{NUMBER}) to (?P<max>{NUMBER})\)| of (?P<of>\d+))?")
 COMPARES = re.compile(r"\d±|\b(ahead|behind|better|worse|leads?|led|faster|slower|as fast|accurate|equals|equal to)\b")
 BEHIND = ("behind", "worse", "slower", "below")
 MARKER = re.compile(r"^<!-- results: (.+) -->\n((?:\|.*\n)+)", re.M)
@@ -55,16 +56,17 @@ def paired(a: dict, b: dict) -> dict:
 
 def measured(rows: dict, name: str, metric: str) -> dict:
     """A row's metric, or the difference of two rows "A - B"; KeyError where there is none."""
+    metric, _, scale = metric.partition("*")
     metric, _, statistic = metric.partition(" ")
     of = [rows[row][metric] for row in name.split(" - ")]
-    return paired(*of) if len(of) == 2 else {"measured": of[0][statistic]} if statistic else of[0]
+    row = paired(*of) if len(of) == 2 else {"measured": of[0][statistic]} if statistic else of[0]
+    return {key: row[key] and row[key] * float(scale) for key in MEASURED if key in row} if scale else row
 
 
 def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
     """The text as the row would print it, with as many digits: "0.21±0.29", "99.9 (98.5 to 100)" or "3 of 5" runs."""
     if shown["of"]:
         return f"{round(row['measured'] * row['runs'])} of {row['runs']}"
-    scale = 100 if shown["percent"] and abs(row.get("max") or row["measured"]) <= 1 else 1
     text = shown[0]
     for group, key in reversed(list(zip(("mean", "std", "min", "max"), keys))):
         if shown[group] is None or key not in row:
@@ -72,10 +74,10 @@ def as_measured(shown: re.Match, row: dict, keys=MEASURED) -> str:
         value, digits = row[key], len(shown[group].partition(".")[2])
         if value is None:
             return f"no {key}"
-        if abs(abs(value * scale) - abs(float(re.sub("[ ,]", "", shown[group])))) > 0.5000001 * 10.0 ** -digits:
+        if abs(abs(value) - abs(float(re.sub("[ ,]", "", shown[group])))) > 0.5000001 * 10.0 ** -digits:
             separator = " " if " " in shown[group] else "," if "," in shown[group] else ""
             start, end = shown.start(group) - shown.start(), shown.end(group) - shown.start()
-            text = text[:start] + f"{value * scale:,.{digits}f}".replace(",", separator) + text[end:]
+            text = text[:start] + f"{value:,.{digits}f}".replace(",", separator) + text[end:]
     return text
 
 
@@ -91,11 +93,10 @@ def cell_as_measured(cell: str, turn: list[list[dict]], keys=MEASURED) -> str:
     return cell + "?" if missing else SHOWN.sub(replace, cell)
 
 
-def named(rows: dict, first: str) -> list[dict]:
-    """Measurements of the rows that a first cell names: "`em`, 30 steps" is "em", and "50 %" "pruned 50 %"."""
-    exact = [row for row in rows if first == row or first.startswith((row + ",", row + ":"))]
-    names = exact or [row for row in rows if row.endswith(" " + re.split(r"[,:]", first)[0])]
-    return [row for name in names for row in rows[name].values() if isinstance(row["measured"], (int, float))]
+def named(rows: dict, first: str) -> str:
+    """The row that a first cell names: "`em`, 30 steps" is "em", and "50 %" "pruned 50 %"."""
+    names = [row for row in rows if first == row or first.startswith((row + ",", row + ":"))]
+    return max(names or [row for row in rows if row.endswith(" " + re.split(r"[,:]", first)[0])], key=len, default="")
 
 
 def line_as_measured(line: str, files: list[dict], columns: list[str]) -> str:
@@ -108,12 +109,14 @@ def line_as_measured(line: str, files: list[dict], columns: list[str]) -> str:
     for i, cell in enumerate(cells):
         column = columns[i] if i < len(columns) else "-"
         if not columns:
-            cells[i] = cell_as_measured(cell, [named(files[0], label)])
+            row = files[0].get(named(files[0], label), {})
+            cells[i] = cell_as_measured(cell, [list(row.values())])
         elif column == "paper":
             cells[i] = cell_as_measured(cell, turn, PAPER)
         elif column != "-":
             number, name, metrics = re.fullmatch(r"(?:@(\d) )?([^:]+): (.+)", column).groups()
-            rows, name = files[int(number or 1) - 1], name.replace("{}", re.split("[,: ]", label)[0])
+            rows = files[int(number or 1) - 1]
+            name = name.replace("{}", re.split("[,: ]", label)[0]).replace("{row}", named(rows, label))
             try:
                 turn = [[measured(rows, name, metric)] for metric in metrics.split()]
             except KeyError:

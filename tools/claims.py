@@ -177,7 +177,7 @@ def without_code(text: str) -> str:
 
 def sentences(text: str):
     """Spans of a page's sentences and of the rows of its tables."""
-    for block in re.finditer(r"^\|.*$|(?:^(?!\|).+\n)+", text, re.M):
+    for block in re.finditer(r"^\|.*$|(?:^(?!\|).*\S.*\n)+", text, re.M):
         part = r".+" if block[0].startswith("|") else r"(?:[^.:;!?]|[.:;!?](?!\s))+[.:;!?]*"
         yield from ((block.start() + found.start(), block.start() + found.end())
                     for found in re.finditer(part, block[0]))

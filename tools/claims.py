@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What pages say was measured, held against results files: docs/claims.tsv has a line for each such number.
 A line's file, row and metric name the value (of bench results the metric is a key of the row); "-" as row means the
-file itself. A metric may be followed by
-median, min, max or std. A row "A - B" is the mean of differences of equal seeds: shown are its standard error and 95 % interval.
-"by hand: HOW" in place of a file says how a number without one is found. Value "table" claims a table: by its header, or
-behind "<!-- results: FILE... -->", whose rows are named by the first cells, or by the line's list of columns, such as
-"keep{}/random: accuracy; paper; @2 {row}: share*100": {} is the first cell's first word, {row} the row that it names,
-@2 the second file, paper the paper's value of the column before, and *100 makes percent of a fraction."""
+file itself. A metric may be followed by median, min, max or std. A row "A - B" is the mean of differences of equal
+seeds, shown with its standard error and 95 % interval. "by hand: HOW" in place of a file says how a number without one
+is found. Value "table" claims a table: by its header, or behind "<!-- results: FILE... -->", whose rows are named by
+the first cells, or by the line's list of columns, such as "keep{}/random: accuracy; paper; @2 {row}: share*100": {} is
+the first cell's first word, {row} the row that it names, @2 the second file, paper the paper's value of the column
+before, and *100 makes percent of a fraction."""
 import csv
 import dataclasses
 import difflib

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks and converts the project's Markdown, and checks the reference of the headers:
-  tools/pages.py check               names every link to a file or a heading that is not there, and every number of a
-                                     table behind "<!-- results: FILE -->" that the rows of FILE do not have
+  tools/pages.py check               names every link to a file or a heading that is not there, and every number that
+                                     the results file of its line in docs/claims.tsv does not have (tools/claims.py)
+  tools/pages.py fill                writes the numbers of results files into the tables behind "<!-- results: FILE -->"
   tools/pages.py settings PROGRAM    prints docs/settings.md, from what PROGRAM's describe() declares
   tools/pages.py site FOLDER         copies the pages, and the files that they link to, for tools/site.sh
   tools/pages.py reference FOLDER    names every public class and function that has no comment, from Doxygen's XML
@@ -15,9 +16,9 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import claims
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SHOWN = re.compile(r"(?P<mean>[\d.]+)(?:±(?P<std>[\d.]+))?"
-                   r"(?: \((?P<min>[\d.]+) to (?P<max>[\d.]+)\)| of (?P<of>\d+))?")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 SETTINGS = """# Settings
 
@@ -78,37 +79,8 @@ def local_links(page: pathlib.Path):
                 yield number, path, heading
 
 
-def rounds_to(text: str, value: float | None) -> bool:
-    """Whether the text is the number, rounded to as many digits."""
-    digits = len(text.partition(".")[2])
-    return value is not None and abs(value - float(text)) <= 0.5000001 * 10.0 ** -digits
-
-
-def agrees(row: dict, shown: re.Match) -> bool:
-    """Whether a metric's row has what a cell shows: "0.21±0.29", "99.9 (98.5 to 100)" or "3 of 5" runs."""
-    if shown["of"]:
-        return row["runs"] == int(shown["of"]) and round(row["measured"] * row["runs"]) == int(shown["mean"])
-    pairs = [("mean", "measured"), ("std", "std"), ("min", "min"), ("max", "max")]
-    return all(rounds_to(shown[name], row[key]) for name, key in pairs if shown[name])
-
-
-def table_problems(page: pathlib.Path):
-    """Every number of a table with results that is not among those of its row."""
-    text = page.read_text(encoding="utf-8")
-    for table in re.finditer(r"^<!-- results: (\S+) -->\n((?:\|.*\n)+)", text, re.M):
-        rows = json.loads((page.parent / table[1]).read_text(encoding="utf-8"))["rows"]
-        for line in table[2].splitlines()[2:]:
-            first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            name = re.split(r"[,:]", first)[0].strip("` ")
-            found = [row for row in rows if row["name"] == name or row["name"].endswith(" " + name)]
-            for cell in cells if found else [first]:
-                shown = SHOWN.match(cell)
-                if not found or (shown and not any(agrees(row, shown) for row in found)):
-                    yield f"{page.relative_to(ROOT)}: {table[1]} has no '{cell}' of '{name}'"
-
-
 def check() -> int:
-    problems = [problem for page in page_paths() for problem in table_problems(page)]
+    problems = list(claims.problems(ROOT, page_paths()))
     for page in page_paths():
         for number, path, heading in local_links(page):
             target = (page.parent / path).resolve() if path else page
@@ -228,6 +200,8 @@ def reference(folder: pathlib.Path) -> int:
 def main(words: list[str]) -> int:
     if words == ["check"]:
         return check()
+    if words == ["fill"]:
+        return claims.fill(ROOT, page_paths())
     if len(words) == 2 and words[0] == "settings":
         return settings(words[1])
     if len(words) == 2 and words[0] == "site":

@@ -222,6 +222,10 @@ VMoEArrays arrays_of_network(const VMoEConfig& config, TensorMap state, const st
   if (config.encoder.moe.mean_replacement) {
     fail_usage("{}: a V-MoE of the reference cannot store mean outputs of pruned experts", from);
   }
+  if (!config.stem.empty()) {
+    fail_usage("{}: a V-MoE of the reference has no stem of convolutions; choose safetensors",
+               from);
+  }
   VMoEArrays arrays{.from = from};
   std::map<std::string, std::pair<VMoETensor, size_t>> places;
   for (const VMoETensor& tensor : vmoe_tensors(config)) {

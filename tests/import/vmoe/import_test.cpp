@@ -327,6 +327,10 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   const VMoE rerouting(config, 1);
   EXPECT_THAT(test::usage_of([&] { export_vmoe(rerouting, folder_ / "other", {}); }),
               HasSubstr("reroutes tokens of"));
+  VMoEConfig convolved = whole;
+  convolved.stem = {{8, 2}};
+  EXPECT_EQ(test::usage_of([&] { export_vmoe(VMoE(convolved, 1), folder_ / "other", {}); }),
+            "export: a V-MoE of the reference has no stem of convolutions; choose safetensors");
   EXPECT_THAT(test::usage_of([&] { export_vmoe(pruned, folder_ / "ckpt", {}); }),
               HasSubstr("already exists"));
 }

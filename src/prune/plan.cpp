@@ -405,6 +405,10 @@ void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
 
 std::string replacement_problem(const Model& model, const std::string& replace) {
   const bool means = replace == kReplaceByMean;
+  if (replace == kReroute && (model.members() > 1 || model.setting_paths().pruned.empty())) {
+    return fmt::format("networks of the family '{}' cannot reroute tokens; choose --replace {}",
+                       model.config().at("name").get<std::string>(), kReplaceByNothing);
+  }
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
     if (means && nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute) {
@@ -440,6 +444,15 @@ void apply_plan(Model& model, const PrunePlan& plan) {
     if (layer.kept.size() < target->kept().size()) {
       target->keep_experts(layer.kept, layer.means_Eo);
     }
+  }
+  if (plan.replace == kReroute) reroute_pruned(model);
+}
+
+void reroute_pruned(Model& model) {
+  for (MoEBlock& block : model.moe_blocks()) {
+    nn::RouterOptions options = block.layer->options();
+    nn::reroute_pruned(options.rule);
+    block.layer->router->set_options(std::move(options));
   }
 }
 

@@ -117,8 +117,16 @@ void describe(auto& f, PruneLayerPlan& c) {
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
-/// What a token gets of a removed expert that it selects: nothing, or the expert's mean output.
-inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean";
+/// What a token gets of a removed expert that it selects: nothing, or the expert's mean output; or
+/// it selects among the experts that are left.
+inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
+                            *kReroute = "reroute";
+inline std::vector<std::string> replacement_names() {
+  return {kReplaceByNothing, kReplaceByMean, kReroute};
+}
+inline constexpr const char* kReplaceHelp =
+    "replacement of a removed expert's output, for tokens that still select it: nothing, its mean, "
+    "or reroute, a choice among the experts left";
 
 struct PrunePlan {
   std::string criterion;
@@ -128,8 +136,7 @@ struct PrunePlan {
 };
 void describe(auto& f, PrunePlan& c) {
   f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
-  f("replace", c.replace, "replacement of removed experts' outputs",
-    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("layers", c.layers, "plans of the layers that change, one each", required, not_empty);
 }
 ConfigProblem config_problem(const PrunePlan& plan);
@@ -210,6 +217,9 @@ std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 /// Returns why experts that are removed from the network cannot leave this behind, "" where they
 /// can: what earlier ones left, and routing past pruned experts, decide.
 std::string replacement_problem(const Model& model, const std::string& replace);
+
+/// Has the tokens of all layers choose among the experts that are left.
+void reroute_pruned(Model& model);
 
 /// Returns why the plan is not one of this network, "" where it is.
 std::string plan_problem(const Model& model, const PrunePlan& plan);

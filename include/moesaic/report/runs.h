@@ -73,9 +73,7 @@ void describe(auto& f, SweepConfig& c) {
     renamed_from("by_layer"));
   f("criteria", c.criteria, "criteria that rank the experts (moesaic list criteria)", not_empty,
     one_of(criterion_names()));
-  f("replace", c.replace,
-    "replacement of a removed expert's output, for tokens that still select it",
-    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the last phase's validation "
     "split, or without one from its training data",

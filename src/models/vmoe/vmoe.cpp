@@ -231,6 +231,9 @@ Json VMoE::config() const {
     if (!block.layer->is_pruned()) continue;
     moe.kept_experts[std::to_string(block.block)] = block.layer->kept();
     moe.mean_replacement |= block.layer->replacement_outputs.defined();
+    if (nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute) {
+      moe.router.pruned = pruned_selection_names().back();
+    }
   }
   return to_json(config);
 }
@@ -313,7 +316,8 @@ SettingPaths VMoE::setting_paths() const {
       .classes = "classes",
       .image_size = "image_size",
       .channels = "channels",
-      .kept_experts = moe + "kept_experts"};
+      .kept_experts = moe + "kept_experts",
+      .pruned = router + "pruned"};
 }
 
 bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/train/run_plan.h"
@@ -21,6 +23,20 @@ bool is_count(const std::string& name) {
   constexpr std::string_view kKeep = "keep";
   return name.starts_with(kKeep) && name.size() > kKeep.size() &&
          std::isdigit(static_cast<unsigned char>(name[kKeep.size()])) != 0;
+}
+
+/// Returns what is wrong with the names of criteria and replacements.
+ConfigProblem criteria_problem(const SweepConfig& config) {
+  for (const std::string& text : config.criteria) {
+    const auto [name, replace] = sweep_criterion(config, text);
+    for (const auto& [given, known] :
+         {std::pair(name, criterion_names()), std::pair(replace, replacement_names())}) {
+      if (std::ranges::count(known, given) > 0) continue;
+      return {fmt::format("criteria: there is no '{}'; {}", given, did_you_mean(given, known)),
+              {"criteria"}};
+    }
+  }
+  return {};
 }
 
 /// Returns what is wrong with the phases before and after pruning.
@@ -120,6 +136,11 @@ RunConfig sweep_train(const RunsConfig& config) {
   return train;
 }
 
+SweepCriterion sweep_criterion(const SweepConfig& config, const std::string& text) {
+  const size_t dot = text.find('.');
+  return {text.substr(0, dot), dot == text.npos ? config.replace : text.substr(dot + 1)};
+}
+
 std::string sweep_size(int64_t keep) {
   return fmt::format("keep{}", keep);
 }
@@ -155,6 +176,8 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
     return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",
             {"keep"}};
   }
+  ConfigProblem criteria = criteria_problem(sweep);
+  if (!criteria.empty()) return criteria;
   if (sweep.exported && (std::ranges::count(sweep.keep, sweep.exported->keep) == 0 ||
                          std::ranges::count(sweep.criteria, sweep.exported->criterion) == 0)) {
     return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
@@ -181,38 +204,38 @@ bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
   const size_t slash = std::min(row.find('/'), row.size());
   const std::string size = row.substr(0, slash);
   const std::vector<std::string> names = criterion_names();
-  return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
+  return slash < row.size() &&
+         std::ranges::count(names, sweep_criterion({}, row.substr(slash + 1)).name) > 0 &&
          (is_count(size) || is_argument(config.source, "per_layer") ||
           std::any_of(config.sweep.per_layer.begin(), config.sweep.per_layer.end(),
                       [&](const LayerChoice& choice) { return choice.name == size; }));
 }
 
 const std::vector<Metric>& sweep_metrics(bool of_network) {
-  // Those that are optional are of the first run alone, or follow from all rows.
+  // Those that are optional are of the first run alone, or follow from all rows, or came later.
+  const auto percentage = [](const char* name, const char* label, double least = 0.0) {
+    return Metric{.name = name, .label = label, .optional = true, .least = least, .most = 100.0};
+  };
+  constexpr double kAny = std::numeric_limits<double>::lowest();
   static const std::vector<Metric> of_networks = {
       amount_metric("accuracy", "test accuracy, %", 2, 100.0),
-      {.name = "accuracy_lost",
-       .label = "test accuracy lost, points",
-       .optional = true,
-       .least = -100.0,
-       .most = 100.0},
+      percentage("accuracy_lost", "test accuracy lost, points", -100.0),
+      percentage("agreement", "test images predicted as by the unpruned network, %"),
       amount_metric("accuracy_recovered", "test accuracy after recovery, %", 2, 100.0),
-      {.name = "accuracy_lost_recovered",
-       .label = "test accuracy lost after recovery, points",
-       .optional = true,
-       .least = -100.0,
-       .most = 100.0},
+      percentage("accuracy_lost_recovered", "test accuracy lost after recovery, points", -100.0),
+      percentage("agreement_recovered",
+                 "test images predicted after recovery as by the unpruned network, %"),
+      {.name = "class_accuracy",
+       .label = "test accuracy by class, %",
+       .is_table = true,
+       .optional = true},
       {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
       amount_metric("flops", "FLOPs an image"),
       {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
       {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
-      {.name = "parameters_pruned",
-       .label = "parameters pruned, %",
-       .optional = true,
-       .least = 0.0,
-       .most = 100.0},
-      {.name = "flops_saved", .label = "FLOPs saved, %", .optional = true, .most = 100.0},
-      {.name = "time_saved", .label = "forward time saved, %", .optional = true, .most = 100.0}};
+      percentage("parameters_pruned", "parameters pruned, %"),
+      percentage("flops_saved", "FLOPs saved, %", kAny),
+      percentage("time_saved", "forward time saved, %", kAny)};
   static const std::vector<Metric> of_phases = {
       amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
   return of_network ? of_networks : of_phases;
@@ -225,6 +248,11 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   plan.exported = config.sweep.exported;
   plan.experts = experts_of_group(*model);
   plan.sizes = sizes_of(config.sweep, *model, plan.experts);
+  for (const std::string& text : plan.criteria) {
+    const std::string problem =
+        replacement_problem(*model, sweep_criterion(config.sweep, text).replace);
+    if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
+  }
   for (const PhaseConfig& phase : sweep_train(config).phases) {
     plan.phases.push_back({phase.name, phase.data});
     for (const MeasuredRow& row : rows) {

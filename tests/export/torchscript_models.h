@@ -46,7 +46,7 @@ struct ScriptVariant {
   std::optional<double> evaluation_capacity_factor = {};
   std::string router = {};  ///< The router's settings as JSON, instead of those above.
   int64_t members = 1;
-  std::vector<VMoEStemLayer> stem = {};
+  std::vector<nn::StemLayer> stem = {};
 };
 
 inline void PrintTo(const ScriptVariant& variant, std::ostream* out) {

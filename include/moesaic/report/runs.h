@@ -71,8 +71,10 @@ void describe(auto& f, SweepConfig& c) {
   f("per_layer", c.per_layer,
     "choices of different numbers of experts per layer, besides those of keep",
     renamed_from("by_layer"));
-  f("criteria", c.criteria, "criteria that rank the experts (moesaic list criteria)", not_empty,
-    one_of(criterion_names()));
+  f("criteria", c.criteria,
+    "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with this in "
+    "place of 'replace'",
+    not_empty);
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the last phase's validation "
@@ -122,6 +124,15 @@ std::string sweep_size(int64_t keep);
 
 /// Returns the name of a pruned network's row, "keep<N>/<criterion>" or "<choice>/<criterion>".
 std::string sweep_row(const std::string& size, const std::string& criterion);
+
+/// What ranks the experts of a sweep's networks, and what replaces those that are removed.
+struct SweepCriterion {
+  std::string name, replace;
+};
+
+/// Returns the parts of an item of `criteria`: "random" or, with its own replacement,
+/// "random.mean".
+SweepCriterion sweep_criterion(const SweepConfig& config, const std::string& text);
 
 /// Returns the metrics of a pruned network's row, or of a phase's.
 const std::vector<Metric>& sweep_metrics(bool of_network);

@@ -88,7 +88,7 @@ at::Tensor sincos2d(const VMoEConfig& config) {
 double stem_products(const VMoEConfig& config) {
   double products = 0.0, inputs = static_cast<double>(config.channels);
   auto pixels = static_cast<double>(config.image_size.height * config.image_size.width);
-  for (const VMoEStemLayer& layer : config.stem) {
+  for (const nn::StemLayer& layer : config.stem) {
     const auto outputs = static_cast<double>(layer.channels);
     pixels /= static_cast<double>(layer.stride * layer.stride);
     products += pixels * 9.0 * inputs * outputs;
@@ -116,9 +116,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   const int64_t inputs = config_.embedding_channels();
 
   if (!config_.stem.empty()) {
-    std::vector<nn::StemLayer> layers;
-    for (const auto& [channels, stride] : config_.stem) layers.push_back({channels, stride});
-    stem = register_module("stem", nn::ConvStem(config_.channels, layers, generator));
+    stem = register_module("stem", nn::ConvStem(config_.channels, config_.stem, generator));
   }
   const torch::ExpandingArray<2> kernel({patch.height, patch.width});
   embedding = register_module(
@@ -273,8 +271,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto& moe = config_.encoder.moe;
   const auto expert = static_cast<double>(config_.encoder.expert_dim());
   const Size2d patch = config_.embedding_patch();
-  const int64_t inputs = config_.embedding_channels();
-  const double pixels = static_cast<double>(inputs * patch.height * patch.width);
+  const auto pixels =
+      static_cast<double>(config_.embedding_channels() * patch.height * patch.width);
   double products = stem_products(config_) + static_cast<double>(config_.patches()) * pixels * d;
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
   double views = 1.0;  // of an image: one before the first MoE block, then one for each member

@@ -17,7 +17,7 @@ namespace {
 
 using testing::small_vmoe_config;
 
-VMoEConfig with_stem(std::vector<VMoEStemLayer> stem) {
+VMoEConfig with_stem(std::vector<nn::StemLayer> stem) {
   VMoEConfig config = small_vmoe_config();
   config.stem = std::move(stem);
   return config;

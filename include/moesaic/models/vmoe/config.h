@@ -9,6 +9,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/models/router_config.h"
+#include "moesaic/nn/conv_stem.h"
 
 namespace moesaic {
 
@@ -135,14 +136,13 @@ void describe(auto& f, VMoEEncoderConfig& c) {
   f("moe", c.moe, "settings of the mixture-of-experts layers");
 }
 
-struct VMoEStemLayer {
-  int64_t channels = 0, stride = 1;
-};
-void describe(auto& f, VMoEStemLayer& c) {
+namespace nn {
+void describe(auto& f, StemLayer& c) {
   f("channels", c.channels, "number of filters of the convolution", required,
     between(1, kMaxChannels));
   f("stride", c.stride, "step of the convolution; 2 halves the map", between(1, 2));
 }
+}  // namespace nn
 
 /// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
@@ -152,7 +152,7 @@ struct VMoEConfig {
   Size2d image_size = 28;
   int64_t channels = 1;
   Size2d patch_size = 7;
-  std::vector<VMoEStemLayer> stem;
+  std::vector<nn::StemLayer> stem;
   int64_t hidden_size = 96, classes = 10;
   std::string classifier = "token";
   std::optional<bool> map_head_qk_norm;
@@ -178,7 +178,7 @@ struct VMoEConfig {
   /// Returns the height and width of a patch on the map that the patch embedding takes.
   Size2d embedding_patch() const {
     Size2d patch = patch_size;
-    for (const VMoEStemLayer& layer : stem) {
+    for (const nn::StemLayer& layer : stem) {
       patch = {patch.height / layer.stride, patch.width / layer.stride};
     }
     return patch;

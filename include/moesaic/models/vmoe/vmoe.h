@@ -13,7 +13,6 @@
 
 #include "moesaic/models/model.h"
 #include "moesaic/models/vmoe/config.h"
-#include "moesaic/nn/conv_stem.h"
 #include "moesaic/nn/encoder_block.h"
 
 namespace moesaic {

@@ -199,7 +199,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
                             ->capture_default_str();
   CLI::Option* color =
       verb.add_option("--tsne-color", arguments->points.color,
-                      "color of the points: expert (only where the last routing layer sends each "
+                      "colour of the points: expert (only where the last routing layer sends each "
                       "image to one), class, or group (expert where possible, else class)")
           ->check(one_of_words({"expert", "class", "group"}));
   CLI::Option* only = verb.add_option("--tsne-class", arguments->points.only_class,
@@ -238,8 +238,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--classes-of", arguments->classes_of,
-                   "source of the names of the network's outputs; checkpoint: the data's classes "
-                   "are matched to them by name; data: the data's classes in their order")
+                   "class names of the network's outputs; checkpoint: its own, to which the data's "
+                   "are matched by name; data: those of the data, in their order")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,

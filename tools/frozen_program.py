@@ -124,7 +124,7 @@ class Proof:
         own = ("MOESAIC_", "OMP_", "GOMP_")
         self.environment = {**{key: value for key, value in os.environ.items() if not key.startswith(own)}, "OMP_NUM_THREADS": "1",
                             "GOMP_SPINCOUNT": "20000", "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "", "MOESAIC_DATA": str(work / "data")}
-        # The program's own folder of models and data sets, but with a tenth of CIFAR.
+        # The program's own folder of models and datasets, but with a tenth of CIFAR.
         home = pathlib.Path(json.loads(self.run("list", "recipes", "--json").stdout)[0]).parents[3]
         self.home = work / "home"
         self.home.mkdir()

@@ -77,12 +77,12 @@ int import_checkpoint(ImportArguments arguments) {
 
 void add_import(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
-      "With --classes, arrays named 'head' are dropped; with either, the position embedding is\n"
-      "resized and routers are reshaped for an ensemble, as the released recipes do. To an array\n"
-      "the first rule applies whose pattern (RE2's syntax: no backreferences, no look-around) is\n"
-      "found in its name; new names begin with params/, an empty replacement drops the array, and\n"
-      "transformations are vit_zoom, reshape, and expand_tile AXIS REPEATS, which copies a dense\n"
-      "MLP to all experts.";
+      "With --classes, arrays named 'head' are dropped; with --classes or --image-size, the\n"
+      "position embedding is resized and routers are reshaped for an ensemble, as the released\n"
+      "recipes do. The first rule whose pattern (RE2's syntax: no backreferences, no look-around)\n"
+      "is found in an array's name applies to it; new names begin with params/, an empty\n"
+      "replacement drops the array, and transformations are vit_zoom, reshape, and expand_tile\n"
+      "AXIS REPEATS, which copies a dense MLP to all experts.";
   const auto arguments = std::make_shared<ImportArguments>();
   ImportVMoEOptions& options = arguments->options;
   CLI::App* verb =

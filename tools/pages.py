@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and converts the project's Markdown:
-  tools/pages.py check               names every link to a file or a heading that is not there, and every number of a
-                                     table behind "<!-- results: FILE -->" that the rows of FILE do not have
+"""Checks and converts the project's Markdown, and checks the reference of the headers:
+  tools/pages.py check               names every link to a file or a heading that is not there, and every number that
+                                     the results file of its line in docs/claims.tsv does not have (tools/claims.py)
+  tools/pages.py fill                writes the numbers of results files into the tables behind "<!-- results: FILE -->"
   tools/pages.py settings PROGRAM    prints docs/settings.md, from what PROGRAM's describe() declares
   tools/pages.py site FOLDER         copies the pages, and the files that they link to, for tools/site.sh
+  tools/pages.py reference FOLDER    names every public class and function that has no comment, from Doxygen's XML
 """
 import json
 import pathlib
@@ -12,10 +14,11 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
+
+import claims
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SHOWN = re.compile(r"(?P<mean>[\d.]+)(?:±(?P<std>[\d.]+))?"
-                   r"(?: \((?P<min>[\d.]+) to (?P<max>[\d.]+)\)| of (?P<of>\d+))?")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 SETTINGS = """# Settings
 
@@ -76,37 +79,8 @@ def local_links(page: pathlib.Path):
                 yield number, path, heading
 
 
-def rounds_to(text: str, value: float | None) -> bool:
-    """Whether the text is the number, rounded to as many digits."""
-    digits = len(text.partition(".")[2])
-    return value is not None and abs(value - float(text)) <= 0.5000001 * 10.0 ** -digits
-
-
-def agrees(row: dict, shown: re.Match) -> bool:
-    """Whether a metric's row has what a cell shows: "0.21±0.29", "99.9 (98.5 to 100)" or "3 of 5" runs."""
-    if shown["of"]:
-        return row["runs"] == int(shown["of"]) and round(row["measured"] * row["runs"]) == int(shown["mean"])
-    pairs = [("mean", "measured"), ("std", "std"), ("min", "min"), ("max", "max")]
-    return all(rounds_to(shown[name], row[key]) for name, key in pairs if shown[name])
-
-
-def table_problems(page: pathlib.Path):
-    """Every number of a table with results that is not among those of its row."""
-    text = page.read_text(encoding="utf-8")
-    for table in re.finditer(r"^<!-- results: (\S+) -->\n((?:\|.*\n)+)", text, re.M):
-        rows = json.loads((page.parent / table[1]).read_text(encoding="utf-8"))["rows"]
-        for line in table[2].splitlines()[2:]:
-            first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            name = re.split(r"[,:]", first)[0].strip("` ")
-            found = [row for row in rows if row["name"] == name or row["name"].endswith(" " + name)]
-            for cell in cells if found else [first]:
-                shown = SHOWN.match(cell)
-                if not found or (shown and not any(agrees(row, shown) for row in found)):
-                    yield f"{page.relative_to(ROOT)}: {table[1]} has no '{cell}' of '{name}'"
-
-
 def check() -> int:
-    problems = [problem for page in page_paths() for problem in table_problems(page)]
+    problems = list(claims.problems(ROOT, page_paths()))
     for page in page_paths():
         for number, path, heading in local_links(page):
             target = (page.parent / path).resolve() if path else page
@@ -188,13 +162,52 @@ def site(out: pathlib.Path) -> int:
     return 0
 
 
+def is_documented(item: ElementTree.Element) -> bool:
+    return any("".join(item.find(part).itertext()).strip() for part in ("briefdescription", "detaileddescription"))
+
+
+def says_itself(function: ElementTree.Element, owner: str) -> bool:
+    """Whether a function needs no comment: one that overrides, destroys, copies or moves, is defaulted or deleted, or
+    declares and checks settings."""
+    name, arguments = function.findtext("name"), function.findtext("argsstring") or ""
+    copies = name in (owner, "operator=") and re.match(rf"\((const )?{owner} ?&&?[^,]*\)", arguments)
+    return (bool(copies) or name.startswith("~") or name in ("describe", "config_problem", "TORCH_MODULE")
+            or " override" in arguments or arguments.endswith(("=default", "=delete"))
+            or function.find("reimplements") is not None)
+
+
+def reference(folder: pathlib.Path) -> int:
+    """Fields, enumerators and types may say by their names what they are; classes and functions may not."""
+    compounds = [compound for path in folder.glob("*.xml") for compound in ElementTree.parse(path).iter("compounddef")
+                 if compound.get("kind") in ("class", "struct", "namespace")]
+    private = tuple(f"{item.findtext('compoundname')}::" for item in compounds if item.get("prot") == "private")
+    problems, documented = set(), 0
+    for compound in compounds:
+        name = compound.findtext("compoundname")
+        if f"{name}::".startswith(private):
+            continue
+        owner = re.escape(name.partition("<")[0].rpartition("::")[2].strip())
+        items = [] if compound.get("kind") == "namespace" else [compound]
+        items += [member for member in compound.iter("memberdef") if member.get("kind") == "function"
+                  and member.get("prot") != "private" and not says_itself(member, owner)]
+        documented += len(items)
+        problems |= {f"{item.find('location').get('file')}:{item.find('location').get('line')}: no comment says what "
+                     f"'{item.findtext('name') or name}' is" for item in items if not is_documented(item)}
+    print("\n".join(sorted(problems)) or f"reference: {documented} classes and functions are documented")
+    return 1 if problems or not documented else 0
+
+
 def main(words: list[str]) -> int:
     if words == ["check"]:
         return check()
+    if words == ["fill"]:
+        return claims.fill(ROOT, page_paths())
     if len(words) == 2 and words[0] == "settings":
         return settings(words[1])
     if len(words) == 2 and words[0] == "site":
         return site(pathlib.Path(words[1]).resolve())
+    if len(words) == 2 and words[0] == "reference":
+        return reference(pathlib.Path(words[1]))
     sys.exit(__doc__)
 
 

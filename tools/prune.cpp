@@ -324,7 +324,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   verb->add_option("--pretrained", options.pretrained,
                    "network before fine-tuning (that of the run: an earlier phase, or its init), "
                    "required by criteria that compare: router-norm-change, "
-                   "neuron-magnitude-change; with others it must have the same configuration")
+                   "neuron-magnitude-change; other criteria only check that it is the same network")
       ->check(not_empty())
       ->type_name("DIR");
   verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds build/site: the project's Markdown by mkdocs-material and the reference of the public headers by Doxygen. A
-# dead link or a warning of either ends it. Installs what it needs: Doxygen, and Python wheels of exact versions into an
-# environment of their own beside MOESAIC_VENV.
+# dead link, a warning of either, or a public class or function without a comment ends it. Installs what it needs:
+# Doxygen, and Python wheels of exact versions into an environment of their own beside MOESAIC_VENV.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/env.sh
@@ -28,10 +28,11 @@ if [ ! -f "$complete" ]; then
   touch "$complete"
 fi
 
-rm -rf build/site "$PAGES"
+rm -rf build/site build/api-xml "$PAGES"
 mkdir -p "$PAGES"
 python3 tools/pages.py site "$PAGES"
 doxygen docs/Doxyfile
+python3 tools/pages.py reference build/api-xml
 NO_MKDOCS_2_WARNING=1 "$VENV/bin/python" -m mkdocs build --config-file docs/mkdocs.yml 2> build/site.log ||
   { cat build/site.log >&2; fail "mkdocs found what is above"; }
 echo "site: build/site/index.html"

@@ -28,14 +28,14 @@ LogLevel threshold_from_environment() {
 }
 
 /// What is particular to the log of one process of several.
-struct Voice {
+struct LogState {
   std::mutex mutex;
   std::string prefix;
   std::function<void(std::string_view)> take_warning;
 };
 
-Voice& voice() {
-  static Voice object;
+LogState& log_state() {
+  static LogState object;
   return object;
 }
 
@@ -65,20 +65,20 @@ void log_once(LogLevel level, const std::string& message) {
 }
 
 void set_log_prefix(std::string prefix) {
-  const std::lock_guard lock(voice().mutex);
-  voice().prefix = std::move(prefix);
+  const std::lock_guard lock(log_state().mutex);
+  log_state().prefix = std::move(prefix);
 }
 
 void take_warnings(std::function<void(std::string_view)> take) {
-  const std::lock_guard lock(voice().mutex);
-  voice().take_warning = std::move(take);
+  const std::lock_guard lock(log_state().mutex);
+  log_state().take_warning = std::move(take);
 }
 
 void log_line(LogLevel level, std::string_view message) {
   std::function<void(std::string_view)> take;
   if (level == LogLevel::warning) {
-    const std::lock_guard lock(voice().mutex);
-    take = voice().take_warning;
+    const std::lock_guard lock(log_state().mutex);
+    take = log_state().take_warning;
   }
   take ? take(message) : write_log_line(level, message);
 }
@@ -88,8 +88,8 @@ void write_log_line(LogLevel level, std::string_view message) {
   std::string line = is_terminal(stderr) ? "\r\x1b[K" : "";
   line += level_prefix(level, wants_color(stderr));
   if (level != LogLevel::error) {
-    const std::lock_guard lock(voice().mutex);
-    line += voice().prefix;
+    const std::lock_guard lock(log_state().mutex);
+    line += log_state().prefix;
   }
   line += escaped(message);
   line += '\n';

@@ -41,7 +41,7 @@ std::optional<RequiredPath> first_missing(const DatasetSpec& spec, const std::st
 /// Returns "file 'x'" or "folder 'x'".
 std::string text_of(const RequiredPath& part);
 
-/// Returns how the files of a data set are fetched; one of somebody's own description has no name
+/// Returns how the files of a dataset are fetched; one of somebody's own description has no name
 /// that the program knows.
 std::string fetch_command(const std::string& name);
 

@@ -345,7 +345,7 @@ void warn_overridden(const InputSpec& spec, const DatasetInfo& data, const std::
   }
   if (names.empty()) return;
   log_warning(
-      "{}: data set '{}' has another {} than the network was trained with: those of the "
+      "{}: dataset '{}' has another {} than the network was trained with: those of the "
       "checkpoint are used",
       from, data.name, fmt::join(names, ", "));
 }

@@ -15,7 +15,7 @@
 namespace moesaic::nn {
 namespace {
 
-void check_can_stand_in(const RoutingRule& rule) {
+void check_can_replace(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
     fail("MoELayer: tokens are rerouted from pruned experts, so mean outputs cannot replace them");
   }
@@ -134,7 +134,7 @@ std::vector<int64_t> MoELayerImpl::removed() const {
 }
 
 void MoELayerImpl::add_replacement_outputs() {
-  check_can_stand_in(options().rule);
+  check_can_replace(options().rule);
   replacement_outputs = register_parameter(
       "stand_in", torch::zeros({static_cast<int64_t>(removed().size()), experts->outputs()},
                                router->weight.options().requires_grad(false)));
@@ -155,7 +155,7 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
   if (!std::is_sorted(slots.begin(), slots.end(), std::less_equal<>())) {
     fail("MoELayer: the experts to keep must be ascending, each once");
   }
-  if (means.defined()) check_can_stand_in(options().rule);
+  if (means.defined()) check_can_replace(options().rule);
   if (replacement_outputs.defined() && !means.defined() && ids.size() < present.size()) {
     fail("MoELayer: earlier pruning kept mean outputs, so this one needs them too");
   }

@@ -18,19 +18,26 @@
 namespace moesaic::nn {
 namespace {
 
+/// Returns the rows per token of experts that have `rows` in each group or, where that is 0, the
+/// capacity for k choices of a token; a group of 0 tokens is the limit of large ones.
+double rows_of_groups(const auto& rule, int64_t k, int64_t rows, int64_t group, int64_t experts) {
+  if (group == 0) {
+    return std::min(static_cast<double>(k) * rule.capacity_factor, static_cast<double>(experts));
+  }
+  const CapacityRule capacity{rule.capacity_factor, rule.capacity_rounding,
+                              rule.capacity_multiple_of};
+  const int64_t each =
+      rows > 0 ? rows : std::min(group, expert_capacity(group, k, capacity, experts));
+  return static_cast<double>(each * experts) / static_cast<double>(group);
+}
+
 double expert_choice_rows_per_token(const ExpertChoiceOptions& rule, int64_t tokens,
                                     int64_t experts) {
   const bool alone = tokens == 1;
-  if (alone && rule.group_size == 0 && rule.rows == 0) {
-    return std::min(rule.capacity_factor, static_cast<double>(experts));
-  }
-  int64_t group = rule.group_size > 0 ? rule.group_size : tokens;
+  int64_t group = rule.group_size;
+  if (group == 0 && (!alone || rule.rows > 0)) group = tokens;
   if (!alone) group = std::min(group, tokens);
-  const CapacityRule capacity{rule.capacity_factor, rule.capacity_rounding,
-                              rule.capacity_multiple_of};
-  const int64_t rows =
-      rule.rows > 0 ? rule.rows : std::min(group, expert_capacity(group, 1, capacity, experts));
-  return static_cast<double>(rows * experts) / static_cast<double>(group);
+  return rows_of_groups(rule, 1, rule.rows, group, experts);
 }
 
 /// Visitor that calls the overload for the alternative of the variant.
@@ -100,6 +107,14 @@ double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) 
             },
             [&](const AdaptiveOptions&) { return static_cast<double>(experts); }},
       rule);
+}
+
+double capacity_rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts) {
+  const auto* const choice = std::get_if<TokenChoiceOptions>(&rule);
+  if (choice == nullptr || !is_batch_dependent(rule)) return rows_per_token(rule, tokens, experts);
+  const int64_t without_groups = choice->capacity > 0 ? tokens : 0;
+  const int64_t group = choice->group_size > 0 ? choice->group_size : without_groups;
+  return rows_of_groups(*choice, choice->k, choice->capacity, group, experts);
 }
 
 namespace {

@@ -311,7 +311,10 @@ fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   return !start.empty() && path_exists(start) ? start : fs::path();
 }
 
-RowsPerToken even_rows_per_token(const Model& model) {
+namespace {
+
+/// Returns the rows per token that `count` gives all experts of each layer, less the removed ones'.
+RowsPerToken rows_of_kept(const Model& model, const auto& count) {
   RowsPerToken rows;
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const double fraction =
@@ -319,11 +322,21 @@ RowsPerToken even_rows_per_token(const Model& model) {
     const auto& options = layer->options();
     const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
     const auto kept = static_cast<int64_t>(layer->kept().size());
-    rows[block] = nn::rows_per_token(layer->router->evaluation_rule(), model.tokens_per_image(),
-                                     is_rerouted ? kept : options.experts) *
+    rows[block] = count(layer->router->evaluation_rule(), model.tokens_per_image(),
+                        is_rerouted ? kept : options.experts) *
                   (is_rerouted ? 1.0 : fraction);
   }
   return rows;
+}
+
+}  // namespace
+
+RowsPerToken even_rows_per_token(const Model& model) {
+  return rows_of_kept(model, nn::rows_per_token);
+}
+
+RowsPerToken capacity_rows_per_token(const Model& model) {
+  return rows_of_kept(model, nn::capacity_rows_per_token);
 }
 
 Footprint footprint(const Model& model) {
@@ -333,6 +346,7 @@ Footprint footprint(const Model& model) {
     total.bytes += static_cast<int64_t>(tensor.nbytes());
   }
   total.flops = model.flops_per_image(even_rows_per_token(model));
+  total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));
   return total;
 }
 

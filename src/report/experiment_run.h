@@ -133,8 +133,13 @@ bool is_possible_sweep_row(const RunsConfig& config, const std::string& row);
 RunConfig sweep_train(const RunsConfig& config);
 
 /// Checks the experiment and returns its plan as text: the run that is pruned, with its recovery,
-/// and the networks. Throws Error (usage) as the experiment would.
+/// and the networks with what they save. Throws Error (usage) as the experiment would.
 std::string plan_of_sweep(const RunsConfig& config);
+
+/// Returns what a cost is below the whole network's, in %.
+inline double percent_saved(double own, double whole) {
+  return 100.0 - 100.0 * own / whole;
+}
 
 /// Returns the rows, whose runs leave in `options.out`:
 ///

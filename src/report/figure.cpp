@@ -108,7 +108,7 @@ struct MetricsLine {
   std::map<std::string, Json> numbers = {};
 };
 
-/// Lines of metrics.jsonl for training or one split, on one data set.
+/// Lines of metrics.jsonl for training or one split, on one dataset.
 struct Series {
   std::string name, data;
   std::vector<MetricsLine> lines = {};

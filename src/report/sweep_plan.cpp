@@ -13,6 +13,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
+#include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/run_plan.h"
 
 namespace moesaic {
@@ -42,7 +43,7 @@ ConfigProblem criteria_problem(const SweepConfig& config) {
 /// Returns what is wrong with the phases before and after pruning.
 ConfigProblem phases_problem(const SweepConfig& config, const RunConfig& train) {
   if (train.phases.size() < 2 && train.init.empty()) {
-    return {"train.phases must pre-train and fine-tune: one phase needs train.init",
+    return {"train.phases must pretrain and fine-tune: one phase needs train.init",
             {"train.phases"}};
   }
   if (!config.finetuned.empty() && train.init.empty()) {
@@ -123,6 +124,47 @@ RunConfig first_run(const RunsConfig& config) {
   }
   run.phases.push_back(*config.sweep.recover);
   return run;
+}
+
+/// Returns a table of what each size saves as far as it follows from shapes, beside what the paper
+/// prints of the first criterion.
+std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
+  std::vector<Footprint> costs;
+  for (const SweepSize& size : plan.sizes) {
+    const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
+    if (size.count < plan.experts) {
+      const KeptExperts kept = check_keep(*shape, size.keep);
+      for (const MoEBlock& block : shape->moe_blocks()) {
+        nn::MoELayer layer = block.layer;
+        at::Tensor means_Eo;
+        if (config.sweep.replace == kReplaceByMean) {
+          means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
+        }
+        layer->keep_experts(kept.at(block.block), means_Eo);
+      }
+    }
+    costs.push_back(footprint(*shape));
+  }
+  const Footprint& whole = *std::ranges::max_element(costs, {}, &Footprint::parameters);
+  TextTable table(
+      {"experts", "parameters pruned, %", "paper", "FLOPs saved, %", "by capacity, %", "paper"});
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const auto saved = [&](auto Footprint::*cost) {
+      return fmt::format("{:.1f}", percent_saved(static_cast<double>(costs[i].*cost),
+                                                 static_cast<double>(whole.*cost)));
+    };
+    const auto paper = [&](const char* metric) {
+      const auto number =
+          paper_number(config.paper, sweep_row(plan.sizes[i].name, plan.criteria.front()), metric);
+      return number && number->value ? fmt::format("{}", *number->value) : "-";
+    };
+    table.add({plan.sizes[i].text, saved(&Footprint::parameters), paper("parameters_pruned"),
+               saved(&Footprint::flops), saved(&Footprint::capacity_flops),
+               paper("capacity_flops_saved")});
+  }
+  return "\n" + table.text() +
+         "FLOPs are of rows that spread evenly, and by capacity of the buffers of the experts that "
+         "are left.\n";
 }
 
 }  // namespace
@@ -231,10 +273,15 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
        .optional = true},
       {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
       amount_metric("flops", "FLOPs an image"),
+      {.name = "capacity_flops",
+       .label = "FLOPs an image by capacity",
+       .optional = true,
+       .least = 0.0},
       {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
       {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
       percentage("parameters_pruned", "parameters pruned, %"),
       percentage("flops_saved", "FLOPs saved, %", kAny),
+      percentage("capacity_flops_saved", "FLOPs saved by capacity, %", kAny),
       percentage("time_saved", "forward time saved, %", kAny)};
   static const std::vector<Metric> of_phases = {
       amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
@@ -290,7 +337,7 @@ std::string plan_of_sweep(const RunsConfig& config) {
   for (const SweepSize& size : plan.sizes) {
     if (size.count == 0) text += fmt::format("by layer      {}\n", size.text);
   }
-  return text;
+  return text + savings_text(config, plan);
 }
 
 }  // namespace moesaic

@@ -73,7 +73,7 @@ TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& 
 
 TextTable cost_table(const SweepPlan& plan, const Results& results, const std::string& criterion) {
   TextTable table({"experts", "parameters", "file", "MFLOPs an image", "images/s", "FLOPs, %",
-                   "forward time, %"});
+                   "by capacity, %", "forward time, %"});
   for (const SweepSize& size : plan.sizes) {
     const auto value = [&](const char* metric) {
       return sweep_value(results, sweep_row(size.name, criterion), metric);
@@ -82,6 +82,7 @@ TextTable cost_table(const SweepPlan& plan, const Results& results, const std::s
                bytes_text(value("bytes")), fmt::format("{:.2f}", value("flops") / 1e6),
                with_commas(std::llround(value("images_per_second"))),
                fmt::format("{:.1f}", 100.0 - value("flops_saved")),
+               fmt::format("{:.1f}", 100.0 - value("capacity_flops_saved")),
                fmt::format("{:.1f}", 100.0 - value("time_saved"))});
   }
   return table;
@@ -189,9 +190,10 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
       kept_text(results, kept, table));
   text += comparison_markdown(compared_criteria(plan, results));
   text += fmt::format(
-      "\n## Cost, experts ranked by {}\n\nThe last two columns are fractions of the network with "
+      "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "
       "{}. FLOPs count the matrix products of the rows that the test split's routing really "
-      "computed. Speed is the median over forward passes in which all networks took turns.\n\n{}",
+      "computed, and by capacity those of full capacity buffers of the experts that are left. "
+      "Speed is the median over forward passes in which all networks took turns.\n\n{}",
       criterion, largest_text(plan, results, criterion),
       cost_table(plan, results, criterion).markdown());
   if (plan.exported) {

@@ -157,6 +157,10 @@ class Sweep {
     for (const Network& network : networks_) {
       auto model = load(recovered_of(network, 0));
       input_shape = model->input_shape();
+      const double capacity_flops = footprint(*model).capacity_flops;
+      for (const std::string& name : network.rows) {
+        row_of(rows, name).runs[0].final.numbers["capacity_flops"] = capacity_flops;
+      }
       passes.push_back(forward_pass(std::move(model)));
     }
     if (config_.exported) passes.push_back(exported_pass());
@@ -358,7 +362,6 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
     const MeasuredRow& whole = **std::max_element(
         networks.begin(), networks.end(),
         [&](auto* a, auto* b) { return first(*a).at("parameters") < first(*b).at("parameters"); });
-    const auto saved = [](double own, double of_whole) { return 100.0 - 100.0 * own / of_whole; };
     for (MeasuredRow* row : networks) {
       for (size_t i = 0; i < row->runs.size(); ++i) {
         auto& own = row->runs[i].final.numbers;
@@ -368,10 +371,15 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
       }
       const auto own = first(*row), most = first(whole);
       auto& numbers = row->runs[0].final.numbers;
-      numbers["parameters_pruned"] = saved(own.at("parameters"), most.at("parameters"));
-      numbers["flops_saved"] = saved(mean_flops(*row), mean_flops(whole));
+      const auto saved = [&](const char* name) {
+        return percent_saved(own.at(name), most.at(name));
+      };
+      numbers["parameters_pruned"] = saved("parameters");
+      numbers["flops_saved"] = percent_saved(mean_flops(*row), mean_flops(whole));
+      numbers["capacity_flops_saved"] = saved("capacity_flops");
       // Time is the inverse of speed.
-      numbers["time_saved"] = saved(most.at("images_per_second"), own.at("images_per_second"));
+      numbers["time_saved"] =
+          percent_saved(most.at("images_per_second"), own.at("images_per_second"));
     }
   }
 }

@@ -114,8 +114,8 @@ const std::vector<Benchmark>& benchmarks() {
        operators_left_out},
       {"pmoe", "steps of the patch-level mixtures' wide residual networks against plain ATen",
        bench_wrn, nothing_left_out},
-      {"processes", "training on two processes against one, and what overlaps", bench_processes,
-       nothing_left_out},
+      {"processes", "training on two processes against one, and overlap of communication",
+       bench_processes, nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
        operators_left_out},
   };

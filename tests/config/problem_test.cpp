@@ -59,7 +59,7 @@ TEST(PlaceOf, TakesTheFirstThatIsThereOrElseTheWhole) {
   EXPECT_EQ(location_of(Value(), {"none"}), "config");
 }
 
-TEST(PlaceOf, BlamesTheCommandLine) {
+TEST(PlaceOf, PointsAtTheCommandLine) {
   Document document = recipe();
   document.set("b.list.0=7");
   EXPECT_EQ(location_of(document.root(), {"a", "b.list.0"}), "argument 'b.list.0=7'");

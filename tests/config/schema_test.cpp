@@ -44,7 +44,7 @@ struct PhaseConfig {
 };
 template <class Fields>
 void describe(Fields& f, PhaseConfig& c) {
-  f("data", c.data, "data set to train on", required);
+  f("data", c.data, "dataset to train on", required);
   f("epochs", c.epochs, "how often the data is seen", at_least(1));
   f("steps", c.steps, "or how many updates are made", at_least(1));
   f("optimizer", c.optimizer, "how to update");
@@ -257,13 +257,14 @@ TEST(Schema, NamesStartWithTheGivenPath) {
 
 TEST(Schema, HelpTellsEverySetting) {
   const HelpRows rows = help_rows<RunConfig>();
-  // name lr momentum betas warmup_steps, four times (twice in a phase, once in the presets), and
-  // more
-  EXPECT_EQ(rows.size(), 8 + 5 + 3 * 5);
+  // name lr momentum betas warmup_steps, three times (twice in a phase, once in the presets), and
+  // those of the run and of a phase
+  EXPECT_EQ(rows.size(), 8 + 6 + 3 * 5);
   const std::string help = help_text(rows);
   for (const char* text :
        {"seed  integer, 1 by default\n    of everything random\n",
-        "phases.N.data  string, required\n    data set to train on\n",
+        "phases.N.data  string, required\n    dataset to train on\n",
+        "phases.N.optimizer  object, an object by default\n    how to update\n",
         "phases.N.optimizer.lr  number, 0.1 by default; above 0\n    peak learning rate\n",
         "presets.<name>.name  string, \"sgd\" by default; sgd | adamw\n",
         "phases.N.epochs  integer or null, null by default; at least 1\n",
@@ -284,7 +285,7 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
                            "phases.finetune.optimizer.lr"}) {
     EXPECT_EQ(keys(path), lr) << path;
   }
-  EXPECT_EQ(keys("phases.optimizer").size(), 5U);
+  EXPECT_EQ(keys("phases.optimizer").size(), 6U);
   EXPECT_EQ(keys("seed"), std::vector<std::string>{"seed"});
   EXPECT_EQ(keys("epochs"), std::vector<std::string>{"phases.N.epochs"});
   EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});

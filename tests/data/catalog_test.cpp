@@ -147,6 +147,17 @@ TEST_F(Catalog, VerifyFindsWhatIsWrong) {
   EXPECT_THAT(files[3].problem, HasSubstr("more than 20 bytes"));
 }
 
+TEST_F(Catalog, VerifyGoesOnAfterAFileThatCannotBeRead) {
+  home_.write_files(home_.cache(), true);
+  std::filesystem::remove(home_.cache() / "test-labels.gz");
+  // Reading one's own memory at address 0 is an I/O error.
+  std::filesystem::create_symlink("/proc/self/mem", home_.cache() / "test-labels.gz");
+  const std::vector<FileVerification> files = DatasetSource("tiny").verify();
+  ASSERT_EQ(files.size(), 4u);
+  EXPECT_THAT(files[1].problem, AllOf(HasSubstr("test-labels.gz"), HasSubstr("Input/output")));
+  for (const size_t i : {0, 2, 3}) EXPECT_TRUE(files[i].ok()) << files[i].problem;
+}
+
 TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
   home_.write_files(home_.cache(), true);
   const auto problems_of = [&](const std::string& settings) {

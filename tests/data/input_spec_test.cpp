@@ -167,7 +167,7 @@ TEST(InputSpec, OverrulesTheDataAndWarnsOfIt) {
   ::testing::internal::CaptureStderr();
   warn_overridden(spec, base->info(), "run");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("run: data set 'folder/of/pairs/' has another mean than"));
+              HasSubstr("run: dataset 'folder/of/pairs/' has another mean than"));
   spec.dataset = "others";
   ::testing::internal::CaptureStderr();
   warn_overridden(spec, base->info(), "run");

@@ -85,6 +85,60 @@ TEST(Pages, SettingsAreThoseOfTheProgram) {
 }
 
 class PageCommands : public ProgramTest {};
+class Claims : public ProgramTest {
+ protected:
+  /// What the check says of a page with this text, whose claims are those of a results file.
+  ProgramResult check(const std::string& page) const {
+    for (const char* folder : {"tools", "results", "docs"}) fs::create_directories(path(folder));
+    for (const char* tool : {"pages.py", "claims.py"}) {
+      write("tools/" + std::string(tool), read_text(source_path("tools/" + std::string(tool))));
+    }
+    write("results/a.json", R"({"rows": [
+      {"name": "one", "metric": "accuracy", "measured": 92, "std": 1.4142, "runs": 2, "min": 91,
+       "median": 92, "max": 93, "values": {"1": 91, "2": 93}},
+      {"name": "two", "metric": "accuracy", "measured": 90.5, "std": 0.7071, "runs": 2, "min": 90,
+       "median": 90.5, "max": 91, "values": {"1": 90, "2": 91}}]})");
+    write("docs/claims.tsv",
+          "page\tvalue\tfile\trow\tmetric\tfragment\n"
+          "README.md\ttable\t-\t{}: accuracy\t-\t<!-- results: results/a.json -->\n"
+          "README.md\t1.5±0.5\tresults/a.json\tone - two\taccuracy\tone leads by 1.5±0.5\n"
+          "README.md\tleads\tresults/a.json\tone - two\taccuracy\tone leads\n");
+    write("README.md", page);
+    EXPECT_EQ(run_command({"git", "init", "--quiet", text_path("")}).exit_code, 0);
+    return run_command({"python3", text_path("tools/pages.py"), "check"});
+  }
+
+  static constexpr const char* page_ =
+      "# Measured\n\nRow one leads by 1.5±0.5 points.\n\n<!-- results: results/a.json -->\n"
+      "| row | accuracy |\n|---|--:|\n| `one` | 92.0±1.4 |\n";
+};
+
+TEST_F(Claims, OfAPageAreThoseOfTheResultsFile) {
+  const auto result = check(page_);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
+TEST_F(Claims, OtherNumbersInATableAreNamed) {
+  const auto result = check(std::string(page_) + "| `two` | 90.5±0.8 |\n");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "README.md:9: '| `two` | 90.5±0.8 |' should be '| `two` | 90.5±0.7 |'\n");
+}
+
+TEST_F(Claims, ASentenceThatIsNotThereIsNamed) {
+  const auto result = check(std::regex_replace(std::string(page_), std::regex("1\\.5"), "1.6"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out,
+            "README.md:3: docs/claims.tsv has 'one leads by 1.5±0.5'; "
+            "nearest is 'Row one leads by 1.6±0.5 points.'\n");
+}
+
+TEST_F(Claims, AComparisonThatIsNotListedIsNamedWithTheNearest) {
+  const auto result = check(std::string(page_) + "\nRow two leads by\nnothing.\n");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out,
+            "README.md:10: docs/claims.tsv lacks 'Row two leads by nothing.'; "
+            "nearest is 'one leads by 1.5±0.5'\n");
+}
 
 TEST_F(PageCommands, AreRunOrListedWithAReason) {
   fs::create_directories(path("pages"));

@@ -53,7 +53,7 @@ TEST_F(PruningProgram, ARunIsEnough) {
       "or a criterion that looks at this network alone, such as --criterion router-magnitude");
 }
 
-TEST_F(PruningProgram, CriteriaWithImagesAndMeansThatStandIn) {
+TEST_F(PruningProgram, CriteriaWithImagesAndMeanReplacement) {
   const auto made = prune({"--criterion", "reap", "--keep", "3", "--replace", "mean", "--images",
                            "200", "--out", text_path("small")});
   ASSERT_EQ(made.exit_code, 0) << made.err;
@@ -197,7 +197,7 @@ TEST_F(PruningProgram, TakesOptionsForImagesWhereImagesAreLookedAt) {
     EXPECT_EQ(made.exit_code, 0) << made.err;
     EXPECT_THAT(made.err, HasSubstr("calibrating by train images"));
   }
-  // A plan says itself whether means stand in.
+  // A plan says itself whether means replace removed experts.
   nlohmann::json plan = prune({"--keep", "0.5", "--dry-run", "--json"}).json();
   for (const char* replace : {"nothing", "mean"}) {
     plan["replace"] = replace;

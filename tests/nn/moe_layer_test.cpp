@@ -136,7 +136,7 @@ at::Tensor some_means() {
   return randn({5, 6}, 77, torch::kFloat);
 }
 
-TEST(MoELayer, StandInsTakeTheGatesOfRemovedExperts) {
+TEST(MoELayer, ReplacementsTakeTheGatesOfRemovedExperts) {
   for (const nn::RoutingRule& rule :
        {nn::RoutingRule(TokenChoiceOptions{.k = 2}),
         nn::RoutingRule(TokenChoiceOptions{.k = 2, .capacity_factor = 0.7}),
@@ -163,7 +163,7 @@ TEST(MoELayer, StandInsTakeTheGatesOfRemovedExperts) {
   }
 }
 
-TEST(MoELayer, StandInsOfTwoPruningsAreThoseOfOne) {
+TEST(MoELayer, ReplacementsOfTwoPruningsAreThoseOfOne) {
   nn::MoELayer once(small_layer(), 3), twice(small_layer(), 3);
   const at::Tensor means = some_means();
   once->keep_experts({0, 3}, means);
@@ -177,7 +177,7 @@ TEST(MoELayer, StandInsOfTwoPruningsAreThoseOfOne) {
   EXPECT_THROW(twice->keep_experts({0}), Error) << "the others left their means";
 }
 
-TEST(MoELayer, StandInsAreTrained) {
+TEST(MoELayer, ReplacementsAreTrained) {
   nn::MoELayer layer(small_layer(), 3);
   layer->keep_experts({0, 3}, some_means());
   layer->forward(randn({9, 6}, 5, torch::kFloat)).y_Td.square().sum().backward();

@@ -148,6 +148,23 @@ TEST(RoutingRule, ATokenAloneInItsImageIsRoutedWithThoseOfOthers) {
   EXPECT_EQ(nn::rows_per_token(ExpertChoiceOptions{.capacity_factor = 9.0}, 1, 8), 8.0);
 }
 
+TEST(RoutingRule, CountsRowsOfCapacityBuffers) {
+  const auto rows = [](const nn::RoutingRule& rule) {
+    return nn::capacity_rows_per_token(rule, 65, 8);
+  };
+  // 520 * 2 * 1.5 / 8 = 195 rows of an expert, raised to 196; a group of 3 has at most 3.
+  const TokenChoiceOptions factor{.k = 2, .capacity_factor = 1.5, .group_size = 520};
+  EXPECT_EQ(rows(factor), 196.0 * 8 / 520);
+  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity_factor = 1.5, .group_size = 3}), 8.0);
+  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity_factor = 1.5}), 3.0);
+  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity_factor = 5.0}), 8.0);
+  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .group_size = 40, .capacity = 10}), 2.0);
+  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .capacity = 13}), 1.6);
+  EXPECT_EQ(rows(TokenChoiceOptions{.k = 2, .group_size = 520}), 2.0) << "nothing is dropped";
+  EXPECT_EQ(rows(ExpertChoiceOptions{.rows = 13}), 1.6);
+  EXPECT_EQ(rows(AdaptiveOptions{}), 8.0);
+}
+
 TEST(RoutingRule, KnowsWhetherTokensCompete) {
   EXPECT_FALSE(nn::is_batch_dependent(TokenChoiceOptions{}));
   EXPECT_TRUE(nn::is_batch_dependent(TokenChoiceOptions{.capacity_factor = 1.0}));

@@ -365,6 +365,43 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   EXPECT_FALSE(fs::exists(again.out));
 }
 
+/// Returns the rows of an image that both layers' experts compute by capacity, whole and with two
+/// experts each.
+std::pair<double, double> capacity_rows(const VMoEConfig& config) {
+  const auto model = small_vmoe(config);
+  const auto rows = [&] {
+    const double of_experts =
+        footprint(*model).capacity_flops - model->flops_per_image({{1, 0.0}, {3, 0.0}});
+    return of_experts / (2 * 2 * 12 * 20);  // Two products of 12 x 20 numbers.
+  };
+  const double whole = rows();
+  for (MoEBlock block : model->moe_blocks()) block.layer->keep_experts({1, 4});
+  return {whole, rows()};
+}
+
+TEST(Footprint, CountsTheCapacityBuffersOfTheExpertsThatAreLeft) {
+  VMoEConfig config = small_vmoe_config();
+  VMoERouterConfig& router = config.encoder.moe.router;
+  const auto expect = [&](double whole, double pruned) {
+    const auto [of_all, of_two] = capacity_rows(config);
+    EXPECT_NEAR(of_all, 2 * whole, 1e-9);
+    EXPECT_NEAR(of_two, 2 * pruned, 1e-9);
+  };
+  expect(17 * 2, 17 * 2 * 2 / 6.0);  // Nothing is dropped: evenly spread rows.
+  // 17 * 2 * 1 / 6 = 5.7 rows of an expert, raised to 8.
+  config.encoder.moe.group_size = 17;
+  router.dispatcher.capacity_factor = 1.0;
+  expect(6 * 8, 2 * 8);
+  router.dispatcher.evaluation_capacity_factor = 1.5;  // 8.5, raised to 12
+  expect(6 * 12, 2 * 12);
+  router.pruned = "reroute";  // Of two experts 25.5, but a group has 17 tokens.
+  expect(6 * 12, 2 * 17);
+  router = VMoERouterConfig();
+  router.name = kExpertChoice;
+  router.num_selected_tokens = 5;
+  expect(6 * 5, 2 * 5);
+}
+
 TEST_F(PruneCheckpoint, APlanKeepsWhatATokenSelectsAndMayNameNoCriterion) {
   PruneCheckpointOptions by_plan;
   by_plan.finetuned = options_.finetuned;

@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, sys.argv.pop(1))
 import make_embeddings  # noqa: E402
-import make_stand_in_embeddings  # noqa: E402
+import make_synthetic_embeddings  # noqa: E402
 
 ENGLISH = "id,text,label\n1,\"good, very\",4\n2,bad,0\n3,,4\n4,fine,positive\n"
 FRENCH = "text\tlabel\nmauvais\t0\nbon\t1\n"
@@ -68,10 +68,10 @@ class WrongUse(FolderCase):
         taken = self.write("taken.safetensors", "")
         self.refused("exists already", french, "--out", taken)
 
-    def test_the_stand_ins(self):
+    def test_the_synthetic_embeddings(self):
         for words in (["--count", "0"], ["--width", "5"]):
             with self.assertRaises(make_embeddings.Problem):
-                make_stand_in_embeddings.main(["--out", self.out, *words])
+                make_synthetic_embeddings.main(["--out", self.out, *words])
 
 
 class Written(FolderCase):
@@ -161,13 +161,13 @@ class Written(FolderCase):
         self.assertNotEqual(found[0], found[2])
         self.assertEqual(len(set(found[0])), 10)
 
-    def test_the_stand_ins(self):
-        make_stand_in_embeddings.main(["--out", self.out, "--count", "90", "--width", "16"])
+    def test_the_synthetic_embeddings(self):
+        make_synthetic_embeddings.main(["--out", self.out, "--count", "90", "--width", "16"])
         tensors, metadata = self.read()
         self.assertEqual(list(tensors["embeddings"].shape), [90, 16])
         self.assertEqual(sorted(set(tensors["language"].tolist())), [0, 1, 2])
         self.assertEqual(sorted(set(tensors["label"].tolist())), [0, 1])
-        self.assertTrue(all("stand-in" in name for name in json.loads(metadata["languages"])))
+        self.assertTrue(all("synthetic" in name for name in json.loads(metadata["languages"])))
 
 
 if __name__ == "__main__":

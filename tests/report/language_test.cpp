@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Table 10's experiment on a stand-in for its data: random numbers that are no language.
+// Table 10's experiment on synthetic data: random numbers that are no language.
 #include <gtest/gtest.h>
 
 #include "base/support.h"
@@ -10,9 +10,9 @@
 namespace moesaic {
 namespace {
 
-TEST(LanguageExperiment, TheMixtureFindsTheStandInsForLanguagesAndIsBetterThanASingleNetwork) {
+TEST(LanguageExperiment, TheMixtureFindsTheSyntheticLanguagesAndIsBetterThanASingleNetwork) {
   const test::TempDir folder;
-  const auto data = testing::write_stand_in_dataset(folder.path(), {.count = 4000});
+  const auto data = testing::write_synthetic_dataset(folder.path(), {.count = 4000});
   const Experiment experiment =
       load_experiment("clusters/table10", Scale::paper,
                       {"train.phases.0.data=" + data.string(), "train.phases.0.epochs=40"});
@@ -27,7 +27,7 @@ TEST(LanguageExperiment, TheMixtureFindsTheStandInsForLanguagesAndIsBetterThanAS
   const auto& mixture = rows[1].runs.at(0).final.numbers;
   // No linear rule is right for all three; one of each is.
   EXPECT_GT(mixture.at("test_accuracy"), single.at("test_accuracy") + 5.0);
-  // The entropy of the stand-in given the expert is at most ln 3 = 1.10.
+  // The entropy of the language given the expert is at most ln 3 = 1.10.
   EXPECT_LT(mixture.at("entropy"), 0.3);
   EXPECT_FALSE(single.contains("entropy"));
 }

@@ -76,6 +76,7 @@ struct MadeSweep {
          {"accuracy_recovered", recovered},
          {"parameters", parameters},
          {"flops", flops},
+         {"capacity_flops", flops + 5e6},
          {"images_per_second", speed},
          {"bytes", 4 * parameters}});
   }
@@ -131,7 +132,9 @@ inline MadeSweep with_second_run(MadeSweep made, double trained, double pruned, 
           std::pair("accuracy_recovered", recovered)}) {
       if (numbers.contains(metric)) numbers[metric] += more;
     }
-    for (const char* metric : {"parameters", "images_per_second", "bytes"}) numbers.erase(metric);
+    for (const char* metric : {"parameters", "capacity_flops", "images_per_second", "bytes"}) {
+      numbers.erase(metric);
+    }
   }
   return made;
 }

@@ -25,15 +25,16 @@ TEST(SweepSavings, AreOfTheNetworkWithTheMostParameters) {
     const Results results = made.results();
     const auto saved = [&](const char* row) {
       std::vector<double> numbers;
-      for (const char* metric : {"parameters_pruned", "flops_saved", "time_saved"}) {
+      for (const char* metric :
+           {"parameters_pruned", "flops_saved", "capacity_flops_saved", "time_saved"}) {
         numbers.push_back(sweep_value(results, row, metric));
       }
       return numbers;
     };
-    EXPECT_EQ(saved("keep8/random"), (std::vector<double>{0, 0, 0}));
-    // 15 of 20 MFLOPs; time is the inverse of speed, 4000 / 5000.
-    EXPECT_EQ(saved("keep4/router-norm-change"), (std::vector<double>{40, 25, 20}));
-    EXPECT_EQ(saved("keep4/random"), (std::vector<double>{40, 40, 37.5}));
+    EXPECT_EQ(saved("keep8/random"), (std::vector<double>{0, 0, 0, 0}));
+    // 15 of 20 MFLOPs, and 20 of 25 by capacity; time is the inverse of speed, 4000 / 5000.
+    EXPECT_EQ(saved("keep4/router-norm-change"), (std::vector<double>{40, 25, 20, 20}));
+    EXPECT_EQ(saved("keep4/random"), (std::vector<double>{40, 40, 32, 37.5}));
     std::reverse(made.plan.sizes.begin(), made.plan.sizes.end());
   }
   made = made_with_choice();
@@ -104,7 +105,7 @@ TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
 
 TEST(SweepRows, NameEveryNumber) {
   const Results results = made_sweep().results();
-  EXPECT_EQ(results.rows.size(), 2u + 4u * 11u + 1u);
+  EXPECT_EQ(results.rows.size(), 2u + 4u * 13u + 1u);
   std::string text;
   for (const ResultRow& row : results.rows) {
     if (row.name == "keep4/random") text += fmt::format("{} {}\n", row.metric, row.measured);
@@ -113,8 +114,9 @@ TEST(SweepRows, NameEveryNumber) {
   }
   EXPECT_EQ(text,
             "accuracy 71\naccuracy_lost 25.5\naccuracy_recovered 95\naccuracy_lost_recovered 1.5\n"
-            "parameters 900000\nflops 12000000\nimages_per_second 6400\nbytes 3600000\n"
-            "parameters_pruned 40\nflops_saved 40\ntime_saved 37.5\n");
+            "parameters 900000\nflops 12000000\ncapacity_flops 17000000\nimages_per_second 6400\n"
+            "bytes 3600000\n"
+            "parameters_pruned 40\nflops_saved 40\ncapacity_flops_saved 32\ntime_saved 37.5\n");
 }
 
 TEST(SweepMarkdown, IsTheWholeReport) {
@@ -143,12 +145,12 @@ Test accuracy in %, pruned -> recovered, by experts kept in each layer and by wh
 
 ## Cost, experts ranked by router-norm-change
 
-The last two columns are fractions of the network with 8 experts. FLOPs count the matrix products of the rows that the test split's routing really computed. Speed is the median over forward passes in which all networks took turns.
+The last three columns are fractions of the network with 8 experts. FLOPs count the matrix products of the rows that the test split's routing really computed, and by capacity those of full capacity buffers of the experts that are left. Speed is the median over forward passes in which all networks took turns.
 
-| experts | parameters |    file | MFLOPs an image | images/s | FLOPs, % | forward time, % |
-|---------|-----------:|--------:|----------------:|---------:|---------:|----------------:|
-| 8 of 8  |  1,500,000 | 6.00 MB |           20.00 |    4,000 |    100.0 |           100.0 |
-| 4 of 8  |    900,000 | 3.60 MB |           15.00 |    5,000 |     75.0 |            80.0 |
+| experts | parameters |    file | MFLOPs an image | images/s | FLOPs, % | by capacity, % | forward time, % |
+|---------|-----------:|--------:|----------------:|---------:|---------:|---------------:|----------------:|
+| 8 of 8  |  1,500,000 | 6.00 MB |           20.00 |    4,000 |    100.0 |          100.0 |           100.0 |
+| 4 of 8  |    900,000 | 3.60 MB |           15.00 |    5,000 |     75.0 |           80.0 |            80.0 |
 
 Exported: `model.ts.pt` (4 of 8 experts by router-norm-change, recovered; TorchScript, 1.12 x our forward time).
 
@@ -209,9 +211,9 @@ experts  router-norm-change          random
 
 Cost by router-norm-change; fractions are of the network with 8 experts
 
-experts  parameters     file  MFLOPs an image  images/s  FLOPs, %  forward time, %
-8 of 8    1,500,000  6.00 MB            20.00     4,000     100.0            100.0
-4 of 8      900,000  3.60 MB            15.00     5,000      75.0             80.0
+experts  parameters     file  MFLOPs an image  images/s  FLOPs, %  by capacity, %  forward time, %
+8 of 8    1,500,000  6.00 MB            20.00     4,000     100.0           100.0            100.0
+4 of 8      900,000  3.60 MB            15.00     5,000      75.0            80.0             80.0
 
 figure   out/figure.svg, figure.png
 model    out/model.ts.pt

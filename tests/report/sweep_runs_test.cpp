@@ -52,6 +52,11 @@ TEST_F(SweepRuns, MeasuresEveryPair) {
   const std::string whole = "keep4/random", half = "keep2/random";
   EXPECT_EQ(outcome.at(whole, "parameters") - outcome.at(half, "parameters"), 2 * 144);
   EXPECT_LT(outcome.at(half, "flops"), outcome.at(whole, "flops"));
+  // Without a capacity the two counts agree where no expert is missing, and two of four experts
+  // have half of a token's two rows of 2 * 8 * 8 products, for each of 5 tokens.
+  EXPECT_DOUBLE_EQ(outcome.at(whole, "capacity_flops"), outcome.at(whole, "flops"));
+  EXPECT_DOUBLE_EQ(outcome.at(whole, "capacity_flops") - outcome.at(half, "capacity_flops"),
+                   2 * 5 * 2 * 8 * 8);
   // Each accuracy is that of the checkpoint that it speaks of.
   const auto measured = [&](const fs::path& checkpoint) {
     return evaluate(*load_model(checkpoint), report_test::open_tiny("two", "test"))
@@ -315,7 +320,7 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
   const Results results = reproduced(
       R"({"keep2/random": {"flops_saved": [40, 100], "accuracy_lost": {"at_most": 100}}})");
   EXPECT_EQ(nlohmann::ordered_json::parse(read_text(out / "results.json")), to_json(results));
-  EXPECT_EQ(results.rows.size(), 2u + 4u * 13u + 1u);
+  EXPECT_EQ(results.rows.size(), 2u + 4u * 15u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");
@@ -415,7 +420,7 @@ bool run_until(const fs::path& out, int64_t images) {
 TEST_F(SweepRuns, StoppedAnywhereItGoesOnToTheSameNumbers) {
   const fs::path whole = temp / "whole";
   const std::string expected = run(whole).numbers();
-  // In pre-training, fine-tuning, evaluations, recoveries and timing.
+  // In pretraining, fine-tuning, evaluations, recoveries and timing.
   int64_t stops = 0;
   for (int64_t images = 10; !run_until(out, images); images += 37) {
     ASSERT_LT(++stops, 200);

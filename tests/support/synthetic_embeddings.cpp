@@ -13,62 +13,62 @@
 namespace moesaic::testing {
 namespace {
 
-constexpr int64_t kStandIns = 3;
+constexpr int64_t kLanguages = 3;
 
 /// Normal numbers, another stream for each purpose.
-at::Tensor stand_in_normal(const StandInEmbeddings& options, std::vector<int64_t> shape,
-                           uint64_t purpose) {
+at::Tensor synthetic_normal(const SyntheticEmbeddings& options, std::vector<int64_t> shape,
+                            uint64_t purpose) {
   return randn(std::move(shape), 100 * options.seed + purpose, at::kFloat);
 }
 
 /// [count, 1] in [min, max], from the normal distribution's function.
-at::Tensor stand_in_strength(const StandInEmbeddings& options, double min, double max,
-                             uint64_t purpose) {
-  const at::Tensor normal = stand_in_normal(options, {options.count, 1}, purpose);
+at::Tensor synthetic_strength(const SyntheticEmbeddings& options, double min, double max,
+                              uint64_t purpose) {
+  const at::Tensor normal = synthetic_normal(options, {options.count, 1}, purpose);
   return min + (max - min) * at::special_ndtr(normal);
 }
 
 }  // namespace
 
-void write_stand_in_embeddings(const std::filesystem::path& file,
-                               const StandInEmbeddings& options) {
+void write_synthetic_embeddings(const std::filesystem::path& file,
+                                const SyntheticEmbeddings& options) {
   const at::Tensor directions =
-      std::get<0>(at::linalg_qr(stand_in_normal(options, {options.width, 2 * kStandIns}, 1))).t();
-  const at::Tensor centre = directions.narrow(0, 0, kStandIns);
-  const at::Tensor signal = directions.narrow(0, kStandIns, kStandIns);
-  const at::Tensor cluster = stand_in_strength(options, 0, kStandIns, 2)
+      std::get<0>(at::linalg_qr(synthetic_normal(options, {options.width, 2 * kLanguages}, 1))).t();
+  const at::Tensor centre = directions.narrow(0, 0, kLanguages);
+  const at::Tensor signal = directions.narrow(0, kLanguages, kLanguages);
+  const at::Tensor cluster = synthetic_strength(options, 0, kLanguages, 2)
                                  .squeeze(1)
                                  .floor()
-                                 .clamp_max(kStandIns - 1)
+                                 .clamp_max(kLanguages - 1)
                                  .to(at::kLong);
-  const at::Tensor step = 1 + stand_in_normal(options, {options.count}, 3).gt(0).to(at::kLong);
-  const at::Tensor y = stand_in_normal(options, {options.count, 1}, 4).sign();
-  const at::Tensor epsilon = stand_in_normal(options, {options.count, 1}, 5).sign();
+  const at::Tensor step = 1 + synthetic_normal(options, {options.count}, 3).gt(0).to(at::kLong);
+  const at::Tensor y = synthetic_normal(options, {options.count, 1}, 4).sign();
+  const at::Tensor epsilon = synthetic_normal(options, {options.count, 1}, 5).sign();
   const auto of = [](const at::Tensor& vectors, const at::Tensor& which) {
-    return vectors.index_select(0, which.remainder(kStandIns));
+    return vectors.index_select(0, which.remainder(kLanguages));
   };
-  const at::Tensor noise = stand_in_normal(options, {options.count, options.width}, 6) /
+  const at::Tensor noise = synthetic_normal(options, {options.count, options.width}, 6) /
                            std::sqrt(static_cast<double>(options.width));
   const at::Tensor rows =
       10.0 *
-      (stand_in_strength(options, 3.0, 4.0, 7) * of(centre, cluster) +
-       y * stand_in_strength(options, 0.5, 2.0, 8) * of(signal, cluster) +
-       epsilon * stand_in_strength(options, 0.5, 2.0, 9) * of(signal, cluster + step) + noise);
+      (synthetic_strength(options, 3.0, 4.0, 7) * of(centre, cluster) +
+       y * synthetic_strength(options, 0.5, 2.0, 8) * of(signal, cluster) +
+       epsilon * synthetic_strength(options, 0.5, 2.0, 9) * of(signal, cluster + step) + noise);
   write_tensors(
       file,
       {{"embeddings", rows}, {"label", y.squeeze(1).gt(0).to(at::kLong)}, {"language", cluster}},
       {{"classes", R"(["negative", "positive"])"},
-       {"languages", R"(["stand-in 1", "stand-in 2", "stand-in 3"])"}});
+       {"languages", R"(["synthetic 1", "synthetic 2", "synthetic 3"])"}});
 }
 
-std::filesystem::path write_stand_in_dataset(const std::filesystem::path& folder,
-                                             const StandInEmbeddings& options) {
-  write_stand_in_embeddings(folder / "stand-in.safetensors", options);
-  write_atomic(folder / "stand-in.json",
-               fmt::format(R"({{"name": "stand-in", "format": "embeddings", "paths": ["{}"],
-                               "embeddings": {{"file": "stand-in.safetensors"}}}})",
+std::filesystem::path write_synthetic_dataset(const std::filesystem::path& folder,
+                                              const SyntheticEmbeddings& options) {
+  write_synthetic_embeddings(folder / "synthetic.safetensors", options);
+  write_atomic(folder / "synthetic.json",
+               fmt::format(R"({{"name": "synthetic", "format": "embeddings", "paths": ["{}"],
+                               "embeddings": {{"file": "synthetic.safetensors"}}}})",
                            folder.string()));
-  return folder / "stand-in.json";
+  return folder / "synthetic.json";
 }
 
 }  // namespace moesaic::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stand-in for embedded texts: random numbers of the same form. They are no language.
+// Random numbers in the form of embedded texts. They are no language.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,19 @@
 
 namespace moesaic::testing {
 
-struct StandInEmbeddings {
+struct SyntheticEmbeddings {
   int64_t count = 2000, width = 768;
   uint64_t seed = 1;
 };
 
-/// Writes what tools/python/make_stand_in_embeddings.py describes, with three clusters for
+/// Writes what tools/python/make_synthetic_embeddings.py describes, with three clusters for
 /// languages: one linear rule for the labels of each, none for all of them.
-void write_stand_in_embeddings(const std::filesystem::path& file, const StandInEmbeddings& options);
+void write_synthetic_embeddings(const std::filesystem::path& file,
+                                const SyntheticEmbeddings& options);
 
-/// Writes folder/stand-in.json, the description of folder/stand-in.safetensors, and that file.
+/// Writes folder/synthetic.json, the description of folder/synthetic.safetensors, and that file.
 /// Returns the description's path.
-std::filesystem::path write_stand_in_dataset(const std::filesystem::path& folder,
-                                             const StandInEmbeddings& options);
+std::filesystem::path write_synthetic_dataset(const std::filesystem::path& folder,
+                                              const SyntheticEmbeddings& options);
 
 }  // namespace moesaic::testing

@@ -205,6 +205,26 @@ TEST(Resume, ACheckpointThatCannotBeReadEndsItAndStays) {
   }
 }
 
+TEST(Resume, AStateThatAwaitsAnEvaluationOfNoSplitEndsIt) {
+  TempDir folder;
+  copy_killed_after(reference(), 8, folder / "run");
+  const fs::path step = folder / "run/checkpoints/step_8";
+  const auto edit = [](const fs::path& file, const auto& change) {
+    auto json = nlohmann::ordered_json::parse(read_text(file));
+    change(json);
+    write_atomic(file, json.dump());
+  };
+  edit(step / "state.json", [](auto& json) { json["evaluations_due"] = {"noon"}; });
+  const std::string state = read_text(step / "state.json");
+  edit(step / "MANIFEST.json", [&](auto& json) {
+    json["files"]["state.json"] = {{"size", state.size()},
+                                   {"sha256", sha256_hex(std::as_bytes(std::span(state)))}};
+  });
+  EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }),
+              AllOf(HasSubstr("failure: "), HasSubstr("state.json: evaluations_due: '"),
+                    HasSubstr("has no split noon; it has ")));
+}
+
 TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
   TempDir folder;
   copy_killed_after(reference(), 4, folder / "run");

@@ -383,6 +383,25 @@ TEST_F(ChangedData, ASplitThatCameOrWentIsNoticed) {
                                   "' has changed: it is gone; put the data back"));
 }
 
+/// As after a run of a version that held nothing out.
+TEST_F(ChangedData, ImagesThatAreHeldOutNowAreNamedAsTheCause) {
+  write_atomic(folder_ / "mine.json",
+               R"({"name": "mine", "base": ")" + data().string() + R"(", "validation": 0.25})");
+  const std::vector<std::string> held_out = {"phases.train.data=" +
+                                             (folder_ / "mine.json").string()};
+  run(false, held_out);
+  const fs::path record = folder_ / "run/data.json";
+  auto json = nlohmann::json::parse(read_text(record));
+  auto& splits = json.at("splits");
+  for (auto split = splits.begin(); split != splits.end();) {
+    if (split.key().ends_with("train")) split.value()["examples"] = 12;
+    split = split.key().ends_with("validation") ? splits.erase(split) : std::next(split);
+  }
+  write_atomic(record, json.dump());
+  EXPECT_THAT(resume(held_out), HasSubstr("it had 12 examples and has 9 now, since the others are "
+                                          "held out for validation; put the data back"));
+}
+
 TEST_F(ChangedData, AnotherClassIsNamedAndNeverTakesAnOutput) {
   run(false);
   for (const char* split : {"train", "val"}) fs::rename(data() / split / "2", data() / split / "x");

@@ -109,7 +109,7 @@ inline TrainerOptions options_for(const fs::path& out, bool resume = false) {
   return options;
 }
 
-/// The same with the data sets that are described, beside those of open_tiny().
+/// The same with the datasets that are described, beside those of open_tiny().
 inline TrainerOptions options_with_described(const fs::path& out, bool resume = false) {
   TrainerOptions options = options_for(out, resume);
   options.open = [](std::string_view name, std::string_view split) {

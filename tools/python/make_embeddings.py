@@ -3,7 +3,7 @@
 """Embeds texts of several languages with a BERT and writes them as one safetensors file.
 
 The file has `embeddings` [N, d], `label` [N] int64 and `language` [N] int64, and in its metadata the names of
-`classes` and `languages` as JSON lists: what a data set of the format `embeddings` is read from. It is written whole
+`classes` and `languages` as JSON lists: what a dataset of the format `embeddings` is read from. It is written whole
 or not at all.
 
 The defaults are those of the code that the clusters paper's authors released: the pooler's output and up to 512 tokens.

@@ -8,11 +8,13 @@
 
 namespace moesaic {
 
+/// Returns a + b, nothing where it does not fit into 64 bits.
 constexpr std::optional<uint64_t> checked_add(uint64_t a, uint64_t b) {
   if (b > UINT64_MAX - a) return std::nullopt;
   return a + b;
 }
 
+/// Returns a * b, nothing where it does not fit into 64 bits.
 constexpr std::optional<uint64_t> checked_mul(uint64_t a, uint64_t b) {
   if (a != 0 && b > UINT64_MAX / a) return std::nullopt;
   return a * b;

@@ -22,6 +22,7 @@ namespace moesaic {
 /// A read-only memory-mapped file. An empty file has an empty span.
 class MappedFile {
  public:
+  /// Maps a regular file. Throws Error (failure) with the path.
   explicit MappedFile(const fs::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -29,6 +30,7 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
+  /// Returns the content, valid while this object lives.
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
   /// Releases the resident pages of `part` of bytes(); they are read again on the next access.
@@ -96,15 +98,19 @@ void create_folders(const fs::path& folder, std::error_code& error);
 /// Without commit() the temporary file is deleted and an existing file stays unchanged.
 class AtomicFile {
  public:
+  /// Creates the temporary file beside `final_place`, whose folder must exist.
   explicit AtomicFile(const fs::path& final_place);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
+  /// Appends bytes.
   void write(std::span<const std::byte> bytes);
+  /// Appends text.
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Flushes all written bytes to disk; a full disk is reported here. commit() calls it first.
   void sync();
+  /// Syncs the file and its folder and renames it to its final path.
   void commit();
   /// Removes the file that commit() put in place; does nothing before a commit().
   void rollback() noexcept;
@@ -120,6 +126,7 @@ class AtomicFile {
 
 /// Writes a whole file through AtomicFile.
 void write_atomic(const fs::path& path, std::span<const std::byte> bytes);
+/// The same for a text.
 void write_atomic(const fs::path& path, std::string_view text);
 
 /// What a file holds.
@@ -129,13 +136,14 @@ struct FileContent {
 };
 
 /// An AtomicFile for much data. It is hashed while it is written, and goes around the page cache
-/// where the file system allows that (O_DIRECT): a checkpoint does not evict the data set that is
+/// where the file system allows that (O_DIRECT): a checkpoint does not evict the dataset that is
 /// trained on, and the memory traffic of a second copy does not slow down who computes.
 class BulkFile {
  public:
   /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.
   explicit BulkFile(const fs::path& final_place, std::function<void()> progress = {});
 
+  /// Appends bytes.
   void write(std::span<const std::byte> bytes);
   /// Puts the file in place, as AtomicFile::commit() does, and returns what it holds.
   FileContent commit();
@@ -159,6 +167,7 @@ class BulkFile {
 /// A directory filled under a temporary name and renamed as a whole. Missing parents are created.
 class StagedDirectory {
  public:
+  /// Creates the staging directory, and missing parents of `final_place`.
   explicit StagedDirectory(fs::path final_place);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
@@ -187,6 +196,8 @@ class StagedDirectory {
 /// process exits or crashes.
 class LockFile {
  public:
+  /// Takes the lock. Throws Error (failure) where another process holds it; a file system without
+  /// locks is accepted with a warning.
   explicit LockFile(const fs::path& folder);
 
  private:

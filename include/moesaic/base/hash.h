@@ -15,8 +15,10 @@ namespace moesaic {
 /// Incremental SHA-256 of a byte stream.
 class Sha256 {
  public:
+  /// Starts with no bytes.
   Sha256();
 
+  /// Adds bytes to the stream.
   void update(std::span<const std::byte> bytes);
   /// Returns the digest of all bytes so far as 64 lower-case hex digits; update() may follow.
   std::string hex() const;
@@ -25,6 +27,7 @@ class Sha256 {
   std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
+/// Returns the SHA-256 of `bytes` as 64 lower-case hex digits.
 std::string sha256_hex(std::span<const std::byte> bytes);
 
 /// Returns the SHA-256 of a file, read in pieces. Throws Error (failure) with the path.

@@ -32,26 +32,31 @@ void set_log_prefix(std::string prefix);
 /// function ends that.
 void take_warnings(std::function<void(std::string_view)> take);
 
+/// Formats a line and writes it with log_line(), if `level` is shown.
 template <class... A>
 void log_at(LogLevel level, fmt::format_string<A...> format, A&&... arguments) {
   if (level >= log_threshold()) log_line(level, fmt::format(format, std::forward<A>(arguments)...));
 }
 
+/// log_at() of level debug.
 template <class... A>
 void log_debug(fmt::format_string<A...> format, A&&... arguments) {
   log_at<A...>(LogLevel::debug, format, std::forward<A>(arguments)...);
 }
 
+/// log_at() of level info.
 template <class... A>
 void log_info(fmt::format_string<A...> format, A&&... arguments) {
   log_at<A...>(LogLevel::info, format, std::forward<A>(arguments)...);
 }
 
+/// log_at() of level warning.
 template <class... A>
 void log_warning(fmt::format_string<A...> format, A&&... arguments) {
   log_at<A...>(LogLevel::warning, format, std::forward<A>(arguments)...);
 }
 
+/// log_at() of level error.
 template <class... A>
 void log_error(fmt::format_string<A...> format, A&&... arguments) {
   log_at<A...>(LogLevel::error, format, std::forward<A>(arguments)...);

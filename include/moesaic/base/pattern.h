@@ -27,7 +27,9 @@ class Pattern {
   /// characters (which could exhaust the stack), or too much memory. Returns "" if it is valid.
   static std::string problem(const std::string& text);
 
+  /// Returns the number of groups in parentheses.
   std::size_t groups() const;
+  /// Returns whether the pattern matches anywhere in `text`.
   bool found_in(std::string_view text) const;
   /// Returns the first match from `begin` on as views into `text`: the whole match, then each
   /// group, with null data if the group did not participate. Empty if there is no match.
@@ -43,7 +45,9 @@ class Patterns {
   /// Throws Error (usage) if a pattern is invalid, as Pattern does.
   explicit Patterns(const std::vector<std::string>& texts) : list_(texts.begin(), texts.end()) {}
 
+  /// Returns whether there is no pattern.
   bool empty() const { return list_.empty(); }
+  /// Returns whether any pattern matches anywhere in `text`.
   bool any_found_in(std::string_view text) const { return first_found_in(text).has_value(); }
   /// Returns the index of the first pattern that matches.
   std::optional<std::size_t> first_found_in(std::string_view text) const;

@@ -15,6 +15,7 @@ namespace moesaic {
 /// A file that the system could not open or read, for now or for good; what it holds may be sound.
 class IoError : public Error {
  public:
+  /// `message` begins with the path.
   explicit IoError(const std::string& message) : Error(ErrorKind::failure, message) {}
 };
 
@@ -22,6 +23,7 @@ class IoError : public Error {
 class UniqueFd {
  public:
   UniqueFd() = default;
+  /// Takes ownership of `fd`.
   explicit UniqueFd(int fd) noexcept : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept;
@@ -29,9 +31,13 @@ class UniqueFd {
   UniqueFd& operator=(const UniqueFd&) = delete;
   ~UniqueFd() { reset(); }
 
+  /// Returns the descriptor, -1 without one.
   int get() const noexcept { return fd_; }
+  /// Returns whether there is a descriptor.
   explicit operator bool() const noexcept { return fd_ >= 0; }
+  /// Gives the descriptor up without closing it, and returns it.
   int release() noexcept;
+  /// Closes the descriptor.
   void reset() noexcept;
 
  private:
@@ -40,6 +46,7 @@ class UniqueFd {
 
 /// Throws IoError, "PATH: ACTION: <text of errno>".
 [[noreturn]] void fail_errno(const fs::path& path, std::string_view action);
+/// The same for this errno.
 [[noreturn]] void fail_errno(const fs::path& path, std::string_view action, int error);
 
 /// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.
@@ -53,6 +60,7 @@ void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path);
 
 /// Calls fsync on a file or directory. File systems that cannot sync a directory are accepted.
 void sync_fd(int fd, const fs::path& path);
+/// Opens the path and calls sync_fd().
 void sync_path(const fs::path& path);
 
 }  // namespace moesaic

@@ -10,6 +10,7 @@
 
 namespace moesaic {
 
+/// How Progress shows a loop.
 struct ProgressOptions {
   std::string label;
   int64_t total = 0;  ///< Number of items; 0 if unknown: no fraction or remaining time is shown.
@@ -26,6 +27,7 @@ struct ProgressOptions {
 /// have none. Not thread-safe.
 class Progress {
  public:
+  /// Takes the options; the clock starts here, unless show() starts it again.
   explicit Progress(ProgressOptions options);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -39,6 +41,7 @@ class Progress {
   void show(int64_t done, int64_t total);
   /// Keeps time that other work took out of rate and remaining time.
   void leave_out(double seconds);
+  /// Writes the summary line, once.
   void finish();
 
  private:

@@ -32,8 +32,10 @@ constexpr uint64_t stream_id(std::string_view purpose) {
 /// never share a block.
 class CounterRng {
  public:
+  /// Starts at the first number of `position`.
   CounterRng(uint64_t seed, uint64_t stream, uint64_t position);
 
+  /// Returns 64 random bits.
   uint64_t next();
   /// Returns an unbiased uniform integer in [0, n). Throws Error (usage) if n is 0.
   uint64_t below(uint64_t n);

@@ -56,6 +56,7 @@ class Registry {
     return list;
   }
 
+  /// Returns all entries by name.
   const Entries& entries() const { return entries_; }
 
  private:

@@ -33,6 +33,7 @@ inline bool is_transient(int error) {
 /// Waits between two tries; tests pass one that does not.
 using Pause = std::function<void(std::chrono::milliseconds)>;
 
+/// The usual Pause.
 inline void sleep_for(std::chrono::milliseconds time) {
   std::this_thread::sleep_for(time);
 }

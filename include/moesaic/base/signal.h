@@ -23,6 +23,7 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
   ~StopSignal();
 
+  /// Returns whether a signal was received.
   bool requested() const noexcept { return number() != 0; }
   /// Returns the signal, or 0 if none was received.
   int number() const noexcept;

@@ -10,6 +10,7 @@ namespace moesaic {
 /// and tabs escaped(): names and texts out of files may hold commands for terminals.
 class TerminalBuffer : public std::streambuf {
  public:
+  /// Writes to `file`, which stays open.
   explicit TerminalBuffer(std::FILE* file) : file_(file) {}
 
  private:
@@ -20,6 +21,7 @@ class TerminalBuffer : public std::streambuf {
   std::FILE* file_;
 };
 
+/// Returns whether `file` is a terminal.
 bool is_terminal(std::FILE* file);
 
 /// Returns whether `file` is a terminal with colour support and NO_COLOR is unset or empty.

@@ -61,6 +61,7 @@ struct WrittenShard {
 /// Return a written part as a line of JSON, to be sent to the process that publishes, and back.
 /// Throws Error (failure) for a text that is none.
 std::string text_of(const WrittenShard& part);
+/// Returns the part that text_of() wrote. Throws Error (failure) for another text.
 WrittenShard part_of(const std::string& text);
 
 /// Writes part `index` (from 0) of `count` to the staging folder of a checkpoint that all processes
@@ -100,6 +101,7 @@ std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check = fal
 /// Thrown where a network to save holds NaN or infinity: no program would load the checkpoint.
 class NonFiniteError : public Error {
  public:
+  /// `what` names the tensor.
   explicit NonFiniteError(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 
@@ -109,6 +111,7 @@ struct SaveTimes {
   double copy = 0.0;   ///< That training waited for the snapshot.
   double write = 0.0;  ///< Behind training.
 
+  /// Returns how long training stood still, in seconds.
   double pause() const { return wait + copy; }
 };
 

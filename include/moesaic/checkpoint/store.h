@@ -27,6 +27,7 @@
 
 namespace moesaic {
 
+/// A checkpoint in memory.
 struct Checkpoint {
   Json config;  ///< Has at least "model"; saving adds "format" and "version".
   Json state;
@@ -35,6 +36,7 @@ struct Checkpoint {
   fs::path folder = {};  ///< Directory it was read from.
 };
 
+/// What load_checkpoint() reads and checks.
 struct LoadOptions {
   bool verify = true;     ///< Verify SHA-256 hashes, not only sizes.
   bool model = true;      ///< Read model.safetensors; its hash is verified either way.
@@ -56,6 +58,7 @@ void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
 /// checkpoint may be whole: the disk did not answer, or another version of the program wrote it.
 class DamagedCheckpoint : public Error {
  public:
+  /// `message` begins with the path.
   explicit DamagedCheckpoint(const std::string& message) : Error(ErrorKind::failure, message) {}
 };
 
@@ -85,6 +88,7 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
 
 /// Returns N of a directory named step_N, as step_name(N) names the checkpoints of a run.
 std::optional<int64_t> step_of(const fs::path& folder);
+/// Returns "step_N".
 std::string step_name(int64_t step);
 
 /// Returns the step_N directories in a run's checkpoints/ by descending N, complete or not, and

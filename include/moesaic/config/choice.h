@@ -39,6 +39,7 @@ class Choice {
   Choice& operator=(Choice&&) noexcept = default;
   ~Choice() = default;
 
+  /// Returns the name of the alternative.
   const std::string& name() const { return name_; }
 
   /// Returns the settings, or nullptr if they are of another type.
@@ -53,6 +54,7 @@ class Choice {
     if (const T* found = find<T>()) return *found;
     fail("settings of '{}' have another type than the one asked for", name_);
   }
+  /// The same for settings that are to be changed.
   template <class T>
   T& as() {
     return const_cast<T&>(std::as_const(*this).as<T>());
@@ -60,8 +62,11 @@ class Choice {
 
   /// Applies a visitor of config/schema.h to the settings.
   void visit(config_detail::KeyCollector& fields) { content_->visit(fields); }
+  /// The same for reading.
   void visit(config_detail::FieldReader& fields) { content_->visit(fields); }
+  /// The same for writing.
   void visit(config_detail::FieldWriter& fields) { content_->visit(fields); }
+  /// The same for help.
   void visit(config_detail::HelpFields& fields) { content_->visit(fields); }
   /// Returns what is wrong with the settings that were read from `object`, or an empty problem.
   ConfigProblem problem(const Value& object) { return content_->problem(object); }

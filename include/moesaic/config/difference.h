@@ -13,6 +13,7 @@ struct Difference {
   nlohmann::ordered_json before, after;
 };
 
+/// How differences() writes what it finds.
 struct DifferenceForm {
   char separator = '.';      ///< Between the names of a path.
   bool lists_whole = false;  ///< Lists that differ are one difference, not one for each item.

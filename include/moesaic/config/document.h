@@ -31,8 +31,11 @@ inline constexpr int64_t kMaxDocumentNodes = 1'000'000;
 /// extend further ones; cycles and missing files are rejected at the position of the name.
 class Document {
  public:
+  /// Takes a document that was read.
   explicit Document(Value root);
+  /// Reads a file and what it extends.
   static Document from_file(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
+  /// Reads a text; `name` stands for it in messages.
   static Document from_text(std::string_view text, const std::string& name,
                             uint64_t max_bytes = kMaxDocumentBytes);
 
@@ -44,14 +47,15 @@ class Document {
   /// Sets the value at a path. The value keeps its own origin, which later errors name.
   void set(const std::string& path, const Value& value);
 
+  /// Returns the whole document.
   const Value& root() const { return root_; }
 
  private:
   Value root_;
 };
 
-/// Returns what `read` does with what a program wrote. What is wrong with that is nobody's usage,
-/// so that every Error is a failure.
+/// Returns what `read` does with what a program wrote. A fault in that is no error of the user's, so
+/// every Error becomes a failure.
 auto as_stored(const auto& read) -> decltype(read()) {
   try {
     return read();
@@ -63,6 +67,7 @@ auto as_stored(const auto& read) -> decltype(read()) {
 /// Read a document that a program wrote, without "extends", as_stored().
 Value parse_stored(std::string_view text, const std::string& name,
                    uint64_t max_bytes = kMaxDocumentBytes);
+/// Reads a file as parse_stored() reads a text.
 Value read_stored(const fs::path& path, uint64_t max_bytes = kMaxDocumentBytes);
 
 /// Returns what parse_stored() does, nothing where it would throw.

@@ -399,12 +399,12 @@ class HelpFields {
   void operator()(std::string_view name, T& field, std::string_view description,
                   const R&... rules) {
     const std::string key = join_path(prefix_, name);
+    const Rules all = Rules::all(rules...);
+    rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
+                     all.text(), std::string(description), all.is_common, all.former});
     if constexpr (Described<T>) {
       add_help(key, field, rows_);
     } else {
-      const Rules all = Rules::all(rules...);
-      rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
-                       all.text(), std::string(description), all.is_common, all.former});
       add_item_help<T>(key, rows_);
     }
   }

@@ -15,10 +15,12 @@ namespace moesaic {
 /// line, since that is what changed last.
 struct ConfigProblem {
   ConfigProblem() = default;
+  /// `what` says what is wrong, "" nothing; `at` are the paths of the offending settings.
   // NOLINTNEXTLINE(google-explicit-constructor): A text is a problem of the whole struct.
   ConfigProblem(std::string what, std::vector<std::string> at = {})
       : text(std::move(what)), offending(std::move(at)) {}
 
+  /// Returns whether nothing is wrong.
   bool empty() const { return text.empty(); }
 
   std::string text;

@@ -19,7 +19,9 @@ struct Interval {
   Unit unit = Unit::steps;
   Unit plain = Unit::steps;  ///< Unit of a bare number: epochs where it was so at first.
 
+  /// Returns an interval of steps.
   static constexpr Interval of_steps(int64_t count) { return {count, Unit::steps, Unit::steps}; }
+  /// Returns an interval of epochs.
   static constexpr Interval of_epochs(int64_t count) { return {count, Unit::epochs, Unit::epochs}; }
 
   /// Returns whether one of the last `steps` steps completed an interval: of steps by their number
@@ -45,33 +47,39 @@ struct Rules {
   std::optional<double> above, at_least, below, at_most;
   std::string former;  // Key of the setting in earlier versions; empty: the same.
 
+  /// Returns these rules together.
   template <class... R>
   static Rules all(const R&... rules) {
     Rules sum;
     (sum.add(rules), ...);
     return sum;
   }
+  /// Adds a flag.
   void add(Flag flag);
+  /// Adds the constraints of `other`.
   void add(const Rules& other);
-  std::string text() const;  // Text for help: "above 0", "0 to 1", "sgd | adamw".
+  std::string text() const;  ///< Text for help: "above 0", "0 to 1", "sgd | adamw".
 
   /// Checks a value. Throws Error (usage) with the position, the value found and what is allowed.
   void check(double number, const Value& value, std::string_view name) const;
+  /// The same for a text, which must be one of `choices`, if there are any.
   void check(const std::string& string, const Value& value, std::string_view name) const;
+  /// Checks that a value is filled where `not_empty` asks for that.
   void check_filled(bool filled, const Value& value, std::string_view name) const;
 };
 
 // Literals: compilers disagree on which static objects of other types are initialized before
 // main(), and one of them reads zeros where the program and the library come from two compilers.
-inline constexpr auto common = Rules::Flag::common;        // Short help shows the setting.
-inline constexpr auto required = Rules::Flag::required;    // The key must be given.
-inline constexpr auto not_empty = Rules::Flag::not_empty;  // A string, list or map has an item.
+inline constexpr auto common = Rules::Flag::common;        ///< Short help shows the setting.
+inline constexpr auto required = Rules::Flag::required;    ///< The key must be given.
+inline constexpr auto not_empty = Rules::Flag::not_empty;  ///< A string, list or map has an item.
+/// Requires one of these texts.
 Rules one_of(std::vector<std::string> choices);
-Rules above(double limit);               // Requires x > limit.
-Rules at_least(double limit);            // Requires x >= limit.
-Rules below(double limit);               // Requires x < limit.
-Rules at_most(double limit);             // Requires x <= limit.
-Rules between(double low, double high);  // Requires low <= x <= high.
-Rules renamed_from(std::string key);     // Reads a former key too, with a warning.
+Rules above(double limit);               ///< Requires x > limit.
+Rules at_least(double limit);            ///< Requires x >= limit.
+Rules below(double limit);               ///< Requires x < limit.
+Rules at_most(double limit);             ///< Requires x <= limit.
+Rules between(double low, double high);  ///< Requires low <= x <= high.
+Rules renamed_from(std::string key);     ///< Reads a former key too, with a warning.
 
 }  // namespace moesaic

@@ -65,6 +65,7 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path);
 /// Return text of at most 100 columns: of each setting type, default, allowed values and meaning;
 /// or a line for each that is `common`, with its default and the start of its meaning.
 std::string help_text(const HelpRows& rows);
+/// The second of these.
 std::string common_help(const HelpRows& rows);
 
 }  // namespace moesaic

@@ -23,6 +23,7 @@ class ImageError : public Error {
   /// `logged`: a warning has said it already, e.g. of all images of a damaged shard at once.
   explicit ImageError(const std::string& message, bool logged = false)
       : Error(ErrorKind::failure, message), logged_(logged) {}
+  /// Returns whether a warning has said it already.
   bool logged() const noexcept { return logged_; }
 
  private:
@@ -95,6 +96,7 @@ struct ReadOptions {
   int64_t min = 0;
   std::optional<bool> upright = {};  ///< In place of DatasetInfo::upright.
 
+  /// `min_` pixels, EXIF as the dataset says.
   ReadOptions(int64_t min_) : min(min_) {}  // NOLINT(google-explicit-constructor): the usual one
 };
 
@@ -134,10 +136,15 @@ class Dataset {
   /// for an image that was lost with its shard.
   virtual std::optional<ImageFile> file(int64_t) const { return {}; }
 
+  /// Returns what is known of all examples.
   const DatasetInfo& info() const { return info_; }
+  /// Returns DatasetInfo::endless.
   bool endless() const { return info_.endless; }
+  /// Returns DatasetInfo::images.
   bool has_images() const { return info_.images; }
+  /// Returns DatasetInfo::directions.
   Directions directions() const { return info_.directions; }
+  /// As oriented_image(), turned as DatasetInfo::upright says.
   void image(int64_t index, uint8_t* out) const { oriented_image(index, {}, out); }
   /// Writes the part that `choose` picks, resized to info()'s height and width: channels * height *
   /// width bytes, channels first. `upright`: see oriented_image().

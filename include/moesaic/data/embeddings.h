@@ -14,6 +14,7 @@
 
 namespace moesaic {
 
+/// Settings of data of format "embeddings".
 struct EmbeddingsConfig {
   std::string train, test;
   std::string file;
@@ -36,6 +37,7 @@ ConfigProblem config_problem(const EmbeddingsConfig& config);
 /// Returns the name of the file with `split`, "train" or "test".
 const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split);
 
+/// Embedded texts with their labels.
 struct Embeddings {
   at::Tensor x_Nd;        ///< Embeddings, float32.
   at::Tensor label_N;     ///< Labels, int64.

@@ -26,10 +26,12 @@ enum class SkipReason { ending, dangling, nested, system, hidden, walked, linked
 /// What a walk leaves out.
 class SkippedFiles {
  public:
+  /// Adds a file's name.
   void add(SkipReason why, std::string name) { names_[why].push_back(std::move(name)); }
   /// Adds what was left out of `folder`, whose name goes before the others'.
   void add(const std::string& folder, const SkippedFiles& other);
 
+  /// Returns whether nothing was left out.
   bool empty() const { return names_.empty(); }
   /// Returns what was left out for this reason.
   std::vector<std::string> names(SkipReason why) const {

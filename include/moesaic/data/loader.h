@@ -17,6 +17,7 @@
 
 namespace moesaic {
 
+/// Order, size and preparation of batches.
 struct LoaderOptions {
   int64_t batch_size = 1;
   uint64_t seed = 0;
@@ -41,6 +42,7 @@ struct LoaderOptions {
 /// all threads busy, and one that is ready.
 int64_t batches_ahead(const LoaderOptions& options, bool images);
 
+/// Prepared examples.
 struct Batch {
   at::Tensor images;       ///< Images [B, C, H, W] float32, normalised; by option `bytes` uint8,
                            ///< for normalised().
@@ -79,8 +81,11 @@ class Loader {
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;
 
+  /// Returns the number of batches in an epoch.
   int64_t batches_per_epoch() const;
+  /// Returns the dataset that is read.
   const Dataset& dataset() const;
+  /// Returns the options as given.
   const LoaderOptions& options() const;
 
   /// Makes batch `batch` of epoch `epoch` the next one. Throws Error (usage) for a batch that does
@@ -114,6 +119,7 @@ class DeviceLoader {
   /// Throws as Loader does. The options `bytes` and `pinned` are the device's.
   DeviceLoader(std::shared_ptr<const Dataset> dataset, LoaderOptions options, at::Device device);
 
+  /// As Loader::batches_per_epoch().
   int64_t batches_per_epoch() const { return loader_.batches_per_epoch(); }
   /// As Loader::seek().
   void seek(int64_t epoch, int64_t batch);

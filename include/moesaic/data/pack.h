@@ -11,6 +11,7 @@
 
 namespace moesaic {
 
+/// How pack_dataset() writes shards.
 struct PackOptions {
   int64_t shards = 1;    ///< Of the largest split; others have as many images a shard.
   std::string split;     ///< The only one to pack; empty means all that are here.
@@ -20,12 +21,14 @@ struct PackOptions {
   bool progress = true;  ///< Draws progress bars on standard error.
 };
 
+/// What was packed of a split.
 struct PackedSplit {
   std::string split;
   int64_t shards = 0, images = 0, bytes = 0;
   int64_t skipped = 0;  ///< Images that cannot be read.
 };
 
+/// What pack_dataset() wrote.
 struct PackResult {
   fs::path description;  ///< OUT/NAME.json, which opens the packed dataset.
   std::vector<PackedSplit> splits;

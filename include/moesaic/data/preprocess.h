@@ -17,6 +17,7 @@ namespace moesaic {
 /// Max side that images are resized to.
 inline constexpr double kMaxSide = 16384;
 
+/// Settings of how images become inputs: `preprocess` of a phase.
 struct PreprocessConfig {
   Size2d size = 0;
   double central_crop = 0.0;

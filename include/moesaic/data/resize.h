@@ -19,6 +19,7 @@ struct Bitmap {
 
 enum class Interpolation { bilinear, bicubic };
 
+/// How images are resized.
 struct ResizeOptions {
   Interpolation interpolation = Interpolation::bilinear;
   /// Whether the filter widens with the scale when downsizing, so that every pixel contributes.

@@ -179,10 +179,12 @@ fs::path fetch_folder(const DatasetSpec& spec);
 /// `split` is empty; empty if there is none.
 fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
+/// Options of a fetch.
 struct FetchOptions {
   bool progress = true;  ///< Draws a progress bar on standard error.
 };
 
+/// What a fetch found and downloaded.
 struct FetchResult {
   fs::path folder;  ///< Folder with every file (the base's); empty without.
   std::vector<std::string>
@@ -198,6 +200,7 @@ struct FileVerification {
   fs::path path;           ///< Empty where the file is missing.
   std::string problem;     ///< One line; empty where the file is right.
   std::string doubt = {};  ///< What could not be compared of a file that seems right.
+  /// Returns whether the file is as described.
   bool ok() const { return problem.empty(); }
 };
 
@@ -210,6 +213,7 @@ class DatasetSource {
   /// in a circle.
   explicit DatasetSource(std::string_view name) : DatasetSource(name, name, 0) {}
 
+  /// Returns the description itself.
   const DatasetSpec& spec() const { return spec_; }
   /// Returns the description with the files: for a derived dataset that of its innermost base.
   const DatasetSpec& base() const { return base_ ? base_->base() : spec_; }
@@ -285,6 +289,7 @@ std::vector<std::string> dataset_splits(std::string_view name);
 /// warning per name.
 class PlannedDatasets {
  public:
+  /// Returns the dataset or its outline.
   std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
 
  private:
@@ -292,7 +297,7 @@ class PlannedDatasets {
 };
 
 /// Throws Error (usage) that names both where `out`, a new file or folder, lies among the images
-/// that a data set is read from: it would be a class or an image the next time.
+/// that a dataset is read from: it would be a class or an image the next time.
 void check_outside_images(const fs::path& out, const std::string& data);
 
 /// Throws likewise for the data that a checkpoint's configuration says it was trained on.

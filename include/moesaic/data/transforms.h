@@ -19,6 +19,7 @@
 
 namespace moesaic {
 
+/// Settings of RandAugment (Cubuk et al., arXiv:1909.13719).
 struct RandAugmentConfig {
   int64_t layers = 2;
   double magnitude = 10.0;
@@ -36,6 +37,7 @@ void describe(auto& f, RandAugmentConfig& c) {
 struct Planes {
   int64_t channels, height, width;
   uint8_t* pixels;
+  /// Returns the number of pixels of a channel.
   int64_t plane() const { return height * width; }
 };
 

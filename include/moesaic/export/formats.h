@@ -17,6 +17,7 @@
 
 namespace moesaic {
 
+/// What an export says beyond the network itself.
 struct ExportInfo {
   InputSpec input;
   std::string loss = {};                   ///< Objective of the last phase; "" if unknown.
@@ -59,12 +60,14 @@ torch::jit::Module to_torchscript(const Model& model);
 /// for archives.
 void export_torchscript(const Model& model, const fs::path& file, const ExportInfo& info = {});
 
+/// What `moesaic export` passes to a format.
 struct ExportOptions {
   fs::path out;
   std::optional<int64_t> shards;  ///< Number of weight files, for formats with shards.
   std::function<void()> poll;     ///< May throw, then nothing is written.
 };
 
+/// A format of `moesaic export`.
 struct ExportFormat {
   std::string description;  ///< Text behind the name in --help.
   std::string out;          ///< Meaning of --out in --help.

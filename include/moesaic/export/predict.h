@@ -16,6 +16,7 @@
 
 namespace moesaic {
 
+/// Options of predict().
 struct PredictOptions {
   bool routing = false;      ///< Also returns the routing of each MoE layer.
   int64_t batch_size = 256;  ///< Images per batch; all of them where experts have a capacity.
@@ -48,6 +49,7 @@ void predict_file(Model& model, const fs::path& input, const fs::path& output,
 
 // Predictions for image files.
 
+/// Options of predict_images().
 struct PredictImagesOptions {
   int64_t batch_size = 32;  ///< Images at a time, where they do not change each other's result.
   int64_t top = 5;          ///< Most probable classes of an image.
@@ -55,6 +57,7 @@ struct PredictImagesOptions {
   std::string loss;         ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
+/// A class with its probability.
 struct PredictedClass {
   int64_t index = 0;
   double probability = 0.0;
@@ -68,6 +71,7 @@ struct ImageRouting {
   std::vector<std::vector<double>> gates;
 };
 
+/// The prediction for an image file.
 struct ImagePrediction {
   fs::path file;
   std::string problem;              ///< Why the file cannot be read; then the rest is empty.

@@ -18,6 +18,7 @@ struct archive_entry;
 
 namespace moesaic {
 
+/// Limits on what an archive may hold.
 struct UnpackLimits {
   int64_t bytes = int64_t{1} << 40;    ///< Max total size of the unpacked files, in bytes.
   int64_t entries = int64_t{1} << 24;  ///< Max number of entries.
@@ -44,6 +45,7 @@ struct TarProblem {
   std::string text;    ///< One line, without the archive's name.
 };
 
+/// The files of a tar archive and what is wrong with it.
 struct TarIndex {
   std::vector<TarMember> members;  ///< In the archive's order, each with all its bytes.
   std::vector<TarProblem> problems;

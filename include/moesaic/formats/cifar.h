@@ -18,6 +18,7 @@ struct Layout {
   int64_t label_at = 0;  ///< Offset of the label to read, 0-based.
 };
 
+/// Images of CIFAR with their labels.
 struct Records {
   std::vector<uint8_t> labels;  ///< Labels, [N].
   std::vector<uint8_t> pixels;  ///< Pixels, [N, 3, 32, 32].

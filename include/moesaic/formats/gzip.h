@@ -20,6 +20,7 @@ namespace moesaic {
 /// gzip are ignored, as by `gzip -d`.
 class UnpackedReader {
  public:
+  /// Opens a file. Throws Error (failure) with the path.
   explicit UnpackedReader(const fs::path& path);
 
   /// Fills `out` and returns the number of bytes, less than its size only at the end of the file.
@@ -28,6 +29,7 @@ class UnpackedReader {
   /// Returns the next `limit` bytes, fewer only at the end. Memory grows with the bytes present.
   std::vector<uint8_t> read_up_to(uint64_t limit);
 
+  /// Returns whether the file is gzip.
   bool compressed() const noexcept { return compressed_; }
   /// Returns the size of the file on disk, in bytes.
   uint64_t file_size() const noexcept { return size_; }

@@ -10,6 +10,7 @@
 
 namespace moesaic::idx {
 
+/// An array of bytes.
 struct Array {
   std::vector<int64_t> shape;   ///< Sizes of the axes, rank 1 to 4.
   std::vector<uint8_t> values;  ///< Values in row-major order.

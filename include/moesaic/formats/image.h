@@ -32,7 +32,9 @@ class ImageDecoder {
   ImageDecoder(ImageDecoder&&) noexcept;
   ImageDecoder& operator=(ImageDecoder&&) noexcept;
 
+  /// Returns the height in pixels, turned as `upright` says.
   int64_t height() const;
+  /// Returns the width in pixels, turned as `upright` says.
   int64_t width() const;
 
   /// Fills `rgb` [h, w, 3], once, with h = ceil(height / d), w likewise, and returns d: the

@@ -39,10 +39,12 @@ struct Entry {
 /// archive, kInArchive is read, which must lie there uncompressed.
 class File {
  public:
+  /// Maps the file and checks its header.
   explicit File(const fs::path& path);
 
   /// Returns whether a file is a zip archive, and whether such a one has a member.
   static bool is_archive(const fs::path& path);
+  /// Returns whether a file is a zip archive with the file `member`.
   static bool is_in_archive(const fs::path& path, const char* member = kInArchive);
 
   /// Returns the entries in the order of their bytes in the file.
@@ -52,6 +54,7 @@ class File {
   /// Returns a tensor's bytes, row-major and little-endian; valid while this object lives. They may
   /// not be aligned for the dtype.
   std::span<const std::byte> bytes(const Entry& entry) const;
+  /// Returns the texts of the header's "__metadata__".
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
 
  private:

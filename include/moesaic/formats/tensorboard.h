@@ -21,6 +21,7 @@ uint32_t crc32c(std::span<const std::byte> bytes);
 /// merges them. Only complete records are handed to the system, in order.
 class EventWriter {
  public:
+  /// Creates the file. Throws Error (failure) with the path.
   explicit EventWriter(const fs::path& folder);
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
@@ -32,6 +33,7 @@ class EventWriter {
   /// Writes all buffered records to the file. Throws Error (failure) if the disk is full.
   void flush();
 
+  /// Returns the path of the file.
   const fs::path& path() const noexcept { return path_; }
 
  private:

@@ -12,6 +12,7 @@ namespace moesaic {
 /// library keeps its own operators otherwise. Thread-safe.
 class MetaKernels {
  public:
+  /// Registers the kernels unless another object has.
   MetaKernels();
 
  private:
@@ -23,6 +24,7 @@ class MetaKernels {
 /// inspected.
 class OnMetaDevice {
  public:
+  /// Switches this thread to the meta device.
   OnMetaDevice();
   OnMetaDevice(const OnMetaDevice&) = delete;
   OnMetaDevice& operator=(const OnMetaDevice&) = delete;

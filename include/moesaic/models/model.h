@@ -23,6 +23,7 @@ namespace moesaic {
 
 using nn::RoutingRecord;
 
+/// What a forward pass returns.
 struct ModelOutput {
   at::Tensor logits;                    ///< Logits [B members, classes], an image's members in
                                         ///< a row; pre_logits without a head.
@@ -37,6 +38,7 @@ struct MoEBlock {
   int64_t groups = 0;  ///< Equal parts of the experts, in turn, that pruning ranks apart; 0: the
                        ///< members of an ensemble.
 
+  /// Returns the number of parts that pruning ranks apart.
   int64_t ranked_groups() const { return groups > 0 ? groups : layer->options().members; }
 };
 
@@ -78,6 +80,7 @@ double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& ro
 /// Key of an export's config.json, beside the network's settings, with Model::constants().
 inline constexpr const char* kConstantsKey = "constants";
 
+/// A network of any family.
 class Model : public torch::nn::Module {
  public:
   /// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Random numbers of training
@@ -85,6 +88,7 @@ class Model : public torch::nn::Module {
   /// evaluation too, a function of the images' indices, see set_first_sample_index(). Throws Error
   /// for another shape.
   virtual ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) = 0;
+  /// The same without random numbers.
   ModelOutput forward(const at::Tensor& images_BCHW) { return forward(images_BCHW, {}); }
 
   /// Sets the index of the first image of later forward passes, initially 0. With its index in the
@@ -160,6 +164,7 @@ class Model : public torch::nn::Module {
   /// cuDNN's algorithms for them. By default there are none.
   virtual bool wants_cudnn_benchmark() const { return false; }
 
+  /// Returns the number of all parameters' elements.
   int64_t parameter_count() const;
 
   /// Returns the device of the parameters.
@@ -169,6 +174,7 @@ class Model : public torch::nn::Module {
   /// computes the block again in backward. Saves memory for about a third more time; results keep
   /// their bits.
   void set_activation_checkpointing(bool on) { activation_checkpointing_ = on; }
+  /// Returns what set_activation_checkpointing() set.
   bool activation_checkpointing() const { return activation_checkpointing_; }
 
  private:

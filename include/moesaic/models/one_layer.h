@@ -38,11 +38,13 @@ class OneLayerModel : public Model {
     return layer_flops(moe_blocks().at(0), tokens_per_image(), rows_per_token);
   }
 
+  /// Returns the configuration that the network was built from.
   const Config& settings() const { return config_; }
 
   nn::MoELayer moe{nullptr};  ///< Null where nothing is routed.
 
  protected:
+  /// Takes the configuration; the derived class makes its submodules.
   explicit OneLayerModel(Config config) : config_(std::move(config)) {}
 
   /// Returns the router's rows whose experts exist as weight_directions(): [K, 1, d].

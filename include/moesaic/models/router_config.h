@@ -26,6 +26,7 @@ struct DispatcherConfig {
   bool batch_priority = false;
   std::optional<double> evaluation_capacity_factor;
 
+  /// Returns whether an expert's rows are limited.
   bool has_capacity() const { return capacity > 0 || capacity_factor > 0.0; }
 };
 void describe(auto& f, DispatcherConfig& c) {
@@ -64,7 +65,9 @@ struct RoutingConfig {
   std::string gate = "softmax_all";
   std::string pruned = "zero";
 
+  /// Returns whether tokens choose a number of experts.
   bool is_token_choice() const { return name == kTokenChoice; }
+  /// Returns whether experts choose tokens.
   bool is_expert_choice() const { return name == kExpertChoice; }
 };
 void describe(auto& f, RoutingConfig& c) {

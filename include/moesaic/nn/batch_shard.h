@@ -32,7 +32,9 @@ struct BatchShard {
 class DataParallelModule {
  public:
   virtual ~DataParallelModule() = default;
+  /// Sets how processes share a batch.
   void set_batch_shard(BatchShard shard) { batch_shard_ = std::move(shard); }
+  /// Returns how processes share a batch.
   const BatchShard& batch_shard() const { return batch_shard_; }
 
  private:

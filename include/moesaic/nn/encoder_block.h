@@ -40,6 +40,7 @@ class MlpImpl : public torch::nn::Module, public DataParallelModule {
 };
 TORCH_MODULE(Mlp);
 
+/// Sizes and dropout of Attention.
 struct AttentionOptions {
   int64_t width = 0;     ///< Width d of a token.
   int64_t heads = 0;     ///< Number of heads, each of width c = d / heads.
@@ -50,6 +51,7 @@ struct AttentionOptions {
 /// LayerNorm over the width of a head, with a scale (`weight` [c]) and without a bias.
 class HeadNormImpl : public torch::nn::Module {
  public:
+  /// Makes the scale, of ones.
   explicit HeadNormImpl(int64_t head_width);
 
   /// Normalises x [..., c] -> [..., c].
@@ -63,6 +65,7 @@ TORCH_MODULE(HeadNorm);
 /// key and value share one weight (`qkv.weight` [3 d, d]).
 class AttentionImpl : public torch::nn::Module, public DataParallelModule {
  public:
+  /// Draws the initial values from `generator`.
   AttentionImpl(AttentionOptions options, at::Generator generator);
 
   /// Self-attention: x_BTd [B, T, d] -> [B, T, d]. In training, dropout is drawn from `random`;
@@ -73,6 +76,7 @@ class AttentionImpl : public torch::nn::Module, public DataParallelModule {
   at::Tensor attend(const at::Tensor& query_BQd, const at::Tensor& x_BTd,
                     const at::Generator& random = {});
 
+  /// Returns the options as given.
   const AttentionOptions& options() const { return options_; }
 
   torch::nn::Linear qkv{nullptr}, out{nullptr};
@@ -94,6 +98,7 @@ TORCH_MODULE(Attention);
 /// output is a + mlp(norm(a)).
 class MapHeadImpl : public torch::nn::Module {
  public:
+  /// Draws the initial values from `generator`; `hidden` is the width of the MLP's hidden layer.
   MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator generator);
 
   /// Pools x_BTd [B, T, d] -> [B, d].
@@ -106,6 +111,7 @@ class MapHeadImpl : public torch::nn::Module {
 };
 TORCH_MODULE(MapHead);
 
+/// Parts of an EncoderBlock.
 struct EncoderBlockOptions {
   AttentionOptions attention;
   int64_t hidden = 0;
@@ -119,8 +125,10 @@ struct EncoderBlockOptions {
 /// ... The experts' tokens are then ordered by image, position and member.
 class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
  public:
+  /// Draws the initial values from `generator`.
   EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator);
 
+  /// Tokens, and the routing where the block has experts.
   struct Output {
     at::Tensor x_BTd;
     std::optional<MoEOutput> moe;
@@ -141,6 +149,7 @@ TORCH_MODULE(EncoderBlock);
 
 /// Reorders [B M, T, d] into the rows of the experts' order, [B T M, d], and back.
 at::Tensor to_member_order(const at::Tensor& x_BTd, int64_t members);
+/// The way back, to tensors of this shape.
 at::Tensor from_member_order(const at::Tensor& x_Td, int64_t members, at::IntArrayRef shape);
 
 /// Activation checkpointing: returns block->forward(x_BTd, random) but keeps only x_BTd for

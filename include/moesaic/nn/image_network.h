@@ -25,6 +25,7 @@ namespace moesaic::nn {
 /// variance.
 class SingleValueError : public Error {
  public:
+  /// Says so in one line.
   SingleValueError()
       : Error(ErrorKind::usage,
               "batch normalisation in training needs more than one value of a channel") {}
@@ -45,6 +46,7 @@ class BatchNormImpl : public Norm, public DataParallelModule {
  public:
   using Norm::Norm;
 
+  /// Computes x [N, C, ...] -> [N, C, ...].
   at::Tensor forward(const at::Tensor& x) {
     const auto parts = batch_shard().parts();
     if (!parts && this->is_training() && x.numel() == x.size(1)) throw SingleValueError();
@@ -67,6 +69,7 @@ struct Maps {
   double flops = 0.0;  ///< FLOPs of all layers so far for one image.
 };
 
+/// Shape of a Convolution.
 struct ConvolutionOptions {
   int64_t outputs = 0;
   int64_t kernel = 3;  ///< Kernel size, odd; the border is padded by kernel / 2 zeros.
@@ -98,7 +101,9 @@ TORCH_MODULE(Convolution);
 /// channel with a single value has no variance and is normalised by the running statistics.
 class ConvNormImpl : public torch::nn::Module {
  public:
+  /// Draws the initial values from `generator` and sets `maps` to those behind the layer.
   ConvNormImpl(Maps& maps, ConvolutionOptions options, const at::Generator& generator);
+  /// Computes x_BCHW [B, C, H, W] -> [B, C', H', W'].
   at::Tensor forward(const at::Tensor& x_BCHW);
 
   Convolution conv{nullptr};
@@ -106,12 +111,14 @@ class ConvNormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ConvNorm);
 
+/// Shape of an ImageNetwork.
 struct ImageNetworkOptions {
   int64_t channels = 3, side = 32;  ///< Shape of the images.
   int64_t classes = 10;
   double width = 1.0;  ///< Factor on the number of channels, rounded, at least one channel.
 };
 
+/// A convolutional network of images with a linear head.
 class ImageNetwork : public torch::nn::Module {
  public:
   /// Computes the latent embedding of images_BCHW [B, C, S, S] -> [B, d], on a GPU in channels-last
@@ -154,6 +161,7 @@ std::shared_ptr<ImageNetwork> make_image_network(const std::string& name,
 // Wide residual networks (Zagoruyko and Komodakis, arXiv:1605.07146), with the initial values, the
 // normalisation and the padding of Keras, by which the pMoE paper's code was written.
 
+/// Shape of a WideResNet.
 struct WideResNetOptions {
   int64_t channels = 3, side = 32;  ///< Shape of the images.
   int64_t blocks = 1;               ///< Residual blocks of a group.
@@ -172,6 +180,7 @@ struct WideResNetOptions {
 /// group halve the map. With the final linear layer it has 6 blocks + 4 layers.
 class WideResNetImpl : public torch::nn::Module {
  public:
+  /// Draws the initial values from `generator`.
   WideResNetImpl(const WideResNetOptions& options, const at::Generator& generator);
 
   /// Computes images_BCHW [B, C, S, S] -> [B, channels_of(2), ceil(S / 4), ceil(S / 4)], without a

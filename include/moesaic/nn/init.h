@@ -11,6 +11,7 @@
 
 namespace moesaic::nn {
 
+/// Returns a generator of its own for the device, seeded.
 at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 
 /// Returns a seed and moves the generator on. That of a GPU is not asked for a number, which the

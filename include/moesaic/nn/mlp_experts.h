@@ -31,6 +31,7 @@ class PackedExperts {
   ExpertWeights packed_;
 };
 
+/// Sizes and arithmetic of MlpExperts.
 struct MlpExpertsOptions {
   int64_t experts = 0;  ///< Number of experts that are computed, K.
   int64_t width = 0;    ///< Width of a token, d.
@@ -45,6 +46,7 @@ struct MlpExpertsOptions {
 /// b1 [K, m], w2 [K, m, d], b2 [K, d].
 class MlpExpertsImpl : public Experts, public DataParallelModule {
  public:
+  /// Draws the initial values from `generator`.
   MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator);
 
   /// Computes x_Td [T, d] -> [T, d], in one operator where nothing is rounded or dropped. Without
@@ -69,6 +71,7 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
   }
   ExpertsScript script_source() const override;
 
+  /// Returns the options.
   const MlpExpertsOptions& options() const { return options_; }
 
   at::Tensor w1, b1, w2, b2;

@@ -56,6 +56,7 @@ class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
  public:
   /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
+  /// The same with values drawn from `generator`.
   MoELayerImpl(const MoELayerOptions& options, at::Generator generator);
   /// Makes a layer of existing experts of any kind; the router's initial values are drawn from
   /// `generator`. Throws Error where there are not as many experts as the router's rule keeps.
@@ -98,6 +99,7 @@ class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
 
   /// Returns the ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const { return router->kept(); }
+  /// Returns whether experts were pruned.
   bool is_pruned() const { return router->is_pruned(); }
   /// Returns the router's options: the number of experts and the routing rule.
   const RouterOptions& options() const { return router->options(); }

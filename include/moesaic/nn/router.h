@@ -22,10 +22,12 @@ namespace moesaic::nn {
 /// The routing rule: token choice, expert choice, or adaptive routing by a threshold.
 using RoutingRule = std::variant<TokenChoiceOptions, ExpertChoiceOptions, AdaptiveOptions>;
 
+/// Calls the routing operator of the rule for logits_TE [T, E].
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 
 /// Returns the ids of the experts that are computed; empty means all.
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
+/// Sets what kept_experts() returns.
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
@@ -45,6 +47,10 @@ bool is_batch_dependent(const RoutingRule& rule);
 /// image is routed with those of other images: in full groups or, without groups, in the limit of
 /// a large batch. Throws Error for a capacity below one row.
 double rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
+/// Returns the rows per token of the experts' capacity buffers, full or not: those of full groups
+/// or, without groups, in the limit of a large batch, a capacity in rows being for one image. Where
+/// the rule is not token choice, or drops nothing, they are rows_per_token().
+double capacity_rows_per_token(const RoutingRule& rule, int64_t tokens, int64_t experts);
 
 /// The decisions of a router for a batch, with everything that losses, statistics and pruning need.
 /// The router fills it; a model adds the index of the block.
@@ -65,6 +71,7 @@ struct RoutingRecord {
 /// Name of the stream of random numbers that `evaluation_seed` begins.
 inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
 
+/// Sizes, rule and noise of a Router.
 struct RouterOptions {
   int64_t width = 0;    ///< Width of a token, d.
   int64_t experts = 0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
@@ -90,6 +97,7 @@ struct RouterOptions {
 /// record is that of one process. Noise is that of one process in any case.
 class RouterImpl : public torch::nn::Module, public DataParallelModule {
  public:
+  /// Draws the initial values from `generator`.
   RouterImpl(RouterOptions options, at::Generator generator);
 
   /// Computes logits of x_Td [T, d] -> [T, E], -infinity for experts of other members than the
@@ -111,6 +119,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   /// Replaces the draws of noise by these standard normal numbers [T, E / M] from now on.
   void replay_noise(at::Tensor normal) { replayed_noise_ = std::move(normal); }
 
+  /// Returns the options, with the kept experts of a pruned layer.
   const RouterOptions& options() const { return options_; }
   /// Routes by other options from now on. Throws Error where the size of `weight` would differ.
   void set_options(RouterOptions options);
@@ -120,6 +129,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   void keep(const std::vector<int64_t>& experts);
   /// Returns the ids of the experts that get rows, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const;
+  /// Returns whether experts were pruned.
   bool is_pruned() const { return !kept_experts(options_.rule).empty(); }
 
   at::Tensor weight;

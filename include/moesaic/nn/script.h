@@ -32,11 +32,15 @@ enum class Copy : bool { no, yes };
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy = Copy::yes);
 
+/// Makes forward(x), a linear layer.
 Module make_linear(const Unit& unit, const torch::nn::LinearImpl& from);
+/// Makes forward(x), layer normalisation.
 Module make_layer_norm(const Unit& unit, const torch::nn::LayerNormImpl& from);
 /// Batch normalisation of channels in dimension 1.
 Module make_batch_norm(const Unit& unit, const torch::nn::BatchNorm1dImpl& from);
+/// Makes a block that computes what EncoderBlockImpl::forward() does in evaluation.
 Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from);
+/// Makes a head that computes what MapHeadImpl::forward() does in evaluation.
 Module make_map_head(const Unit& unit, nn::MapHeadImpl& from);
 /// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,

@@ -32,6 +32,7 @@ class Autocast {
 /// While a NoAutocast object lives, autocast is off on this thread.
 class NoAutocast {
  public:
+  /// Turns autocast off.
   NoAutocast() : guard_(c10::autocast_dispatch_keyset) {}
 
  private:

@@ -7,6 +7,7 @@
 
 namespace moesaic {
 
+/// LibTorch's settings for a GPU.
 struct BackendOptions {
   bool deterministic = false;  ///< Takes kernels that give equal bits from run to run.
   /// Lets cuDNN try its algorithms for each shape of a convolution and keep the fastest, whose
@@ -21,6 +22,7 @@ struct BackendOptions {
 /// anyway, and may be computed by several threads at once, each with an object of its own.
 class BackendScope {
  public:
+  /// Applies the options where `device` is a GPU, until this object ends.
   BackendScope(c10::Device device, BackendOptions options);
   ~BackendScope();
   BackendScope(const BackendScope&) = delete;
@@ -38,6 +40,7 @@ class BackendScope {
 /// later, follow BackendScope.
 class NoTf32 {
  public:
+  /// Turns TF32 off where `device` is a GPU, until this object ends.
   explicit NoTf32(c10::Device device);
   ~NoTf32();
   NoTf32(const NoTf32&) = delete;

@@ -31,6 +31,7 @@ const std::vector<std::string>& cuda_parts();
 /// Returns the parts that MOESAIC_CUDA_OFF names. It is read at every call, so that one program can
 /// compare. Throws Error (usage) for an unknown part.
 std::vector<std::string> cuda_parts_off();
+/// Returns whether MOESAIC_CUDA_OFF names the part.
 bool cuda_off(std::string_view part);
 
 }  // namespace moesaic

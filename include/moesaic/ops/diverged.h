@@ -10,6 +10,7 @@ namespace moesaic {
 /// says where it happened and what to try.
 class Diverged : public Error {
  public:
+  /// `what` says where it happened.
   explicit Diverged(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 

@@ -17,6 +17,7 @@ namespace moesaic::ops {
 /// A panel: `columns` columns of a matrix of one expert, over which rows [begin, end) run.
 struct Panel {
   int64_t expert, begin, end, column, columns;
+  /// Returns the number of rows.
   int64_t rows() const { return end - begin; }
 };
 
@@ -57,14 +58,17 @@ void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use
 /// Hands out pieces of a scratch memory, each aligned to a cache line.
 class Scratch {
  public:
+  /// Hands out memory from `memory` on, which is aligned to a cache line.
   explicit Scratch(uint8_t* memory) : memory_(memory) {}
 
+  /// Returns memory for `count` numbers, not initialised.
   template <class Scalar>
   Scalar* take(int64_t count) {
     auto* const piece = reinterpret_cast<Scalar*>(memory_ + taken_);
     taken_ += (count * static_cast<int64_t>(sizeof(Scalar)) + 63) / 64 * 64;
     return piece;
   }
+  /// Returns the bytes handed out so far, a multiple of 64.
   int64_t taken() const { return taken_; }
 
  private:

@@ -15,10 +15,12 @@ struct VectorOf {
 template <int lanes>
 using Vector = typename VectorOf<lanes>::Type;
 
+/// Views `lanes` floats from `number` on as a vector.
 template <int lanes>
 MOESAIC_IN_CLONE Vector<lanes>& vector_at(float* number) {
   return *reinterpret_cast<Vector<lanes>*>(number);
 }
+/// The same for numbers that are only read.
 template <int lanes>
 MOESAIC_IN_CLONE const Vector<lanes>& vector_at(const float* number) {
   return *reinterpret_cast<const Vector<lanes>*>(number);

@@ -12,6 +12,7 @@ namespace moesaic {
 /// bits on every processor.
 class SampleRandom {
  public:
+  /// Keys the generator.
   SampleRandom(uint64_t seed, uint64_t stream);
 
   /// Writes number j < `numbers` of sample first + i to to[j * stride + i], for i < `count`:

@@ -68,6 +68,7 @@ struct CapacityRule {
   int64_t multiple_of;        ///< The capacity is raised to a multiple of this, at least 1.
   int64_t rows;               ///< Capacity in rows, overriding the other fields; 0 means unset.
 
+  /// By default there is no limit; other defaults are V-MoE's.
   CapacityRule(double factor_ = 0.0, CapacityRounding rounding_ = CapacityRounding::ceil,
                int64_t multiple_of_ = 4, int64_t rows_ = 0)
       : factor(factor_), rounding(rounding_), multiple_of(multiple_of_), rows(rows_) {}

@@ -36,6 +36,7 @@ MOESAIC_HD_INLINE float softmax_exp(float x) {
   return x < -87.0f ? 0.0f : p * scale;
 }
 
+/// The same in double precision, by the C library.
 MOESAIC_HD_INLINE double softmax_exp(double x) {
   return std::exp(x);
 }

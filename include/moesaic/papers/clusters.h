@@ -25,6 +25,7 @@
 namespace moesaic {
 namespace nn {
 
+/// Sizes and initial values of FilterExperts.
 struct FilterExpertsOptions {
   int64_t experts = 1;  ///< Number of experts, K.
   int64_t patches = 1;  ///< Number of patches of an input, P.
@@ -42,6 +43,7 @@ struct FilterExpertsOptions {
 /// A neuron is a filter.
 class FilterExpertsImpl : public Experts {
  public:
+  /// Draws the initial values from `generator`.
   FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator);
 
   /// Computes x_TPd [T, P, d] -> [A, C], one row for each row of the routing.
@@ -95,6 +97,7 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
     for (const auto& network : networks_) network->reset_head(classes);
   }
 
+  /// Returns the network of an expert by its slot.
   const std::shared_ptr<ImageNetwork>& network(int64_t slot) const {
     return networks_.at(static_cast<size_t>(slot));
   }
@@ -116,6 +119,7 @@ inline constexpr double kMaxClusters = 1024;
 /// Bounds within which cubes of products stay in the range of float32.
 inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 
+/// Settings of data of format "clusters" (clusters paper, definition 3.1).
 struct ClusterMixtureConfig {
   static constexpr const char* kKey = "clusters";  ///< Of a description.
   int64_t clusters = 4, patches = 4, width = 50;
@@ -160,6 +164,7 @@ ConfigProblem config_problem(const ClusterMixtureConfig& config);
 struct ClusterSignals {
   at::Tensor v_Kd, c_Kd;
 };
+/// Returns them, drawn from the seed of `config`.
 ClusterSignals cluster_signals(const ClusterMixtureConfig& config);
 
 /// Generates examples of definition 3.1, inputs [N, 1, P, d] with labels (y + 1) / 2 and clusters k
@@ -174,6 +179,7 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
 /// Router of a network that routes each image as one token; top-1 by default (clusters paper,
 /// section 3).
 struct ImageTokenRouterConfig : RoutingConfig {
+  /// One expert per image.
   ImageTokenRouterConfig() { num_selected_experts = 1; }
 
   DispatcherConfig dispatcher;
@@ -205,7 +211,9 @@ void describe(auto& f, ImageTokenRouterConfig& c) {
 
 inline constexpr char kClusterMoE[] = "cluster-moe";
 
+/// Settings of a cluster-moe's router.
 struct ClusterRouterConfig : ImageTokenRouterConfig {
+  /// Takes the defaults of the released code.
   ClusterRouterConfig() {
     gate = "logit";
     noise_in_evaluation = true;
@@ -219,6 +227,7 @@ void describe(auto& f, ClusterRouterConfig& c) {
     between(0, 65536));
 }
 
+/// Settings of a cluster-moe.
 struct ClusterMoEConfig {
   std::string name = kClusterMoE;
   int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
@@ -262,6 +271,7 @@ ConfigProblem config_problem(const ClusterMoEConfig& config);
 /// F = f_1. An input is an image of one channel whose P rows are its patches.
 class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   ClusterMoE(ClusterMoEConfig config, uint64_t seed);
 
   using Model::forward;
@@ -301,6 +311,7 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
 
 inline constexpr char kImageMoE[] = "image-moe";
 
+/// Settings of an image-moe's router.
 struct ImageRouterConfig : ImageTokenRouterConfig {
   int64_t patch_size = 4;
 };
@@ -310,6 +321,7 @@ void describe(auto& f, ImageRouterConfig& c) {
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
 }
 
+/// Settings of an image-moe.
 struct ImageMoEConfig {
   std::string name = kImageMoE;
   std::string expert = "cnn";
@@ -341,6 +353,7 @@ ConfigProblem config_problem(const ImageMoEConfig& config);
 /// the input of the head of the expert that computed the image.
 class ImageMoE : public OneLayerModel<ImageMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   ImageMoE(ImageMoEConfig config, uint64_t seed);
 
   using Model::forward;

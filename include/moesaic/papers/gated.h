@@ -28,6 +28,7 @@ inline constexpr std::array<const char*, 7> kLinkNames = {
 
 namespace nn {
 
+/// Sizes, link and noise of a GatedMixture.
 struct GatedMixtureOptions {
   int64_t width = 10, experts = 2;
   Link link = Link::identity;
@@ -52,6 +53,7 @@ class GatedMixtureImpl : public torch::nn::Module {
   /// Returns the experts' outputs [B, k].
   at::Tensor outputs(const at::Tensor& x_Bd) const;
 
+  /// Returns the options as given.
   const GatedMixtureOptions& options() const { return options_; }
 
   at::Tensor regressors;  ///< a_i, [k, d]
@@ -84,11 +86,13 @@ struct GruStates {
 /// 1 - z: z = sigmoid(-(U_z x + b_z + W_z h + c_z)).
 class GruMixtureImpl : public torch::nn::Module {
  public:
+  /// Draws the initial values from `generator`.
   GruMixtureImpl(int64_t width, int64_t hidden, GruView view, const at::Generator& generator);
 
   /// Runs over sequences [B, T, d], from a state of zeros.
   GruStates forward(const at::Tensor& x_BTd) const;
 
+  /// Returns the form of the candidate state.
   GruView view() const { return view_; }
 
   at::Tensor weight_ih;  ///< [3 m, d]
@@ -105,6 +109,7 @@ TORCH_MODULE(GruMixture);
 
 inline constexpr const char *kAxes = "axes", *kOrthogonal = "orthogonal", *kRandom = "random";
 
+/// Settings of data of format "gated" (eq. 1).
 struct GatedMixtureConfig {
   static constexpr const char* kKey = "mixture";  ///< Of a description.
   int64_t width = 10, experts = 2;
@@ -144,6 +149,7 @@ ConfigProblem config_problem(const GatedMixtureConfig& config);
 struct GatedTruth {
   at::Tensor a_kd, w_kd;
 };
+/// Returns them, drawn from the seed of `config`.
 GatedTruth gated_truth(const GatedMixtureConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] whose values
@@ -154,6 +160,7 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
 
 inline constexpr char kGatedMoE[] = "gated-moe";
 
+/// Settings of a gated-moe.
 struct GatedMoEConfig {
   std::string name = kGatedMoE;
   int64_t width = 10, experts = 2;
@@ -179,6 +186,7 @@ ConfigProblem config_problem(const GatedMoEConfig& config);
 /// channel and one row, of d numbers; all experts compute all of them.
 class GatedMoE : public OneLayerModel<GatedMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   GatedMoE(GatedMoEConfig config, uint64_t seed);
 
   using Model::forward;
@@ -203,6 +211,7 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
 
 inline constexpr char kGru[] = "gru";
 
+/// Settings of a gru.
 struct GruConfig {
   std::string name = kGru;
   int64_t steps = 28, width = 28, hidden = 64, classes = 10;
@@ -223,6 +232,7 @@ void describe(auto& f, GruConfig& c) {
 /// state.
 class Gru : public OneLayerModel<GruConfig> {
  public:
+  /// Draws the initial values from `seed`.
   Gru(GruConfig config, uint64_t seed);
 
   using Model::forward;

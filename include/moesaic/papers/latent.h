@@ -21,6 +21,7 @@
 namespace moesaic {
 namespace nn {
 
+/// Sizes and activation of ShallowExperts.
 struct ShallowExpertsOptions {
   int64_t experts = 8, width = 200, hidden = 500;
   double bias = 1.0;     ///< C_b: biases are U[-C_b, C_b].
@@ -39,8 +40,10 @@ at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const
 /// [M, J]; buffer `hermite` [M, J, p* + 1] of those signs, and 0 for i < k*.
 class ShallowExpertsImpl : public Experts {
  public:
+  /// Draws the initial values from `generator`.
   ShallowExpertsImpl(ShallowExpertsOptions options, const at::Generator& generator);
 
+  /// First layers and output weights.
   struct Neurons {
     at::Tensor w, a;  ///< Of the parameters' shapes, on the CPU.
   };
@@ -81,6 +84,7 @@ std::string latent_routing(const RouterOptions& options);
 
 }  // namespace nn
 
+/// Settings of data of format "latent" (assumption 3.2).
 struct LatentClustersConfig {
   static constexpr const char* kKey = "mixture";  ///< Of a description.
   int64_t width = 200, clusters = 2;
@@ -131,6 +135,7 @@ struct LatentTruth {
   std::vector<double> sign;  ///< s_c: +1, -1 in turn; of an odd number the last three are +1, -1/2,
                              ///< -1/2.
 };
+/// Returns it, drawn from the seed of `config`.
 LatentTruth latent_truth(const LatentClustersConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] with a target
@@ -142,6 +147,7 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
 
 inline constexpr char kLatentMoE[] = "latent-moe";
 
+/// Settings of a latent-moe.
 struct LatentMoEConfig {
   std::string name = kLatentMoE;
   int64_t width = 200, experts = 8, hidden = 500;
@@ -178,6 +184,7 @@ ConfigProblem config_problem(const LatentMoEConfig& config);
 /// an image of one channel and one row, of d numbers. With one expert it is the vanilla network.
 class LatentMoE : public OneLayerModel<LatentMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   LatentMoE(LatentMoEConfig config, uint64_t seed);
 
   using Model::forward;

@@ -27,6 +27,7 @@
 namespace moesaic {
 namespace nn {
 
+/// Sizes and initial values of PatchExperts.
 struct PatchExpertsOptions {
   int64_t experts = 1;    ///< Number of experts, K.
   int64_t width = 0;      ///< Width of a patch, d.
@@ -43,6 +44,7 @@ struct PatchExpertsOptions {
 /// h]; buffer `a` [K, h, o], which is fixed.
 class PatchExpertsImpl : public Experts {
  public:
+  /// Draws the initial values from `generator`.
   PatchExpertsImpl(const PatchExpertsOptions& options, const at::Generator& generator);
 
   /// Computes patches x_Td [T, d] -> [A, o].
@@ -63,6 +65,7 @@ class PatchExpertsImpl : public Experts {
 };
 TORCH_MODULE(PatchExperts);
 
+/// Sizes of a PatchMixture.
 struct PatchMixtureOptions {
   Size2d patch = 28;
   int64_t patches = 16;  ///< n of an image.
@@ -77,17 +80,21 @@ struct PatchMixtureOptions {
 ///     f_i(x) = sum_s sum_r a_{r,s,i} / divisor sum_{j in J_s} ReLU(<w_{r,s}, x_j>) G_{j,s}
 class PatchMixtureImpl : public torch::nn::Module {
  public:
+  /// Draws the initial values from `generator`.
   PatchMixtureImpl(PatchMixtureOptions options, const at::Generator& generator);
 
+  /// Outputs f [B, o], and what follows from them.
   struct Output {
     at::Tensor f_Bo;
     at::Tensor logits_BC;  ///< f, or f / 2 and -f / 2 where it is one number for two classes.
     std::optional<RoutingRecord> routed;  ///< None without a router.
   };
+  /// Computes images_BCHW [B, C, H, W]; random numbers are drawn from `random`.
   Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
   /// The same for images that are cut into patches already.
   Output of_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
 
+  /// Returns the options as given.
   const PatchMixtureOptions& options() const { return options_; }
 
   PatchExperts experts{nullptr};  ///< The experts of `moe` where there is one.
@@ -98,6 +105,7 @@ class PatchMixtureImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PatchMixture);
 
+/// Sizes of MapExperts.
 struct MapExpertsOptions {
   int64_t experts = 1;                     ///< Number of experts, K.
   int64_t channels = 0, side = 0;          ///< Shape of the feature map, C and S.
@@ -106,6 +114,7 @@ struct MapExpertsOptions {
   int64_t kernel = 1;                      ///< Side of its convolution's kernel, odd.
   double epsilon = 1e-3, momentum = 0.01;  ///< Of its normalisation.
 
+  /// Returns the number of a map's patches.
   int64_t patches() const { return side / patch * (side / patch); }
   /// Returns the side of what a patch reaches in the convolution's output.
   int64_t window() const { return patch + kernel - 1; }
@@ -123,6 +132,7 @@ struct MapExpertsOptions {
 /// `running_mean` and `running_var` [K, C].
 class MapExpertsImpl : public Experts, public DataParallelModule {
  public:
+  /// Draws the initial values from `generator`.
   MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator);
 
   /// Computes patches x_Td [T, C p p] -> the experts' maps side by side, [T, K o p p].
@@ -148,6 +158,7 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   }
   ExpertsScript script_source() const override;
 
+  /// Returns the options as given.
   const MapExpertsOptions& options() const { return options_; }
 
   at::Tensor weight, bias, w, b, running_mean, running_var;
@@ -214,6 +225,7 @@ struct PatternSets {
   int64_t close = 0;       ///< Number of sets that are close.
   double radius = 0.0;     ///< Of each set: sqrt((1 - delta_r^2) / (d p^2)) / 2.
 };
+/// Returns them, drawn from the seed of `config`.
 PatternSets pattern_sets(const PatchPatternsConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, n, d] of unit
@@ -226,6 +238,7 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
 
 inline constexpr char kPMoE[] = "pmoe";
 
+/// Settings of the router of a pmoe or wrn-pmoe.
 struct PMoERouterConfig {
   int64_t selected = 6;
   std::string gate = "softmax_selected";
@@ -243,6 +256,7 @@ void describe(auto& f, PMoERouterConfig& c) {
   f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
 }
 
+/// Settings of a pmoe.
 struct PMoEConfig {
   std::string name = kPMoE;
   int64_t channels = 1;
@@ -252,10 +266,13 @@ struct PMoEConfig {
   double init_std = 0.01;
   std::optional<PMoERouterConfig> router = PMoERouterConfig{};
 
+  /// Returns the number of an image's patches, n.
   int64_t patches() const {
     return image_size.height / patch_size.height * (image_size.width / patch_size.width);
   }
+  /// Returns whether an expert adds to a class of its own, see PatchExpertsOptions::by_class.
   bool by_class() const { return output == "by_class"; }
+  /// Returns the number of a patch's values, d.
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
   /// Patches that an expert gets: all of them without a router.
   int64_t selected() const { return router ? router->selected : patches(); }
@@ -292,6 +309,7 @@ ConfigProblem config_problem(const PMoEConfig& config);
 /// cross-entropy is the logistic loss of eq. 2 with y = +1 for class 0.
 class PMoE : public OneLayerModel<PMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   PMoE(PMoEConfig config, uint64_t seed);
 
   using Model::forward;
@@ -328,6 +346,7 @@ class PMoE : public OneLayerModel<PMoEConfig> {
 
 inline constexpr char kWrnPMoE[] = "wrn-pmoe";
 
+/// Settings of a wrn-pmoe's mixture.
 struct WrnMixtureConfig {
   int64_t experts = 4, patch_size = 1, kernel = 1;
   PMoERouterConfig router = {.selected = 16, .gate = "softmax_tokens"};
@@ -341,6 +360,7 @@ void describe(auto& f, WrnMixtureConfig& c) {
   f("router", c.router, "router of each expert");
 }
 
+/// Settings of a wrn-pmoe.
 struct WrnPMoEConfig {
   std::string name = kWrnPMoE;
   int64_t channels = 3, image_size = 32, classes = 10, blocks = 1;
@@ -377,6 +397,7 @@ ConfigProblem config_problem(const WrnPMoEConfig& config);
 /// normalisation the channels of pruned experts are 0.
 class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   WrnPMoE(WrnPMoEConfig config, uint64_t seed);
 
   using Model::forward;

@@ -71,6 +71,7 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
 
 inline constexpr char kPatternMoE[] = "pattern-moe";
 
+/// Settings of a pattern-moe.
 struct PatternMoEConfig {
   std::string name = kPatternMoE;
   int64_t patterns = 200, tokens = 100, experts = 20, hidden = 20, selected = 5;
@@ -98,6 +99,7 @@ ConfigProblem config_problem(const PatternMoEConfig& config);
 /// Pruning ranks the experts of either sign apart (section 4.2).
 class PatternMoE : public OneLayerModel<PatternMoEConfig> {
  public:
+  /// Draws the initial values from `seed`.
   PatternMoE(PatternMoEConfig config, uint64_t seed);
 
   using Model::forward;

@@ -12,6 +12,7 @@
 
 namespace moesaic {
 
+/// What a launcher (torchrun, mpirun, srun) says of a process.
 struct Launch {
   int64_t rank = 0;        ///< Number of this process, 0 to size - 1.
   int64_t size = 1;        ///< Number of processes, W.
@@ -22,6 +23,7 @@ struct Launch {
   bool has_external_store = false;  ///< The launcher serves the store; otherwise process 0 does.
   std::string attempt = "0";        ///< Number of restarts, which part the store's keys.
 
+  /// Returns whether this process is alone.
   bool is_single_process() const { return size == 1; }
 };
 

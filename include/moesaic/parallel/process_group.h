@@ -55,6 +55,7 @@ struct TrafficTotal {
 /// Counts collectives and the bytes that this process sends, by purpose. Thread-safe.
 class TrafficCounter {
  public:
+  /// Adds `calls` collectives that send `bytes` together.
   void add(Traffic traffic, double bytes, int64_t calls = 1);
   /// Returns what was counted since the last call.
   std::map<Traffic, TrafficTotal> take();
@@ -69,6 +70,7 @@ class TrafficCounter {
 /// where a peer fails or does not come within the group's timeout.
 class ProcessGroup {
  public:
+  /// Wraps a group of c10d; what it sends is added to `counter`.
   ProcessGroup(c10::intrusive_ptr<c10d::ProcessGroup> group,
                std::shared_ptr<TrafficCounter> counter);
   /// Makes process 0 of a group of `size` that only counts: nothing is sent, and what would be
@@ -78,7 +80,9 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// Returns the number of this process in the group.
   int64_t rank() const { return rank_; }
+  /// Returns the number of processes in the group.
   int64_t size() const { return size_; }
 
   /// Sums `x`, which must be contiguous, over all processes in place, or takes the largest of each
@@ -102,6 +106,7 @@ class ProcessGroup {
 
   /// Returns c10d's group, null where this one only counts.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return group_; }
+  /// Returns the counter of what is sent.
   TrafficCounter& counter() const { return *counter_; }
 
  private:
@@ -116,6 +121,7 @@ class ProcessGroup {
 /// A collective failed, since a peer failed or did not come in time.
 class PeerFailure : public Error {
  public:
+  /// `what` names the peer, where it is known.
   explicit PeerFailure(const std::string& what) : Error(ErrorKind::failure, what) {}
 };
 

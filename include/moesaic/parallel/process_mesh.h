@@ -44,9 +44,13 @@ class ProcessMesh {
   static std::shared_ptr<const ProcessMesh> make_fake(int64_t size, const ParallelConfig& config);
   ~ProcessMesh();
 
+  /// Returns the number of this process.
   int64_t rank() const { return world_->rank(); }
+  /// Returns the number of processes.
   int64_t size() const { return world_->size(); }
+  /// Returns whether this process writes the files.
   bool is_rank_zero() const { return rank() == 0; }
+  /// Returns the settings.
   const ParallelConfig& config() const { return config_; }
 
   /// All processes, for what the network's layers exchange.
@@ -61,6 +65,7 @@ class ProcessMesh {
   /// group, whose collectives no two threads begin at once.
   const ProcessGroup& control() const { return *world_; }
 
+  /// Returns the counter of what all groups send.
   TrafficCounter& counter() const { return *counter_; }
 
   /// Waits for all processes as long as it takes: what one of them reads or writes may be slow.

@@ -34,6 +34,7 @@ struct LayerUse {
 
   /// Returns the sum of these powers over the rows of one expert.
   double sum(Powers powers, int64_t expert) const { return sums.at(powers)[expert].item<double>(); }
+  /// Returns the number of rows of one expert.
   int64_t rows(int64_t expert) const { return static_cast<int64_t>(sum({0, 0}, expert)); }
   /// Returns the mean output of each expert over its rows, [E, o]; 0 without rows.
   at::Tensor mean_outputs_Eo() const {
@@ -48,11 +49,13 @@ using ExpertUse = std::map<int64_t, LayerUse>;
 /// every expert twice.
 class ExpertUseMeter {
  public:
+  /// Observes the MoE layers of `model`.
   explicit ExpertUseMeter(const Model& model);
   ~ExpertUseMeter();
   ExpertUseMeter(const ExpertUseMeter&) = delete;
   ExpertUseMeter& operator=(const ExpertUseMeter&) = delete;
 
+  /// Returns the sums so far.
   const ExpertUse& use() const { return use_; }
 
  private:
@@ -81,11 +84,11 @@ struct Criterion {
 /// Returns all criteria. Of a layer with the router rows w_s, the experts E_s, and over calibration
 /// images the T tokens x with gates g_s(x), of which T_s are routed to s:
 ///
-///   router-norm-change       ||w_s fine-tuned|| - ||w_s pre-trained||, signed (paper, sec. 3.2)
+///   router-norm-change       ||w_s fine-tuned|| - ||w_s pretrained||, signed (paper, sec. 3.2)
 ///   router-magnitude         ||w_s|| (sec. 5, II)
 ///   neuron-magnitude         mean over the expert's neurons of the norm of their incoming weights,
 ///                            see nn::neuron_magnitude() (sec. 5, III); alias: magnitude
-///   neuron-magnitude-change  the same fine-tuned, less pre-trained, signed (sec. 5, IV)
+///   neuron-magnitude-change  the same fine-tuned, less pretrained, signed (sec. 5, IV)
 ///   importance               sum of the gates of the tokens whose first choice is s and that it
 ///                            computes, over T: their fraction times their mean gate (sec. 5, I)
 ///   load                     fraction of the tokens that select s, with those that find no room
@@ -102,16 +105,18 @@ struct Criterion {
 /// The paper is the pruning paper. Norms are Euclidean and accumulated in float64.
 const std::vector<Criterion>& criteria();
 
+/// Returns the names of all criteria.
 std::vector<std::string> criterion_names();
 
 /// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
 /// another.
 bool criterion_needs_pretrained(const std::string& criterion);
+/// Returns whether it needs images.
 bool criterion_needs_images(const std::string& criterion);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose
 /// weights were removed has 0 by them (-1 by aimer), and the sums of no rows. Throws Error (usage)
-/// for an unknown criterion and for a pre-trained layer or calibration that it needs and that is
+/// for an unknown criterion and for a pretrained layer or calibration that it needs and that is
 /// missing, Error with the block and both shapes if the layers differ.
 std::vector<double> expert_scores(const std::string& criterion, const ScoreInput& input);
 

@@ -17,6 +17,7 @@
 
 namespace moesaic {
 
+/// A fraction of each layer's experts.
 struct KeepFraction {
   double fraction = 1.0;  ///< Of a layer's experts, in an ensemble of a member's, in (0, 1].
 };
@@ -46,6 +47,7 @@ struct KeepRule {
 /// of all layers together, by scores that are compared as they are.
 enum class KeepScope { layer, network };
 
+/// Returns the enumerators' names in their order.
 std::vector<std::string> keep_scope_names();
 
 /// Either one rule for all layers, or rules for some blocks; the other layers stay unchanged.
@@ -64,7 +66,9 @@ class KeepSpec {
 
   /// Keeps every expert.
   KeepSpec() = default;
+  /// Keeps a fraction of each layer's experts.
   static KeepSpec fraction(double fraction);
+  /// Keeps a number of each layer's experts.
   static KeepSpec count(int64_t count);
   /// Keeps as many experts as fit into this fraction of the network's parameters, the same number
   /// in every layer or, in the scope of the network, those of highest score.
@@ -76,7 +80,9 @@ class KeepSpec {
   /// Leaves these blocks unchanged. Likewise.
   void exclude_blocks(std::vector<int64_t> blocks);
 
+  /// Returns what the rule is applied to.
   KeepScope scope() const { return scope_; }
+  /// Returns the blocks that stay unchanged.
   const std::vector<int64_t>& excluded_blocks() const { return excluded_blocks_; }
   /// Returns the rule of a block, or nullptr if the block stays unchanged.
   const KeepRule* rule_of(int64_t block) const;
@@ -101,6 +107,7 @@ class KeepSpec {
   std::vector<int64_t> excluded_blocks_;
 };
 
+/// The experts of a layer to keep.
 struct PruneLayerPlan {
   int64_t block = 0;
   int64_t experts = 0;         ///< Number of experts E, the rows of the router.
@@ -128,6 +135,7 @@ inline constexpr const char* kReplaceHelp =
     "replacement of a removed expert's output, for tokens that still select it: nothing, its mean, "
     "or reroute, a choice among the experts left";
 
+/// The experts of a network to keep.
 struct PrunePlan {
   std::string criterion;
   std::vector<PruneLayerPlan> layers;  ///< Plans of all MoE layers, by block.
@@ -154,6 +162,7 @@ struct PruneInput {
   const TensorMap* pretrained_values = nullptr;
 };
 
+/// Options of plan_pruning().
 struct PruneOptions {
   std::string criterion = "router-norm-change";
   KeepSpec keep = KeepSpec::fraction(1.0);
@@ -173,6 +182,7 @@ struct PruneOptions {
 /// before; also what expert_scores() and KeepSpec throw. Throws Error (failure) that names the
 /// tensor if either network has a number that is not finite.
 PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options);
+/// The same for two networks, without images.
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 

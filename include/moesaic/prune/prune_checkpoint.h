@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prunes a fine-tuned checkpoint, if needed by comparison with the pre-trained one.
+// Prunes a fine-tuned checkpoint, if needed by comparison with the pretrained one.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,26 @@ namespace moesaic {
 /// Size and cost of a network.
 struct Footprint {
   int64_t parameters = 0;
-  int64_t bytes = 0;   ///< Size of parameters and buffers in bytes.
-  double flops = 0.0;  ///< FLOPs per image of matrix products, see even_rows_per_token().
+  int64_t bytes = 0;            ///< Size of parameters and buffers in bytes.
+  double flops = 0.0;           ///< FLOPs per image of matrix products, see even_rows_per_token().
+  double capacity_flops = 0.0;  ///< The same by capacity_rows_per_token().
 };
 
+/// Returns the footprint; FLOPs are those of tokens that spread evenly over the experts.
 Footprint footprint(const Model& model);
 
 /// Returns the expected expert rows per token if tokens spread evenly over the E experts: k K / E
 /// with K experts left. The true number depends on the data.
 RowsPerToken even_rows_per_token(const Model& model);
 
+/// Returns the rows per token of the capacity buffers of the experts that are left, which programs
+/// of static shapes compute, full or not; see nn::capacity_rows_per_token().
+RowsPerToken capacity_rows_per_token(const Model& model);
+
 /// Measures the use of a checkpoint's experts on calibration images; `model` is its network.
 using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& model)>;
 
+/// Options of prune_checkpoint().
 struct PruneCheckpointOptions {
   fs::path finetuned;  ///< Run or checkpoint to prune.
   /// Run or checkpoint to compare with; may be empty where the criterion does not compare. It must
@@ -60,6 +67,7 @@ bool needs_images(const PruneCheckpointOptions& options);
 /// changes them.
 std::string relation_problem(const Model& finetuned, const Model& pretrained);
 
+/// What prune_checkpoint() did.
 struct PruneCheckpointResult {
   PrunePlan plan;
   Footprint before, after;
@@ -68,7 +76,7 @@ struct PruneCheckpointResult {
 /// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
 /// optimizer state is dropped. The network is built only where images are needed: else weights are
 /// read from the files as they are needed, and written one tensor at a time. Warns where the
-/// pre-trained checkpoint is the later one by what the two say of their runs, or has fewer experts.
+/// pretrained checkpoint is the later one by what the two say of their runs, or has fewer experts.
 /// Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
 /// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);

@@ -36,6 +36,7 @@ std::string comparison_markdown(const std::vector<RowComparison>& comparisons);
 /// "high"}]; what one run does not allow is null.
 Json to_json(const std::vector<RowComparison>& comparisons);
 
+/// What `moesaic compare` compares.
 struct CompareOptions {
   std::vector<std::string> files;  ///< One or two results.json.
   std::vector<std::string> rows;   ///< Names, or several of them between commas.

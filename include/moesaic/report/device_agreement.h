@@ -31,6 +31,7 @@ struct Agreement {
   std::string error;             ///< What was thrown instead.
   std::vector<std::string> off;  ///< Parts that were turned off before the case agreed.
 
+  /// Returns whether the difference is within the tolerance.
   bool agrees() const { return error.empty() && difference <= tolerance; }
   /// Returns a line such as "differs by 0.3, at most 0.02".
   std::string text() const;

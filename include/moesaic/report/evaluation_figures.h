@@ -30,6 +30,7 @@ void check_confusion_classes(const DatasetInfo& data, const fs::path& file);
 /// Returns the matrix with a heading line and the names of the classes in the first column.
 std::string confusion_csv(const Confusion& confusion, const std::vector<std::string>& classes);
 
+/// Returns a heat map of the matrix; `stem` names its files.
 Figure confusion_figure(const Confusion& confusion, const std::vector<std::string>& classes,
                         const std::string& title, const std::string& stem);
 
@@ -40,6 +41,7 @@ void write_confusion(const Confusion& confusion, const std::vector<std::string>&
 
 inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;
 
+/// Which images are points, and of which features.
 struct EvaluationPointsOptions {
   std::string of = "embedding";  ///< "embedding", or "inputs" for flattened inputs.
   int64_t points = 2000;         ///< Max number, drawn by `seed` where there are more.
@@ -71,8 +73,10 @@ struct EvaluationPoints {
 /// is not available, and for a boundary between more than two classes.
 class EvaluationPointCollector {
  public:
+  /// Takes the options, which the first batch checks.
   explicit EvaluationPointCollector(EvaluationPointsOptions options);
 
+  /// Adds a batch.
   void add(const EvaluatedBatch& batch);
   /// Returns the points, after the last batch.
   EvaluationPoints points() const;
@@ -154,8 +158,10 @@ struct RoutedImages {
 /// data that are no images and for a network without a layer that routes patches.
 class RoutedImageCollector {
  public:
+  /// Collects the first `images` images.
   explicit RoutedImageCollector(int64_t images) : wanted_(images) {}
 
+  /// Adds a batch.
   void add(const EvaluatedBatch& batch);
   /// Returns the images, after the last batch.
   RoutedImages images() const;

@@ -25,10 +25,12 @@ class ProcessMesh;  // parallel/process_mesh.h
 /// Scale of an experiment: `paper` has the sizes of the paper, `quick` small ones to try it out.
 enum class Scale { paper, quick };
 
+/// Returns "paper" or "quick".
 std::string_view scale_name(Scale scale);
 /// Returns the scale of this name. Throws Error (usage) for another name.
 Scale parse_scale(std::string_view name);
 
+/// Options of reproduce().
 struct ReproduceOptions {
   fs::path out;
   const StopSignal* stop = nullptr;  ///< Polled throughout; finished parts stay.
@@ -39,6 +41,7 @@ struct ReproduceOptions {
   std::string device = "cpu";  ///< Where networks are trained, measured and timed.
 };
 
+/// An experiment as its file and the command line describe it.
 struct Experiment {
   std::string name, kind, description;
   Scale scale = Scale::paper;
@@ -61,6 +64,7 @@ std::vector<std::string> experiment_names();
 Experiment load_experiment(const std::string& name_or_file, Scale scale,
                            const std::vector<std::string>& overrides = {});
 
+/// What a reproduction measured.
 struct Reproduction {
   int signal = 0;  ///< Signal that stopped it; then the rest is empty.
   Results results = {};

@@ -37,7 +37,7 @@ void draw_figure_file(const fs::path& file, const Figure& figure);
 std::string gnuplot_quoted(const std::string& text);
 
 /// Plots loss and accuracy of a run over its updates, from the lines of its metrics.jsonl: a curve
-/// for training and each split on each data set, broken where a phase ends, which a vertical line
+/// for training and each split on each dataset, broken where a phase ends, which a vertical line
 /// with the phases' names marks. An incomplete line is ignored.
 Figure run_curve(std::string_view metrics);
 

@@ -23,15 +23,20 @@ using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
 /// of that step.
 class ProbeSubject {
  public:
+  /// `model` must outlive this object.
   ProbeSubject(Model& model, int64_t step, DataSplits data, EvaluateOptions options)
       : model_(model), step_(step), data_(std::move(data)), options_(std::move(options)) {}
 
+  /// Returns the network.
   Model& model() { return model_; }
   int64_t step() const { return step_; }  ///< Number of updates so far.
+  /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
+  /// The same, shared.
   std::shared_ptr<const Dataset> shared_data(const std::string& split) const {
     return data_.at(split);
   }
+  /// Returns the evaluation on a split, made at the first call.
   const Evaluation& on(const std::string& split) {
     const auto [found, is_new] = evaluations_.try_emplace(split);
     if (is_new) found->second = evaluate(model_, data_.at(split), options_);
@@ -46,6 +51,7 @@ class ProbeSubject {
   EvaluateOptions options_;
 };
 
+/// A named measurement of a network.
 struct Probe {
   std::string description;  ///< Description for lists of probes.
   /// Returns the metrics of the probe for such a network (which may be on the meta device) and

@@ -20,6 +20,7 @@ namespace moesaic {
 /// best, and tries every layer for it.
 inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
 
+/// Options of search_pruning().
 struct PruneSearchOptions {
   double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
   std::string method = kBisection;
@@ -38,6 +39,7 @@ struct PrunePoint {
   bool is_near = false;     ///< Whether it is within max_drop.
 };
 
+/// The result of a search.
 struct PruneSearch {
   PrunePlan plan;                  ///< The smallest one within max_drop.
   std::vector<PrunePoint> points;  ///< In the order in which they were tried; first the whole.
@@ -45,6 +47,7 @@ struct PruneSearch {
   double max_drop = 0.0;
   int64_t evaluations = 0;
 
+  /// Returns the point of `plan`.
   const PrunePoint& found() const;
 };
 

@@ -57,6 +57,7 @@ void describe(auto& f, MeasuredTable& c) {
 }
 ConfigProblem config_problem(const MeasuredTable& table);
 
+/// What the probes measured at a step.
 struct Measurement {
   int64_t step = 0;  ///< Number of updates made before.
   std::map<std::string, double> numbers;
@@ -68,6 +69,7 @@ void describe(auto& f, Measurement& c) {
   f("tables", c.tables, "measured tables by metric");
 }
 
+/// What a run measured.
 struct RunRecord {
   Measurement final;                   ///< Measurement after the last step.
   std::vector<Measurement> snapshots;  ///< By step, the last one at the end; empty without probes.
@@ -100,6 +102,7 @@ const Metric& metric_of(const std::vector<MeasuredRow>& rows, const std::string&
 /// ASCII.
 class TextTable {
  public:
+  /// `left_columns` of the columns are aligned left.
   explicit TextTable(std::vector<std::string> header, int64_t left_columns = 1);
 
   /// Appends a row. Throws Error (usage) unless it has one cell per column.
@@ -107,6 +110,7 @@ class TextTable {
 
   /// Returns plain text: columns padded to their widest cell, two spaces apart, lines trimmed.
   std::string text() const;
+  /// Returns the table in Markdown.
   std::string markdown() const;
 
  private:
@@ -158,6 +162,7 @@ const ResultRow* find_result(const std::vector<ResultRow>& rows, std::string_vie
 /// value.
 ResultRow row_of_runs(const std::string& name, const std::string& metric, SeedValues values);
 
+/// The results of an experiment.
 struct Results {
   std::string experiment, scale;
   std::vector<ResultRow> rows = {};
@@ -217,6 +222,8 @@ ConfigProblem paper_problem(const PaperValues& paper, const std::vector<std::str
 /// kind of value.
 std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::string& row,
                                         const std::string& metric);
+/// Returns the paper's table for a row's metric, if it prints one. Throws Error (usage) for another
+/// kind of value.
 std::optional<PaperTable> paper_table(const PaperValues& paper, const std::string& row,
                                       const std::string& metric);
 

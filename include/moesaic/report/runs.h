@@ -25,6 +25,7 @@ namespace moesaic {
 
 struct RunsConfig;
 
+/// Settings of `export` in a pruning experiment.
 struct ExportChoice {
   int64_t keep = 0;
   std::string criterion;
@@ -61,6 +62,7 @@ struct SweepConfig {
   std::optional<ExportChoice> exported;
   Value baseline_results;
 
+  /// Returns whether the experiment prunes.
   bool is_given() const { return !keep.empty(); }
 };
 void describe(auto& f, SweepConfig& c) {
@@ -141,8 +143,8 @@ const std::vector<Metric>& sweep_metrics(bool of_network);
 inline constexpr const char* kSweepModel = "model.ts.pt";
 
 /// Adds to the rows of networks what each run lost against fine-tuning, in points, and to those of
-/// the first run what the network with the most parameters has more of parameters, FLOPs and time
-/// of a forward pass, in %.
+/// the first run what the network with the most parameters has more of parameters, FLOPs (by the
+/// rows that were routed, and by capacity) and time of a forward pass, in %.
 void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows);
 
 /// A point on an axis of the grid, or a single row.
@@ -164,6 +166,7 @@ void describe(auto& f, RowConfig& c) {
 /// What the names of metrics begin with that SnapshotConfig::converged adds.
 inline constexpr const char *kConverged = "converged_", *kSecondsTo = "seconds_to_";
 
+/// Settings of `snapshots`.
 struct SnapshotConfig {
   int64_t every = 10;
   bool by_epoch = false;
@@ -185,6 +188,7 @@ void describe(auto& f, SnapshotConfig& c) {
 
 ConfigProblem config_problem(const SnapshotConfig& config);
 
+/// Settings of a plot.
 struct PlotConfig {
   std::string kind;
   std::vector<std::string> metrics, rows, series;
@@ -229,6 +233,7 @@ void describe(auto& f, FitConfig& c) {
 }
 ConfigProblem config_problem(const FitConfig& config);
 
+/// Settings of an experiment of kind "runs".
 struct RunsConfig {
   std::string name, kind, description;
   int64_t runs = 10, max_steps = 0;

@@ -8,6 +8,7 @@
 
 namespace moesaic {
 
+/// Mean and spread of values.
 struct Moments {
   double mean = 0.0;
   std::optional<double> std = {};  ///< Of the sample (divided by n - 1); unset for one value.

@@ -16,6 +16,7 @@
 
 namespace moesaic {
 
+/// Settings of `throughput` in an experiment.
 struct ThroughputConfig {
   int64_t batch_size = 128;
   int64_t rounds = 40;
@@ -49,12 +50,14 @@ double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW);
 /// (usage) for no values.
 double median(std::vector<double> values);
 
+/// Options of measure_latency().
 struct LatencyOptions {
   int64_t batch_size = 1;
   double seconds = 2.0;               ///< Time spent on passes; there are at least 5.
   std::string precision = "float32";  ///< See Autocast.
 };
 
+/// Times of forward passes.
 struct Latency {
   int64_t batch_size = 0, passes = 0;
   double median_ms = 0.0, p95_ms = 0.0;  ///< Time of a pass.

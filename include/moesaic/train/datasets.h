@@ -25,6 +25,7 @@ class DatasetOpener {
   using Open = std::function<std::shared_ptr<const Dataset>(std::string_view, std::string_view)>;
   using Splits = std::function<std::vector<std::string>(std::string_view name)>;
 
+  /// Opens described datasets and folders.
   DatasetOpener() : open_(open_dataset), splits_(dataset_splits) {}
   /// Opens datasets by a function of the caller; without `splits` each has "train" and "test".
   template <std::invocable<std::string_view, std::string_view> F>
@@ -32,9 +33,11 @@ class DatasetOpener {
       DatasetOpener(F open, Splits splits = {})  // NOLINT(google-explicit-constructor)
       : open_(std::move(open)), splits_(std::move(splits)) {}
 
+  /// Returns the split of a dataset.
   std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split) const {
     return open_(name, split);
   }
+  /// Returns the names of a dataset's splits.
   std::vector<std::string> splits(std::string_view name) const {
     return splits_ ? splits_(name) : std::vector<std::string>{"train", "test"};
   }
@@ -47,8 +50,10 @@ class DatasetOpener {
 /// Opens each dataset once for all phases, runs and threads that use it. Thread-safe.
 class Datasets {
  public:
+  /// Opens by `open`.
   explicit Datasets(DatasetOpener open = {}) : open_(std::move(open)) {}
 
+  /// Returns the split of a dataset, opened at the first call.
   std::shared_ptr<const Dataset> get(const std::string& name, const std::string& split) {
     const std::lock_guard lock(mutex_);
     auto& dataset = opened_[{name, split}];

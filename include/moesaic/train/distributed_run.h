@@ -37,6 +37,7 @@ void unshard_experts(Model& model);
 /// process' experts, or their rows.
 class ExpertShards {
  public:
+  /// Takes the names from the network's MoE layers.
   explicit ExpertShards(const Model& model);
 
   /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with

@@ -32,7 +32,9 @@ class Confusion {
   /// Adds classes [B] int64.
   void add(const at::Tensor& labels_B, const at::Tensor& predicted_B);
 
+  /// Returns whether nothing was added.
   bool empty() const { return counts_.empty(); }
+  /// Returns the number of images of class `label` predicted as `predicted`.
   int64_t count(int64_t label, int64_t predicted) const;
   /// Returns the number of images of a class.
   int64_t images(int64_t label) const;
@@ -70,6 +72,7 @@ class Meter {
   virtual at::Tensor predicted() const { return {}; }
 };
 
+/// What a dataset's targets are, which decides the metrics: classes or real numbers.
 class Task {
  public:
   virtual ~Task() = default;
@@ -133,6 +136,7 @@ struct EvaluatedBatch {
   const Model& model;
 };
 
+/// Options of evaluate().
 struct EvaluateOptions {
   int64_t batch_size = 256;
   int64_t loader_threads = 1;
@@ -167,6 +171,7 @@ struct LayerRouting {
   std::optional<DispatchCounts> by_group;  ///< Set where the dataset has groups.
 };
 
+/// Result of evaluate().
 struct Evaluation {
   /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Metrics metrics;
@@ -180,6 +185,7 @@ struct Evaluation {
 
   /// Returns a metric by its name. Throws Error where the task has no metric of that name.
   double metric(const std::string& name) const;
+  /// Returns the measured rows per token by block, for Model::flops_per_image().
   RowsPerToken rows_per_token() const;
 };
 
@@ -203,6 +209,7 @@ void check_fits(const Model& model, const DatasetInfo& data);
 /// "group_dispatch_entropy" and "group_dispatch".
 Json to_json(const std::vector<LayerRouting>& routing);
 
+/// Options of calibrate().
 struct CalibrateOptions {
   int64_t images = 1024;     ///< The first ones of an order by `seed`; all where there are fewer.
   int64_t batch_size = 256;  ///< Where images share capacities, as in the run's evaluations.
@@ -224,6 +231,7 @@ std::string calibration_split(const std::vector<std::string>& splits);
 /// data are found, or the data's own, as many as there are outputs and in their order.
 enum class ClassesOf { checkpoint, data };
 
+/// Options of evaluate_checkpoint().
 struct EvaluateCheckpointOptions {
   fs::path checkpoint;     ///< Checkpoint, or a run for its newest one.
   std::string data;        ///< Empty means the checkpoint's last training data.

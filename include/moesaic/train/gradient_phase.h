@@ -46,6 +46,7 @@ class PatternValues {
   /// Throws as Pattern does.
   explicit PatternValues(const std::vector<PatternValue>& values);
 
+  /// Returns whether there is no pattern.
   bool empty() const { return values_.empty(); }
   /// Returns the value of the first pattern that matches `name`, else `otherwise`.
   double value_for(const std::string& name, double otherwise) const;
@@ -55,6 +56,7 @@ class PatternValues {
   std::vector<double> values_;
 };
 
+/// Settings of an update rule, see make_update_rule().
 struct OptimizerConfig {
   std::string name = "adamw";
   double lr = 1e-3;
@@ -94,6 +96,7 @@ void describe(auto& f, OptimizerConfig& c) {
 }
 ConfigProblem config_problem(const OptimizerConfig& config);
 
+/// Settings of the learning rate's schedule.
 struct ScheduleConfig {
   std::string name = "cosine";
   int64_t warmup_steps = 0;
@@ -124,6 +127,7 @@ void describe(auto& f, ScheduleConfig& c) {
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
 
+/// Settings of an optimizer of some parameters.
 struct ParamGroupConfig {
   std::vector<std::string> parameters;
   OptimizerConfig optimizer;
@@ -138,6 +142,7 @@ void describe(auto& f, ParamGroupConfig& c) {
 }
 ConfigProblem config_problem(const ParamGroupConfig& config);
 
+/// Settings of early stopping.
 struct StopConfig {
   double loss_threshold = 0.0;
   std::optional<double> loss_rise;
@@ -152,6 +157,7 @@ void describe(auto& f, StopConfig& c) {
 
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
 
+/// Settings of a phase of kind "gradient".
 struct GradientConfig {
   int64_t num_samples = 0, batch_size = 128;
   int64_t accumulate = 1;
@@ -200,6 +206,7 @@ class ProcessMesh;  // parallel/process_mesh.h
 /// parameters' shapes, initially zero.
 class UpdateRule {
  public:
+  /// Parameters that are updated together.
   struct Group {
     std::vector<at::Tensor> parameters, gradients;
     std::vector<std::vector<at::Tensor>> slots;  ///< Indexed by [slot][parameter].
@@ -208,6 +215,7 @@ class UpdateRule {
   };
 
   virtual ~UpdateRule() = default;
+  /// Returns the names of the slots, for checkpoints.
   virtual std::vector<std::string> slot_names() const = 0;
   /// Transforms all gradients of the optimizer at once, before apply() gets them group by group.
   /// `names` are those of their parameters.
@@ -229,6 +237,7 @@ class UpdateRule {
 /// adamw: Loshchilov and Hutter, arXiv:1711.05101. Throws Error (usage) for another name.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config);
 
+/// Updates parameters, each by one rule, and keeps the rules' state.
 class Optimizer {
  public:
   using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
@@ -403,7 +412,9 @@ class GradientPhase : public Phase {
   PhaseState state() const override;
   void load(const PhaseState& state) override;
 
+  /// Returns the plan as given.
   const PhasePlan& plan() const { return plan_; }
+  /// Returns the optimizer.
   const Optimizer& optimizer() const { return optimizer_; }
   /// Returns the min loss of a step so far, where `stop` needs it.
   std::optional<double> min_loss() const { return state_.min_loss; }

@@ -29,6 +29,7 @@ struct LossTerms {
   std::vector<std::pair<std::string, at::Tensor>> terms = {};
 };
 
+/// What a gradient phase minimises.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -109,6 +110,7 @@ at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
 at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
                                   int64_t members);
 
+/// Settings of the objectives of classification.
 struct ClassificationObjectiveConfig {
   double label_smoothing = 0.0;
   std::map<std::string, double> aux_losses;  ///< Weight of each, see aux_loss_names().

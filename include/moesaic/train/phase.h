@@ -51,6 +51,7 @@ struct PhaseState {
 
 class ProcessMesh;  // parallel/process_mesh.h
 
+/// A stage of training.
 class Phase {
  public:
   virtual ~Phase() = default;
@@ -67,6 +68,7 @@ class Phase {
   /// known.
   virtual std::string remedy() const { return {}; }
 
+  /// Returns all that later steps depend on.
   virtual PhaseState state() const = 0;
   /// Restores a result of state(), after which the phase continues with the same bits. Throws Error
   /// for an invalid state.
@@ -157,6 +159,7 @@ class OnlinePhase : public Phase {
   void load(const PhaseState& state) override;
 
  protected:
+  /// `end` is that name; "": only the number of steps ends the phase.
   OnlinePhase(const PhasePlan& plan, PhaseContext context, std::string end = "")
       : plan_(plan), context_(std::move(context)), end_key_(std::move(end)) {}
 

@@ -24,6 +24,7 @@ inline constexpr double kMaxBatchSize = 1048576;   // Larger batches exceed any 
 /// "gradient" first.
 std::vector<Choice> phase_kind_choices();
 
+/// Settings of `on_entry.prune`.
 struct PrunePhaseConfig {
   std::string criterion = "router-norm-change";
   Value keep;
@@ -46,6 +47,7 @@ void describe(auto& f, PrunePhaseConfig& c) {
     between(1, kMaxMeasuredImages), renamed_from("images"));
 }
 
+/// Settings of `on_entry`.
 struct EntryConfig {
   std::string restore;
   bool new_head = false;
@@ -58,6 +60,7 @@ void describe(auto& f, EntryConfig& c) {
   f("prune", c.prune, "expert pruning before the phase; null: none");
 }
 
+/// Settings of a phase of any kind.
 struct PhaseConfig {
   std::string name;
   Choice kind = phase_kind_choices().front();
@@ -122,6 +125,7 @@ class SettingLocations {
   SettingLocations(Value model, const PhaseConfig& phase)
       : model_(std::move(model)), phase_(phase) {}
 
+  /// Returns the phase's settings.
   const PhaseConfig& phase() const { return phase_; }
 
   /// Returns the location of the first of these settings that the phase has, see location_of().

@@ -14,6 +14,7 @@
 
 namespace moesaic {
 
+/// Settings of a run.
 struct RunConfig {
   std::string name;
   int64_t seed = 1;

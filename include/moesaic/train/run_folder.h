@@ -122,11 +122,17 @@ class RunFolder {
   /// Names the files of a folder that process 0 of the run holds. Writes nothing.
   static RunFolder from_rank_zero(fs::path root);
 
+  /// Returns the folder.
   const fs::path& root() const { return root_; }
+  /// Returns the path of the resolved configuration.
   fs::path config() const { return root_ / "config.json"; }
+  /// Returns the path of the data's fingerprint.
   fs::path data() const { return root_ / "data.json"; }
+  /// Returns the folder of the checkpoint with the best metric.
   fs::path best() const { return root_ / "best"; }
+  /// Returns the folder of the checkpoint after this step.
   fs::path step_checkpoint(int64_t step) const { return root_ / "checkpoints" / step_name(step); }
+  /// Returns the folder of the checkpoint at the end of this phase.
   fs::path phase_checkpoint(const std::string& phase) const {
     return root_ / "checkpoints" / phase;
   }
@@ -173,9 +179,11 @@ class Recorder {
 /// Images per second between two lines of metrics.
 class Throughput {
  public:
+  /// Adds images that were trained on.
   void add(int64_t images) { images_ += images; }
   /// Returns the rate since the last take() or restart(), then starts again.
   double take();
+  /// Starts again without a rate.
   void restart();
 
  private:

@@ -61,12 +61,12 @@ void check_init(const RunConfig& config);
 /// replace.
 void check_initial_weights(const RunConfig& config, Model& shape);
 
-/// What becomes of a pre-trained checkpoint that is not there: an error, or a warning in a dry run.
+/// What becomes of a pretrained checkpoint that is not there: an error, or a warning in a dry run.
 enum class MissingFiles { refused, planned };
 
 /// Checks phases, network and data against one another and plans each phase. Throws Error (usage)
 /// with the location of the setting at fault, e.g. for classes that differ without a new head,
-/// images of another shape, a pattern that matches no parameter, pruning without its pre-trained
+/// images of another shape, a pattern that matches no parameter, pruning without its pretrained
 /// network. config.model serves for locations only and should stay as it was written.
 std::vector<PhasePlan> plan_phases(const RunConfig& config, const Model& model, Datasets& datasets,
                                    MissingFiles missing = MissingFiles::refused);
@@ -171,6 +171,7 @@ struct ScalingPlan {
   /// Of all processes; FLOP/s of 3 forward passes over the GPU's peak.
   double images_per_second = 0.0, peak_fraction = 0.0;
 
+  /// Returns the time of the step in seconds.
   double step() const { return products + routing + update + waiting; }
 };
 

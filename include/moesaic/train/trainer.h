@@ -87,6 +87,7 @@ void describe(auto& f, TrainState& c) {
     "compute threads and processor instructions, or cuda, which determine how sums are rounded");
 }
 
+/// Options of a Trainer.
 struct TrainerOptions {
   /// Folder of the run; empty means that the run stays in memory: nothing is written, drawn or
   /// evaluated.
@@ -105,6 +106,7 @@ struct TrainerOptions {
   std::function<void(Model& model, const std::string& phase, int64_t step)> on_phase_end = {};
 };
 
+/// How a run ended.
 struct TrainResult {
   int signal = 0;                        ///< Signal that stopped the run; 0 means none.
   bool complete = true;                  ///< False where a signal or `on_step` ended the run.
@@ -128,7 +130,9 @@ class Trainer {
   /// phase are not finite; the last good checkpoint stays.
   TrainResult run();
 
+  /// Returns the network.
   const std::shared_ptr<Model>& model() const { return model_; }
+  /// Returns the resolved settings.
   const RunConfig& config() const { return config_; }
 
  private:

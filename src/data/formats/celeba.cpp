@@ -301,7 +301,7 @@ std::vector<Face> balanced_faces(const std::vector<Face>& faces, const DatasetIn
 }
 
 /// Cuts off the images beyond those that the description asks for.
-void keep_asked(std::vector<Face>& faces, const DatasetSpec& spec, const DatasetInfo& info) {
+void keep_selected(std::vector<Face>& faces, const DatasetSpec& spec, const DatasetInfo& info) {
   const auto asked = spec.images.find(info.split);
   if (asked == spec.images.end()) return;
   const auto count = static_cast<size_t>(asked->second);
@@ -341,12 +341,12 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   if (faces.empty()) fail("dataset '{}': no images in its part {}", info.name, wanted);
   if (settings.balanced) {
     faces = balanced_faces(faces, info);
-    keep_asked(faces, spec, info);
+    keep_selected(faces, spec, info);
   }
   std::vector<uint8_t> groups;
   if (settings.spurious) {
     faces = spurious_faces(faces, *settings.spurious, info);
-    keep_asked(faces, spec, info);
+    keep_selected(faces, spec, info);
     for (const Face& face : faces) groups.push_back(face.group);
   }
   for (const Face& face : faces) files.add(images, face.name, face.label);

@@ -294,7 +294,7 @@ def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
 )";
 
 // The other form gives the vectors of pruned experts to the tokens that still select them.
-constexpr char kWithStandIns[] = R"(
+constexpr char kWithReplacements[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
     logits = self.router.forward(x)
     gates = self.removed_weights(logits)
@@ -349,7 +349,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
   std::string source = fmt::format(kOfExperts, rounded);
   if (experts.at_once) source += fmt::format(kFewAtOnce, rounded, kFewRows);
   source += fmt::format(kOneByOne, rounded);
-  return source + (layer.replacement_outputs.defined() ? kWithStandIns : kForward);
+  return source + (layer.replacement_outputs.defined() ? kWithReplacements : kForward);
 }
 
 /// forward(x [T, d]) -> logits [T, E]

@@ -78,7 +78,8 @@ void check_routed(const RoutedSamples& samples, const SphericalNeurons& neurons)
   }
 }
 
-/// The routing's lots: those of expert m are [offset[m], offset[m + 1]), the last filled up.
+/// Chunks of the samples of each expert: those of expert m are [offset[m], offset[m + 1]), the last
+/// one padded.
 class SampleChunks {
  public:
   SampleChunks(const RoutedSamples& samples, double step, const ops::SphericalKernel& kernel)

@@ -109,7 +109,7 @@ TEST(VMoEConfig, ATensorThat64BitsDoNotCountIsRefusedInOneLine) {
   EXPECT_EQ(test::usage_of([&] { build_model(document.root(), 0); }), message);
 }
 
-TEST(VMoEConfig, BlamesTheSettingThatDoesNotFit) {
+TEST(VMoEConfig, PointsAtTheSettingThatDoesNotFit) {
   EXPECT_THAT(test::usage_of([&] { build_model(config_with("patch_size=5"), 0); }),
               HasSubstr("argument 'patch_size=5': patch_size 5 does not divide"));
   EXPECT_THAT(test::usage_of([&] { build_model(config_with("encoder.num_layers=1"), 0); }),

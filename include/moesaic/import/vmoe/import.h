@@ -14,6 +14,7 @@
 
 namespace moesaic {
 
+/// What import_vmoe() reads, and what it makes of it.
 struct ImportVMoEOptions {
   fs::path prefix;                   ///< PREFIX of PREFIX.index, PREFIX.data-*.
   fs::path model_config;             ///< JSON, names as the reference's or ours; "": by arrays.
@@ -26,6 +27,7 @@ struct ImportVMoEOptions {
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };
 
+/// What import_vmoe() wrote.
 struct ImportVMoEResult {
   std::string from, out;
   Json model;  ///< Configuration of the network.
@@ -48,7 +50,9 @@ struct ImportVMoEResult {
 /// invalid files.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
 
+/// Returns the result as `moesaic import --json` prints it.
 Json to_json(const ImportVMoEResult& result);
+/// Returns the result as `moesaic import` prints it.
 std::string describe(const ImportVMoEResult& result);
 
 }  // namespace moesaic

@@ -17,6 +17,7 @@ namespace moesaic {
 inline constexpr double kMaxLayers = 1024, kMaxWidth = 1048576;
 inline constexpr double kMaxImage = 65536, kMaxChannels = 4096;
 
+/// Settings of `encoder.moe.router.dispatcher`.
 struct VMoEDispatcherConfig : DispatcherConfig {
   bool bfloat16 = false;
 };
@@ -30,6 +31,7 @@ void describe(auto& f, VMoEDispatcherConfig& c) {
 inline constexpr const char *kNoiseInTraining = "training", *kNoiseAlways = "always",
                             *kNoiseNever = "never";
 
+/// Settings of `encoder.moe.router`.
 struct VMoERouterConfig : RoutingConfig {
   double noise_std = 0.0;
   std::string noise = kNoiseInTraining;
@@ -56,6 +58,7 @@ void describe(auto& f, VMoERouterConfig& c) {
   f("dispatcher", c.dispatcher, "dispatch of selected tokens to the experts");
 }
 
+/// Settings of `encoder.moe`.
 struct VMoEMoeConfig {
   std::vector<int64_t> layers;
   int64_t num_experts = 8;
@@ -100,6 +103,7 @@ void describe(auto& f, VMoEMoeConfig& c) {
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
 inline constexpr double kMaxTemperature = 1e30;
 
+/// Settings of `encoder.position_emb`.
 struct VMoEPositionConfig {
   std::string name = kLearned;
   double temperature = 10000.0;
@@ -112,6 +116,7 @@ void describe(auto& f, VMoEPositionConfig& c) {
     above(0.0), at_most(kMaxTemperature));
 }
 
+/// Settings of `encoder`.
 struct VMoEEncoderConfig {
   int64_t num_layers = 4, num_heads = 4, mlp_dim = 384;
   double dropout_rate = 0.0, attention_dropout_rate = 0.0;
@@ -147,6 +152,7 @@ void describe(auto& f, StemLayer& c) {
 /// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
+/// Settings of a V-MoE or E3.
 struct VMoEConfig {
   std::string name = kVMoE;
   Size2d image_size = 28;
@@ -160,10 +166,15 @@ struct VMoEConfig {
   std::optional<double> head_bias_init = 0.0;
   VMoEEncoderConfig encoder;
 
+  /// Returns whether a linear layer returns classes.
   bool has_head() const { return classes > 0; }
+  /// Returns whether the position embedding is a parameter.
   bool learns_positions() const { return encoder.position_emb.name == kLearned; }
+  /// Returns whether a class token is added to the patches.
   bool has_class_token() const { return classifier == "token"; }
+  /// Returns whether attention pools the tokens.
   bool has_map_head() const { return classifier == "map"; }
+  /// Returns whether that pooling normalises queries and keys.
   bool map_head_normalizes() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
   /// Returns the width of the head's input.
   int64_t pre_logits_size() const {
@@ -183,7 +194,9 @@ struct VMoEConfig {
     }
     return patch;
   }
+  /// Returns the number of an image's patches.
   int64_t patches() const { return grid().height * grid().width; }
+  /// Returns the number of an image's tokens in a member.
   int64_t tokens() const { return patches() + (has_class_token() ? 1 : 0); }
   /// Returns the tokens that are routed together, of all members; 0 means all of a batch.
   int64_t group_size() const {

@@ -39,6 +39,7 @@ at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& nam
 /// image 0 of members 0..M-1, image 1, ...; each member has its own experts.
 class VMoE : public Model, public nn::DataParallelModule {
  public:
+  /// Draws the initial values from `seed`. Throws Error (usage) for a configuration with a problem.
   VMoE(VMoEConfig config, uint64_t seed);
 
   using Model::forward, Model::to;
@@ -71,6 +72,7 @@ class VMoE : public Model, public nn::DataParallelModule {
                        const std::string& from) override;
   std::optional<torch::jit::Module> torchscript() const override;
 
+  /// Returns the configuration that the network was built from.
   const VMoEConfig& settings() const { return config_; }
   /// Returns the fixed position embedding [1, patches, d] of sincos2d, else an undefined tensor. It
   /// follows from the configuration, so it is not part of the network's state.

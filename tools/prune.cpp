@@ -267,11 +267,8 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->delimiter(',')
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("BLOCKS");
-  verb.add_option(
-          "--replace", prune.replace,
-          "replacement of a removed expert's output, for tokens that still select it: nothing; "
-          "mean, its mean output on calibration images; or reroute, a choice among the experts "
-          "left; overrides that of --plan")
+  verb.add_option("--replace", prune.replace,
+                  std::string(kReplaceHelp) + "; overrides that of --plan")
       ->check(one_of_words(replacement_names()))
       ->default_str(kReplaceByNothing);
   verb.add_option("--seed", prune.seed,

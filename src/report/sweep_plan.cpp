@@ -6,11 +6,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <limits>
 
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/prune/prune_checkpoint.h"
@@ -24,20 +22,6 @@ bool is_count(const std::string& name) {
   constexpr std::string_view kKeep = "keep";
   return name.starts_with(kKeep) && name.size() > kKeep.size() &&
          std::isdigit(static_cast<unsigned char>(name[kKeep.size()])) != 0;
-}
-
-/// Returns what is wrong with the names of criteria and replacements.
-ConfigProblem criteria_problem(const SweepConfig& config) {
-  for (const std::string& text : config.criteria) {
-    const auto [name, replace] = sweep_criterion(config, text);
-    for (const auto& [given, known] :
-         {std::pair(name, criterion_names()), std::pair(replace, replacement_names())}) {
-      if (std::ranges::count(known, given) > 0) continue;
-      return {fmt::format("criteria: there is no '{}'; {}", given, did_you_mean(given, known)),
-              {"criteria"}};
-    }
-  }
-  return {};
 }
 
 /// Returns what is wrong with the phases before and after pruning.
@@ -129,15 +113,17 @@ RunConfig first_run(const RunsConfig& config) {
 /// Returns a table of what each size saves as far as it follows from shapes, beside what the paper
 /// prints of the first criterion.
 std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
+  const std::string replace = sweep_criterion(plan.criteria.front(), config.sweep.replace).replace;
   std::vector<Footprint> costs;
   for (const SweepSize& size : plan.sizes) {
     const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
+    if (replace == kReroute) reroute_pruned(*shape);
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
         nn::MoELayer layer = block.layer;
         at::Tensor means_Eo;
-        if (config.sweep.replace == kReplaceByMean) {
+        if (replace == kReplaceByMean) {
           means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
         }
         layer->keep_experts(kept.at(block.block), means_Eo);
@@ -178,9 +164,18 @@ RunConfig sweep_train(const RunsConfig& config) {
   return train;
 }
 
-SweepCriterion sweep_criterion(const SweepConfig& config, const std::string& text) {
+std::vector<std::string> sweep_criterion_names() {
+  std::vector<std::string> names = criterion_names();
+  for (const std::string& criterion : criterion_names()) {
+    for (const std::string& replace : replacement_names())
+      names.push_back(criterion + "." + replace);
+  }
+  return names;
+}
+
+SweepCriterion sweep_criterion(const std::string& text, const std::string& replace) {
   const size_t dot = text.find('.');
-  return {text.substr(0, dot), dot == text.npos ? config.replace : text.substr(dot + 1)};
+  return {text.substr(0, dot), dot == text.npos ? replace : text.substr(dot + 1)};
 }
 
 std::string sweep_size(int64_t keep) {
@@ -218,8 +213,6 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
     return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",
             {"keep"}};
   }
-  ConfigProblem criteria = criteria_problem(sweep);
-  if (!criteria.empty()) return criteria;
   if (sweep.exported && (std::ranges::count(sweep.keep, sweep.exported->keep) == 0 ||
                          std::ranges::count(sweep.criteria, sweep.exported->criterion) == 0)) {
     return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
@@ -245,9 +238,8 @@ std::vector<std::string> sweep_rows(const RunsConfig& config) {
 bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
   const size_t slash = std::min(row.find('/'), row.size());
   const std::string size = row.substr(0, slash);
-  const std::vector<std::string> names = criterion_names();
-  return slash < row.size() &&
-         std::ranges::count(names, sweep_criterion({}, row.substr(slash + 1)).name) > 0 &&
+  const std::vector<std::string> names = sweep_criterion_names();
+  return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
          (is_count(size) || is_argument(config.source, "per_layer") ||
           std::any_of(config.sweep.per_layer.begin(), config.sweep.per_layer.end(),
                       [&](const LayerChoice& choice) { return choice.name == size; }));
@@ -258,7 +250,6 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
   const auto percentage = [](const char* name, const char* label, double least = 0.0) {
     return Metric{.name = name, .label = label, .optional = true, .least = least, .most = 100.0};
   };
-  constexpr double kAny = std::numeric_limits<double>::lowest();
   static const std::vector<Metric> of_networks = {
       amount_metric("accuracy", "test accuracy, %", 2, 100.0),
       percentage("accuracy_lost", "test accuracy lost, points", -100.0),
@@ -267,10 +258,7 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       percentage("accuracy_lost_recovered", "test accuracy lost after recovery, points", -100.0),
       percentage("agreement_recovered",
                  "test images predicted after recovery as by the unpruned network, %"),
-      {.name = "class_accuracy",
-       .label = "test accuracy by class, %",
-       .is_table = true,
-       .optional = true},
+      {"class_accuracy", "test accuracy by class, %", 2, /*is_table=*/true, /*optional=*/true},
       {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
       amount_metric("flops", "FLOPs an image"),
       {.name = "capacity_flops",
@@ -280,9 +268,9 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
       {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
       percentage("parameters_pruned", "parameters pruned, %"),
-      percentage("flops_saved", "FLOPs saved, %", kAny),
-      percentage("capacity_flops_saved", "FLOPs saved by capacity, %", kAny),
-      percentage("time_saved", "forward time saved, %", kAny)};
+      percentage("flops_saved", "FLOPs saved, %", Metric().least),
+      percentage("capacity_flops_saved", "FLOPs saved by capacity, %", Metric().least),
+      percentage("time_saved", "forward time saved, %", Metric().least)};
   static const std::vector<Metric> of_phases = {
       amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
   return of_network ? of_networks : of_phases;
@@ -297,7 +285,7 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   plan.sizes = sizes_of(config.sweep, *model, plan.experts);
   for (const std::string& text : plan.criteria) {
     const std::string problem =
-        replacement_problem(*model, sweep_criterion(config.sweep, text).replace);
+        replacement_problem(*model, sweep_criterion(text, config.sweep.replace).replace);
     if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
   }
   for (const PhaseConfig& phase : sweep_train(config).phases) {

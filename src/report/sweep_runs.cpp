@@ -291,7 +291,7 @@ class Sweep {
     if (network.criterion.empty() || fs::exists(out)) return;
     PruneCheckpointOptions options;
     options.finetuned = phase_checkpoint(train_.phases.back(), index);
-    const auto [criterion, replace] = sweep_criterion(config_, network.criterion);
+    const auto [criterion, replace] = sweep_criterion(network.criterion, config_.replace);
     if (criterion_needs_pretrained(criterion)) {
       options.pretrained = train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front(), index)
                                                     : fs::path(train_.init);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "moesaic/nn/init.h"
 #include "support/tensors.h"

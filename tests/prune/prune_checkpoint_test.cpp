@@ -323,8 +323,10 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
   VMoEConfig ensemble = testing::small_vmoe_config();
   ensemble.name = kE3;
   ensemble.encoder.moe.ensemble_size = 2;
-  EXPECT_EQ(replacement_problem(VMoE(ensemble, 1), kReroute),
-            "networks of the family 'e3' cannot reroute tokens; choose --replace nothing");
+  const std::string problem =
+      "networks of the family 'e3' cannot reroute tokens; choose --replace nothing";
+  EXPECT_EQ(replacement_problem(VMoE(ensemble, 1), kReroute), problem);
+  EXPECT_EQ(plan_problem(VMoE(ensemble, 1), {"", {}, kReroute}), problem) << "removes nothing";
 }
 
 TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {

@@ -223,10 +223,7 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
   const auto refusal = [&](const std::string& criteria) {
     return error_of([&] { run(temp / "other", {"keep=[2]", "criteria=" + criteria}); });
   };
-  EXPECT_NE(refusal(R"(["randon"])").find("there is no 'randon'; did you mean 'random'?"),
-            std::string::npos);
-  EXPECT_NE(refusal(R"(["random.men"])").find("there is no 'men'; did you mean 'mean'?"),
-            std::string::npos);
+  EXPECT_NE(refusal(R"(["random.men"])").find("did you mean 'random.mean'?"), std::string::npos);
 }
 
 TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {

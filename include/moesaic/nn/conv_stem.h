@@ -11,6 +11,7 @@
 
 namespace moesaic::nn {
 
+/// A convolution of a ConvStem.
 struct StemLayer {
   int64_t channels = 0;
   int64_t stride = 1;
@@ -22,6 +23,7 @@ struct StemLayer {
 /// that an image does not depend on the rest of its batch, however it is divided.
 class ConvStemImpl : public torch::nn::Module {
  public:
+  /// Draws the initial values from `generator`; `inputs` is the number of the images' channels.
   ConvStemImpl(int64_t inputs, const std::vector<StemLayer>& layers,
                const at::Generator& generator);
 

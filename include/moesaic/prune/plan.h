@@ -128,12 +128,13 @@ ConfigProblem config_problem(const PruneLayerPlan& layer);
 /// it selects among the experts that are left.
 inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
                             *kReroute = "reroute";
+/// Returns these names.
 inline std::vector<std::string> replacement_names() {
   return {kReplaceByNothing, kReplaceByMean, kReroute};
 }
 inline constexpr const char* kReplaceHelp =
-    "replacement of a removed expert's output, for tokens that still select it: nothing, its mean, "
-    "or reroute, a choice among the experts left";
+    "replacement of a removed expert's output, for tokens that still select it: nothing; mean, its "
+    "mean output on calibration images; or reroute, a choice among the experts left";
 
 /// The experts of a network to keep.
 struct PrunePlan {
@@ -228,7 +229,8 @@ std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 /// can: what earlier ones left, and routing past pruned experts, decide.
 std::string replacement_problem(const Model& model, const std::string& replace);
 
-/// Has the tokens of all layers choose among the experts that are left.
+/// Has the tokens of all layers choose among the experts that are left. replacement_problem() tells
+/// whether the network's configuration can say so.
 void reroute_pruned(Model& model);
 
 /// Returns why the plan is not one of this network, "" where it is.

@@ -49,6 +49,17 @@ void describe(auto& f, LayerChoice& c) {
 }
 ConfigProblem config_problem(const LayerChoice& choice);
 
+/// What ranks the experts of a sweep's networks, and what replaces those that are removed.
+struct SweepCriterion {
+  std::string name, replace;
+};
+
+/// Returns all items that `criteria` may have: "random", and with its own replacement
+/// "random.mean".
+std::vector<std::string> sweep_criterion_names();
+/// Returns the parts of such an item; `replace` is that of items without their own.
+SweepCriterion sweep_criterion(const std::string& text, const std::string& replace);
+
 /// Settings of a RunsConfig, beside its other ones.
 struct SweepConfig {
   std::vector<int64_t> keep, exclude_blocks;
@@ -76,7 +87,7 @@ void describe(auto& f, SweepConfig& c) {
   f("criteria", c.criteria,
     "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with this in "
     "place of 'replace'",
-    not_empty);
+    not_empty, one_of(sweep_criterion_names()));
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the last phase's validation "
@@ -126,15 +137,6 @@ std::string sweep_size(int64_t keep);
 
 /// Returns the name of a pruned network's row, "keep<N>/<criterion>" or "<choice>/<criterion>".
 std::string sweep_row(const std::string& size, const std::string& criterion);
-
-/// What ranks the experts of a sweep's networks, and what replaces those that are removed.
-struct SweepCriterion {
-  std::string name, replace;
-};
-
-/// Returns the parts of an item of `criteria`: "random" or, with its own replacement,
-/// "random.mean".
-SweepCriterion sweep_criterion(const SweepConfig& config, const std::string& text);
 
 /// Returns the metrics of a pruned network's row, or of a phase's.
 const std::vector<Metric>& sweep_metrics(bool of_network);

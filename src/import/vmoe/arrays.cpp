@@ -165,6 +165,9 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
 }  // namespace
 
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config) {
+  if (!config.stem.empty()) {
+    fail_usage("a V-MoE of the reference has no 'stem'; choose safetensors, or leave it out");
+  }
   return std::move(VMoETable(config).tensors);
 }
 
@@ -221,10 +224,6 @@ const Entry* VMoEArrays::find(std::string_view name) const {
 VMoEArrays arrays_of_network(const VMoEConfig& config, TensorMap state, const std::string& from) {
   if (config.encoder.moe.mean_replacement) {
     fail_usage("{}: a V-MoE of the reference cannot store mean outputs of pruned experts", from);
-  }
-  if (!config.stem.empty()) {
-    fail_usage("{}: a V-MoE of the reference has no stem of convolutions; choose safetensors",
-               from);
   }
   VMoEArrays arrays{.from = from};
   std::map<std::string, std::pair<VMoETensor, size_t>> places;

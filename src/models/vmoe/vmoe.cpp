@@ -230,7 +230,7 @@ Json VMoE::config() const {
     moe.kept_experts[std::to_string(block.block)] = block.layer->kept();
     moe.mean_replacement |= block.layer->replacement_outputs.defined();
     if (nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute) {
-      moe.router.pruned = pruned_selection_names().back();
+      moe.router.pruned = "reroute";
     }
   }
   return to_json(config);

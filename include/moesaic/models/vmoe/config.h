@@ -212,8 +212,7 @@ void describe(auto& f, VMoEConfig& c) {
   f("patch_size", c.patch_size, "height and width of a patch, in pixels", between(1, kMaxImage));
   f("stem", c.stem,
     "convolutions (3 x 3) before the patch embedding, each with a LayerNorm and ReLU; their "
-    "strides "
-    "divide patch_size, which counts pixels of the image; empty: none");
+    "strides divide patch_size, which counts pixels of the image; empty: none");
   f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth));
   f("classes", c.classes, "number of classes; 0: no head, the network returns the head's input",
     between(0, kMaxWidth));

@@ -231,12 +231,10 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
   }
   info.name = std::move(name);
   info.description = std::move(description);
-  info.groups = std::exchange(info.classes, {"original", "rotated"});
-  if (config.joint) {
-    info.classes.clear();
-    for (const std::string& one : info.groups) {
-      info.classes.insert(info.classes.end(), {one, one + " rotated"});
-    }
+  info.groups = std::exchange(info.classes, {});
+  if (!config.joint) info.classes = {"original", "rotated"};
+  for (const std::string& one : info.groups) {
+    if (config.joint) info.classes.insert(info.classes.end(), {one, one + " rotated"});
   }
   info.endless = false;
   return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);

@@ -13,10 +13,10 @@ ConvStemImpl::ConvStemImpl(int64_t inputs, const std::vector<StemLayer>& layers,
   register_module("convs", convs);
   register_module("norms", norms);
   for (const auto& [channels, stride] : layers) {
-    const auto options =
-        torch::nn::Conv2dOptions(inputs, channels, 3).stride(stride).padding(1).bias(false);
-    convs->push_back(torch::nn::Conv2d(options));
-    lecun_normal(convs->ptr(convs->size() - 1)->parameters().front(), inputs * 9, generator);
+    const torch::nn::Conv2d conv(
+        torch::nn::Conv2dOptions(inputs, channels, 3).stride(stride).padding(1).bias(false));
+    lecun_normal(conv->weight, inputs * 9, generator);
+    convs->push_back(conv);
     norms->push_back(make_layer_norm(channels));
     inputs = channels;
   }

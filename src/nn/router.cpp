@@ -84,12 +84,6 @@ PrunedSelection pruned_selection(const RoutingRule& rule) {
                     rule);
 }
 
-void reroute_pruned(RoutingRule& rule) {
-  std::visit(Match{[](AdaptiveOptions&) {},
-                   [](auto& options) { options.pruned = PrunedSelection::reroute; }},
-             rule);
-}
-
 bool is_batch_dependent(const RoutingRule& rule) {
   return std::visit(Match{[](const TokenChoiceOptions& options) {
                             return options.capacity_factor > 0.0 || options.capacity > 0;

@@ -449,13 +449,13 @@ void apply_plan(Model& model, const PrunePlan& plan) {
       target->keep_experts(layer.kept, layer.means_Eo);
     }
   }
-  if (plan.replace == kReroute) reroute_pruned(model);
-}
-
-void reroute_pruned(Model& model) {
-  for (MoEBlock& block : model.moe_blocks()) {
+  if (plan.replace != kReroute) return;
+  for (MoEBlock block : blocks) {
     nn::RouterOptions options = block.layer->options();
-    nn::reroute_pruned(options.rule);
+    const auto reroute = [](auto& rule) {  // By a threshold both ways agree.
+      if constexpr (requires { rule.pruned; }) rule.pruned = PrunedSelection::reroute;
+    };
+    std::visit(reroute, options.rule);
     block.layer->router->set_options(std::move(options));
   }
 }

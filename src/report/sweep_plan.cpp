@@ -117,7 +117,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
   std::vector<Footprint> costs;
   for (const SweepSize& size : plan.sizes) {
     const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
-    if (replace == kReroute) reroute_pruned(*shape);
+    apply_plan(*shape, {"", {}, replace});  // It removes nothing yet.
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {

@@ -70,20 +70,14 @@ Json folder_settings(const RunsConfig& config) {
 MeasuredTable accuracy_by_class(const std::vector<std::string>& classes, const Evaluation& pruned,
                                 const Evaluation& recovered) {
   MeasuredTable table{{"pruned", "recovered"}, classes, {}};
-  for (const Evaluation* evaluation : {&pruned, &recovered}) {
-    const Confusion& counts = evaluation->confusion;
+  for (const Confusion* counts : {&pruned.confusion, &recovered.confusion}) {
     std::vector<double>& row = table.values.emplace_back();
     for (int64_t c = 0; c < static_cast<int64_t>(classes.size()); ++c) {
-      row.push_back(100.0 * static_cast<double>(counts.count(c, c)) /
-                    static_cast<double>(std::max<int64_t>(1, counts.images(c))));
+      row.push_back(100.0 * static_cast<double>(counts->count(c, c)) /
+                    static_cast<double>(std::max<int64_t>(1, counts->images(c))));
     }
   }
   return table;
-}
-
-/// Returns how many % of the images have the same predicted class.
-double agreement(const Evaluation& evaluation, const at::Tensor& predicted) {
-  return 100.0 * evaluation.predicted.eq(predicted).to(at::kDouble).mean().item<double>();
 }
 
 MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
@@ -129,13 +123,15 @@ class Sweep {
     const Evaluation before = evaluated(*load(start), start, *config_.recover);
     const std::shared_ptr<Model> model = load(recovered);
     const Evaluation after = evaluated(*model, recovered, *config_.recover);
-    const at::Tensor& whole = predicted_whole(index);
+    const auto agreement = [whole = predicted_whole(index)](const Evaluation& found) {
+      return 100.0 * found.predicted.eq(whole).to(at::kDouble).mean().item<double>();
+    };
     RunRecord record;
     std::map<std::string, double>& numbers = record.final.numbers;
     numbers = {{"accuracy", before.metric("accuracy")},
-               {"agreement", agreement(before, whole)},
+               {"agreement", agreement(before)},
                {"accuracy_recovered", after.metric("accuracy")},
-               {"agreement_recovered", agreement(after, whole)},
+               {"agreement_recovered", agreement(after)},
                {"flops", model->flops_per_image(after.rows_per_token())}};
     record.final.tables["class_accuracy"] = accuracy_by_class(
         test_data(*model, recovered, *config_.recover)->info().classes, before, after);
@@ -260,7 +256,7 @@ class Sweep {
   }
 
   /// Returns what the fine-tuned network predicts.
-  const at::Tensor& predicted_whole(int64_t index) {
+  at::Tensor predicted_whole(int64_t index) {
     at::Tensor& predicted = predicted_whole_[index];
     if (!predicted.defined()) {
       const fs::path checkpoint = phase_checkpoint(train_.phases.back(), index);

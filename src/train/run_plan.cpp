@@ -299,7 +299,7 @@ class PlannedModel {
 
   void prune(const KeepSpec& keep, const std::string& replace) {
     means_ = replace == kReplaceByMean;
-    if (replace == kReroute) reroute_pruned(changed());
+    apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
     if (!names_unknown_experts(keep)) check_keep(*model_, keep);
     if (keep.chooses_among_layers()) {
       prune_as_if_equal(keep);

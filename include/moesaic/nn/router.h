@@ -36,9 +36,6 @@ int64_t experts_per_token(const RoutingRule& rule);
 int64_t group_size(const RoutingRule& rule);
 /// Returns what pruning does to the selection; for adaptive routing both ways agree.
 PrunedSelection pruned_selection(const RoutingRule& rule);
-/// Has tokens choose among the kept experts only, see PrunedSelection::reroute; for adaptive
-/// routing both ways agree.
-void reroute_pruned(RoutingRule& rule);
 /// Returns whether a token's routing depends on the other tokens of the call.
 bool is_batch_dependent(const RoutingRule& rule);
 

@@ -229,10 +229,6 @@ std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 /// can: what earlier ones left, and routing past pruned experts, decide.
 std::string replacement_problem(const Model& model, const std::string& replace);
 
-/// Has the tokens of all layers choose among the experts that are left. replacement_problem() tells
-/// whether the network's configuration can say so.
-void reroute_pruned(Model& model);
-
 /// Returns why the plan is not one of this network, "" where it is.
 std::string plan_problem(const Model& model, const PrunePlan& plan);
 
@@ -241,7 +237,8 @@ std::string plan_problem(const Model& model, const PrunePlan& plan);
 std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept);
 
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
-/// all rows. Throws Error for a plan of another network, before anything is removed.
+/// all rows; or reroutes the tokens of all layers. Throws Error for a plan of another network,
+/// before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
 }  // namespace moesaic

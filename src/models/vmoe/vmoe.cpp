@@ -86,13 +86,11 @@ at::Tensor sincos2d(const VMoEConfig& config) {
 
 /// Returns the multiplications of the stem for an image.
 double stem_products(const VMoEConfig& config) {
-  double products = 0.0, inputs = static_cast<double>(config.channels);
-  auto pixels = static_cast<double>(config.image_size.height * config.image_size.width);
-  for (const nn::StemLayer& layer : config.stem) {
-    const auto outputs = static_cast<double>(layer.channels);
-    pixels /= static_cast<double>(layer.stride * layer.stride);
-    products += pixels * 9.0 * inputs * outputs;
-    inputs = outputs;
+  double products = 0.0;
+  int64_t pixels = config.image_size.height * config.image_size.width, inputs = config.channels;
+  for (const auto& [channels, stride] : config.stem) {
+    pixels /= stride * stride;
+    products += 9.0 * static_cast<double>(pixels * channels * std::exchange(inputs, channels));
   }
   return products;
 }
@@ -113,10 +111,11 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   at::Generator generator = nn::make_generator(seed);
   const int64_t width = config_.hidden_size;
   const Size2d patch = config_.embedding_patch();
-  const int64_t inputs = config_.embedding_channels();
+  int64_t inputs = config_.channels;
 
   if (!config_.stem.empty()) {
-    stem = register_module("stem", nn::ConvStem(config_.channels, config_.stem, generator));
+    stem = register_module("stem", nn::ConvStem(inputs, config_.stem, generator));
+    inputs = config_.stem.back().channels;
   }
   const torch::ExpandingArray<2> kernel({patch.height, patch.width});
   embedding = register_module(
@@ -270,10 +269,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto m = static_cast<double>(config_.encoder.mlp_dim);
   const auto& moe = config_.encoder.moe;
   const auto expert = static_cast<double>(config_.encoder.expert_dim());
-  const Size2d patch = config_.embedding_patch();
-  const auto pixels =
-      static_cast<double>(config_.embedding_channels() * patch.height * patch.width);
-  double products = stem_products(config_) + static_cast<double>(config_.patches()) * pixels * d;
+  double products = stem_products(config_) + static_cast<double>(config_.patches()) *
+                                                 static_cast<double>(embedding->weight.numel());
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
   double views = 1.0;  // of an image: one before the first MoE block, then one for each member
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {

@@ -184,14 +184,10 @@ struct VMoEConfig {
   Size2d grid() const {
     return {image_size.height / patch_size.height, image_size.width / patch_size.width};
   }
-  /// Returns the number of channels that the patch embedding takes.
-  int64_t embedding_channels() const { return stem.empty() ? channels : stem.back().channels; }
   /// Returns the height and width of a patch on the map that the patch embedding takes.
   Size2d embedding_patch() const {
     Size2d patch = patch_size;
-    for (const nn::StemLayer& layer : stem) {
-      patch = {patch.height / layer.stride, patch.width / layer.stride};
-    }
+    for (const auto& [unused, stride] : stem) patch = {patch.height / stride, patch.width / stride};
     return patch;
   }
   /// Returns the number of an image's patches.

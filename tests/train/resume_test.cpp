@@ -222,7 +222,7 @@ TEST(Resume, AStateThatAwaitsAnEvaluationOfNoSplitEndsIt) {
   });
   EXPECT_THAT(error_of([&] { train(folder / "run", {}, true); }),
               AllOf(HasSubstr("failure: "), HasSubstr("state.json: evaluations_due: '"),
-                    HasSubstr("has no split noon; it has ")));
+                    HasSubstr("has no split 'noon'; it has ")));
 }
 
 TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {

@@ -267,11 +267,9 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->delimiter(',')
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("BLOCKS");
-  verb.add_option(
-          "--replace", prune.replace,
-          "replacement of a removed expert's output, for tokens that still select it: nothing, or "
-          "mean, its mean output on calibration images; overrides that of --plan")
-      ->check(one_of_words({kReplaceByNothing, kReplaceByMean}))
+  verb.add_option("--replace", prune.replace,
+                  std::string(kReplaceHelp) + "; overrides that of --plan")
+      ->check(one_of_words(replacement_names()))
       ->default_str(kReplaceByNothing);
   verb.add_option("--seed", prune.seed,
                   "seed of --criterion random, and of the order of calibration images")

@@ -56,6 +56,7 @@ class RotatedPairs final : public Dataset {
   RotatedPairs(DatasetInfo info, std::shared_ptr<const Dataset> base, const RotateConfig& config)
       : Dataset(std::move(info)),
         base_(std::move(base)),
+        joint_(config.joint),
         sources_{rotated_sources(this->info().height, this->info().width, 0.0),
                  rotated_sources(this->info().height, this->info().width, config.degrees)} {
     const int64_t height = this->info().height, width = this->info().width, side = config.crop;
@@ -67,7 +68,7 @@ class RotatedPairs final : public Dataset {
 
   int64_t label(int64_t index) const override {
     check_index(index);
-    return index % 2;
+    return index % 2 + (joint_ ? 2 * base_->label(index / 2) : 0);
   }
 
   int64_t group(int64_t index) const override {
@@ -92,6 +93,7 @@ class RotatedPairs final : public Dataset {
 
  private:
   std::shared_ptr<const Dataset> base_;
+  bool joint_;
   std::vector<int64_t> sources_[2];  ///< Sources of original and of rotated images.
   Rectangle part_;
 };
@@ -229,7 +231,11 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
   }
   info.name = std::move(name);
   info.description = std::move(description);
-  info.groups = std::exchange(info.classes, {"original", "rotated"});
+  info.groups = std::exchange(info.classes, {});
+  if (!config.joint) info.classes = {"original", "rotated"};
+  for (const std::string& one : info.groups) {
+    if (config.joint) info.classes.insert(info.classes.end(), {one, one + " rotated"});
+  }
   info.endless = false;
   return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
 }

@@ -224,7 +224,7 @@ DatasetSource::Request DatasetSource::request(std::string_view split) const {
 }
 
 int64_t DatasetSource::class_count() const {
-  if (spec_.rotate) return 2;
+  if (spec_.rotate) return spec_.rotate->joint ? 2 * base_->class_count() : 2;
   if (spec_.mosaic) return static_cast<int64_t>(spec_.mosaic->deciding.size());
   if (!spec_.keep_classes.empty()) return static_cast<int64_t>(spec_.keep_classes.size());
   if (base_) return base_->class_count();

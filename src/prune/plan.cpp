@@ -405,9 +405,16 @@ void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
 
 std::string replacement_problem(const Model& model, const std::string& replace) {
   const bool means = replace == kReplaceByMean;
+  const bool can_reroute = model.members() == 1 && !model.setting_paths().pruned.empty();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
-    if (means && nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute) {
+    const bool is_rerouted =
+        nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute;
+    if (replace == kReroute && !is_rerouted && !can_reroute) {
+      return fmt::format("networks of the family '{}' cannot reroute tokens; choose --replace {}",
+                         model.config().at("name").get<std::string>(), kReplaceByNothing);
+    }
+    if (means && is_rerouted) {
       return fmt::format(
           "block {} reroutes tokens of pruned experts, so mean outputs cannot replace them",
           block.block);
@@ -428,7 +435,8 @@ std::string plan_problem(const Model& model, const PrunePlan& plan) {
   const bool removes = std::any_of(plan.layers.begin(), plan.layers.end(), [&](const auto& layer) {
     return layer.kept.size() < find_block(blocks, layer.block)->layer->kept().size();
   });
-  return removes ? replacement_problem(model, plan.replace) : "";
+  // Tokens are rerouted from experts too that were removed before.
+  return removes || plan.replace == kReroute ? replacement_problem(model, plan.replace) : "";
 }
 
 void apply_plan(Model& model, const PrunePlan& plan) {
@@ -440,6 +448,15 @@ void apply_plan(Model& model, const PrunePlan& plan) {
     if (layer.kept.size() < target->kept().size()) {
       target->keep_experts(layer.kept, layer.means_Eo);
     }
+  }
+  if (plan.replace != kReroute) return;
+  for (MoEBlock block : blocks) {
+    nn::RouterOptions options = block.layer->options();
+    const auto reroute = [](auto& rule) {  // By a threshold both ways agree.
+      if constexpr (requires { rule.pruned; }) rule.pruned = PrunedSelection::reroute;
+    };
+    std::visit(reroute, options.rule);
+    block.layer->router->set_options(std::move(options));
   }
 }
 

@@ -385,9 +385,10 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
     if (!problem.empty()) fail_usage("{}: {}", plan.where, problem);
   } else if (!shape.moe_blocks().empty()) {
     check_keep(shape, prune.keep);
-    const bool means = prune.replace == kReplaceByMean;
-    const std::string problem = means ? replacement_problem(shape, kReplaceByMean) : "";
-    if (!problem.empty()) fail_usage("prune: --replace mean: {}", problem);
+    const std::string replace = prune.replace.value_or(kReplaceByNothing);
+    const std::string problem =
+        replace == kReplaceByNothing ? "" : replacement_problem(shape, replace);
+    if (!problem.empty()) fail_usage("prune: --replace {}: {}", replace, problem);
   }
   std::optional<ExpertUse> use;
   if (needs_images(options)) {

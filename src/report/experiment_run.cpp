@@ -188,15 +188,13 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
                          .least = 0.0});
 }
 
-}  // namespace
-
+/// Returns the measurement of a network at a step of such a run.
 Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
-                     int64_t step, const std::function<bool(int64_t, int64_t)>& on_progress) {
+                     int64_t step) {
   const c10::InferenceMode inference;
   EvaluateOptions options;
   options.batch_size = config.evaluate_batch_size;
   options.loader_threads = config.loader_threads;
-  options.on_progress = on_progress;
   options.loss = probe_context.loss;
   options.precision = config.precision;
   ProbeSubject subject(model, step, probe_context.data, options);
@@ -204,6 +202,8 @@ Measurement measured(const RunConfig& config, const ProbeContext& probe_context,
   for (const Probe* probe : probe_context.probes) probe->measure(subject, measurement);
   return measurement;
 }
+
+}  // namespace
 
 DatasetOpener opener_of(Datasets& datasets) {
   return [&datasets](std::string_view name, std::string_view split) {

@@ -108,11 +108,6 @@ struct ExperimentRun {
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
                        Datasets& datasets);
 
-/// Returns the measurement of a network at a step of such a run. `on_progress` is called after each
-/// batch; it may throw.
-Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
-                     int64_t step, const std::function<bool(int64_t, int64_t)>& on_progress = {});
-
 /// Returns what opens these data in a run.
 DatasetOpener opener_of(Datasets& datasets);
 

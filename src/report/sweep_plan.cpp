@@ -113,15 +113,17 @@ RunConfig first_run(const RunsConfig& config) {
 /// Returns a table of what each size saves as far as it follows from shapes, beside what the paper
 /// prints of the first criterion.
 std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
+  const std::string replace = sweep_criterion(plan.criteria.front(), config.sweep.replace).replace;
   std::vector<Footprint> costs;
   for (const SweepSize& size : plan.sizes) {
     const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
+    apply_plan(*shape, {"", {}, replace});  // It removes nothing yet.
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
         nn::MoELayer layer = block.layer;
         at::Tensor means_Eo;
-        if (config.sweep.replace == kReplaceByMean) {
+        if (replace == kReplaceByMean) {
           means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
         }
         layer->keep_experts(kept.at(block.block), means_Eo);
@@ -160,6 +162,20 @@ RunConfig sweep_train(const RunsConfig& config) {
     train.phases.erase(train.phases.begin(), train.phases.end() - 1);
   }
   return train;
+}
+
+std::vector<std::string> sweep_criterion_names() {
+  std::vector<std::string> names = criterion_names();
+  for (const std::string& criterion : criterion_names()) {
+    for (const std::string& replace : replacement_names())
+      names.push_back(criterion + "." + replace);
+  }
+  return names;
+}
+
+SweepCriterion sweep_criterion(const std::string& text, const std::string& replace) {
+  const size_t dot = text.find('.');
+  return {text.substr(0, dot), dot == text.npos ? replace : text.substr(dot + 1)};
 }
 
 std::string sweep_size(int64_t keep) {
@@ -222,7 +238,7 @@ std::vector<std::string> sweep_rows(const RunsConfig& config) {
 bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
   const size_t slash = std::min(row.find('/'), row.size());
   const std::string size = row.substr(0, slash);
-  const std::vector<std::string> names = criterion_names();
+  const std::vector<std::string> names = sweep_criterion_names();
   return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
          (is_count(size) || is_argument(config.source, "per_layer") ||
           std::any_of(config.sweep.per_layer.begin(), config.sweep.per_layer.end(),
@@ -230,20 +246,19 @@ bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
 }
 
 const std::vector<Metric>& sweep_metrics(bool of_network) {
-  // Those that are optional are of the first run alone, or follow from all rows.
+  // Those that are optional are of the first run alone, or follow from all rows, or came later.
+  const auto percentage = [](const char* name, const char* label, double least = 0.0) {
+    return Metric{.name = name, .label = label, .optional = true, .least = least, .most = 100.0};
+  };
   static const std::vector<Metric> of_networks = {
       amount_metric("accuracy", "test accuracy, %", 2, 100.0),
-      {.name = "accuracy_lost",
-       .label = "test accuracy lost, points",
-       .optional = true,
-       .least = -100.0,
-       .most = 100.0},
+      percentage("accuracy_lost", "test accuracy lost, points", -100.0),
+      percentage("agreement", "test images predicted as by the unpruned network, %"),
       amount_metric("accuracy_recovered", "test accuracy after recovery, %", 2, 100.0),
-      {.name = "accuracy_lost_recovered",
-       .label = "test accuracy lost after recovery, points",
-       .optional = true,
-       .least = -100.0,
-       .most = 100.0},
+      percentage("accuracy_lost_recovered", "test accuracy lost after recovery, points", -100.0),
+      percentage("agreement_recovered",
+                 "test images predicted after recovery as by the unpruned network, %"),
+      {"class_accuracy", "test accuracy by class, %", 2, /*is_table=*/true, /*optional=*/true},
       {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
       amount_metric("flops", "FLOPs an image"),
       {.name = "capacity_flops",
@@ -252,17 +267,10 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
        .least = 0.0},
       {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
       {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
-      {.name = "parameters_pruned",
-       .label = "parameters pruned, %",
-       .optional = true,
-       .least = 0.0,
-       .most = 100.0},
-      {.name = "flops_saved", .label = "FLOPs saved, %", .optional = true, .most = 100.0},
-      {.name = "capacity_flops_saved",
-       .label = "FLOPs saved by capacity, %",
-       .optional = true,
-       .most = 100.0},
-      {.name = "time_saved", .label = "forward time saved, %", .optional = true, .most = 100.0}};
+      percentage("parameters_pruned", "parameters pruned, %"),
+      percentage("flops_saved", "FLOPs saved, %", Metric().least),
+      percentage("capacity_flops_saved", "FLOPs saved by capacity, %", Metric().least),
+      percentage("time_saved", "forward time saved, %", Metric().least)};
   static const std::vector<Metric> of_phases = {
       amount_metric("test_accuracy", "test accuracy, %", 2, 100.0)};
   return of_network ? of_networks : of_phases;
@@ -275,6 +283,11 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   plan.exported = config.sweep.exported;
   plan.experts = experts_of_group(*model);
   plan.sizes = sizes_of(config.sweep, *model, plan.experts);
+  for (const std::string& text : plan.criteria) {
+    const std::string problem =
+        replacement_problem(*model, sweep_criterion(text, config.sweep.replace).replace);
+    if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
+  }
   for (const PhaseConfig& phase : sweep_train(config).phases) {
     plan.phases.push_back({phase.name, phase.data});
     for (const MeasuredRow& row : rows) {

@@ -66,6 +66,20 @@ Json folder_settings(const RunsConfig& config) {
   return {{"experiment", config.name}, {"runs", std::move(runs)}};
 }
 
+/// Returns the accuracies of each class in %.
+MeasuredTable accuracy_by_class(const std::vector<std::string>& classes, const Evaluation& pruned,
+                                const Evaluation& recovered) {
+  MeasuredTable table{{"pruned", "recovered"}, classes, {}};
+  for (const Confusion* counts : {&pruned.confusion, &recovered.confusion}) {
+    std::vector<double>& row = table.values.emplace_back();
+    for (int64_t c = 0; c < static_cast<int64_t>(classes.size()); ++c) {
+      row.push_back(100.0 * static_cast<double>(counts->count(c, c)) /
+                    static_cast<double>(std::max<int64_t>(1, counts->images(c))));
+    }
+  }
+  return table;
+}
+
 MeasuredRow& row_of(std::vector<MeasuredRow>& rows, const std::string& name) {
   return *std::ranges::find(rows, name, &MeasuredRow::name);
 }
@@ -91,11 +105,11 @@ class Sweep {
     RunResult made;
     for (const PhaseConfig& phase : train_.phases) {
       const fs::path checkpoint = phase_checkpoint(phase, index);
-      auto numbers = measure(*load(checkpoint), checkpoint, phase, {"test_accuracy"});
-      log_info("{}: test accuracy {:.2f} % on {}", phase.name, numbers.at("test_accuracy"),
+      const Evaluation found = evaluated(*load(checkpoint), checkpoint, phase);
+      log_info("{}: test accuracy {:.2f} % on {}", phase.name, found.metric("accuracy"),
                phase.data);
-      numbers[kTestImages] = static_cast<double>(datasets_.get(phase.data, "test")->size());
-      made[phase.name].final.numbers = std::move(numbers);
+      made[phase.name].final.numbers = {{"test_accuracy", found.metric("accuracy")},
+                                        {kTestImages, static_cast<double>(found.images)}};
     }
     return made;
   }
@@ -106,17 +120,24 @@ class Sweep {
     const fs::path start = start_of(network, index), recovered = recovered_of(network, index);
     prune(network, index);
     complete(recovery_of(network, index), folder(index) / network.folder(), false);
-    const auto before = measure(*load(start), start, *config_.recover, {"test_accuracy"});
+    const Evaluation before = evaluated(*load(start), start, *config_.recover);
+    const std::shared_ptr<Model> model = load(recovered);
+    const Evaluation after = evaluated(*model, recovered, *config_.recover);
+    const auto agreement = [whole = predicted_whole(index)](const Evaluation& found) {
+      return 100.0 * found.predicted.eq(whole).to(at::kDouble).mean().item<double>();
+    };
     RunRecord record;
     std::map<std::string, double>& numbers = record.final.numbers;
-    numbers = measure(*load(recovered), recovered, *config_.recover,
-                      {"test_accuracy", "flops", "parameters"});
-    numbers["accuracy"] = before.at("test_accuracy");
-    numbers["accuracy_recovered"] = numbers.extract("test_accuracy").mapped();
-    if (index == 0) {
+    numbers = {{"accuracy", before.metric("accuracy")},
+               {"agreement", agreement(before)},
+               {"accuracy_recovered", after.metric("accuracy")},
+               {"agreement_recovered", agreement(after)},
+               {"flops", model->flops_per_image(after.rows_per_token())}};
+    record.final.tables["class_accuracy"] = accuracy_by_class(
+        test_data(*model, recovered, *config_.recover)->info().classes, before, after);
+    if (index == 0) {  // Others have as many, but where scores say how many experts a layer keeps.
       numbers["bytes"] = static_cast<double>(weights_bytes(recovered));
-    } else {
-      numbers.erase("parameters");  // As many, but where scores say how many experts a layer keeps.
+      numbers["parameters"] = static_cast<double>(model->parameter_count());
     }
     log_info("{}: accuracy {:.2f} %, after recovery {:.2f} %", network.folder(),
              numbers.at("accuracy"), numbers.at("accuracy_recovered"));
@@ -216,20 +237,32 @@ class Sweep {
     return model;
   }
 
-  /// Measures the network of a checkpoint, whose outputs tell by their names what labels mean.
-  std::map<std::string, double> measure(Model& model, const fs::path& checkpoint,
-                                        const PhaseConfig& phase,
-                                        const std::vector<std::string>& names) const {
-    auto data = datasets_.get(phase.data, "test", phase.preprocess, model.input_shape());
+  /// Returns the test images as the network of a checkpoint takes them, whose outputs tell by their
+  /// names what labels mean.
+  std::shared_ptr<const Dataset> test_data(const Model& model, const fs::path& checkpoint,
+                                           const PhaseConfig& phase) const {
+    const auto data = datasets_.get(phase.data, "test", phase.preprocess, model.input_shape());
     const std::vector<std::string> outputs = class_names_of(checkpoint);
-    data = at_location(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
-    std::vector<const Probe*> list;
-    for (const std::string& name : names) list.push_back(&probes().at(name));
-    RunConfig config = train_;
-    config.precision = EvaluateOptions().precision;  // As `moesaic eval` measures the checkpoints.
-    return measured(config, {{{"test", data}}, objective_name(phase), list}, model, 0,
-                    [this](int64_t, int64_t) { return go_on(); })
-        .numbers;
+    return at_location(checkpoint.string(), [&] { return with_classes_of(data, outputs); });
+  }
+
+  /// Evaluates the network of a checkpoint, as `moesaic eval` does.
+  Evaluation evaluated(Model& model, const fs::path& checkpoint, const PhaseConfig& phase) const {
+    return evaluate(model, test_data(model, checkpoint, phase),
+                    {.batch_size = train_.evaluate_batch_size,
+                     .loader_threads = train_.loader_threads,
+                     .on_progress = [this](int64_t, int64_t) { return go_on(); },
+                     .loss = objective_name(phase)});
+  }
+
+  /// Returns what the fine-tuned network predicts.
+  at::Tensor predicted_whole(int64_t index) {
+    at::Tensor& predicted = predicted_whole_[index];
+    if (!predicted.defined()) {
+      const fs::path checkpoint = phase_checkpoint(train_.phases.back(), index);
+      predicted = evaluated(*load(checkpoint), checkpoint, *config_.recover).predicted;
+    }
+    return predicted;
   }
 
   /// The same network and images rank the experts of all sizes and criteria: one look is enough.
@@ -254,14 +287,15 @@ class Sweep {
     if (network.criterion.empty() || fs::exists(out)) return;
     PruneCheckpointOptions options;
     options.finetuned = phase_checkpoint(train_.phases.back(), index);
-    if (criterion_needs_pretrained(network.criterion)) {
+    const auto [criterion, replace] = sweep_criterion(network.criterion, config_.replace);
+    if (criterion_needs_pretrained(criterion)) {
       options.pretrained = train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front(), index)
                                                     : fs::path(train_.init);
     }
     options.out = out;
-    options.prune.criterion = network.criterion;
+    options.prune.criterion = criterion;
     options.prune.keep = network.size.keep;
-    options.prune.replace = config_.replace;
+    options.prune.replace = replace;
     options.prune.seed = static_cast<uint64_t>(train_.seed + index);
     options.calibrate = [&](const Checkpoint&, Model& model) {
       return use_of_experts(model, index);
@@ -303,6 +337,7 @@ class Sweep {
   Datasets& datasets_;
   at::Device device_;
   std::map<int64_t, ExpertUse> uses_;
+  std::map<int64_t, at::Tensor> predicted_whole_;
 };
 
 }  // namespace

@@ -216,6 +216,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   if (!result.complete) return result;
   result.metrics = meter->result();
   result.confusion = meter->confusion();
+  result.predicted = meter->predicted();
   result.images = dataset->size();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.images_per_second = static_cast<double>(result.images) / result.seconds;

@@ -297,9 +297,9 @@ class PlannedModel {
 
   const Model& model() const { return *model_; }
 
-  /// With `means` the removed experts leave theirs.
-  void prune(const KeepSpec& keep, bool means) {
-    means_ = means;
+  void prune(const KeepSpec& keep, const std::string& replace) {
+    means_ = replace == kReplaceByMean;
+    apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
     if (!names_unknown_experts(keep)) check_keep(*model_, keep);
     if (keep.chooses_among_layers()) {
       prune_as_if_equal(keep);
@@ -425,13 +425,12 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (phase.on_entry.prune) {
     check_pretrained(config, index, network.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
-    const bool means = prune.replace == kReplaceByMean;
     const std::string problem = replacement_problem(network.model(), prune.replace);
     if (!problem.empty()) {
       fail_usage("{}: phase '{}': {}", location_of(prune.source, {"replace", "keep"}), phase.name,
                  problem);
     }
-    network.prune(KeepSpec::from_value(prune.keep), means);
+    network.prune(KeepSpec::from_value(prune.keep), prune.replace);
   }
   plan.precision = config.precision;
   plan.activation_checkpointing = config.activation_checkpointing;

@@ -64,6 +64,7 @@ class ClassificationMeter final : public Meter {
     const at::Tensor predicted = ranks.argmax(1);
     const at::Tensor hits = predicted.eq(labels);
     confusion_.add(labels, predicted);
+    predicted_.push_back(predicted);
     correct_ += sum_of(hits);
     classes_ = ranks.size(1);
     const int64_t count = std::min(kTop, classes_);
@@ -90,6 +91,7 @@ class ClassificationMeter final : public Meter {
   }
 
   Confusion confusion() const override { return confusion_; }
+  at::Tensor predicted() const override { return at::cat(predicted_); }
 
  private:
   void add_calibration(const at::Tensor& confidence, const at::Tensor& hits) {
@@ -119,6 +121,7 @@ class ClassificationMeter final : public Meter {
 
   std::string loss_;
   Confusion confusion_;
+  std::vector<at::Tensor> predicted_;
   int64_t members_ = 1, classes_ = 0;
   double images_ = 0.0, correct_ = 0.0, top5_ = 0.0, losses_ = 0.0;
   at::Tensor bins_;  ///< [3, bins] float64: images, hits, sum of probabilities.

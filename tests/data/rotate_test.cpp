@@ -73,6 +73,18 @@ TEST(RotatedPairs, EachImageComesTwiceAndItsClassIsItsGroup) {
   EXPECT_EQ(make_class_subset(pairs, {"rotated"}, "turned")->group(1), 0);
 }
 
+TEST(RotatedPairs, MayHaveJointLabelsOfClassAndRotation) {
+  const auto base = patterned(9, 9);
+  const auto pairs = make_rotated_pairs(base, {.degrees = 180.0, .joint = true}, "pairs");
+  EXPECT_THAT(pairs->info().classes,
+              ElementsAre("a", "a rotated", "b", "b rotated", "c", "c rotated"));
+  EXPECT_THAT(test::labels_of(*pairs), ElementsAre(4, 5, 0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(pairs->group(1), 2);
+  // By 180 degrees every pixel has its own place.
+  const auto turned = make_rotated_pairs(pairs, {.degrees = 180.0}, "twice");
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(image_of(*turned, 4 * i + 3), image_of(*base, i));
+}
+
 TEST(RotatedPairs, TakesTheNearestPixelAndNothingBesideTheImage) {
   for (const auto& [height, width] : {std::pair<int64_t, int64_t>{9, 9}, {8, 11}, {1, 1}}) {
     const auto base = patterned(height, width);

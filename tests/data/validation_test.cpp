@@ -196,6 +196,7 @@ TEST(HeldOutSizes, AreThoseOfTheReference) {
   EXPECT_EQ(size("cifar10-rotate", "train"), 100000);
   EXPECT_EQ(size("cifar10-small", "train"), 10000);
   EXPECT_EQ(size("cifar10-rotate-small", "train"), 20000);
+  EXPECT_EQ(size("cifar10-turned", "validation"), 2000);
   EXPECT_THAT(dataset_splits("celeba"), ElementsAre("train", "validation", "test"));
   for (const char* name : {"fashion-mnist", "mnist", "clusters-setting1", "cifar10-rotate",
                            "cifar10-small", "cifar10-rotate-small"}) {

@@ -46,6 +46,7 @@ struct ScriptVariant {
   std::optional<double> evaluation_capacity_factor = {};
   std::string router = {};  ///< The router's settings as JSON, instead of those above.
   int64_t members = 1;
+  std::vector<nn::StemLayer> stem = {};
 };
 
 inline void PrintTo(const ScriptVariant& variant, std::ostream* out) {
@@ -64,6 +65,7 @@ inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
   config.encoder.moe.router.num_selected_experts = variant.selected;
   config.classes = variant.classes;
   config.patch_size = variant.patch;
+  config.stem = variant.stem;
   config.encoder.position_emb.name = variant.position;
   config.encoder.moe.router.dispatcher.capacity = variant.capacity;
   config.encoder.moe.router.dispatcher.capacity_factor = variant.capacity_factor;

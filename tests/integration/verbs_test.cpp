@@ -171,6 +171,10 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
   EXPECT_THAT(choices.out, HasSubstr("by layer      best\n"));
   EXPECT_THAT(choices.out, ::testing::ContainsRegex("\nall-but-9 \\(4, 4, 4, 4, 8, 4\\) +33\\.2 "));
   EXPECT_THAT(choices.out, ::testing::ContainsRegex("\nbest +39\\.9 "));
+  // Tokens that selected a removed expert select another: as many rows as before.
+  const auto rerouted = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[8, 4]",
+                                     R"(criteria=["random.reroute", "random"])", "--dry-run"});
+  EXPECT_THAT(rerouted.out, ::testing::ContainsRegex("\n4 of 8 +39\\.9 +- +0\\.0 "));
   const auto nine = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[9]", "--dry-run"});
   EXPECT_EQ(nine.exit_code, 2);
   EXPECT_THAT(nine.err, HasSubstr("error: keep: 9 of 8 experts"));

@@ -305,6 +305,30 @@ ExpertUse use_on_images(const Checkpoint&, Model& model) {
   return meter.use();
 }
 
+TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
+  options_.prune.criterion = "random";
+  options_.prune.replace = kReroute;
+  options_.prune.keep = KeepSpec::count(3);
+  const PrunePlan plan = prune_checkpoint(options_).plan;
+  const auto before = load_model(options_.finetuned);
+  apply_plan(*before, plan);
+  const auto after = load_model(options_.out);
+  EXPECT_EQ(after->config()["encoder"]["moe"]["router"]["pruned"], "reroute");
+  EXPECT_EQ(after->config(), before->config());
+  const ModelOutput found = run(*after, small_images(3));
+  EXPECT_TRUE(at::equal(found.logits, run(*before, small_images(3)).logits));
+  for (const RoutingRecord& record : found.routings) {
+    EXPECT_EQ(record.routing.offsets[-1].item<int64_t>(), 3 * 17 * 2) << "two experts a token";
+  }
+  VMoEConfig ensemble = testing::small_vmoe_config();
+  ensemble.name = kE3;
+  ensemble.encoder.moe.ensemble_size = 2;
+  const std::string problem =
+      "networks of the family 'e3' cannot reroute tokens; choose --replace nothing";
+  EXPECT_EQ(replacement_problem(VMoE(ensemble, 1), kReroute), problem);
+  EXPECT_EQ(plan_problem(VMoE(ensemble, 1), {"", {}, kReroute}), problem) << "removes nothing";
+}
+
 TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   options_.prune.criterion = "reap";
   options_.prune.replace = kReplaceByMean;

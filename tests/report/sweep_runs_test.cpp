@@ -202,6 +202,55 @@ TEST_F(SweepRuns, FindsClassesByTheirNamesInDataOfAnotherOrder) {
           ": 'two': the class 'shade 11' is not one of the network's; did you mean 'shade 1'?");
 }
 
+TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
+  const Outcome outcome =
+      run(out, {"keep=[2]", R"(criteria=["random", "random.mean", "random.reroute"])", "images=20",
+                "export=null"});
+  EXPECT_EQ(outcome.networks(), 6u);
+  const auto layer_of = [&](const std::string& folder) {
+    return load_model(first / "pruned" / folder)->moe_blocks()[0].layer;
+  };
+  const nn::MoELayer zero = layer_of("keep2-random"), mean = layer_of("keep2-random.mean"),
+                     rerouted = layer_of("keep2-random.reroute");
+  EXPECT_EQ(mean->kept(), zero->kept());
+  EXPECT_EQ(rerouted->kept(), zero->kept());
+  EXPECT_FALSE(zero->replacement_outputs.defined());
+  EXPECT_TRUE(mean->replacement_outputs.defined());
+  EXPECT_EQ(nn::pruned_selection(zero->options().rule), PrunedSelection::zero);
+  EXPECT_EQ(nn::pruned_selection(rerouted->options().rule), PrunedSelection::reroute);
+  // Tokens that chose a removed expert compute another one.
+  EXPECT_GT(outcome.at("keep2/random.reroute", "flops"), outcome.at("keep2/random", "flops"));
+  const auto refusal = [&](const std::string& criteria) {
+    return error_of([&] { run(temp / "other", {"keep=[2]", "criteria=" + criteria}); });
+  };
+  EXPECT_NE(refusal(R"(["random.men"])").find("did you mean 'random.mean'?"), std::string::npos);
+}
+
+TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {
+  const Outcome outcome = run(out, {"keep=[4, 2]"});
+  EXPECT_EQ(outcome.at("keep4/random", "agreement"), 100.0);
+  const auto predicted = [&](const fs::path& checkpoint) {
+    const auto model = load_model(checkpoint);
+    const Evaluation found = evaluate(*model, open_tiny("two", "test"));
+    EXPECT_EQ(found.predicted.sizes(), at::IntArrayRef({60}));
+    return found;
+  };
+  const Evaluation whole = predicted(first / "train" / "checkpoints" / "finetune"),
+                   pruned = predicted(first / "pruned" / "keep2-random");
+  EXPECT_DOUBLE_EQ(
+      outcome.at("keep2/random", "agreement"),
+      100.0 * pruned.predicted.eq(whole.predicted).to(at::kDouble).mean().item<double>());
+  const auto row = std::ranges::find(outcome.rows, "keep2/random", &MeasuredRow::name);
+  const MeasuredTable& table = row->runs.at(0).final.tables.at("class_accuracy");
+  ASSERT_EQ(table.rows, (std::vector<std::string>{"pruned", "recovered"}));
+  ASSERT_EQ(table.columns.size(), 2u);
+  for (const int64_t c : {0, 1}) {
+    EXPECT_DOUBLE_EQ(table.values[0][static_cast<size_t>(c)],
+                     100.0 * static_cast<double>(pruned.confusion.count(c, c)) /
+                         static_cast<double>(pruned.confusion.images(c)));
+  }
+}
+
 TEST_F(SweepRuns, WhatPruningSavesIsOfTheWholeNetwork) {
   const Outcome outcome = run(out, {"keep=[2]"});
   EXPECT_EQ(outcome.networks(), 4u);
@@ -268,7 +317,7 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
   const Results results = reproduced(
       R"({"keep2/random": {"flops_saved": [40, 100], "accuracy_lost": {"at_most": 100}}})");
   EXPECT_EQ(nlohmann::ordered_json::parse(read_text(out / "results.json")), to_json(results));
-  EXPECT_EQ(results.rows.size(), 2u + 4u * 13u + 1u);
+  EXPECT_EQ(results.rows.size(), 2u + 4u * 15u + 1u);
   EXPECT_EQ(read_text(out / "report.md").find("# tiny\n"), 0u);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->paper, 40.0);
   EXPECT_EQ(results.find("keep2/random", "flops_saved")->verdict(), "inside");

@@ -17,6 +17,7 @@ namespace moesaic {
 struct RotateConfig {
   double degrees = 30.0;
   int64_t crop = 0;
+  bool joint = false;
 };
 
 void describe(auto& f, RotateConfig& c) {
@@ -25,10 +26,14 @@ void describe(auto& f, RotateConfig& c) {
     "side of the central square cut from every image, rotated or not, and resized to full size; 0: "
     "no crop, so that black corners show which images were rotated",
     at_least(0));
+  f("joint", c.joint,
+    "joint labels of an image's class and its rotation ('cat', 'cat rotated'); false: of its "
+    "rotation alone");
 }
 
 /// Makes a dataset with every image of `base` twice: example 2 i is image i, of class "original",
-/// and 2 i + 1 the same rotated, of class "rotated". Classes of `base` become groups. Rotation
+/// and 2 i + 1 the same rotated, of class "rotated"; with joint labels, of class "<class>" and
+/// "<class> rotated" (Lee et al., arXiv:1910.05872). Classes of `base` become groups. Rotation
 /// takes the nearest pixel, and 0 outside, as torchvision does by default; both are then cropped
 /// and resized bilinearly, see RotateConfig. Images are made on the fly and share the memory of
 /// `base`. Throws Error (usage) if images differ in size, are smaller than the crop or have no

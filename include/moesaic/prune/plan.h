@@ -124,8 +124,17 @@ void describe(auto& f, PruneLayerPlan& c) {
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
-/// What a token gets of a removed expert that it selects: nothing, or the expert's mean output.
-inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean";
+/// What a token gets of a removed expert that it selects: nothing, or the expert's mean output; or
+/// it selects among the experts that are left.
+inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
+                            *kReroute = "reroute";
+/// Returns these names.
+inline std::vector<std::string> replacement_names() {
+  return {kReplaceByNothing, kReplaceByMean, kReroute};
+}
+inline constexpr const char* kReplaceHelp =
+    "replacement of a removed expert's output, for tokens that still select it: nothing; mean, its "
+    "mean output on calibration images; or reroute, a choice among the experts left";
 
 /// The experts of a network to keep.
 struct PrunePlan {
@@ -136,8 +145,7 @@ struct PrunePlan {
 };
 void describe(auto& f, PrunePlan& c) {
   f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
-  f("replace", c.replace, "replacement of removed experts' outputs",
-    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("layers", c.layers, "plans of the layers that change, one each", required, not_empty);
 }
 ConfigProblem config_problem(const PrunePlan& plan);
@@ -229,7 +237,8 @@ std::string plan_problem(const Model& model, const PrunePlan& plan);
 std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept);
 
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
-/// all rows. Throws Error for a plan of another network, before anything is removed.
+/// all rows; or reroutes the tokens of all layers. Throws Error for a plan of another network,
+/// before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
 }  // namespace moesaic

@@ -49,6 +49,17 @@ void describe(auto& f, LayerChoice& c) {
 }
 ConfigProblem config_problem(const LayerChoice& choice);
 
+/// What ranks the experts of a sweep's networks, and what replaces those that are removed.
+struct SweepCriterion {
+  std::string name, replace;
+};
+
+/// Returns all items that `criteria` may have: "random", and with its own replacement
+/// "random.mean".
+std::vector<std::string> sweep_criterion_names();
+/// Returns the parts of such an item; `replace` is that of items without their own.
+SweepCriterion sweep_criterion(const std::string& text, const std::string& replace);
+
 /// Settings of a RunsConfig, beside its other ones.
 struct SweepConfig {
   std::vector<int64_t> keep, exclude_blocks;
@@ -73,11 +84,11 @@ void describe(auto& f, SweepConfig& c) {
   f("per_layer", c.per_layer,
     "choices of different numbers of experts per layer, besides those of keep",
     renamed_from("by_layer"));
-  f("criteria", c.criteria, "criteria that rank the experts (moesaic list criteria)", not_empty,
-    one_of(criterion_names()));
-  f("replace", c.replace,
-    "replacement of a removed expert's output, for tokens that still select it",
-    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("criteria", c.criteria,
+    "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with this in "
+    "place of 'replace'",
+    not_empty, one_of(sweep_criterion_names()));
+  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the last phase's validation "
     "split, or without one from its training data",

@@ -68,6 +68,8 @@ class Meter {
   virtual Metrics result() const = 0;
   /// Returns what was predicted for the images of each class; empty where there are no classes.
   virtual Confusion confusion() const { return {}; }
+  /// Returns the predicted class of each image, [N] int64; undefined where there are no classes.
+  virtual at::Tensor predicted() const { return {}; }
 };
 
 /// What a dataset's targets are, which decides the metrics: classes or real numbers.
@@ -173,7 +175,8 @@ struct LayerRouting {
 struct Evaluation {
   /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Metrics metrics;
-  Confusion confusion;  ///< Empty where targets are real numbers.
+  Confusion confusion;   ///< Empty where targets are real numbers.
+  at::Tensor predicted;  ///< See Meter::predicted().
   int64_t images = 0;
   bool complete = true;  ///< False where `on_progress` ended it; then the rest is invalid.
   double seconds = 0.0;

@@ -40,9 +40,7 @@ void describe(auto& f, PrunePhaseConfig& c) {
     "or \"parameters\", \"scope\", \"exclude_blocks\"}",
     required, common);
   f("pretrained", c.pretrained, "network to compare with: an earlier phase, or a checkpoint");
-  f("replace", c.replace,
-    "replacement of a removed expert's output, for tokens that still select it",
-    one_of({kReplaceByNothing, kReplaceByMean}));
+  f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("calibration_images", c.calibration_images,
     "number of images for criteria and means that need them, from the phase's validation split, or "
     "without one from its training data",

@@ -42,7 +42,8 @@ struct VMoETensor {
   std::vector<VMoEArray> arrays;
 };
 
-/// Returns all tensors of the unpruned network; kept experts of `config` are ignored.
+/// Returns all tensors of the unpruned network; kept experts of `config` are ignored. Throws Error
+/// (usage) for one that the reference does not have.
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config);
 
 /// Returns the tensor from its arrays in the reference's layout; may share memory with one of them.

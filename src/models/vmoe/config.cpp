@@ -118,6 +118,17 @@ ConfigProblem config_problem(const VMoEConfig& config) {
                         sides_text(image)),
             {"patch_size", "image_size"}};
   }
+  Size2d left = patch;
+  for (size_t i = 0; i < config.stem.size(); ++i) {
+    const int64_t stride = config.stem[i].stride;
+    if (left.height % stride != 0 || left.width % stride != 0) {
+      return {fmt::format("stem.{}.stride {} does not divide the {} that earlier strides leave of "
+                          "patch_size {}; choose 1",
+                          i, stride, sides_text(left), sides_text(patch)),
+              {fmt::format("stem.{}.stride", i), "stem", "patch_size"}};
+    }
+    left = {left.height / stride, left.width / stride};
+  }
   if (config.hidden_size % config.encoder.num_heads != 0) {
     return {fmt::format("encoder.num_heads {} does not divide hidden_size {}",
                         config.encoder.num_heads, config.hidden_size),

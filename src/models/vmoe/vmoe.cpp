@@ -84,6 +84,17 @@ at::Tensor sincos2d(const VMoEConfig& config) {
   return rounded(at::cat({x.sin(), x.cos(), y.sin(), y.cos()}, 1)).unsqueeze(0);
 }
 
+/// Returns the multiplications of the stem for an image.
+double stem_products(const VMoEConfig& config) {
+  double products = 0.0;
+  int64_t pixels = config.image_size.height * config.image_size.width, inputs = config.channels;
+  for (const auto& [channels, stride] : config.stem) {
+    pixels /= stride * stride;
+    products += 9.0 * static_cast<double>(pixels * channels * std::exchange(inputs, channels));
+  }
+  return products;
+}
+
 torch::nn::Linear fresh_head(const VMoEConfig& config) {
   torch::nn::Linear linear(config.pre_logits_size(), config.classes);
   const torch::NoGradGuard no_grad;
@@ -99,13 +110,18 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   if (!problem.empty()) fail_usage("vmoe: {}", problem.text);
   at::Generator generator = nn::make_generator(seed);
   const int64_t width = config_.hidden_size;
-  const Size2d& patch = config_.patch_size;
+  const Size2d patch = config_.embedding_patch();
+  int64_t inputs = config_.channels;
 
+  if (!config_.stem.empty()) {
+    stem = register_module("stem", nn::ConvStem(inputs, config_.stem, generator));
+    inputs = config_.stem.back().channels;
+  }
   const torch::ExpandingArray<2> kernel({patch.height, patch.width});
   embedding = register_module(
       "embedding",
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(config_.channels, width, kernel).stride(kernel)));
-  nn::lecun_normal(embedding->weight, config_.channels * patch.height * patch.width, generator);
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, width, kernel).stride(kernel)));
+  nn::lecun_normal(embedding->weight, inputs * patch.height * patch.width, generator);
   if (config_.has_class_token()) {
     cls = register_parameter("cls", torch::zeros({1, 1, width}));
   }
@@ -153,9 +169,10 @@ void VMoE::move_positions(torch::Device device, bool non_blocking) {
 }
 
 at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
+  const at::Tensor maps = stem.is_empty() ? images_BCHW : stem->forward(images_BCHW);
   // A convolution whose patches do not overlap. Its gradient in bfloat16 would take a fifth of a
   // step on a CPU, and its result would lie channel by channel.
-  at::Tensor x_BTd = at::linear(nn::patches_of(images_BCHW, config_.patch_size),
+  at::Tensor x_BTd = at::linear(nn::patches_of(maps, config_.embedding_patch()),
                                 embedding->weight.flatten(1), embedding->bias);
   if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
   if (cls.defined()) {
@@ -185,7 +202,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
     const bool divides = out.routings.empty() && !encoder->moe.is_empty() && members() > 1;
     if (divides) x_BTd = x_BTd.repeat_interleave(members(), 0);
     auto result = activation_checkpointing() ? nn::forward_recomputed(encoder, x_BTd, random)
-                               : encoder->forward(x_BTd, random);
+                                             : encoder->forward(x_BTd, random);
     x_BTd = result.x_BTd;
     if (!result.moe) continue;
     out.routings.push_back(*result.moe);
@@ -211,6 +228,9 @@ Json VMoE::config() const {
     if (!block.layer->is_pruned()) continue;
     moe.kept_experts[std::to_string(block.block)] = block.layer->kept();
     moe.mean_replacement |= block.layer->replacement_outputs.defined();
+    if (nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute) {
+      moe.router.pruned = "reroute";
+    }
   }
   return to_json(config);
 }
@@ -249,9 +269,8 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   const auto m = static_cast<double>(config_.encoder.mlp_dim);
   const auto& moe = config_.encoder.moe;
   const auto expert = static_cast<double>(config_.encoder.expert_dim());
-  const Size2d& patch = config_.patch_size;
-  const double pixels = static_cast<double>(config_.channels * patch.height * patch.width);
-  double products = static_cast<double>(config_.patches()) * pixels * d;
+  double products = stem_products(config_) + static_cast<double>(config_.patches()) *
+                                                 static_cast<double>(embedding->weight.numel());
   const double attention = T * d * 3 * d + 2 * T * T * d + T * d * d;
   double views = 1.0;  // of an image: one before the first MoE block, then one for each member
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
@@ -292,7 +311,8 @@ SettingPaths VMoE::setting_paths() const {
       .classes = "classes",
       .image_size = "image_size",
       .channels = "channels",
-      .kept_experts = moe + "kept_experts"};
+      .kept_experts = moe + "kept_experts",
+      .pruned = router + "pruned"};
 }
 
 bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {
@@ -314,8 +334,9 @@ def forward(self, x: Tensor) -> Tensor:
 )";
 
 std::string forward_source(const VMoE& from) {
-  std::string source =
-      script::entrance(from.input_shape()) + "    x = self.embedding.forward(images)\n";
+  std::string source = script::entrance(from.input_shape()) +
+                       fmt::format("    x = self.embedding.forward({})\n",
+                                   from.stem.is_empty() ? "images" : "self.stem.forward(images)");
   if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
   const bool token = from.cls.defined();
   if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
@@ -347,13 +368,17 @@ std::optional<torch::jit::Module> VMoE::torchscript() const {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));
     layers.emplace_back(std::to_string(block), script::make_encoder_block(unit, *encoder));
   }
-  const Size2d& patch = config_.patch_size;
+  const Size2d patch = config_.embedding_patch();
   const std::string embed = fmt::format(kEmbedding, fmt::arg("patch_height", patch.height),
                                         fmt::arg("patch_width", patch.width));
   script::Children children = {
       {"embedding", script::make_module(unit, "PatchEmbedding", *embedding, {}, embed)},
       {"blocks", script::make_module(unit, "Blocks", *blocks, layers, "")},
       {"norm", script::make_layer_norm(unit, *norm)}};
+  if (!stem.is_empty()) {
+    const auto convolve = [&](const at::Tensor& x) { return stem.ptr()->forward(x); };
+    children.emplace_back("stem", script::make_traced(unit, *stem.ptr(), convolve, input_shape()));
+  }
   if (position_waves_.defined()) {
     torch::nn::Module holder("positions");
     holder.register_buffer("waves", position_waves_);

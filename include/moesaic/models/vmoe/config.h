@@ -9,6 +9,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/models/router_config.h"
+#include "moesaic/nn/conv_stem.h"
 
 namespace moesaic {
 
@@ -140,6 +141,14 @@ void describe(auto& f, VMoEEncoderConfig& c) {
   f("moe", c.moe, "settings of the mixture-of-experts layers");
 }
 
+namespace nn {
+void describe(auto& f, StemLayer& c) {
+  f("channels", c.channels, "number of filters of the convolution", required,
+    between(1, kMaxChannels));
+  f("stride", c.stride, "step of the convolution; 2 halves the map", between(1, 2));
+}
+}  // namespace nn
+
 /// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
@@ -149,6 +158,7 @@ struct VMoEConfig {
   Size2d image_size = 28;
   int64_t channels = 1;
   Size2d patch_size = 7;
+  std::vector<nn::StemLayer> stem;
   int64_t hidden_size = 96, classes = 10;
   std::string classifier = "token";
   std::optional<bool> map_head_qk_norm;
@@ -174,6 +184,12 @@ struct VMoEConfig {
   Size2d grid() const {
     return {image_size.height / patch_size.height, image_size.width / patch_size.width};
   }
+  /// Returns the height and width of a patch on the map that the patch embedding takes.
+  Size2d embedding_patch() const {
+    Size2d patch = patch_size;
+    for (const auto& [unused, stride] : stem) patch = {patch.height / stride, patch.width / stride};
+    return patch;
+  }
   /// Returns the number of an image's patches.
   int64_t patches() const { return grid().height * grid().width; }
   /// Returns the number of an image's tokens in a member.
@@ -190,6 +206,9 @@ void describe(auto& f, VMoEConfig& c) {
   f("image_size", c.image_size, "height and width of the images, in pixels", between(1, kMaxImage));
   f("channels", c.channels, "number of image channels", between(1, kMaxChannels));
   f("patch_size", c.patch_size, "height and width of a patch, in pixels", between(1, kMaxImage));
+  f("stem", c.stem,
+    "convolutions (3 x 3) before the patch embedding, each with a LayerNorm and ReLU; their "
+    "strides divide patch_size, which counts pixels of the image; empty: none");
   f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth));
   f("classes", c.classes, "number of classes; 0: no head, the network returns the head's input",
     between(0, kMaxWidth));

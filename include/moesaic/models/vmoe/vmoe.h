@@ -33,10 +33,10 @@ at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& nam
                                 const at::Tensor& values);
 
 /// V-MoE (Riquelme et al., arXiv:2106.05974): a vision transformer in which some blocks have
-/// experts in place of the MLP. Patches -> class token -> + position embedding -> blocks -> norm ->
-/// class token, mean or attention pooling -> tanh layer -> head, as configured. As E3 it is an
-/// ensemble: before the first MoE block each image is repeated for every member, image 0 of members
-/// 0..M-1, image 1, ...; each member has its own experts.
+/// experts in place of the MLP. Stem, if any -> patches -> class token -> + position embedding ->
+/// blocks -> norm -> class token, mean or attention pooling -> tanh layer -> head, as configured.
+/// As E3 it is an ensemble: before the first MoE block each image is repeated for every member,
+/// image 0 of members 0..M-1, image 1, ...; each member has its own experts.
 class VMoE : public Model, public nn::DataParallelModule {
  public:
   /// Draws the initial values from `seed`. Throws Error (usage) for a configuration with a problem.
@@ -78,6 +78,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   /// follows from the configuration, so it is not part of the network's state.
   const at::Tensor& position_waves() const { return position_waves_; }
 
+  nn::ConvStem stem{nullptr};  ///< Null without one.
   torch::nn::Conv2d embedding{nullptr};
   at::Tensor cls;                 ///< Class token [1, 1, d]; undefined without one.
   at::Tensor position_embedding;  ///< Learned embedding [1, T, d], or undefined.

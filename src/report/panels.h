@@ -35,7 +35,7 @@ struct HeatMap {
 };
 Panel heatmap_panel(const HeatMap& map);
 /// Room in pixels for the scale at the right of a heat map.
-inline constexpr int kScaleRoom = 75;
+inline constexpr int kScaleRoom = 100;
 
 /// Sizes in pixels of the SVG.
 struct PanelGrid {

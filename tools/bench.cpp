@@ -230,7 +230,7 @@ bool run_benchmark(const BenchOptions& options) {
   std::ostream& lines = options.json ? std::cerr : std::cout;
   if (alone) {  // Processes that a benchmark starts have no rows.
     lines << fmt::format("{:<28} {:>10} {:>10}     {:>7}  {:<8} {}\n", benchmark.name, "ours",
-                         "peer", "ratio", "goal", "what is compared");
+                         "baseline", "ratio", "goal", "what is compared");
   }
   bool measured = true;
   benchmark.run(bench::Report(options.rows, [&](bench::NamedRow row) {
@@ -279,24 +279,25 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
 
 void add_bench(CLI::App& app, int& exit_code) {
   auto* verb =
-      add_verb(app, "bench", "Time a network, or benchmark this program against other software.",
+      add_verb(app, "bench", "Time a network, or benchmark this program against plain ATen.",
                "bench checkpoints/first --batch-sizes 1,8");
   auto options = std::make_shared<BenchOptions>();
-  verb->add_option("NAME", options->name,
+  verb->add_option("name", options->name,
                    std::string(kCheckpointHelp) + "; or a benchmark: " + names_and_descriptions())
       ->required()
-      ->check(not_empty());
-  verb->add_flag("--json", options->json, "print one JSON document; text goes to standard error");
-  verb->add_option(
-          "--write", options->file,
-          "file for the measurements with processor, commit and date, as in tests/bench/results/")
-      ->type_name("FILE")
-      ->check(not_empty());
+      ->check(not_empty())
+      ->type_name("CHECKPOINT|NAME");
   const CLI::Option* const rows =
       verb->add_option("--rows", options->rows,
                        "names of the benchmark's rows to measure, with * and ?: 'gpu/*'")
           ->type_name("PATTERN")
           ->check(not_empty());
+  verb->add_option(
+          "--write", options->file,
+          "file for the measurements with processor, commit and date, as in tests/bench/results/")
+      ->type_name("FILE")
+      ->check(not_empty());
+  verb->add_flag("--json", options->json, "print one JSON document; text goes to standard error");
   const std::vector<CLI::Option*> of_checkpoints = {
       verb->add_option("--batch-sizes", options->batch_sizes,
                        "numbers of images per forward pass: 1,8,32")

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -110,7 +112,8 @@ CLI::Option* add_device(CLI::App& verb, std::string& device) {
 }
 
 CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
-  return verb.add_option("--precision", precision, "dtype of matrix products: float32 | bfloat16")
+  return verb.add_option("--precision", precision, "dtype of matmuls: float32 | bfloat16")
+      ->type_name("DTYPE")
       ->check(one_of_words({"float32", "bfloat16"}))
       ->capture_default_str();
 }
@@ -122,8 +125,8 @@ CLI::Option* add_trust(CLI::App& verb, bool& trust) {
 
 namespace {
 
-/// Returns "unknown verb 'traim'; did you mean 'train'?" for the first word that no verb or option
-/// has, "" if there is none.
+/// Returns "unknown subcommand 'traim'; did you mean 'train'?" for the first word that no
+/// subcommand or option has, "" if there is none.
 std::string unknown_word(const CLI::App& root, int argc, const char* const* argv) {
   const CLI::App* app = &root;
   for (int i = 1; i < argc; ++i) {
@@ -143,7 +146,7 @@ std::string unknown_word(const CLI::App& root, int argc, const char* const* argv
       if (equals == std::string::npos && option->get_items_expected_max() > 0) ++i;  // Its value.
     } else if (const Names verbs = verbs_of(*app); !verbs.empty()) {
       if (std::find(verbs.begin(), verbs.end(), word) == verbs.end()) {
-        return message("verb", word, verbs);
+        return message("subcommand", word, verbs);
       }
       app = app->get_subcommand(word);
     }
@@ -160,6 +163,11 @@ std::string in_our_words(const CLI::App& verb, const CLI::Error& error) {
   }
   if (kind == CLI::ExitCodes::RequiredError && what.find("subcommand") != std::string::npos) {
     return did_you_mean("", verbs_of(verb));
+  }
+  if (kind == CLI::ExitCodes::RequiredError) {
+    const CLI::Option* option = verb.get_option_no_throw(what.substr(0, what.find(' ')));
+    if (option == nullptr || !option->get_positional() || !option->nonpositional()) return what;
+    return fmt::format("{} or {} is required", option->get_name(true), option->get_name());
   }
   if (kind == CLI::ExitCodes::ExcludesError) {
     constexpr std::string_view kVerb = " excludes ";
@@ -186,17 +194,34 @@ CLI::Validator one_of_words(std::vector<std::string> words) {
       "");
 }
 
+HelpFormatter::HelpFormatter() {
+  label("INT", "N");
+  label("UINT", "N");
+  label("FLOAT", "X");
+  label("Needs", "with");
+  label("Excludes", "without");
+}
+
+std::string HelpFormatter::make_group(std::string group, bool is_positional,
+                                      std::vector<const CLI::Option*> options) const {
+  const bool follows = !is_positional && group != "Options";  // An empty line is there already.
+  return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options))
+      .substr(follows ? 1 : 0);
+}
+
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   constexpr size_t kColumns = 100;
   return wrapped(CLI::Formatter::make_option_desc(option), kColumns - get_column_width(), "");
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
-  std::string text = CLI::Formatter::make_option(option, is_positional);
-  const std::string word = get_label("REQUIRED");
-  const size_t at = text.find(" " + word);
-  if (is_positional || !option->get_positional() || at == text.npos) return text;
-  return text.replace(at, word.size() + 1, word.size() + 1, ' ');  // Columns stay in line.
+  if (is_positional || !option->get_positional()) {
+    return CLI::Formatter::make_option(option, is_positional);
+  }
+  std::stringstream text;
+  CLI::detail::format_help(text, make_option_name(option, false) + " " + option->get_type_name(),
+                           "same as the positional " + option->get_name(true), get_column_width());
+  return text.str();
 }
 
 std::string command_line_problem(const CLI::App& root, const CLI::Error& error, int argc,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all verbs need of the command line: checks of option values, help that fits a terminal, and
-// what is wrong with a line that cannot be read.
+// What all subcommands need of the command line: checks of option values, help that fits a
+// terminal, and what is wrong with a line that cannot be read.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,12 +12,12 @@
 
 namespace moesaic::tools {
 
-/// What every verb that reads a network takes.
+/// What every subcommand that reads a network takes.
 inline constexpr const char* kCheckpointHelp =
     "checkpoint, export, or run, whose newest checkpoint is taken (RUN/best: the best)";
 
-/// Declares a verb: what it does, as a sentence in the imperative, and one way to call it, without
-/// the program's name, below `notes` at the end of its help.
+/// Declares a subcommand: what it does, as a sentence in the imperative, and one way to call it,
+/// without the program's name, below `notes` at the end of its help.
 CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
                    const std::string& example, const std::string& notes = "");
 
@@ -42,22 +42,26 @@ CLI::Option* add_device(CLI::App& verb, std::string& device);
 /// Declares --precision, that of products in a network.
 CLI::Option* add_precision(CLI::App& verb, std::string& precision);
 
-/// Declares --trust of a verb that reads networks, see LoadOptions.
+/// Declares --trust of a subcommand that reads networks, see LoadOptions.
 CLI::Option* add_trust(CLI::App& verb, bool& trust);
 
 /// One of these words.
 CLI::Validator one_of_words(std::vector<std::string> words);
 
 /// Breaks the lines of help at 100 columns. Of an argument that may be given by its place or as an
-/// option, only the place is called required.
+/// option, only the place is called required and described.
 class HelpFormatter : public CLI::Formatter {
  public:
+  HelpFormatter();
+
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override;
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
 };
 
-/// Returns what is wrong with the command line as a message: the first word that no verb or option
-/// has, with the nearest one, else what `error` says.
+/// Returns what is wrong with the command line as a message: the first word that no subcommand or
+/// option has, with the nearest one, else what `error` says.
 std::string command_line_problem(const CLI::App& app, const CLI::Error& error, int argc,
                                  const char* const* argv);
 

@@ -35,14 +35,16 @@ void add_compare(CLI::App& app, int& /*exit_code*/) {
       app, "compare", "Compare rows of an experiment's results in pairs of runs.",
       "compare checkpoints/quickstart/results.json --rows keep4/random,keep4/router-norm-change",
       kNotes);
-  verb->add_option("FILE", arguments->first, "results.json of an experiment")
+  verb->add_option("file", arguments->first, "results.json of an experiment")
       ->required()
-      ->check(not_empty());
-  verb->add_option("FILE2", arguments->second,
+      ->check(not_empty())
+      ->type_name("FILE");
+  verb->add_option("file2", arguments->second,
                    "results.json whose rows are compared with the first's")
-      ->check(not_empty());
+      ->check(not_empty())
+      ->type_name("FILE");
   verb->add_option("--rows", arguments->options.rows,
-                   "rows to compare; may be given several times, as names with commas need")
+                   "rows to compare; give it several times for names with commas")
       ->required()
       ->allow_extra_args(false)
       ->check(not_empty())
@@ -51,7 +53,7 @@ void add_compare(CLI::App& app, int& /*exit_code*/) {
                    "metric to compare (all that both rows have)")
       ->check(not_empty())
       ->type_name("NAME");
-  verb->add_flag("--json", arguments->json, "print one JSON document on standard output");
+  verb->add_flag("--json", arguments->json, "print one JSON document");
   verb->callback([arguments] { run_compare(*arguments); });
 }
 

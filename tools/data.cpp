@@ -58,7 +58,7 @@ void verify_data(const std::string& name, int& exit_code) {
   for (const auto& file : DatasetSource(name).verify()) {
     const std::string status = !file.ok()           ? file.problem
                                : file.doubt.empty() ? "ok"
-                                                    : "unproven: " + file.doubt;
+                                                    : "unverified: " + file.doubt;
     std::cout << fmt::format("{:<28} {}\n", escaped(file.name), escaped(status));
     if (!file.ok()) exit_code = 1;
   }
@@ -100,9 +100,10 @@ void add_pack(CLI::App& verb, int& exit_code) {
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
   constexpr int64_t kMost = 1'000'000;
-  command->add_option("FOLDER", arguments->name, "dataset, or folder of images with a slash")
+  command->add_option("folder", arguments->name, "folder of images, with a slash, or dataset")
       ->required()
-      ->check(known_dataset());
+      ->check(known_dataset())
+      ->type_name("FOLDER|NAME");
   command
       ->add_option("--shards", options.shards,
                    "number of tar archives of the largest split; archives of other splits hold as "
@@ -111,21 +112,21 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->check(whole_number(1, kMost));
   command
       ->add_option("--size", options.size,
-                   "shorter side in pixels to which larger images are resized; by default files "
-                   "are copied unchanged")
+                   "shorter side in pixels to which larger images are resized (files are copied "
+                   "unchanged)")
       ->check(whole_number(1, kMost));
   command->add_option("--quality", options.quality, "JPEG quality of resized images, 1 to 100")
       ->capture_default_str()
       ->check(whole_number(1, 100));
-  command->add_option("--split", options.split,
-                      "name of the only split to pack; by default all splits");
+  command->add_option("--split", options.split, "name of the only split to pack (all splits)")
+      ->type_name("NAME");
   command->add_option("--seed", options.seed, "seed of the order of the images")
       ->capture_default_str();
   command
-      ->add_option(
-          "--out", arguments->out,
-          "folder of the shards and of NAME.json, named like the folder; by default NAME-shards")
-      ->check(not_empty());
+      ->add_option("--out", arguments->out,
+                   "folder of the shards and of NAME.json, named like the folder (NAME-shards)")
+      ->check(not_empty())
+      ->type_name("DIR");
   command->callback([arguments, &exit_code] {
     require_single_process("data pack");
     pack_data(*arguments, exit_code);
@@ -150,7 +151,7 @@ void add_data(CLI::App& app, int& exit_code) {
   const auto with_name = [&](const char* name, const char* help, auto action) {
     auto* command = add_verb(*verb, name, help, fmt::format("data {} cifar10", name));
     auto dataset = std::make_shared<std::string>();
-    command->add_option("NAME", *dataset, "name of the dataset")->required();
+    command->add_option("name", *dataset, "name of the dataset")->required()->type_name("NAME");
     command->callback([dataset, action] { action(*dataset); });
   };
   with_name("fetch", "Download a dataset and check its SHA-256.", fetch_data);
@@ -160,9 +161,9 @@ void add_data(CLI::App& app, int& exit_code) {
   verb->set_help_flag();  // Not before the commands, which take it over.
   verb->add_option_function<std::vector<std::string>>(
           "-h,--help", [verb](const auto& words) { print_data_help(*verb, words); },
-          "print this help, or that of a dataset's description: describe [KEY], format NAME")
+          "print this help, or that of descriptions: --help describe [KEY], --help format NAME")
       ->expected(0, -1)
-      ->type_name("WHAT");
+      ->type_name("TOPIC");
 }
 
 }  // namespace moesaic::tools

@@ -76,7 +76,7 @@ void run_distributed(const std::string& verb, const std::shared_ptr<const Proces
     end(others, 1);
   });
   try {
-    processes->check_same("verb", verb);
+    processes->check_same("subcommand", verb);
     action();
     processes->finish();
     const std::lock_guard lock(ending->mutex);

@@ -110,13 +110,10 @@ void doctor(bool all, int& exit_code) {
   report.note("LibTorch", fmt::format("{} (this build), vector instructions {}", TORCH_VERSION,
                                       at::get_cpu_capability()));
   report.note("processor", bench::processor());
-  report.note("products", cpu_products());
+  report.note("matmul", cpu_products());
   report.note("threads", fmt::format("{}", at::get_num_threads()));
-  report.note("CUDA",
-              fmt::format("{}, {}",
-                          has_cuda_operators() ? "this build has operators for it"
-                                               : "this build's operators run on the CPU only",
-                          torch::cuda::is_available() ? "there is a GPU" : "there is no GPU"));
+  report.note("CUDA", fmt::format("{}, {}", has_cuda_operators() ? "compiled" : "not compiled",
+                                  torch::cuda::is_available() ? "GPU found" : "no GPU found"));
   note_gnuplot(report);
   const auto space = fs::space(fs::current_path());
   report.note("disk", fmt::format("{:.1f} GiB free here",
@@ -136,8 +133,7 @@ void add_doctor(CLI::App& app, int& exit_code) {
   auto* verb = add_verb(app, "doctor",
                         "Check this installation and print a report for bug reports.", "doctor");
   const auto all = std::make_shared<bool>(false);
-  verb->add_flag("--all", *all,
-                 "compare every operator of a GPU without disabling any that differs");
+  verb->add_flag("--all", *all, "compare every GPU operator and leave those that differ enabled");
   verb->callback([all, &exit_code] { doctor(*all, exit_code); });
 }
 

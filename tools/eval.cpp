@@ -188,8 +188,9 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
                           ->check(not_empty())
                           ->type_name("FILE");
   CLI::Option* of = verb.add_option("--tsne-of", arguments->points.of,
-                                    "features that t-SNE embeds: inputs, the network's inputs; "
-                                    "embedding, the last layer's input")
+                                    "features that t-SNE embeds; inputs: the network's; embedding: "
+                                    "the last layer's input")
+                        ->type_name("inputs|embedding")
                         ->check(one_of_words({"inputs", "embedding"}))
                         ->capture_default_str();
   CLI::Option* points = verb.add_option("--tsne-points", arguments->points.points,
@@ -201,6 +202,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
       verb.add_option("--tsne-color", arguments->points.color,
                       "colour of the points: expert (only where the last routing layer sends each "
                       "image to one), class, or group (expert where possible, else class)")
+          ->type_name("expert|class|group")
           ->check(one_of_words({"expert", "class", "group"}));
   CLI::Option* only = verb.add_option("--tsne-class", arguments->points.only_class,
                                       "class to which the images are restricted")
@@ -228,18 +230,20 @@ void add_eval(CLI::App& app, int& exit_code) {
                    std::string(kCheckpointHelp) + "; several are compared in a table")
       ->required()
       ->check(not_empty())
-      ->type_name("RUN_OR_CHECKPOINT");
-  verb->add_option("--data", arguments->options.data, "dataset (that of the checkpoint's training)")
-      ->check(known_dataset())
-      ->type_name("NAME");
+      ->type_name("CHECKPOINT");
   verb->add_option("--split", arguments->options.split,
                    "split of the dataset: train, validation or test (test, or validation where "
                    "there is no test split)")
       ->check(not_empty())
       ->type_name("NAME");
-  verb->add_option("--classes-of", arguments->classes_of,
-                   "class names of the network's outputs; checkpoint: its own, to which the data's "
-                   "are matched by name; data: those of the data, in their order")
+  verb->add_option("--data", arguments->options.data, "dataset (that of the checkpoint's training)")
+      ->check(known_dataset())
+      ->type_name("NAME");
+  verb->add_option(
+          "--classes-of", arguments->classes_of,
+          "names of the network's outputs; checkpoint: its own, to which the data's classes "
+          "are matched by name; data: the data's classes in order")
+      ->type_name("checkpoint|data")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
@@ -265,7 +269,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);
-  verb->add_flag("--json", arguments->json, "print one JSON document on standard output");
+  verb->add_flag("--json", arguments->json, "print one JSON document");
   add_tsne_options(*verb, arguments);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });
 }

@@ -158,7 +158,7 @@ def plans(proof, record, kind):
     for name, commands in dry_runs.items():
         for command in commands:
             done = proof.run(*command, "--dry-run", code=None)
-            text = re.sub(r"about [\d.]+ [KMG]B|program and data that is here [\d.]+ [KMG]B", "", done.stdout)
+            text = re.sub(r"about [\d.]+ [KMG]B|process and resident data [\d.]+ [KMG]B", "", done.stdout)
             label = " ".join(map(str, [name, *command[2:]]))
             record.exact[f"{label}: exit code"] = done.returncode
             record.lines(label, text)

@@ -77,9 +77,9 @@ int import_checkpoint(ImportArguments arguments) {
 
 void add_import(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
-      "With --classes, arrays named 'head' are dropped; with --classes or --image-size, the\n"
-      "position embedding is resized and routers are reshaped for an ensemble, as the released\n"
-      "recipes do. The first rule whose pattern (RE2's syntax: no backreferences, no look-around)\n"
+      "With --classes, arrays named 'head' are dropped; with it or --image-size, the position\n"
+      "embedding is resized and routers are reshaped for an ensemble, as the released recipes\n"
+      "do. The first rule whose pattern (RE2's syntax: no backreferences, no look-around)\n"
       "is found in an array's name applies to it; new names begin with params/, an empty\n"
       "replacement drops the array, and transformations are vit_zoom, reshape, and expand_tile\n"
       "AXIS REPEATS, which copies a dense MLP to all experts.";
@@ -98,15 +98,15 @@ void add_import(CLI::App& app, int& exit_code) {
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");
-  verb->add_option("--model-config", options.model_config,
-                   "configuration of the model as JSON, with the reference's names or ours; "
-                   "optional where no block has experts")
-      ->check(not_empty())
-      ->type_name("FILE");
   verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")
       ->required()
       ->check(not_empty())
       ->type_name("DIR");
+  verb->add_option("--model-config", options.model_config,
+                   "configuration of the model as JSON, with google-research/vmoe's names or "
+                   "moesaic's; optional where no block has experts")
+      ->check(not_empty())
+      ->type_name("FILE");
   verb->add_option("--classes", options.classes,
                    "number of classes of a new head of zeros, for fine-tuning")
       ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
@@ -125,7 +125,7 @@ void add_import(CLI::App& app, int& exit_code) {
   verb->add_option("--seed", options.seed, "seed of parameters with random initial values")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
-  verb->add_flag("--json", arguments->json, "print the result as one JSON document");
+  verb->add_flag("--json", arguments->json, "print one JSON document: the result");
   verb->callback([arguments, &exit_code] {
     require_single_process("import");
     exit_code = import_checkpoint(*arguments);

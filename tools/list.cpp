@@ -132,7 +132,7 @@ const std::map<std::string, Kind>& kinds() {
       {"checkpoints",
        {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
       {"formats",
-       {"file formats, for \"format\" of a dataset's description",
+       {"file formats, for \"format\" of a description",
         [] { return of_registry(dataset_formats()); }}},
       {"objectives",
        {"training objectives, for \"loss\" of a phase of the kind gradient",
@@ -141,7 +141,7 @@ const std::map<std::string, Kind>& kinds() {
        {"kinds of phases, for \"kind\" of a phase", [] { return of_registry(phase_kinds()); }}},
       {"probes", {"measurements of an experiment", [] { return of_registry(probes()); }}},
       {"settings",
-       {"all settings of runs, networks, data descriptions and experiments",
+       {"all settings of runs, networks, descriptions and experiments",
         [] { return Described(); }}},
   };
   return list;
@@ -219,9 +219,10 @@ void add_list(CLI::App& app, int&) {
                         "list recipes");
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  verb->add_option("KIND", *kind,
-                   fmt::format("kind of the listed names: {}; by default the kinds themselves",
-                               fmt::join(names_of(described_kinds()), ", ")));
+  verb->add_option("kind", *kind,
+                   fmt::format("kind of the listed names: {} (the kinds themselves)",
+                               fmt::join(names_of(described_kinds()), ", ")))
+      ->type_name("KIND");
   verb->add_flag("--json", *json, "print one JSON document");
   verb->callback([kind, json] { list(*kind, *json); });
 }

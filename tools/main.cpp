@@ -90,7 +90,7 @@ void log_failure(const std::string& what) {
 int run_or_explain(int argc, char** argv) {
   namespace tools = moesaic::tools;
   try {
-    moesaic::max_image_pixels();  // Once: as a setting of each image, it would damage them all.
+    moesaic::max_image_pixels();  // Once: as a setting of each image, it would corrupt them all.
     return run(argc, argv);
   } catch (const moesaic::Error& error) {
     const bool usage = error.kind() == moesaic::ErrorKind::usage;
@@ -106,7 +106,7 @@ int run_or_explain(int argc, char** argv) {
                             error.code().message()));
   } catch (const nlohmann::json::exception& error) {
     const std::string_view what = error.what();
-    log_failure(fmt::format("damaged JSON: {}", what.substr(what.find("] ") + 2)));
+    log_failure(fmt::format("corrupt JSON: {}", what.substr(what.find("] ") + 2)));
   } catch (const std::exception& error) {
     log_failure(without_jargon(error.what()));
   }

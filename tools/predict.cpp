@@ -192,10 +192,9 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   CLI::Option* images = verb->add_option("images", arguments->images,
-                                         "JPEG, PNG and WebP files, and folders of them, searched "
-                                         "at any depth in sorted order, through links too; a "
-                                         "folder's skipped files are named; a damaged file gives a "
-                                         "line on standard error, and exit code 1 at the end")
+                                         "JPEG, PNG and WebP files, or folders of them (recursive, "
+                                         "sorted, following links); skipped files are named; a "
+                                         "corrupt file gives an error line and exit code 1")
                             ->check(not_empty())
                             ->type_name("IMAGE|FOLDER");
   CLI::Option* top =
@@ -222,8 +221,8 @@ void add_predict(CLI::App& app, int& exit_code) {
                  "add each token's experts and gates: for images to --json; for tensors as "
                  "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
   verb->add_option("--batch-size", arguments->batch_size,
-                   "number of images per batch (32, of tensors 256); networks whose experts have a "
-                   "capacity take image files one by one and tensors all at once")
+                   "number of images per batch (32; with --input 256); with an expert capacity "
+                   "image files are taken one by one, tensors all at once")
       ->check(batch_size());
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);

@@ -259,7 +259,8 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("NAME")
       ->capture_default_str();
   verb.add_option("--scope", arguments->scope,
-                  "scope of the ranking: within each layer, or over the whole network")
+                  "scope of the ranking: within each layer, or over all layers of the network")
+      ->type_name("layer|network")
       ->check(one_of_words(keep_scope_names()))
       ->capture_default_str();
   verb.add_option("--exclude-blocks,--whole", arguments->exclude_blocks,
@@ -269,6 +270,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("BLOCKS");
   verb.add_option("--replace", prune.replace,
                   std::string(kReplaceHelp) + "; overrides that of --plan")
+      ->type_name("nothing|mean|reroute")
       ->check(one_of_words(replacement_names()))
       ->default_str(kReplaceByNothing);
   verb.add_option("--seed", prune.seed,
@@ -277,8 +279,9 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->capture_default_str();
   verb.add_option(
           "--search", arguments->search,
-          "search method of --max-drop: bisection, over one number for all layers; greedy, one "
-          "expert at a time from the layer that loses least, which evaluates many more networks")
+          "search method of --max-drop; bisection: over one number of experts for all layers; "
+          "greedy: one expert at a time where it costs least, with many more evaluations")
+      ->type_name("bisection|greedy")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();
   verb.add_option("--figure", arguments->figure,
@@ -312,28 +315,27 @@ void add_prune(CLI::App& app, int& exit_code) {
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
-  verb->add_option("--finetuned,checkpoint", options.finetuned,
-                   std::string("network to prune, with or without --finetuned before it: ") +
-                       kCheckpointHelp)
+  verb->add_option("--finetuned,checkpoint", options.finetuned, kCheckpointHelp)
       ->required()
       ->check(not_empty())
-      ->type_name("DIR");
+      ->type_name("CHECKPOINT");
   verb->add_option("--pretrained", options.pretrained,
-                   "network before fine-tuning (that of the run: an earlier phase, or its init), "
-                   "required by criteria that compare: router-norm-change, "
-                   "neuron-magnitude-change; other criteria only check that it is the same network")
+                   "network before fine-tuning, for router-norm-change and "
+                   "neuron-magnitude-change; other criteria only check that it is the same network "
+                   "(the run's earlier phase, or its init)")
       ->check(not_empty())
-      ->type_name("DIR");
+      ->type_name("CHECKPOINT");
   verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")
       ->check(not_empty())
       ->type_name("DIR");
   add_sizes(*verb, arguments);
+  verb->option_defaults()->group("Further options");
   add_choice(*verb, arguments);
   add_images(*verb, arguments);
   add_device(*verb, options.device);
   add_trust(*verb, options.trust);
   verb->add_flag("--dry-run", options.dry_run, "print the plan without writing a checkpoint");
-  verb->add_flag("--json", arguments->json, "print the plan as one JSON document");
+  verb->add_flag("--json", arguments->json, "print one JSON document: the plan");
   verb->callback([arguments, verb, &exit_code] {
     require_single_process("prune");
     exit_code = prune_until_stopped(*arguments, *verb);

@@ -141,7 +141,7 @@ void log_usage_error(const std::string& what) {
 
 void let_the_leader_speak() {
   if (!follows_a_leader()) {
-    log_threshold();  // A wrong MOESAIC_LOG is named even where the verb has nothing to say.
+    log_threshold();  // A wrong MOESAIC_LOG is named even where the subcommand has nothing to say.
     return;
   }
   set_log_prefix(fmt::format("process {}: ", rank_of(process_environment())));

@@ -34,9 +34,9 @@ void explain_bus_errors();
 /// take a tenth of a second and read 120 MB of their own code from the disk.
 [[noreturn]] void end_process(int exit_code);
 
-/// Makes glibc keep freed buffers, as tune_runtime() does for every verb but `bench` and those that
-/// stream tensors. By default it returns those of a few MiB to the kernel and pays for new zeroed
-/// pages at the next allocation, about a tenth of a training step.
+/// Makes glibc keep freed buffers, as tune_runtime() does for every subcommand but `bench` and
+/// those that stream tensors. By default it returns those of a few MiB to the kernel and pays for
+/// new zeroed pages at the next allocation, about a tenth of a training step.
 void keep_freed_memory();
 
 }  // namespace moesaic::tools

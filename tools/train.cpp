@@ -200,7 +200,7 @@ void add_train(CLI::App& app, int& exit_code) {
           "-h,--help", [verb](const auto& words) { print_help(*verb, words); },
           "print this help, or help on KEY.PATH, or on a model, kind or loss NAME")
       ->expected(0, -1)
-      ->type_name("WHAT");
+      ->type_name("TOPIC");
   verb->add_option("config", arguments->config,
                    "recipe of the run, a JSON file, e.g. models/vmoe/recipes/smoke.json")
       ->type_name("CONFIG");
@@ -225,7 +225,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,
-                   "number of processes that share experts; overrides parallel.experts")
+                   "number of processes over which experts are sharded (parallel.experts)")
       ->check(whole_number(1, kMaxProcesses))
       ->type_name("K");
   verb->callback([arguments, &exit_code] { exit_code = train(*arguments); });

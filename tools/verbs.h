@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of the program, one file each. A verb declares its options and a callback; what the
-// callback throws as Error becomes one line on standard error and the exit code.
+// The subcommands of the program, one file each. A subcommand declares its options and a callback;
+// what the callback throws as Error becomes one line on standard error and the exit code.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 namespace moesaic::tools {
 
-/// `exit_code` is 0 and may be raised by a verb's callback, e.g. to 130 after a run stopped by a
-/// signal.
+/// `exit_code` is 0 and may be raised by a subcommand's callback, e.g. to 130 after a run stopped
+/// by a signal.
 void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);

@@ -141,11 +141,11 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
     checkpoint.model = tensors_in_archive(reader);
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
-    fail("{}: a damaged archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
+    fail("{}: a corrupt archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    fail("{}: a damaged archive: {}", file.string(), error.what());
+    fail("{}: a corrupt archive: {}", file.string(), error.what());
   }
   // Its module also has tensors that the network makes of its settings.
   const auto shape = build_meta_model(

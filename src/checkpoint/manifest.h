@@ -77,7 +77,7 @@ bool is_index(const fs::path& path);
 fs::path tensors_path(const fs::path& folder, const std::string& file);
 
 /// Returns the name of the file of each tensor, by name, that an index lists. A stranger may have
-/// written it: throws Error (failure) for a damaged index and names of files that lead elsewhere.
+/// written it: throws Error (failure) for a corrupt index and names of files that lead elsewhere.
 std::map<std::string, std::string> read_index(const fs::path& path);
 
 /// One entry of a file.

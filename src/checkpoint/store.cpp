@@ -262,8 +262,8 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
   }
   const std::string none =
       steps.size() == 1
-          ? "its only checkpoint of a step is damaged"
-          : fmt::format("all of its {} checkpoints of steps are damaged", steps.size());
+          ? "its only checkpoint of a step is corrupt"
+          : fmt::format("all of its {} checkpoints of steps are corrupt", steps.size());
   fail("{}: {}; the newest: {}{}", checkpoints.string(), none, first_error,
        others_beside(checkpoints));
 }
@@ -337,7 +337,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
         "(.safetensors, TorchScript)",
         given.string());
   }
-  // One that lost its manifest is as damaged as one that lost another file.
+  // One that lost its manifest is as corrupt as one that lost another file.
   const bool parts = path_exists(given / kStateFile) && path_exists(given / kConfigFile);
   if (parts || path_exists(given / kManifestFile)) return load_checkpoint(given, options);
   for (const fs::path& folder : {given / "checkpoints", given}) {

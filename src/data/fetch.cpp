@@ -169,7 +169,7 @@ std::string download_from(const std::string& url, const WantedFile& file) {
     const std::string problem = result.problem.empty() ? file.problem_of(part) : result.problem;
     if (problem.empty()) return "";
     fs::resize_file(part, 0);
-    // The first bytes may be from another server or damaged: a second try starts without them.
+    // The first bytes may be from another server or corrupt: a second try starts without them.
     if (!resumes) return problem;
   }
 }
@@ -318,7 +318,7 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
     return {found, {}};
   }
   if (spec.urls.empty()) {
-    fail("dataset '{}': its description has no URL to fetch from; put it or a link at {}: {}",
+    fail("dataset '{}': its description has no URL to fetch from; place or link it at {}: {}",
          spec.name, fetch_folder(spec).string(), contents(spec));
   }
   FetchResult result{fetch_folder(spec), {}};

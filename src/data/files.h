@@ -27,7 +27,7 @@ fs::path find_in(const fs::path& folder, const DatasetFile& file);
 inline constexpr std::string_view kHashList = "SHA256SUMS";
 
 /// Returns the description with the hashes of such a list in `folder` added to files without one.
-/// Throws Error (failure) if the list is damaged.
+/// Throws Error (failure) if the list is corrupt.
 DatasetSpec with_recorded_hashes(DatasetSpec spec, const fs::path& folder);
 
 /// Compares size and, where there is one, hash of the file's uncompressed bytes with the

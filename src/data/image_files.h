@@ -107,7 +107,7 @@ class ImageFiles final : public StoredImages {
 /// Name of the label of images without one, which label() does not return.
 inline constexpr int32_t kNoLabel = -1;
 
-/// Decodes every image on all processors; returns the damaged ones, in order, the classes of which
+/// Decodes every image on all processors; returns the corrupt ones, in order, the classes of which
 /// no image can be read, and a line on all others.
 std::vector<FileVerification> verify_images(const StoredImages& images);
 

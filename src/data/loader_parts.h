@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a loader is made of: the order of the examples in shuffled epochs, and the images of them
-// that are damaged.
+// that are corrupt.
 #pragma once
 
 #include <algorithm>
@@ -77,17 +77,17 @@ void on_threads(size_t count, size_t threads, const auto& action) {
   if (first) std::rethrow_exception(first);
 }
 
-/// Returns how many images of a dataset may be damaged: 1 %, and one of a small one.
+/// Returns how many images of a dataset may be corrupt: 1 %, and one of a small one.
 int64_t max_damaged(int64_t size);
 
-/// The damaged images of a dataset, of all threads.
+/// The corrupt images of a dataset, of all threads.
 class DamagedImages {
  public:
   /// With `shared` add() leaves it to count() to warn.
   DamagedImages(const Dataset& dataset, bool shared);
 
   /// Returns what is wrong with an image, "" where that was said already; nothing for one that is
-  /// not known as damaged. Throws, like add() and count(), if too many are.
+  /// not known as corrupt. Throws, like add() and count(), if too many are.
   std::optional<std::string> find(int64_t index);
   /// Adds an image that this process met; returns what find() does.
   std::string add(int64_t index, const ImageError& error);
@@ -107,7 +107,7 @@ class DamagedImages {
   int64_t size_, max_;
   std::mutex mutex_;
   std::map<int64_t, std::string> known_;  ///< What is wrong with each.
-  std::vector<int64_t> sound_;  ///< Number of images by class that are not damaged, once needed.
+  std::vector<int64_t> sound_;  ///< Number of images by class that are not corrupt, once needed.
   std::string last_;
 };
 

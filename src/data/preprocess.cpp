@@ -298,7 +298,7 @@ InputSpec read_input_spec(const Json& document, const std::string& from) {
     warn_of_small_std(spec.std, from);
     return spec;
   } catch (const Error& error) {
-    fail("{}", error.what());  // A program wrote it, so it is damaged or foreign.
+    fail("{}", error.what());  // A program wrote it, so it is corrupt or foreign.
   }
 }
 

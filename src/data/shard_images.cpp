@@ -97,7 +97,7 @@ void ShardImages::check_lost() const {
   }
   const int64_t all = size() + uncounted_;
   if (lost_ <= max_damaged(all)) return;
-  fail("dataset '{}': {} of {} {} images are lost in damaged shards, the last one being {}",
+  fail("dataset '{}': {} of {} {} images are lost in corrupt shards, the last one being {}",
        info().name, lost_, all, info().split, last_problem_);
 }
 

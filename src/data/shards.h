@@ -109,9 +109,9 @@ struct PlacedShard {
 };
 
 /// Images in shards, read at their places. Shards that are here are indexed at once; others that
-/// the description counts are fetched when an image of them is first asked for. A damaged shard is
+/// the description counts are fetched when an image of them is first asked for. A corrupt shard is
 /// named in one warning; those of its images that cannot be found are its last ones, and throw
-/// ImageError, as does their label. Every index keeps its image whatever is damaged.
+/// ImageError, as does their label. Every index keeps its image whatever is corrupt.
 class ShardImages final : public StoredImages {
  public:
   /// Puts a shard in its place. Throws Error (failure) if it cannot be had.

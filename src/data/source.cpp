@@ -359,7 +359,7 @@ std::string DatasetSource::where() const {
   if (spec.generated()) return "made when it is opened";
   if (const fs::path folder = find_folder(spec); !folder.empty()) return folder.string();
   if (!spec.urls.empty()) return "not here; " + fetch_command(spec.name);
-  return fmt::format("not here; put it or a link at {}", search_folders(spec).front().string());
+  return fmt::format("not here; place or link it at {}", search_folders(spec).front().string());
 }
 
 std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_view split) {

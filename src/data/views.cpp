@@ -258,7 +258,7 @@ std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, 
   if (std::exchange(info.endless, false)) {
     return std::make_shared<View>(std::move(info), std::move(base), stream_begin(seed), count);
   }
-  int64_t known = 0;  // Images of damaged shards have lost their labels.
+  int64_t known = 0;  // Images of corrupt shards have lost their labels.
   std::vector<std::deque<int64_t>> by_class(info.classes.size());
   for (const int64_t index : permutation(base->size(), seed, stream_id("sample"))) {
     const std::optional<int64_t> label = known_label(*base, index);

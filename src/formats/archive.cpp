@@ -32,7 +32,7 @@ ArchiveReader new_reader() {
 std::string last_reason(archive* open) {
   const char* text = archive_error_string(open);
   constexpr size_t kLongest = 400;  // It may name a path.
-  return one_line(text != nullptr ? text : "damaged", kLongest);
+  return one_line(text != nullptr ? text : "corrupt", kLongest);
 }
 
 /// Returns the name of an entry; empty without one.
@@ -217,7 +217,7 @@ class TarIndexing {
     if (result == ARCHIVE_EOF) return false;
     if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
     check_was_read(open_.get(), path_);
-    cut(fmt::format("damaged after {}: {}",
+    cut(fmt::format("corrupt after {}: {}",
                     count_text(static_cast<int64_t>(index_.members.size()), "file"),
                     last_reason(open_.get())));
     return false;

@@ -34,19 +34,19 @@ std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes);
 }  // namespace jpeg
 namespace png {
 /// Palettes and grey become colours and alpha is dropped as by Pillow's convert("RGB"); of 16 bits
-/// the upper 8 count, of grey too. A damaged file is an Error (failure); what is wrong behind the
+/// the upper 8 count, of grey too. A corrupt file is an Error (failure); what is wrong behind the
 /// last pixel is a warning.
 std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes);
 }  // namespace png
 namespace webp {
-/// Alpha is dropped. An animation and a file that is damaged or truncated are Errors (failure);
+/// Alpha is dropped. An animation and a file that is corrupt or truncated are Errors (failure);
 /// libwebp knows no warnings.
 std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes);
 }  // namespace webp
 
 /// Returns the orientation of a JPEG, PNG or WebP file, 1 to 8, as Pillow's ImageOps.exif_transpose
 /// reads it: EXIF's, of either byte order and any integer type, or else XMP's; in a PNG also out of
-/// ImageMagick's raw profiles. 1, as stored, where there is none or it is damaged.
+/// ImageMagick's raw profiles. 1, as stored, where there is none or it is corrupt.
 int exif_orientation(std::span<const uint8_t> file);
 
 }  // namespace moesaic

@@ -73,7 +73,7 @@ Metadata in_jpeg(Span file) {
   return found;
 }
 
-/// Returns what zlib's format holds; nothing where it is damaged or longer than kMaxBytes.
+/// Returns what zlib's format holds; nothing where it is corrupt or longer than kMaxBytes.
 Bytes inflated(Span packed) {
   Bytes text(kMaxBytes);
   uLongf size = text.size();

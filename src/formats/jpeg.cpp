@@ -146,7 +146,7 @@ class Decoder final : public FormatDecoder {
       warning = defect = reason();
     }
     if (is_warning(defect)) return;
-    if (!decoded_with_end(w, h, format, out)) fail("damaged JPEG: {}", defect);
+    if (!decoded_with_end(w, h, format, out)) fail("corrupt JPEG: {}", defect);
     warning = "the image is complete, but not the file: its end marker is missing";
   }
 

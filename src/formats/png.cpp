@@ -40,7 +40,7 @@ struct Decoder final : FormatDecoder {
 
   void decode(int64_t, std::vector<uint8_t>& rgb) override {
     check_length();
-    guarded("damaged PNG", [this] { set_transforms(); });
+    guarded("corrupt PNG", [this] { set_transforms(); });
     read_rows(rgb);
   }
 
@@ -85,7 +85,7 @@ struct Decoder final : FormatDecoder {
   void check_length() {
     const uint64_t row = png_get_rowbytes(reader, info),
                    height = png_get_image_height(reader, info);
-    if (row * height > bytes.size() * kMaxExpansion) fail("damaged PNG: the file ends too early");
+    if (row * height > bytes.size() * kMaxExpansion) fail("corrupt PNG: the file ends too early");
   }
 
   void read_rows(std::vector<uint8_t>& out) {
@@ -93,7 +93,7 @@ struct Decoder final : FormatDecoder {
     out.resize(row * height);
     rows.resize(height);
     for (size_t y = 0; y < height; ++y) rows[y] = out.data() + y * row;
-    guarded("damaged PNG", [this] { png_read_image(reader, rows.data()); });
+    guarded("corrupt PNG", [this] { png_read_image(reader, rows.data()); });
     read_end();
   }
 

@@ -17,7 +17,7 @@ const char* reason(VP8StatusCode status) {
     case VP8_STATUS_SUSPENDED:
       return "the file ends too early";
     default:
-      return "its data are damaged";
+      return "its data are corrupt";
   }
 }
 
@@ -43,7 +43,7 @@ class Decoder final : public FormatDecoder {
     config.output.u.RGBA = {rgb.data(), static_cast<int>(row), rgb.size()};
     const VP8StatusCode status = WebPDecode(bytes_.data(), bytes_.size(), &config);
     WebPFreeDecBuffer(&config.output);
-    if (status != VP8_STATUS_OK) fail("damaged WebP: {}", reason(status));
+    if (status != VP8_STATUS_OK) fail("corrupt WebP: {}", reason(status));
   }
 
  private:

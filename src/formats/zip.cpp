@@ -67,12 +67,12 @@ class Archive {
 
  private:
   [[noreturn]] void damaged(uint64_t at) const {
-    fail("{}: a damaged archive, at byte {}", where_, at);
+    fail("{}: a corrupt archive, at byte {}", where_, at);
   }
 
   void check(uint64_t at, uint64_t count) const {
     const auto end = checked_add(at, count);
-    if (!end || *end > bytes_.size()) fail("{}: a damaged archive: it is cut off", where_);
+    if (!end || *end > bytes_.size()) fail("{}: a corrupt archive: it is cut off", where_);
   }
 
   template <class T>
@@ -100,7 +100,7 @@ class Archive {
       list_end_ = list_begin_ + bytes;
       return;
     }
-    fail("{}: a damaged archive: it has no list of its files", where_);
+    fail("{}: a corrupt archive: it has no list of its files", where_);
   }
 
   uint32_t number_or_zero(uint64_t at) const {

@@ -18,7 +18,7 @@ bool is_zip(std::span<const std::byte> file);
 bool is_in_zip(std::span<const std::byte> archive, std::string_view name, const std::string& where);
 
 /// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
-/// none. Throws Error (failure), with `where`, the file's path, for an archive that is damaged and
+/// none. Throws Error (failure), with `where`, the file's path, for an archive that is corrupt and
 /// for a member that is compressed or encrypted. Checksums are not verified.
 std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> archive,
                                                         std::string_view name,

@@ -16,7 +16,7 @@
 namespace moesaic::nn {
 namespace {
 
-/// Returns the row offsets of the experts; on the meta device those of an even split.
+/// Returns the row offsets of the experts; on the meta device those of a uniform load.
 std::vector<int64_t> row_offsets(const Routing& routing) {
   const int64_t experts = routing.experts();
   std::vector<int64_t> offsets;

@@ -17,7 +17,7 @@ namespace {
 
 void check_can_replace(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
-    fail("MoELayer: tokens are rerouted from pruned experts, so mean outputs cannot replace them");
+    fail("MoELayer: tokens are rerouted from removed experts, so mean outputs cannot replace them");
   }
 }
 

@@ -46,7 +46,7 @@ void check_backend(c10::Device device, bool deterministic) {
   const std::string workspace = set == nullptr ? "" : set;
   if (workspace == ":4096:8" || workspace == ":16:8") return;
   fail_usage(
-      "deterministic: cuBLAS gives equal bits only with CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8) "
+      "deterministic: cuBLAS is bit-identical only with CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8) "
       "in the environment, found '{}'; set it, or deterministic=false",
       workspace);
 }

@@ -31,7 +31,7 @@ Tensor ops::linear_by_expert(const Tensor& rows, const Tensor& offsets, const Te
   return at::cat(parts);
 }
 
-// A grouped product writes neither rows past the last offset nor gradients of experts without
+// A grouped GEMM writes neither rows past the last offset nor gradients of experts without
 // rows: at::where() takes zeros for the outputs and for the weights' gradients, whatever the memory
 // holds. Biases are
 // a product with one-hot rows, whose gradient needs no sort.

@@ -108,10 +108,10 @@ at::Tensor combine_with_bias(const at::Tensor& rows, const at::Tensor& b2, const
 
 // The two ways to compute grouped_linear(), which tests compare on the CPU.
 
-/// A product for each expert, after one read of the offsets.
+/// A GEMM per expert, after one read of the offsets.
 at::Tensor linear_by_expert(const at::Tensor& rows, const at::Tensor& offsets, const at::Tensor& w,
                             const at::Tensor& b);
-/// One grouped product; offsets stay on the device.
+/// One grouped GEMM; offsets stay on the device.
 at::Tensor linear_by_grouped_mm(const at::Tensor& rows, const at::Tensor& offsets,
                                 const at::Tensor& w, const at::Tensor& b);
 

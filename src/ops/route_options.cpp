@@ -65,7 +65,7 @@ std::vector<std::string> pruned_selection_names() {
 }
 
 PrunedSelection pruned_selection_from_name(std::string_view name) {
-  return ops::enum_from_name<PrunedSelection>("treatment of pruned experts", name,
+  return ops::enum_from_name<PrunedSelection>("treatment of removed experts", name,
                                               pruned_selection_names());
 }
 

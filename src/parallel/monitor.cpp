@@ -229,7 +229,7 @@ std::string ProcessMesh::Monitor::describe_failure(const std::string& message) t
   for (int64_t rank = 0; rank < size_; ++rank) {
     const std::string at = last_status_of(rank).second;
     if (!store_->check({numbered("ends", rank)})) {
-      return fmt::format("{} failed near {}: it was killed, stopped, or its machine is gone",
+      return fmt::format("{} failed near {}: it was killed, stopped, or its machine was lost",
                          name_of(rank), at);
     }
     if (at != activity())

@@ -158,7 +158,7 @@ void ProcessGroup::broadcast_each(const std::vector<at::Tensor>& per_rank, Traff
   counter_->add(traffic, all_gather_bytes(bytes_of(per_rank[static_cast<size_t>(rank())]), size()));
 }
 
-// c10d's own assigns to a static tensor, which damages memory where threads of a program wait side
+// c10d's own assigns to a static tensor, which corrupts memory where threads of a program wait side
 // by side.
 void ProcessGroup::barrier(bool endless) const {
   if (size() == 1) return;

@@ -218,7 +218,7 @@ class NetworkChoice {
       smallest -= (group.size() - group.least()) * parameters_of_expert(*group.block);
     }
     fail_usage(
-        "{}: {} of the parameters must stay, since a token selects the experts; choose at "
+        "{}: {} of the parameters must be kept, since a token selects the experts; choose at "
         "least {:.4f}",
         bound.where, smallest,
         static_cast<double>(smallest) / static_cast<double>(parameters_) + 5e-5);

@@ -36,7 +36,7 @@ KeepRule parameters_rule(double fraction, const std::string& where) {
 }
 
 KeepRule count_rule(int64_t count, const std::string& where) {
-  if (count < 1) fail_usage("{}: at least 1 expert must stay, found {}", where, count);
+  if (count < 1) fail_usage("{}: at least 1 expert must be kept, found {}", where, count);
   return {count, where};
 }
 
@@ -50,7 +50,7 @@ KeepRule ids_rule(const Value& list, const std::string& name) {
     }
     ids.push_back(id);
   }
-  if (ids.empty()) fail_usage("{}: at least 1 expert must stay", list.where());
+  if (ids.empty()) fail_usage("{}: at least 1 expert must be kept", list.where());
   std::sort(ids.begin(), ids.end());
   return {std::move(ids), list.where()};
 }
@@ -416,7 +416,7 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
     }
     if (means && is_rerouted) {
       return fmt::format(
-          "block {} reroutes tokens of pruned experts, so mean outputs cannot replace them",
+          "block {} reroutes tokens of removed experts, so mean outputs cannot replace them",
           block.block);
     }
     if (!layer->is_pruned() || means == layer->replacement_outputs.defined()) continue;

@@ -151,7 +151,7 @@ double seconds_before(const fs::path& file) {
   const auto json = find_json(read_text(file, kMaxDocumentBytes, "a time")).value_or(nullptr);
   const auto seconds = json.is_object() ? json.value("seconds", Json()) : json;
   if (seconds.is_number() && seconds >= 0.0) return seconds.get<double>();
-  log_warning("{}: damaged; the time of earlier calls is left out", file.string());
+  log_warning("{}: corrupt; the time of earlier calls is left out", file.string());
   return 0.0;
 }
 

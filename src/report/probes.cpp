@@ -202,7 +202,7 @@ Probe relative_error_probe() {
 Probe success_probe() {
   constexpr double kLeast = 90.0;
   return number_probe(
-      "success", "whether the test accuracy is at least 90 %",
+      "success", "indicator of a test accuracy of at least 90 %",
       [](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (!is_measured(*data.at("test"), "accuracy")) return {};
         return {amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0)};

@@ -199,9 +199,10 @@ std::string to_text(const PruneSearch& search) {
                : point.is_near                         ? ""
                                                        : "too low"});
   }
-  return fmt::format("{}, {}: the smallest network at most {:g} points below the whole one\n\n{}",
-                     search.method, count_text(search.evaluations, "evaluation"),
-                     100.0 * search.max_drop, table.text());
+  return fmt::format(
+      "{}, {}: the smallest network at most {:g} points below the unpruned one\n\n{}",
+      search.method, count_text(search.evaluations, "evaluation"), 100.0 * search.max_drop,
+      table.text());
 }
 
 Figure search_figure(const PruneSearch& search, const std::string& stem) {
@@ -219,7 +220,7 @@ Figure search_figure(const PruneSearch& search, const std::string& stem) {
       fmt::format("{}{}  set xrange {}\n  set yrange {}\n"
                   "  set key at graph 0, 1.03 left bottom horizontal Left reverse samplen 2 "
                   "textcolor rgb ink\n",
-                  axis_label("x", "parameters that stay, %"), axis_label("y", "accuracy, %"),
+                  axis_label("x", "parameters kept, %"), axis_label("y", "accuracy, %"),
                   padded_range(sizes), padded_range(accuracies))};
   panel.plots.push_back(fmt::format(
       "{:.4f} with lines lc rgb colour_of(2) dt (6, 4) lw 2 title 'lowest allowed'", bar));

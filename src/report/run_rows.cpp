@@ -126,7 +126,7 @@ void claim(const fs::path& folder, Json settings) {
   const fs::path file = folder / "config.json";
   if (fs::exists(file)) {
     auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
-    if (!found) fail_usage("{}: damaged: not JSON; give another --out", file.string());
+    if (!found) fail_usage("{}: corrupt: not JSON; give another --out", file.string());
     if (*found == settings) return;
     join_runs(*found, settings);
     const std::vector<Difference> changed =

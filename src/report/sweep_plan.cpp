@@ -320,7 +320,7 @@ std::string plan_of_sweep(const RunsConfig& config) {
       config.runs, 1 + (plan.sizes.size() - 1) * plan.criteria.size(), fmt::join(counts, ", "),
       plan.experts, fmt::join(plan.criteria, ", "));
   if (!sweep.exclude_blocks.empty()) {
-    text += fmt::format("whole         blocks {}\n", fmt::join(sweep.exclude_blocks, ", "));
+    text += fmt::format("unpruned      blocks {}\n", fmt::join(sweep.exclude_blocks, ", "));
   }
   for (const SweepSize& size : plan.sizes) {
     if (size.count == 0) text += fmt::format("by layer      {}\n", size.text);

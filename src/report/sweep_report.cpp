@@ -191,7 +191,7 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
   text += comparison_markdown(compared_criteria(plan, results));
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "
-      "{}. FLOPs count the matrix products of the rows that the test split's routing really "
+      "{}. FLOPs count the matrix multiplications of the rows that the test split's routing really "
       "computed, and by capacity those of full capacity buffers of the experts that are left. "
       "Speed is the median over forward passes in which all networks took turns.\n\n{}",
       criterion, largest_text(plan, results, criterion),

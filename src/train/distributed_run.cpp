@@ -68,7 +68,7 @@ std::vector<Replaced> new_of_all(const Replaced& fresh, const ProcessMesh& proce
   const std::string text = Json(fresh).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<Replaced> all;
   for (const std::string& found : processes.control().all_gather_strings(text)) {
-    all.push_back(parse_stored(found, "damaged images", kMaxListBytes).to_json().get<Replaced>());
+    all.push_back(parse_stored(found, "corrupt images", kMaxListBytes).to_json().get<Replaced>());
   }
   return all;
 }

@@ -351,7 +351,7 @@ PhaseKind gradient_phase_kind() {
   PhaseKind kind;
   kind.settings = Choice("gradient", GradientConfig{});
   kind.description =
-      "minimises a loss on batches by the gradients of any network, with optimizer and schedule";
+      "optimizer steps on batches by the gradients of a loss, for any network, with schedule";
   kind.plan = plan_gradient;
   kind.share = check_share;
   kind.overlaps_save = true;

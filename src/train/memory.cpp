@@ -188,8 +188,9 @@ std::string describe_memory(Model& model, const RunConfig& config,
     const double copy = memory.weights + memory.optimizer;  // See AsyncSave.
     const double sum = memory.sum() + copy + gaps + process;
     text += fmt::format(
-        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, gaps "
-        "and buffers {}, batches {}, copy for checkpoints {}, program and data that is here {}{}\n",
+        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, "
+        "allocator overhead {}, batches {}, copy for checkpoints {}, process and resident data "
+        "{}{}\n",
         phase.config.name, memory.activations ? "about" : "more than", bytes_text(sum),
         bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
         memory.activations ? bytes_text(*memory.activations)
@@ -198,7 +199,7 @@ std::string describe_memory(Model& model, const RunConfig& config,
         sum > limit ? "; this machine has " + bytes_text(limit) : "");
   }
   if (text.empty()) return text;
-  return text + "memory        left out: data whose files are not here, if any\n";
+  return text + "memory        not counted: data whose files are missing\n";
 }
 
 std::string describe_run(const RunConfig& config, const Model& model,

@@ -74,7 +74,7 @@ void OnlinePhase::load(const PhaseState& state) {
   const bool valid = made != state.values.end() && made->is_number_integer() && *made >= 0 &&
                      *made <= plan_.steps &&
                      (end_key_.empty() || (met != state.values.end() && met->is_boolean()));
-  if (!valid) fail("phase '{}': its state is damaged", plan_.config.name);
+  if (!valid) fail("phase '{}': its state is corrupt", plan_.config.name);
   steps_done_ = made->get<int64_t>();
   reached_end_ = !end_key_.empty() && met->get<bool>();
 }

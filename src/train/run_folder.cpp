@@ -142,7 +142,7 @@ void RunFolder::check(const fs::path& root, bool resume) {
                fs::exists(root / "config.json") ? "--resume to continue its run, or " : "");
   }
   if (resume && holds_something(root) && !fs::exists(root / "config.json")) {
-    // A run that lost it is as damaged as one whose config.json cannot be read.
+    // A run that lost it is as corrupt as one whose config.json cannot be read.
     throw Error(has_checkpoint(root) ? ErrorKind::failure : ErrorKind::usage,
                 fmt::format("{}: config.json is missing, so the run cannot be resumed; {}",
                             root.string(), other_folder(root)));
@@ -195,7 +195,7 @@ void RunFolder::set_damaged_aside(const fs::path& resumed) const {
   for (const fs::path& step : step_checkpoints(root_ / "checkpoints")) {
     if (*step_of(step) <= *step_of(resumed)) return;
     const fs::path kept = set_aside(step, "damaged");
-    log_warning("{}: damaged; it is kept as {}", step.string(), kept.filename().string());
+    log_warning("{}: corrupt; it is kept as {}", step.string(), kept.filename().string());
   }
 }
 

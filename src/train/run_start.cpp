@@ -118,7 +118,7 @@ TrainState read_state(const Json& json, const fs::path& checkpoint) {
   try {
     return parse<TrainState>(Value::from_json(json, (checkpoint / "state.json").string()));
   } catch (const Error& error) {
-    fail("{}", error.what());  // The file is generated, so it is damaged or foreign.
+    fail("{}", error.what());  // The file is generated, so it is corrupt or foreign.
   }
 }
 
@@ -234,7 +234,7 @@ Trainer::Trainer(RunConfig config, TrainerOptions options)
   }
   state_.computed_with = arithmetic_of(options_.device);
   if (options_.processes) sync_network(*options_.processes, result_.checkpoint, *model_);
-  // By now no process reads a damaged one any more.
+  // By now no process reads a corrupt one any more.
   if (resuming && is_rank_zero()) folder_->set_damaged_aside(result_.checkpoint);
   model_->to(at::Device(options_.device));
   if (in_memory() || !is_rank_zero()) return;
@@ -267,7 +267,7 @@ void Trainer::check_data(const std::optional<RunData>& started) {
     if (split == "train") changed_.insert(name);
     if (is_rank_zero()) {
       log_warning("{}; accepted{}", what,
-                  split == "train" ? ", and no image counts as damaged before it is read" : "");
+                  split == "train" ? ", and no image counts as corrupt before it is read" : "");
     }
   };
   data_ = record_data(config_, datasets_, is_rank_zero(), started.value_or(RunData()), changed);

@@ -209,13 +209,14 @@ std::string one_plan(const ScalingPlan& plan, const PhasePlan& phase, const Gpu&
     text += fmt::format(kRow, "  " + sent.name, sent.group, sent.calls, bytes_text(sent.bytes),
                         milliseconds_text(sent.seconds));
   }
-  return text + fmt::format(
-                    "step          {} expected: products {}, routing {}, update {}, waiting for "
-                    "others {}\nefficiency    {:.3f}, {:.0f} images/s, {:.1f} % of the peak\n",
-                    milliseconds_text(plan.step()), milliseconds_text(plan.products),
-                    milliseconds_text(plan.routing), milliseconds_text(plan.update),
-                    milliseconds_text(plan.waiting), plan.efficiency, plan.images_per_second,
-                    100.0 * plan.peak_fraction);
+  return text +
+         fmt::format(
+             "step          {} expected: matmul {}, routing {}, update {}, exposed "
+             "communication {}\nefficiency    {:.3f}, {:.0f} images/s, {:.1f} % of the peak\n",
+             milliseconds_text(plan.step()), milliseconds_text(plan.products),
+             milliseconds_text(plan.routing), milliseconds_text(plan.update),
+             milliseconds_text(plan.waiting), plan.efficiency, plan.images_per_second,
+             100.0 * plan.peak_fraction);
 }
 
 constexpr const char* kPlanRow =

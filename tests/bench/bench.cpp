@@ -104,7 +104,7 @@ const std::vector<Benchmark>& benchmarks() {
   const auto nothing_left_out = [] { return std::string(); };
   static const std::vector<Benchmark> all = {
       {"latent",
-       "single-sample steps of the latent clusters paper, with samples, against plain ATen",
+       "single-sample steps of the latent clusters paper, sampling included, against plain ATen",
        bench_latent, nothing_left_out},
       {"operators", "routing, dispatch, experts and combine against plain ATen",
        [](const Report& report) {
@@ -114,7 +114,7 @@ const std::vector<Benchmark>& benchmarks() {
        operators_left_out},
       {"pmoe", "steps of the patch-level mixtures' wide residual networks against plain ATen",
        bench_wrn, nothing_left_out},
-      {"processes", "training on two processes against one, and overlap of communication",
+      {"processes", "training on two processes against one, and its overlap with communication",
        bench_processes, nothing_left_out},
       {"vmoe", "training steps and inference of V-MoE against plain ATen", bench_vmoe,
        operators_left_out},

@@ -27,7 +27,7 @@ struct Contest {
 };
 Row row_of(const Contest& contest, const Times& times);
 
-/// Alternates with the fastest of several peers, whose index is returned.
+/// Alternates with the fastest of several baselines, whose index is returned.
 struct Race {
   Times times;
   size_t fastest;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture-of-experts layer as a PyTorch user would write it, with nothing but ATen: the peer of
-// the benchmarks.
+// A mixture-of-experts layer as a PyTorch user would write it, with nothing but ATen: the baseline
+// of the benchmarks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

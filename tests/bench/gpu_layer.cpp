@@ -100,7 +100,7 @@ Row at_most(const Times& t, double goal, std::string description) {
           t.ours / t.peer,
           {},
           goal,
-          description + "; ratio: ours / peer"};
+          description + "; ratio: ours / baseline"};
 }
 
 }  // namespace moesaic::bench

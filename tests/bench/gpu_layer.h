@@ -31,7 +31,7 @@ at::Tensor route_and_compute(const EagerLayer& layer, const at::Tensor& x_Td,
                              const std::vector<int64_t>& kept = {});
 at::Tensor gpu_ours(const EagerLayer& layer, const at::Tensor& x_Td);
 
-/// As one would write it around LibTorch's grouped product: sort, gather, product, bias, GELU,
+/// As one would write it around LibTorch's grouped GEMM: sort, gather, product, bias, GELU,
 /// product, bias, add up.
 at::Tensor composed_layer(const EagerLayer& layer, const at::Tensor& x_Td);
 

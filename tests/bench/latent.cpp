@@ -108,7 +108,7 @@ SphericalNeurons some_neurons() {
           {}};
 }
 
-/// How the peers take steps. Both know the gradient by its formula.
+/// How the baselines take steps. Both know the gradient by its formula.
 enum class Form {
   as_written,  ///< Algorithm 1: project, add, divide by the norms of the rows.
   scaled,      ///< The operator's own algebra: norms by their formula, w = s u with a scale each.
@@ -199,7 +199,7 @@ void check_same_weights(const SphericalNeurons& neurons, const LatentSetting& se
   const Tensor same_N = (ours.w_Nd - eager.weights()).abs().amax(1).lt(1e-4);
   const double same = same_N.to(at::kDouble).mean().item<double>();
   if (!(same > 0.999))
-    fail("bench latent: {:.3g} % of the neurons agree with the peer's", 100 * same);
+    fail("bench latent: {:.3g} % of the neurons agree with the baseline's", 100 * same);
 }
 
 /// Steps against the faster way of a form.
@@ -267,7 +267,7 @@ Row update_against_fma() {
   row.unit = "GFLOP/s";
   row.ratio = row.ours / row.peer;
   row.at_least = 0.5;
-  row.description = "multiply-adds in registers; ratio ours / peer";
+  row.description = "multiply-adds in registers; ratio ours / baseline";
   return row;
 }
 

@@ -95,7 +95,7 @@ Row against_loops(Run run, const EagerLayer& layer, const Tensor& x, double at_l
   return timed(race.times, at_least, loops[race.fastest]);
 }
 
-/// Against one MLP over as many rows, with weights in the better of two orders.
+/// Against one MLP over the same number of rows, with weights in the better of two orders.
 Row against_dense(Run run, const EagerLayer& layer, const Tensor& x, double at_least) {
   const bool trains = layer.w1.requires_grad();
   const auto first = [](const Tensor& w) { return w.detach().slice(0, 0, 1).clone(); };
@@ -107,7 +107,7 @@ Row against_dense(Run run, const EagerLayer& layer, const Tensor& x, double at_l
   const Race race =
       alternate_with_fastest(trains ? run(our_layer, layer, x) : infer(layer, x),
                              {run(dense_mlp, dense, rows), run(dense_mlp, turned, rows)});
-  return timed(race.times, at_least, "one dense MLP over as many rows");
+  return timed(race.times, at_least, "one dense MLP over the same number of rows");
 }
 
 void bench_routing(const Report& report) {
@@ -283,7 +283,7 @@ void bench_experts(const Report& report) {
                times.ours / times.peer,
                {},
                1.15,
-               "ours: 64 experts, peer: 1 expert; ratio: ours / peer"};
+               "ours: 64 experts, baseline: 1 expert; ratio: ours / baseline"};
   });
 }
 
@@ -309,9 +309,10 @@ void bench_pruned(const Report& report) {
         times.ours / times.peer / fraction,
         {},
         1.05,
-        fmt::format("ours: 4 of 8 experts with {:.1f} % of the rows, peer: all; ratio: ours / peer "
-                    "/ fraction of rows",
-                    100 * fraction)};
+        fmt::format(
+            "ours: 4 of 8 experts with {:.1f} % of the rows, baseline: all; ratio: ours / baseline "
+            "/ fraction of rows",
+            100 * fraction)};
   });
 }
 
@@ -352,7 +353,7 @@ void bench_memory(const Report& report) {
           mine,
           {},
           16,
-          "beyond weights, input and output; peer: loop over sorted slices; ratio: ours in MB"};
+          "beyond weights, input and output; baseline: loop over sorted slices; ratio: ours in MB"};
     });
   }
 }

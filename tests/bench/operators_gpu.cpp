@@ -50,7 +50,7 @@ Row speed(double bytes, double goal, const std::function<void()>& work) {
           t.peer / t.ours,
           goal,
           {},
-          "bytes read and written; peer: a copy of as many"};
+          "bytes read and written; baseline: a copy of as many"};
 }
 
 void gpu_moves(const Report& report) {
@@ -80,7 +80,7 @@ void gpu_against_eager(const Report& report, const std::string& name, Against ag
   });
   report(fmt::format("gpu/{}_vs_sorted_loop", name == "forward" ? "layer" : name), [&] {
     return faster(against(sorted_loop, layer, x), 1.4,
-                  "gather, a product for each expert after reading its count, index_add");
+                  "gather, a GEMM per expert after reading its count, index_add");
   });
 }
 
@@ -90,12 +90,12 @@ void gpu_layers(const Report& report) {
   report("gpu/layer_vs_dense", [&] {
     return at_most(
         alternate(gpu_forward(gpu_ours, layer, x), gpu_forward(fused_dense, dense, rows)), 1.60,
-        "peer: one dense MLP over as many rows, bias and GELU fused");
+        "baseline: one dense MLP over the same number of rows, bias and GELU fused");
   });
   gpu_against_eager(report, "forward", forward_against, layer, x);
   report("gpu/top1_vs_top2", [&] {
     return at_most(alternate(gpu_forward(gpu_ours, one, x), gpu_forward(gpu_ours, layer, x)), 0.53,
-                   "ours: top-1, peer: our top-2");
+                   "ours: top-1, baseline: our top-2");
   });
 }
 
@@ -104,7 +104,7 @@ void gpu_training(const Report& report) {
   const Tensor x = gpu_tokens(kTokens, true), rows = gpu_tokens(2 * kTokens, true);
   report("gpu/train_vs_dense", [&] {
     return at_most(alternate(gpu_train(gpu_ours, layer, x), gpu_train(dense_mlp, dense, rows)),
-                   1.20, "peer: one dense MLP over as many rows");
+                   1.20, "baseline: one dense MLP over the same number of rows");
   });
   gpu_against_eager(report, "train", train_against, layer, x);
 }
@@ -115,7 +115,7 @@ void gpu_experts(const Report& report) {
     report(fmt::format("gpu/experts_{}_to_{}", few, many), [&] {
       const EagerLayer a = gpu_layer(many, 1), b = gpu_layer(few, 1);
       return at_most(alternate(gpu_forward(gpu_ours, a, x), gpu_forward(gpu_ours, b, x)), goal,
-                     fmt::format("ours: {} experts, peer: {}", many, few));
+                     fmt::format("ours: {} experts, baseline: {}", many, few));
     });
   };
   compare(64, 1, 1.20);
@@ -140,7 +140,7 @@ void gpu_skew(const Report& report) {
   report("gpu/skew", [&] {
     return at_most(
         alternate(experts({56, 8, 8, 8, 8, 8, 8, 8}), experts({14, 14, 14, 14, 14, 14, 14, 14})),
-        1.05, "experts only; ours: one has half of the rows, peer: all have as many");
+        1.05, "experts only; ours: one has half of the rows, baseline: all have as many");
   });
 }
 
@@ -150,7 +150,7 @@ void gpu_tokens_scale(const Report& report) {
     const Tensor few = gpu_tokens(33'280), many = gpu_tokens(590'848);
     Times t = alternate(gpu_forward(gpu_ours, layer, many), gpu_forward(gpu_ours, layer, few));
     t.ours *= static_cast<double>(few.size(0)) / static_cast<double>(many.size(0));
-    return at_most(t, 1.08, "ours: time of 590848 tokens as for 33280, peer: time of these");
+    return at_most(t, 1.08, "ours: time of 590848 tokens as for 33280, baseline: time of these");
   });
 }
 
@@ -173,10 +173,11 @@ Row pruned_half() {
   };
   Times t = alternate(gpu_forward(kept_only, pruned, x), gpu_forward(gpu_ours, whole, x));
   t.peer *= fraction;
-  return at_most(t, 1.08,
-                 fmt::format("ours: 4 of 8 experts, peer: the whole layer's time x {:.3f}, the "
-                             "fraction of rows that is left",
-                             fraction));
+  return at_most(
+      t, 1.08,
+      fmt::format("ours: 4 of 8 experts, baseline: the unpruned layer's time x {:.3f}, the "
+                  "fraction of rows that is left",
+                  fraction));
 }
 
 /// Runs whose output or gradients differ from the first in any bit.

@@ -88,7 +88,7 @@ void gpu_small_batch(const Report& report) {
       route_token_choice(logits, {.k = 2, .capacity_factor = 1.05});
     };
     return at_most(short_times(route, [=] { copy.narrow(0, 0, kGpuTokens / 2).copy_(half); }), 2.0,
-                   "logits and choice; peer: as many bytes copied as the tokens have");
+                   "logits and choice; baseline: as many bytes copied as the tokens have");
   });
 }
 
@@ -101,13 +101,14 @@ void gpu_memory(const Report& report) {
     const double least =
         (static_cast<double>(x.nbytes()) + kRows * kGpuHidden * 2 + 16 * kRows) / 1e6;
     const double saved = saved_megabytes(gpu_ours, layer, x);
-    return Row{saved,
-               least,
-               "MB",
-               saved / least,
-               {},
-               1.45,
-               "peer: input, hidden rows in bfloat16 and 16 bytes a row; ratio: ours / peer"};
+    return Row{
+        saved,
+        least,
+        "MB",
+        saved / least,
+        {},
+        1.45,
+        "baseline: input, hidden rows in bfloat16 and 16 bytes a row; ratio: ours / baseline"};
   });
   report("gpu/peak_memory", [&] {
     gpu_train(gpu_ours, layer, x)();
@@ -119,8 +120,8 @@ void gpu_memory(const Report& report) {
                ours / peer,
                {},
                1.0,
-               "forward and backward, beyond weights and input; peer: sort, index_select, "
-               "_grouped_mm, bias, GELU, index_add; ratio: ours / peer"};
+               "forward and backward, beyond weights and input; baseline: sort, index_select, "
+               "_grouped_mm, bias, GELU, index_add; ratio: ours / baseline"};
   });
 }
 

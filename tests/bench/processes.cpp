@@ -179,7 +179,8 @@ Row of_two(int64_t images) {
   const Times times = alternate_turns([&] { return seconds_of_two(setting); }, one);
   Row row = row_of({0.9, "", "ms", 1e3}, times);
   row.description = fmt::format(
-      "a step of {} images on two processes with a thread each; peer: one process with two threads",
+      "a step of {} images on two processes with a thread each; baseline: one process with two "
+      "threads",
       images);
   return row;
 }
@@ -193,8 +194,8 @@ Row is_expert_parallel() {
   const Times times = alternate_turns([] { return seconds_of_two("parallel.experts=2"); },
                                       [] { return seconds_of_two(""); });
   return row_of(
-      {0.8, "a step of two processes that share the experts; peer: with all experts in both", "ms",
-       1e3},
+      {0.8, "a step of two processes that share the experts; baseline: with all experts in both",
+       "ms", 1e3},
       times);
 }
 
@@ -255,8 +256,9 @@ Row of_overlap() {
   row.ratio = row.ours / row.peer;
   row.at_most = 1.15;
   row.description = fmt::format(
-      "a step whose gradients take {:.0f} ms on a link; peer: the larger of that and of computing, "
-      "{:.0f} ms; the ratio is ours / peer",
+      "a step whose gradients take {:.0f} ms on a link; baseline: the larger of that and of "
+      "computing, "
+      "{:.0f} ms; the ratio is ours / baseline",
       1e3 * delay.count() * buckets, 1e3 * median_of(computing));
   return row;
 }
@@ -328,8 +330,9 @@ Row of_pause() {
   row.ratio = row.ours / row.peer;
   row.at_most = 1.5;
   row.description =
-      "what a save adds to the time of training on one thread; peer: the copy of its tensors; the "
-      "ratio is ours / peer";
+      "what a save adds to the time of training on one thread; baseline: the copy of its tensors; "
+      "the "
+      "ratio is ours / baseline";
   return row;
 }
 

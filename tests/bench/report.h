@@ -12,11 +12,11 @@ namespace moesaic::bench {
 struct Row {
   double ours = 0;
   double peer = 0;
-  std::string unit;                ///< of ours and peer: "ms", "MB", "GB/s"
-  double ratio = 0;                ///< peer / ours, unless `description` says otherwise
+  std::string unit;                ///< of ours and baseline: "ms", "MB", "GB/s"
+  double ratio = 0;                ///< baseline / ours, unless `description` says otherwise
   std::optional<double> at_least;  ///< the goal for `ratio`
   std::optional<double> at_most;
-  std::string description;  ///< what the peer is
+  std::string description;  ///< what the baseline is
 };
 
 /// A row that was measured, or the error that ended its measurement.

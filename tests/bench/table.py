@@ -17,7 +17,7 @@ train_s32 train_s32_bf16 inference_s32 inference_s32_bf16""".split()
 
 
 def ratio(row):
-    """Peer / ours, with a star where it misses its goal."""
+    """Baseline / ours, with a star where it misses its goal."""
     missed = row["ratio"] < row.get("at_least", 0) or row["ratio"] > row.get("at_most", float("inf"))
     return f"{row['ratio']:.2f}" + "\\*" * missed
 

@@ -77,8 +77,8 @@ void check_equal(const Tensor& ours, const Tensor& peer) {
   const Tensor off_N = (ours - peer).abs().amax(1);
   const double share = off_N.lt(kTolerance).to(at::kDouble).mean().item<double>();
   if (share >= kLeastShare) return;
-  fail("bench vmoe: the peer's logits agree within {} on {:.1f} % of the images only", kTolerance,
-       100 * share);
+  fail("bench vmoe: the baseline's logits agree within {} on {:.1f} % of the images only",
+       kTolerance, 100 * share);
 }
 
 constexpr double kRate = 1e-3, kMomentum = 0.9;
@@ -125,7 +125,7 @@ Networks networks(const VMoEConfig& config, at::Device device) {
   return all;
 }
 
-/// Against the fastest of the peers, all under a precision.
+/// Against the fastest of the baselines, all under a precision.
 Row against_all(const std::string& precision, at::Device device, const std::function<void()>& ours,
                 const std::vector<std::function<void()>>& peers) {
   const auto in_precision = [&](const std::function<void()>& work) -> std::function<void()> {

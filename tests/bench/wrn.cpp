@@ -60,7 +60,7 @@ Row experts_row() {
   };
   const auto peer = [&] { return gradient(masked_maps(*experts, map, weights)); };
   const double off = (own() - peer()).abs().max().item<double>();
-  if (!(off < 1e-3)) fail("bench pmoe: the peer's gradients differ by {:.3g}", off);
+  if (!(off < 1e-3)) fail("bench pmoe: the baseline's gradients differ by {:.3g}", off);
   const Times times = alternate([&] { own(); }, [&] { peer(); });
   return row_of({1.0, "whole maps with zeros, as the released code", "ms", 1e3}, times);
 }

@@ -266,7 +266,7 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   save_checkpoint(folder / "run/best", example());
   ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
-              AllOf(HasSubstr("all of its 4 checkpoints of steps are damaged"), HasSubstr("step_4"),
+              AllOf(HasSubstr("all of its 4 checkpoints of steps are corrupt"), HasSubstr("step_4"),
                     EndsWith("; its others are " + (folder / "run/best").string() + ", " +
                              (checkpoints / "train").string())));
   ::testing::internal::GetCapturedStderr();

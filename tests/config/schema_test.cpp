@@ -295,7 +295,7 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
 
 struct ManyWords {
   double rate = 0.5;
-  int64_t size = 3;
+  int64_t unit = 1, size = 3;
 };
 template <class Fields>
 void describe(Fields& f, ManyWords& c) {
@@ -303,15 +303,20 @@ void describe(Fields& f, ManyWords& c) {
     "a meaning of so many words that no line of a hundred columns holds it together with the key "
     "and the default, so that it is cut",
     common);
+  f("unit", c.unit,
+    "a first phrase; a second one of so many words that no line of a hundred columns holds both, "
+    "so "
+    "that it is left out",
+    common);
   f("size", c.size, "of no interest");
 }
 
 TEST(Schema, ShortHelpHasALineForEachCommonSetting) {
   const std::string text = common_help(help_rows<ManyWords>());
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
   EXPECT_THAT(text, ::testing::StartsWith("  rate  0.5  a meaning of so many words"));
-  EXPECT_THAT(text, ::testing::EndsWith(" ...\n"));
-  EXPECT_LE(text.size(), 101U);
+  EXPECT_THAT(text, ::testing::EndsWith(" ...\n  unit  1    a first phrase\n"));
+  EXPECT_LE(text.find('\n'), 100U);
 }
 
 struct ImageConfig {

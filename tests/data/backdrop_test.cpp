@@ -162,7 +162,7 @@ TEST_F(BackdropFiles, MissingBackdropsAreToldAsOtherFilesAre) {
       (std::filesystem::path(home_.root()) / "datasets/cache/photos").string();
   EXPECT_THAT(failure(), HasSubstr("dataset 'photos': folder 'train' not found in " + place));
   EXPECT_EQ(DatasetSource("tiny").where(), home_.cache().string());
-  EXPECT_EQ(DatasetSource("on").where(), "not here; put it or a link at " + place);
+  EXPECT_EQ(DatasetSource("on").where(), "not here; place or link it at " + place);
   EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").verify(); }),
               HasSubstr("'photos'"));
   EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").fetch({.progress = false}); }),

@@ -108,7 +108,7 @@ TEST_F(Catalog, TellsWhereFilesAre) {
   const auto expect_at = [](const std::string& where) {
     for (const std::string& name : dataset_names()) EXPECT_EQ(DatasetSource(name).where(), where);
   };
-  expect_at("not here; put it or a link at " + home_.cache().string());
+  expect_at("not here; place or link it at " + home_.cache().string());
   home_.urls = {"https://example.org/"};
   home_.describe();
   expect_at("not here; moesaic data fetch tiny");

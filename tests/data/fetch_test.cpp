@@ -163,7 +163,7 @@ TEST_F(Fetch, EveryFailedUrlIsNamedWithItsReason) {
   EXPECT_FALSE(test::fs::exists(part("test-images")));
   use({});
   EXPECT_THAT(fetch_error(), AllOf(HasSubstr("no URL"),
-                                   HasSubstr("put it or a link at " + home_.cache().string())));
+                                   HasSubstr("place or link it at " + home_.cache().string())));
 }
 
 TEST_F(Fetch, ResumesWhatAnEarlierTryLeft) {

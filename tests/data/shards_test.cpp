@@ -197,7 +197,7 @@ TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
   write_file(home_.path("train-1.tar"), second);
   std::string message;
   said_by([&] { message = error_of(ErrorKind::failure, [&] { home_.open(); }); });
-  EXPECT_THAT(message, AllOf(HasSubstr("of 200 train images are lost in damaged shards"),
+  EXPECT_THAT(message, AllOf(HasSubstr("of 200 train images are lost in corrupt shards"),
                              HasSubstr("train-1.tar: ")));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operators and a layer ask of a GPU: so many launches, no wait, and nothing that a CUDA
-// graph could not take.
+// What the operators and a layer ask of a GPU: so many launches, no synchronisation, and nothing
+// that a CUDA graph could not take.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -102,7 +102,7 @@ const Case kCases[] = {
      }},
     // The router's product, its cast, and the operators above; combine adds the second bias.
     {"Forward", 12, 1, [] { return [layer = Layer()] { layer.forward(); }; }},
-    // 14 forward. Backward: four grouped products; gradients of combine, activation, dispatch,
+    // 14 forward. Backward: four grouped GEMMs; gradients of combine, activation, dispatch,
     // gates and cast; sums of biases; zeros for experts and rows without use.
     {"ForwardAndBackward", 33, 3, [] { return [layer = Layer(true)] { layer.train(); }; }},
 };

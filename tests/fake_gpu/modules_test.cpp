@@ -68,7 +68,7 @@ TEST_F(ModulesOnAGpu, DropoutInExpertsWaitsForNothingInBfloat16) {
   testing::expect_no_wait(found);
 }
 
-/// A phase of the tiny V-MoE, with widths that grouped products take.
+/// A phase of the tiny V-MoE, with widths that grouped GEMMs take.
 struct TinyRun {
   explicit TinyRun(const std::string& precision)
       : config(train_test::config_of(train_test::four_phases(), {"precision=" + precision})),

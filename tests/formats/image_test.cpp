@@ -126,11 +126,11 @@ TEST(Image, AWebpCutAnywhereIsAnError) {
 TEST(Image, TheLimitOnPixelsIsPillowsOrASetting) {
   const Bytes png = plain_png_bytes(16, 16, {1, 2, 3});
   const Bytes photo = with_header(with_header(png, kPngWidth, 12000), kPngHeight, 9000);
-  EXPECT_THAT(failure_of_image(photo), HasSubstr("damaged PNG: the file ends too early"));
+  EXPECT_THAT(failure_of_image(photo), HasSubstr("corrupt PNG: the file ends too early"));
   EXPECT_THAT(failure_of_image(with_header(photo, kPngWidth, 20000)),
               AllOf(HasSubstr("9000 x 20000 pixels are more than the 178956970 that an image may "
                               "have; set MOESAIC_MAX_PIXELS to 180000000"),
-                    Not(HasSubstr("damaged"))));
+                    Not(HasSubstr("corrupt"))));
   const test::ScopedEnv less("MOESAIC_MAX_PIXELS", "255");
   EXPECT_THAT(failure_of_image(png), HasSubstr("16 x 16 pixels are more than the 255 that"));
   const test::ScopedEnv none("MOESAIC_MAX_PIXELS", "1e9");
@@ -151,7 +151,7 @@ TEST(Image, GiantClaimsAreRefusedBeforeMemoryIsTaken) {
   EXPECT_THAT(failure_of_image(with_header(png, kPngWidth, 0x7fffffff)),
               HasSubstr("16 x 2147483647 pixels are more than"));
   EXPECT_THAT(failure_of_image(with_header(png, kPngHeight, 1 << 22)),
-              HasSubstr("damaged PNG: the file ends too early"));
+              HasSubstr("corrupt PNG: the file ends too early"));
   EXPECT_THAT(failure_of_image(with_header(png, kPngHeight, 0x80000000)),
               HasSubstr("not a PNG that can be read"));
 }

@@ -109,7 +109,7 @@ TEST_F(SafetensorsTest, RefusesWrongHeaderLengths) {
   EXPECT_THAT(refused_raw(test::little_endian64(kMaxHeaderBytes) + "{}"),
               HasSubstr("truncated: the header needs 100000000 bytes, found 2"));
   EXPECT_THAT(refused_raw(test::little_endian64(0)), HasSubstr("no '{' at byte 8"));
-  EXPECT_THAT(refused_raw("PK\3\4 a zip file of pickles"), HasSubstr("a damaged archive"));
+  EXPECT_THAT(refused_raw("PK\3\4 a zip file of pickles"), HasSubstr("a corrupt archive"));
 }
 
 TEST_F(SafetensorsTest, RefusesEveryTruncation) {

@@ -138,7 +138,7 @@ TEST_F(Tar, DamageEndsTheList) {
   write(cut);
   found = index_tar(path_);
   EXPECT_THAT(names(found), ElementsAre("1.jpg"));
-  EXPECT_THAT(texts(found), ElementsAre(HasSubstr("damaged after 1 file: ")));
+  EXPECT_THAT(texts(found), ElementsAre(HasSubstr("corrupt after 1 file: ")));
 }
 
 /// Writes the sum that a header's other bytes give.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatch, grouped MLP and combine on a GPU against the CPU in float64: 1e-4 in float32, 2e-2 in
-// types of two bytes. All run with grouped products, where the chip has them, and with a product
+// types of two bytes. All run with grouped GEMMs, where the chip has them, and with a product
 // for every expert.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -115,7 +115,7 @@ TEST_P(ExpertsCuda, ALayerAndItsGradientsEqualTheCpu) {
       // The kink would turn rounding into steps of the gradient.
       if (type != torch::kFloat && type != torch::kDouble && activation == Activation::relu)
         continue;
-      expect_layer(500, 5, 64, 192, type, activation);  // 16-byte pieces, grouped products
+      expect_layer(500, 5, 64, 192, type, activation);  // 16-byte pieces, grouped GEMMs
       expect_layer(300, 4, 7, 13, type, activation);    // neither
       expect_layer(10, 3, 8, 8, type, activation);
       if (type != torch::kDouble) {
@@ -193,7 +193,7 @@ TEST_P(ExpertsCuda, ManyRunsAreBitwiseEqual) {
 }
 
 #ifdef MOESAIC_WITH_CUDA
-// A product for every expert waits for the host, so that a graph takes grouped products only.
+// A GEMM per expert synchronises with the host, so a graph takes grouped GEMMs only.
 TEST_P(ExpertsCuda, AGraphCapturesALayerAndReplaysItOnOtherNumbers) {
   const int major = at::cuda::getCurrentDeviceProperties()->major;
   if (*GetParam() != '\0' || (major != 9 && major != 10)) GTEST_SKIP() << "no grouped products";

@@ -87,7 +87,8 @@ TEST_F(BadInput, ACurrentFolderThatWasRemoved) {
 }
 
 TEST_F(BadInput, AnUnknownVerbOrOption) {
-  expect_one_line_error(run_program({"trane"}), 2, "unknown verb 'trane'; choose one of train");
+  expect_one_line_error(run_program({"trane"}), 2,
+                        "unknown subcommand 'trane'; choose one of train");
   expect_one_line_error(run_program({"traim", "x"}), 2, "did you mean 'train'?");
   expect_one_line_error(run_program({"data", "verfy", "x"}), 2, "did you mean 'verify'?");
   expect_one_line_error(run_program({"bench", "operatros"}), 2, "did you mean 'operators'?");
@@ -315,10 +316,10 @@ TEST_F(BadInput, ANumberThatIsOutOfRange) {
 TEST_F(BadInput, AdviceToFetchOnlyWhatHasAnAddress) {
   const std::vector<std::string> nowhere = {"MOESAIC_DATA=" + text_path("none")};
   const auto result = run_program({"doctor"}, {.environment = nowhere});
-  EXPECT_NE(result.out.find("imagenet is not here; put it or a link at "), std::string::npos)
+  EXPECT_NE(result.out.find("imagenet is not here; place or link it at "), std::string::npos)
       << result.out;
   expect_one_line_error(run_program({"data", "fetch", "imagenet"}, {.environment = nowhere}), 1,
-                        "put it or a link at " + text_path("none/imagenet") + ": train/, val/");
+                        "place or link it at " + text_path("none/imagenet") + ": train/, val/");
 }
 
 TEST_F(BadInput, DataThatIsNowhereIsBlamedOnItsArgument) {

@@ -49,7 +49,7 @@ class Documents : public ProgramTest {
     return text_path("export.safetensors");
   }
 
-  /// Runs all verbs that read a network.
+  /// Runs all subcommands that read a network.
   void expect_refused(const std::string& network, const std::string& text) const {
     for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
              {"inspect", network},
@@ -87,7 +87,7 @@ TEST_F(Documents, LengthEndsInOneLine) {
   std::string zeros = "[0";
   while (zeros.size() < 8'000'000) zeros += ",0";
   zeros += "]";
-  // A state lists the damaged images of a run, which may be many.
+  // A state lists the corrupt images of a run, which may be many.
   const std::string state = checkpoint("{\"model\": {}}", zeros);
   expect_refused(state, "more than 1000000 values in one document");
   write("checkpoint/MANIFEST.json", zeros);

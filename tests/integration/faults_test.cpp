@@ -133,7 +133,7 @@ TEST_F(ImageFaults, OneThatStaysEndsTheRunWithALineAndIsNoDamage) {
   const std::string last = result.err.substr(error);
   EXPECT_THAT(last, AllOf(HasSubstr("phase 'train', step "), HasSubstr(what)));
   EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 1) << last;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("; retrying in 1.6 s"), Not(HasSubstr("damaged")),
+  EXPECT_THAT(result.err, AllOf(HasSubstr("; retrying in 1.6 s"), Not(HasSubstr("corrupt")),
                                 Not(HasSubstr("replaces it"))));
 }
 

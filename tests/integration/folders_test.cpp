@@ -69,8 +69,8 @@ class Folders : public ProgramTest {
   ProgramOptions options_;
 };
 
-// Photos of 'b' look like those of 'a' once they are turned: a verb that does not turn them as
-// training did takes one class for the other.
+// Photos of 'b' look like those of 'a' once they are turned: a subcommand that does not turn them
+// as training did takes one class for the other.
 TEST_F(Folders, OfPhotosAreTurnedInEveryVerbOrInNone) {
   const auto kind = [](int i) {
     return i % 2 == 0 ? test::JpegKind::rows : test::JpegKind::columns;

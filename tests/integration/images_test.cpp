@@ -139,7 +139,7 @@ TEST_F(Images, PutThereByHandAreUnproven) {
                   "max_size": 1000000}})");
   const auto verified = run_program({"data", "verify", text_path("by-hand.json")}, options_);
   EXPECT_EQ(verified.exit_code, 0) << verified.err;
-  EXPECT_THAT(verified.out, HasSubstr("train.bin                    unproven: "));
+  EXPECT_THAT(verified.out, HasSubstr("train.bin                    unverified: "));
 }
 
 TEST_F(Images, AreTakenByExportsAsByTheRun) {
@@ -162,7 +162,7 @@ TEST_F(Images, AreTakenByExportsAsByTheRun) {
          text_path("pruned-" + out)});
     const auto plan = run({"train", text_path("run.json"), "init=" + text_path("pruned-" + out),
                            "model=null", "--dry-run"});
-    EXPECT_THAT(plan.out, HasSubstr("left out: data whose files are not here"));
+    EXPECT_THAT(plan.out, HasSubstr("not counted: data whose files are missing"));
     run({"train", text_path("run.json"), "init=" + text_path(out), "model=null", "--out",
          text_path("from-" + out)});
   }

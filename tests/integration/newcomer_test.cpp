@@ -178,12 +178,18 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
   }
   const std::string prune = run_program({"prune", "--help"}).out;
   EXPECT_NE(prune.find("largest loss of accuracy on the validation split"), std::string::npos);
-  EXPECT_NE(prune.find("\n  checkpoint DIR REQUIRED "), std::string::npos) << prune;
-  EXPECT_NE(prune.find("\n  --finetuned DIR "), std::string::npos) << prune;
-  EXPECT_EQ(prune.find("--finetuned DIR REQUIRED"), std::string::npos) << prune;
+  EXPECT_NE(prune.find("\n  checkpoint CHECKPOINT REQUIRED\n"), std::string::npos) << prune;
+  EXPECT_NE(prune.find("\n  --finetuned CHECKPOINT      same as the positional checkpoint\n"),
+            std::string::npos)
+      << prune;
+  EXPECT_EQ(prune.find("\n\n\n"), std::string::npos) << prune;
+  EXPECT_LT(prune.find("\n  --keep "), prune.find("\n  --criterion ")) << prune;
+  expect_one_line_error(run_program({"prune"}), 2,
+                        "prune: checkpoint or --finetuned is required (see moesaic prune --help)");
 }
 
-/// Returns the names in the list of a help's verbs, whose texts are checked: sentences that fit.
+/// Returns the names in the list of a help's subcommands, whose texts are checked: sentences that
+/// fit.
 std::vector<std::string> verbs_in(const std::string& help) {
   std::vector<std::string> names;
   std::istringstream lines(help.substr(help.find("Subcommands:\n")));
@@ -265,7 +271,7 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
        {std::pair("criteria",
                   "mean of gate times norm of output over the expert's tokens (needs images)"),
         {"experiments", "Dispatch entropy over training"},
-        {"phases", "minimises a loss on batches by the gradients of any network"},
+        {"phases", "optimizer steps on batches by the gradients of a loss, for any network"},
         {"probes", "proficiency of routers: fraction of class-deciding patterns that they select"},
         {"recipes", "Every kind of phase in a few seconds"}}) {
     const auto listed = run_program({"list", kind});

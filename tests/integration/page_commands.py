@@ -32,7 +32,7 @@ PLANNED = {
     "several processes": ("torchrun *", "mpirun *", "srun *"),
 }
 NOT_RUN = {
-    "names a verb or an option": (
+    "names a subcommand or an option": (
         "moesaic bench", "moesaic compare", "moesaic eval", "moesaic import", "moesaic train", "moesaic data fetch",
         "moesaic predict --input", "moesaic eval --routing-images", "moesaic prune --max-drop 0.01"),
     "minutes on all cores": ("moesaic bench [!c]*", "moesaic doctor*"),
@@ -94,7 +94,7 @@ def help_problem(command: str, program: str) -> str:
     verb, *rest = shlex.split(command)[1:]
     known = help_of(program, verb)
     if not known:
-        return f"there is no verb '{verb}'"
+        return f"there is no subcommand '{verb}'"
     return ", ".join(f"{word} is not in --help" for word in rest if word.startswith("--") and word not in known)
 
 

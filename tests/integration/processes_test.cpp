@@ -166,7 +166,7 @@ TEST_F(ProcessesTest, OneWithAnotherVerbOrStartIsNamed) {
   Fate fate{1};
   fate.arguments = {"eval", text_path("run")};
   expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("run")}), 2, fate),
-                         "process 1 has another verb than process 0 (eval and train)");
+                         "process 1 has another subcommand than process 0 (eval and train)");
   fate.arguments = clusters({"--out", text_path("run"), "--resume"});
   expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("run")}), 2, fate),
                          "process 1 has another start than process 0 (--resume and no --resume)");

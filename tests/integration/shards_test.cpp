@@ -158,7 +158,7 @@ TEST_F(PackedData, ATruncatedShardIsNamed) {
       2, "run");  // There is no run yet.
   const auto trained = train("run");
   EXPECT_EQ(trained.exit_code, 1);
-  EXPECT_THAT(trained.err, HasSubstr("of 60 train images are lost in damaged shards"));
+  EXPECT_THAT(trained.err, HasSubstr("of 60 train images are lost in corrupt shards"));
   EXPECT_THAT(trained.err, HasSubstr(shard.string()));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work that the software exists for, verb by verb.
+// The work that the software exists for, subcommand by subcommand.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -244,6 +244,8 @@ TEST(Verbs, HelpOfTrainFitsAScreenAndTellsTheRestOnRequest) {
   };
   const std::string screen = help({});
   EXPECT_LE(std::count(screen.begin(), screen.end(), '\n'), 52) << screen;
+  const std::string common = screen.substr(screen.find("Common settings"));
+  EXPECT_EQ(common.find(" ...\n"), std::string::npos) << common;  // No phrase is cut.
   for (const char* key : {"phases.N.optimizer.lr ", "seed ", "phases.N.data ", "--resume"}) {
     EXPECT_NE(screen.find(key), std::string::npos) << key;
   }

@@ -53,7 +53,7 @@ TEST(GroupedLinear, OneGroupedProductComputesTheSame) {
       in.push_back(randn(shape, seed, torch::kBFloat16).requires_grad_(true));
     }
     const Tensor y = way(in[0], some_offsets(), in[1], in[2]);
-    // A second layer reads the unused rows' gradients, which a grouped product does not write.
+    // A second layer reads the unused rows' gradients, which a grouped GEMM does not write.
     const Tensor w = in[1].transpose(1, 2).contiguous(), b = in[2].slice(1, 0, 8).contiguous();
     (way(torch::gelu(y), some_offsets(), w, b) * randn({16, 8}, 4, torch::kBFloat16))
         .sum()

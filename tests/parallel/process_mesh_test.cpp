@@ -163,7 +163,7 @@ TEST(ProcessMesh, RememberOnlyTheLastWarnings) {
   const auto processes = ProcessMesh::connect(launch, {});
   const int64_t before = store.getNumKeys();
   ::testing::internal::CaptureStderr();
-  for (int i = 0; i < 200; ++i) log_warning("image {} is damaged", i);
+  for (int i = 0; i < 200; ++i) log_warning("image {} is corrupt", i);
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 200);
   EXPECT_LE(store.getNumKeys(), before + 100);

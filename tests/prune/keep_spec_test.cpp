@@ -67,9 +67,9 @@ TEST_P(WrongKeep, IsRefusedInOneLine) {
 
 INSTANTIATE_TEST_SUITE_P(
     Arguments, WrongKeep,
-    ::testing::Values(Wrong{"0", "at least 1 expert must stay, found 0"}, Wrong{"-2", "found -2"},
-                      Wrong{"0.0", "a fraction must be above 0"}, Wrong{"1.5", "found 1.5"},
-                      Wrong{"nan", "fraction"}, Wrong{"inf", "fraction"},
+    ::testing::Values(Wrong{"0", "at least 1 expert must be kept, found 0"},
+                      Wrong{"-2", "found -2"}, Wrong{"0.0", "a fraction must be above 0"},
+                      Wrong{"1.5", "found 1.5"}, Wrong{"nan", "fraction"}, Wrong{"inf", "fraction"},
                       Wrong{"-0.5", "found -0.5"}, Wrong{"half", "neither a fraction"},
                       Wrong{"", "neither a fraction"}, Wrong{"4 ", "neither a fraction"},
                       Wrong{"no/such.json", "no/such.json"}));

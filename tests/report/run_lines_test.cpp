@@ -21,7 +21,7 @@ const char* const kFiveRuns =
 
 class RunLines : public report_test::Runs {};
 
-// As after a kill: lines that are not in the file yet, the last of them cut, and a damaged one.
+// As after a kill: lines that are not in the file yet, the last of them cut, and a corrupt one.
 TEST_F(RunLines, FinishedRunsAreLinesUntilTheExperimentEnds) {
   const RunsConfig config = runs_config(kFiveRuns);
   run(config);

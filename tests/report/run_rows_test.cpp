@@ -40,7 +40,7 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
     ::testing::internal::CaptureStderr();
     const std::vector<MeasuredRow> again = run(config);
     const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_THAT(said, HasSubstr("runs.json: damaged: " + cases[i].second +
+    EXPECT_THAT(said, HasSubstr("runs.json: corrupt: " + cases[i].second +
                                 "; it is kept as runs.json.damaged"));
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
     const std::string kept =
@@ -96,7 +96,7 @@ TEST_F(Runs, RefusesOtherSettingsInAFolder) {
                        "plots": [{"kind": "points", "metrics": ["steps"]}])"),
               HasSubstr("other settings"));
   write_atomic(folder_ / "out/config.json", "{\"runs\": ");
-  EXPECT_THAT(other(R"("rows": [{"name": "a"}])"), HasSubstr("config.json: damaged: not JSON"));
+  EXPECT_THAT(other(R"("rows": [{"name": "a"}])"), HasSubstr("config.json: corrupt: not JSON"));
 }
 
 TEST_F(Runs, TakesAFolderThatLacksLaterSettings) {

@@ -145,7 +145,7 @@ Test accuracy in %, pruned -> recovered, by experts kept in each layer and by wh
 
 ## Cost, experts ranked by router-norm-change
 
-The last three columns are fractions of the network with 8 experts. FLOPs count the matrix products of the rows that the test split's routing really computed, and by capacity those of full capacity buffers of the experts that are left. Speed is the median over forward passes in which all networks took turns.
+The last three columns are fractions of the network with 8 experts. FLOPs count the matrix multiplications of the rows that the test split's routing really computed, and by capacity those of full capacity buffers of the experts that are left. Speed is the median over forward passes in which all networks took turns.
 
 | experts | parameters |    file | MFLOPs an image | images/s | FLOPs, % | by capacity, % | forward time, % |
 |---------|-----------:|--------:|----------------:|---------:|---------:|---------------:|----------------:|

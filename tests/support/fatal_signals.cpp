@@ -16,7 +16,7 @@ void say(std::string_view text) {
   std::ignore = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-/// The signal has its usual effect afterwards. Nothing here needs memory, which may be damaged.
+/// The signal has its usual effect afterwards. Nothing here needs memory, which may be corrupt.
 void say_where(int number) {
   if (const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info()) {
     say("\nended by a signal in ");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training step on the meta device, where every read of a value throws: on a GPU each of them
 // would make the host wait. Copies from the host are counted. What the kernels for a GPU do
-// themselves is not seen here: experts without a grouped product are told their numbers of rows.
+// themselves is not seen here: experts without a grouped GEMM are told their numbers of rows.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>

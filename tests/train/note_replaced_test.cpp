@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damaged images are part of a run's state, and several processes count them together.
+// Corrupt images are part of a run's state, and several processes count them together.
 #include "moesaic/train/distributed_run.h"
 
 #include <set>
@@ -16,7 +16,7 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 using test::run_processes;
 using Indices = std::vector<int64_t>;
 
-/// The images of `base`, some of which are damaged.
+/// The images of `base`, some of which are corrupt.
 class Damaged : public Dataset {
  public:
   Damaged(std::shared_ptr<const Dataset> base, std::set<int64_t> indices)
@@ -117,7 +117,7 @@ TEST(ReplacedImages, OfAllProcessesAreInTheStateAndAreNamedOnce) {
   }
 }
 
-/// A loader of 300 images, of which three may be damaged.
+/// A loader of 300 images, of which three may be corrupt.
 Loader shared_loader() {
   LoaderOptions options;
   options.batch_size = 300;

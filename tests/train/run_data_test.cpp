@@ -317,7 +317,7 @@ TEST_F(ChangedData, WhichImagesWereDamagedIsForgotten) {
   put("train/0/3.png", 3);
   EXPECT_EQ(resume({"data_changed=accept", "phases.train.batch_size=12"}), "no error");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("accepted, and no image counts as damaged before it is read"));
+              HasSubstr("accepted, and no image counts as corrupt before it is read"));
   EXPECT_EQ(replaced_at(4), 0U);
 }
 

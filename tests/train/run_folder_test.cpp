@@ -133,7 +133,7 @@ TEST(RunFolder, AFolderWithoutItsConfigurationIsNotGoneOnWith) {
   fs::remove(folder / "run/config.json");
   fs::create_directories(folder / "mine");
   write_atomic(folder / "mine/notes.txt", "mine");
-  // A damaged run, and what is none.
+  // A corrupt run, and what is none.
   for (const auto& [name, kind] : {std::pair("run", "failure: "), std::pair("mine", "usage: ")}) {
     EXPECT_THAT(
         error_of([&] { RunFolder::check(folder / name, true); }),

@@ -395,7 +395,7 @@ TEST(ScalingText, IsAPlanOrATable) {
   const std::string one = text({4}, "h200", {"parallel.experts=2"});
   EXPECT_THAT(one, AllOf(HasSubstr("pretrain: 4 on h200 GPUs, 8 a node; groups of 2 share"),
                          HasSubstr("of the GPU's 141 GB: parameters "), HasSubstr("  rows "),
-                         HasSubstr("waiting for others"), HasSubstr("efficiency ")));
+                         HasSubstr("exposed communication"), HasSubstr("efficiency ")));
   const std::string table = text({1, 2, 4});
   EXPECT_THAT(table, AllOf(HasSubstr("\n        1       4 "), HasSubstr("\n        4       1 ")));
   EXPECT_THAT(error_of([&] { text({1}, "h10"); }),

@@ -351,7 +351,7 @@ TEST(Trainer, ReadsNoOptimizerOfACompletePhase) {
   };
   resume_with_damage_at(6);  // The end of the first phase.
   EXPECT_THAT(error_of([&] { resume_with_damage_at(5); }),
-              HasSubstr("its only checkpoint of a step is damaged"));
+              HasSubstr("its only checkpoint of a step is corrupt"));
 }
 
 TEST(Trainer, DescribesARunWithoutStartingIt) {

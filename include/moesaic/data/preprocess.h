@@ -31,12 +31,12 @@ struct PreprocessConfig {
 
 void describe(auto& f, PreprocessConfig& c) {
   f("size", c.size,
-    "size of preprocessed images, one number or [height, width]; 0: unchanged or, for data that "
-    "may hold images of any size, the largest size that the network takes",
+    "size of preprocessed images, N or [height, width]; 0: unchanged or, for data that may hold "
+    "images of any size, the largest size that the network takes",
     between(0, kMaxSide), common);
   f("central_crop", c.central_crop,
     "size of a central crop as a fraction of the largest crop with the aspect ratio of 'size', "
-    "such as 0.875 (224 of 256); 0: no crop, the whole image is resized and its aspect ratio lost",
+    "such as 0.875 (224 of 256); 0: no crop, the full image is resized and its aspect ratio lost",
     between(0.0, 1.0));
   f("channels", c.channels,
     "number of channels of preprocessed images, 1 (grey) or 3 (colour); 0: those of the data, or "

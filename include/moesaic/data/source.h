@@ -130,7 +130,8 @@ void describe(auto& f, DatasetSpec& c) {
   f("first", c.first, "number of images per split of a subset of the base: the first ones",
     at_least(1));
   f("rotate", c.rotate,
-    "rotation task on the base: is an image rotated; the base's classes become groups");
+    "task of telling rotated images of the base from unrotated ones; the base's classes become "
+    "groups");
   f("mosaic", c.mosaic, "mosaics of the base's images, one of which decides the class");
   f("backdrop", c.backdrop,
     "shrunk images of the base, each at a random position in another image");

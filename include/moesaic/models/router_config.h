@@ -30,16 +30,16 @@ struct DispatcherConfig {
   bool has_capacity() const { return capacity > 0 || capacity_factor > 0.0; }
 };
 void describe(auto& f, DispatcherConfig& c) {
-  f("capacity", c.capacity, "rows per expert and group (expert capacity); 0: by capacity_factor",
+  f("capacity", c.capacity,
+    "number of rows per expert and group (expert capacity); 0: by capacity_factor",
     between(0, kMaxTokens));
   f("capacity_factor", c.capacity_factor,
-    "expert capacity relative to an even split of the tokens; 0: unlimited, no token is dropped",
+    "expert capacity relative to a uniform load; 0: unlimited, no token is dropped",
     between(0.0, kMaxCapacityFactor));
   f("capacity_rounding", c.capacity_rounding, "rounding of the expert capacity to a whole number",
     one_of(capacity_rounding_names()), renamed_from("capacity_ceil_or_round"));
   f("capacity_multiple_of", c.capacity_multiple_of,
-    "number whose next multiple the expert capacity is raised to; 1: no change",
-    between(1, kMaxTokens));
+    "multiple to which the expert capacity is rounded up; 1: no rounding", between(1, kMaxTokens));
   f("batch_priority", c.batch_priority,
     "batch priority routing: tokens queue by their largest gate instead of their position");
   f("evaluation_capacity_factor", c.evaluation_capacity_factor,
@@ -90,8 +90,8 @@ void describe(auto& f, RoutingConfig& c) {
     "the logit itself (logit); or 1 (one)",
     one_of({"softmax_all", "softmax_selected", "softmax_tokens", "logit", "one"}));
   f("pruned", c.pruned,
-    "treatment of pruned experts: they stay selectable and add zero, or tokens are rerouted to the "
-    "other experts",
+    "treatment of removed experts: they stay selectable and add zero, or tokens are rerouted to "
+    "the other experts",
     one_of(pruned_selection_names()));
 }
 
@@ -123,7 +123,7 @@ ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t exp
                                    const std::string& key);
 
 inline constexpr const char* kMeanReplacementHelp =
-    "mean outputs in place of pruned experts, for tokens that still select them";
+    "mean outputs in place of removed experts, for tokens that still select them";
 
 /// Returns what is wrong with mean replacement where no token selects a pruned expert.
 ConfigProblem mean_replacement_problem(bool mean_replacement, const RoutingConfig& routing,

@@ -153,8 +153,8 @@ void describe(auto& f, ClusterMixtureConfig& c) {
     between(1, 1e8));
   f("test", c.test, "number of test examples", between(1, 1e8));
   f("endless", c.endless,
-    "endless stream of training examples without repetition: epoch e has those from e * train on; "
-    "the test split is fixed");
+    "endless stream of new training examples: epoch e begins at example e * train; the test split "
+    "is fixed");
   f("seed", c.seed, "seed of signals, centres and examples", at_least(0));
 }
 /// Checks that ranges are two numbers in order and that 2 K vectors fit into d dimensions.
@@ -256,8 +256,7 @@ void describe(auto& f, ClusterMoEConfig& c) {
     between(1e-12, 1e6));
   f("bias", c.bias, "presence of a bias in each filter");
   f("scalar", c.scalar,
-    "one output f per expert for two classes, whose logits are 0 and f: cross entropy is then the "
-    "logistic loss");
+    "single output f per expert, for two classes with logits 0 and f (logistic loss)");
   f("router", c.router,
     "switch router over the sum of the patches, or of their pieces; null: a single expert without "
     "a router");

@@ -200,8 +200,8 @@ void describe(auto& f, PatchPatternsConfig& c) {
   f("sets", c.sets, "number of sets of patterns that do not determine the class (p)",
     between(3, 65536));
   f("threshold", c.threshold,
-    "threshold l*: of an example's patches that do not determine the class, l* - 1 are closer to "
-    "one of o1 and o2",
+    "threshold l*: l* - 1 of an example's other patches are closer to one of o1 and o2 than to the "
+    "other",
     between(1, 65536));
   f("delta_d", c.delta_d, "inner product <o1, o2> of the two patterns that determine the class",
     above(-1.0), below(1.0));
@@ -249,8 +249,8 @@ void describe(auto& f, PMoERouterConfig& c) {
   f("selected", c.selected, "number of patches per image and expert (l)", between(1, 65536),
     common);
   f("gate", c.gate,
-    "gate of a selected patch: softmax over the patches that an expert selected (joint training), "
-    "or over all; or one (separate training)",
+    "gate of a selected patch: softmax over the expert's selected patches (softmax_selected, joint "
+    "training), over all (softmax_tokens), or 1 (one, separate training)",
     one_of({"softmax_selected", "softmax_tokens", "one"}), common);
   f("init_std", c.init_std, "standard deviation of the router's initial values", at_least(0.0));
   f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");

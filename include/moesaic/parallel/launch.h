@@ -74,11 +74,11 @@ void describe(auto& f, ParallelConfig& c) {
     "K",
     between(0, 1 << 20));
   f("experts", c.experts,
-    "number K of processes among which the experts of a replica are sharded; each of the D x K "
-    "processes takes an equal part of every batch",
+    "number K of processes that shard a replica's experts; each of the D x K processes takes an "
+    "equal part of every batch",
     between(1, 1 << 20));
   f("shard_optimizer", c.shard_optimizer,
-    "sharding of the optimizer state over the processes (ZeRO-1), but for that of the experts");
+    "sharding of the optimizer state, except that of experts, over the processes (ZeRO-1)");
   f("init_timeout", c.init_timeout,
     "longest time in seconds for all processes to connect at the start", between(5, 86400));
   f("timeout", c.timeout,

@@ -78,7 +78,7 @@ void describe(auto& f, OptimizerConfig& c) {
     below(1.0));
   f("eps", c.eps, "term added to the root of the second moment of adam and adamw", above(0.0));
   f("weight_decay", c.weight_decay,
-    "decoupled weight decay: an update also subtracts lr * weight_decay * parameter", at_least(0.0),
+    "decoupled weight decay; an update also subtracts lr * weight_decay * parameter", at_least(0.0),
     common);
   f("l2", c.l2,
     "coupled weight decay: l2 * parameter is added to the gradient before anything else, but after "
@@ -389,7 +389,7 @@ void describe(auto& f, GradientPhaseState& c) {
   f("updates", c.updates, "number of updates made by the phase's optimizers", at_least(0));
   f("min_loss", c.min_loss, "smallest loss of the phase's steps so far, for early stopping");
   f("stopped", c.stopped, "end of the phase by one of the conditions in 'stop'");
-  f("replaced", c.replaced, "indices of the damaged images replaced by others so far, sorted");
+  f("replaced", c.replaced, "indices of the corrupt images replaced by others so far, sorted");
 }
 
 /// A phase of gradient descent. Its metrics are the loss, the objective's terms, and the norm of

@@ -36,8 +36,8 @@ struct PrunePhaseConfig {
 void describe(auto& f, PrunePhaseConfig& c) {
   f("criterion", c.criterion, "criterion that ranks the experts (moesaic list criteria)");
   f("keep", c.keep,
-    "experts kept per layer: a fraction (0.25), a number (2), a file, or {\"fraction\", \"count\" "
-    "or \"parameters\", \"scope\", \"exclude_blocks\"}",
+    "experts kept per layer: fraction, number or file; or an object {\"fraction\", \"count\" or "
+    "\"parameters\", \"scope\", \"exclude_blocks\"}",
     required, common);
   f("pretrained", c.pretrained, "network to compare with: an earlier phase, or a checkpoint");
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
@@ -74,8 +74,8 @@ struct PhaseConfig {
 };
 void describe(auto& f, PhaseConfig& c) {
   f("name", c.name, "name of the phase and of its final checkpoint", required, not_empty, common);
-  f("data", c.data, "dataset (moesaic list datasets), description or folder of images", required,
-    not_empty, common);
+  f("data", c.data, "dataset (moesaic data list), description or folder", required, not_empty,
+    common);
   f("epochs", c.epochs, "length in epochs, passes over the data", between(0, kMaxSteps), common);
   f("steps", c.steps, "length in updates, instead of epochs", between(0, kMaxSteps), common);
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,

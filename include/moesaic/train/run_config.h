@@ -44,29 +44,30 @@ void describe(auto& f, RunConfig& c) {
   f("init", c.init, "checkpoint or run to start from", common);
   f("model", c.model, "network (moesaic list models); optional with init", common);
   f("precision", c.precision,
-    "dtype of matrix products: float32, or bfloat16 where rounding does little harm; parameters, "
-    "router, losses and optimizer stay float32",
+    "dtype of matmuls, float32 or bfloat16; bfloat16 only where rounding does little harm: "
+    "parameters, router, losses and optimizer stay float32",
     one_of({"float32", "bfloat16"}), common);
   f("tf32", c.tf32,
-    "rounding to TF32 (10 bits of mantissa) of the inputs of float32 products and convolutions on "
-    "a GPU: several times faster");
+    "rounding to TF32 (10 bits of mantissa) of the inputs of float32 matmuls and convolutions on a "
+    "GPU: several times faster");
   f("activation_checkpointing", c.activation_checkpointing,
-    "activation checkpointing of each block: its input is kept and the rest computed again in "
-    "backward: less memory, more time",
+    "activation checkpointing of each block: less memory, more time (only its input is kept, the "
+    "rest is recomputed in backward)",
     renamed_from("recompute"));
   f("deterministic", c.deterministic,
-    "deterministic algorithms on a GPU, for equal bits from run to run as on a CPU: slower, and "
+    "deterministic algorithms on a GPU, for bit-identical runs as on a CPU: slower, and "
     "CUBLAS_WORKSPACE_CONFIG=:4096:8 must be set in the environment");
   f("loader_threads", c.loader_threads,
-    "number of threads that make batches; any number gives equal bits", between(0, 1024));
+    "number of threads that make batches; results are bit-identical for any number",
+    between(0, 1024));
   f("log_every", c.log_every, "interval between two lines of metrics", between(1, kMaxSteps),
     common);
-  f("checkpoint_every", c.checkpoint_every,
-    "interval between checkpoints; 0: at the ends of phases only", between(0, kMaxSteps), common);
+  f("checkpoint_every", c.checkpoint_every, "interval between checkpoints; 0: only at phase ends",
+    between(0, kMaxSteps), common);
   f("keep_checkpoints", c.keep_checkpoints, "number of intermediate checkpoints kept", at_least(1));
   f("evaluate_every", c.evaluate_every,
-    "interval between evaluations; 0: at the ends of phases only; a bare number is read as "
-    "epochs, with a warning, as in earlier versions",
+    "interval between evaluations; 0: only at phase ends; a bare number is read as epochs, with a "
+    "warning, as in earlier versions",
     between(0, kMaxSteps), common);
   f("evaluate_batch_size", c.evaluate_batch_size, "number of images per batch in evaluations",
     between(1, kMaxBatchSize));
@@ -75,8 +76,8 @@ void describe(auto& f, RunConfig& c) {
     "the data have one; empty: the task's first, accuracy for classes",
     renamed_from("best"));
   f("data_changed", c.data_changed,
-    "behaviour of --resume where classes, number, labels or files of the data differ from those "
-    "that the run began with",
+    "behaviour of --resume where the data's classes, size, labels or files differ from those at "
+    "the start",
     one_of({"refuse", "accept"}));
   f("parallel", c.parallel, "division of the work among the processes of torchrun, mpirun or srun");
   f("phases", c.phases, "training phases, in order", required, not_empty);

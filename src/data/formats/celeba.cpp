@@ -54,8 +54,8 @@ struct CelebaSettings {
 void describe(auto& f, CelebaSettings& c) {
   f("attribute", c.attribute, "attribute that is the label, e.g. Smiling");
   f("attributes", c.attributes,
-    "attributes whose combinations are the labels, instead of attribute, counted in binary: none, "
-    "the last one, the last but one, both of these, ...");
+    "attributes whose combinations are the labels (first attribute: highest bit), instead of "
+    "attribute");
   f("spurious", c.spurious,
     "spurious correlation: only images with exactly one of two more attributes, which is "
     "correlated with the label in the train split; classes are equally frequent; 'images' sets "

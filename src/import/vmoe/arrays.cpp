@@ -223,7 +223,7 @@ const Entry* VMoEArrays::find(std::string_view name) const {
 
 VMoEArrays arrays_of_network(const VMoEConfig& config, TensorMap state, const std::string& from) {
   if (config.encoder.moe.mean_replacement) {
-    fail_usage("{}: a V-MoE of the reference cannot store mean outputs of pruned experts", from);
+    fail_usage("{}: a V-MoE of the reference cannot store mean outputs of removed experts", from);
   }
   VMoEArrays arrays{.from = from};
   std::map<std::string, std::pair<VMoETensor, size_t>> places;

@@ -27,14 +27,14 @@ int64_t pruned_experts(const VMoE& model) {
     const auto& options = layer->options();
     if (layer->replacement_outputs.defined()) {
       fail_usage(
-          "export: block {} has mean outputs of pruned experts, which a V-MoE checkpoint cannot "
+          "export: block {} has mean outputs of removed experts, which a V-MoE checkpoint cannot "
           "store; choose safetensors",
           block);
     }
     const int64_t gone = options.experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
       fail_usage(
-          "export: block {} reroutes tokens of {} pruned experts, which a V-MoE checkpoint cannot "
+          "export: block {} reroutes tokens of {} removed experts, which a V-MoE checkpoint cannot "
           "express; choose safetensors",
           block, gone);
     }

@@ -116,7 +116,7 @@ void VMoE::initialise_from(const Model& source, const TensorMap& values, bool ne
   }
   const auto given = parse<VMoEConfig>(Value::from_json(other->config(), "model"), "model");
   if (given.encoder.moe.mean_replacement && !config_.encoder.moe.mean_replacement) {
-    fail_usage("{}: the network cannot store mean outputs of pruned experts", from);
+    fail_usage("{}: the network cannot store mean outputs of removed experts", from);
   }
   const bool drops_layer = given.representation_size != config_.representation_size;
   const bool drops_head = new_head && (given.classes != config_.classes ||

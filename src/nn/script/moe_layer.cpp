@@ -192,7 +192,8 @@ WeightsSource source_of(const AdaptiveOptions& rule, int64_t) {
 constexpr char kColumns[] = "{}.index_select(1, torch.tensor([{}], device=logits.device))";
 
 /// Returns combine_weights(logits [T, E]) -> [T, K], and what it calls: the gates of the experts to
-/// which a token is routed, 0 elsewhere. Where pruned experts are selected, removed_weights(logits)
+/// which a token is routed, 0 elsewhere. Where removed experts are selected,
+/// removed_weights(logits)
 /// -> [T, E - K] are theirs.
 std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
   const std::vector<int64_t>& kept = nn::kept_experts(rule);
@@ -201,7 +202,7 @@ std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
   const auto seen = is_rerouted ? static_cast<int64_t>(kept.size()) : experts;
   const WeightsSource source =
       std::visit([&](const auto& options) { return source_of(options, seen); }, rule);
-  // Pruned experts are out of the selection, or only of what it gives.
+  // Removed experts are out of the selection, or only of what it gives.
   std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
                      source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
   if (kept.empty()) return text + "    return self.weights_of_seen(logits)\n";
@@ -293,7 +294,7 @@ def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
     counts: List[int] = routed.sum([1]).tolist()
 )";
 
-// The other form gives the vectors of pruned experts to the tokens that still select them.
+// The other form gives the vectors of removed experts to the tokens that still select them.
 constexpr char kWithReplacements[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
     logits = self.router.forward(x)

@@ -11,7 +11,7 @@
 
 namespace moesaic::ops {
 
-/// Returns whether the library's grouped product takes rows [A, d] and weights [K, d, m] without a
+/// Returns whether the library's grouped GEMM takes rows [A, d] and weights [K, d, m] without a
 /// copy, on chips that have one: see its rules on dtypes and sizes.
 inline bool suits_grouped_mm(const at::Tensor& rows, const at::Tensor& w) {
   constexpr int64_t kMaxExperts = 1023, kMultiple = 8;
@@ -20,8 +20,8 @@ inline bool suits_grouped_mm(const at::Tensor& rows, const at::Tensor& w) {
          w.size(2) > 0 && w.size(2) % kMultiple == 0;
 }
 
-/// Returns whether the rows' device has a grouped product for them, which waits for nothing, and
-/// MOESAIC_CUDA_OFF does not name it.
+/// Returns whether the rows' device has a grouped GEMM for them, without a host synchronisation,
+/// and MOESAIC_CUDA_OFF does not name it.
 #ifdef MOESAIC_WITH_CUDA
 bool groups_products(const at::Tensor& rows, const at::Tensor& w);
 #else
@@ -34,7 +34,7 @@ inline bool groups_products(const at::Tensor&, const at::Tensor&) {
 /// product, are the results of experts without rows in by_rows().
 class ExpertProducts {
  public:
-  /// offsets: [K + 1] int32. A grouped product leaves them on the device; otherwise they are read
+  /// offsets: [K + 1] int32. A grouped GEMM leaves them on the device; otherwise they are read
   /// once and every expert has a product of its own.
   ExpertProducts(const at::Tensor& offsets, bool grouped) {
     if (grouped) {

@@ -21,7 +21,7 @@ namespace moesaic::ops::on_device {
 using at::Tensor;
 using kernels::Act;
 
-/// Returns the tensor contiguous and aligned to 16 bytes, for vectors and grouped products.
+/// Returns the tensor contiguous and aligned to 16 bytes, for vectors and grouped GEMMs.
 inline Tensor ready(const Tensor& tensor) {
   const Tensor dense = tensor.contiguous();
   return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % 16 == 0 ? dense : dense.clone();

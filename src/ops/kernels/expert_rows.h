@@ -243,7 +243,7 @@ struct SumPartials {
   }
 };
 
-/// Zeros the elements of experts without rows, which the library's grouped product does not write.
+/// Zeros the elements of experts without rows, which the library's grouped GEMM does not write.
 template <class T>
 struct ClearIdleExperts {
   T* to;  // [experts, size]

@@ -253,7 +253,7 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
     // "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
     // costs the best rule.
     probes().add("cluster_routing",
-                 {.description = "separation of the data's clusters by the router, by their means",
+                 {.description = "separation by the router of the means of the data's clusters",
                   .metrics = routing_metrics,
                   .measure = measure_routing});
 

@@ -74,7 +74,7 @@ class Ridge final : public LatentPhase {
     const bool valid = gram != state.tensors.end() && moment != state.tensors.end() &&
                        gram->second.sizes() == at::IntArrayRef({n, n}) &&
                        moment->second.sizes() == at::IntArrayRef({n});
-    if (!valid) fail("phase '{}': its state is damaged", plan_.config.name);
+    if (!valid) fail("phase '{}': its state is corrupt", plan_.config.name);
     gram_NN_ = gram->second.clone();
     moment_N_ = moment->second.clone();
   }

@@ -107,7 +107,7 @@ nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
           .kernel = config.moe->kernel};
 }
 
-/// No token is routed to a pruned expert: it was to make channels, not to add to those of others.
+/// No token is routed to a removed expert: it was to make channels, not to add to those of others.
 nn::RouterOptions router_options(const WrnPMoEConfig& config) {
   const nn::MapExpertsOptions experts = expert_options(config);
   return patch_router(config.moe->router, config.moe->experts,
@@ -148,7 +148,7 @@ constexpr char kPatches[] = R"(
     x = patches.permute([0, 2, 4, 1, 3, 5]).flatten(3).flatten(0, 2)
     y = self.moe.forward(x, x).unflatten(1, [-1, {positions}])
 )";
-// Channels of pruned experts are zeros.
+// Channels of removed experts are zeros.
 constexpr char kPruned[] = R"(
     kept = torch.tensor([{channels}], device=y.device)
     y = y.new_zeros([y.size(0), {all}, y.size(2)]).index_copy_(1, kept, y)

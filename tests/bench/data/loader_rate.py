@@ -112,7 +112,7 @@ def main():
     if arguments.json:
         print(json.dumps({"rows": [row]}, indent=2))
     else:
-        print(f"{row['name']}: ours {row['ours']:.0f}, peer {row['peer']:.0f} {row['unit']}, ratio {row['ratio']:.2f} "
+        print(f"{row['name']}: ours {row['ours']:.0f}, baseline {row['peer']:.0f} {row['unit']}, ratio {row['ratio']:.2f} "
               f"(goal 1.5): {row['meaning']}")
 
 

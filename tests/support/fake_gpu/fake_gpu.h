@@ -14,7 +14,7 @@ struct FakeGpuCounts {
   uint64_t tf32_products;     ///< Of them, those of float32 that may round their inputs.
   uint64_t replays;           ///< Launches of captured graphs.
   uint64_t waits;             ///< Times when the host waited for work of the device.
-  uint64_t copies_to_host;    ///< Device to host, whether the host waits or not.
+  uint64_t copies_to_host;    ///< Device to host, whether the host synchronises or not.
   uint64_t copies_to_device;  ///< Host to device.
   uint64_t allocations;       ///< Memory that the caching allocator did not have yet.
   uint64_t errors;            ///< What a GPU would have refused, or what a capture forbids.

@@ -49,7 +49,8 @@ cudaStreamCaptureMode& capture_mode();
 
 /// Called by work for a stream; refuses that for the default stream during a capture.
 cudaError_t enqueue(cudaStream_t stream, const char* call);
-/// Called where the host waits, which counts unless the device is idle; refused during a capture.
+/// Called where the host synchronises, which counts unless the device is idle; refused during a
+/// capture.
 cudaError_t wait(const char* call);
 /// Refuses a call during a capture, except by threads in the relaxed mode.
 cudaError_t check_unsafe(const char* call);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams, events and captured graphs. Work is done as soon as it is given, so that every query
-// says so; waits are counted.
+// says so; synchronisations are counted.
 #include "state.h"
 
 using fake_gpu::capture;

@@ -222,8 +222,8 @@ int64_t class_count_embeddings(const DatasetSpec& spec) {
 
 ConfigProblem check_embeddings(const DatasetSpec& spec) {
   const bool given = spec.format.as<EmbeddingsSettings>().embeddings.has_value();
-  return first_problem(ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
-                       no_images_problem(spec), unknown_split(spec.images, "images"));
+  return first_problem({ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
+                        no_images_problem(spec), unknown_split(spec.images, "images")});
 }
 
 /// Opens embeddings as images of one channel and one row; the language is the group.

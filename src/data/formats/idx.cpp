@@ -39,9 +39,9 @@ ConfigProblem idx_files_problem(const DatasetSpec& spec) {
 
 ConfigProblem check_idx(const DatasetSpec& spec) {
   return first_problem(
-      idx_files_problem(spec),
-      spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
-      unknown_split(spec.images, "images"), channels_problem(spec, 1));
+      {idx_files_problem(spec),
+       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
+       unknown_split(spec.images, "images"), channels_problem(spec, 1)});
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

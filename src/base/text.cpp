@@ -157,6 +157,10 @@ std::string count_text(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ies ? "es" : "s");
 }
 
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
 std::string bytes_text(double bytes) {
   if (bytes < 1000) return fmt::format("{:.0f} B", bytes);
   constexpr std::array kUnits = {"KB", "MB", "GB", "TB", "PB", "EB"};

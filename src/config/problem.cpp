@@ -55,6 +55,13 @@ void add_arguments(const Value& config, std::set<std::string>& found) {
 
 }  // namespace
 
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
+  for (const ConfigProblem& problem : problems) {
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
 ConfigProblem excluding(const OptionalSetting& first, const OptionalSetting& second) {
   ConfigProblem problem(fmt::format("'{}' and '{}' exclude one another", first.name, second.name),
                         {second.name, first.name});

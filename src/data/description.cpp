@@ -107,7 +107,7 @@ std::string config_problem(const DatasetArchive& archive) {
 ConfigProblem config_problem(const DatasetSpec& spec) {
   const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
   const ConfigProblem named =
-      first_problem(name_problem("name", spec.name), name_problem("folder", folder));
+      first_problem({name_problem("name", spec.name), name_problem("folder", folder)});
   if (!named.empty()) return named;
   if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);

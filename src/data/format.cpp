@@ -44,7 +44,7 @@ ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool giv
   if (endless && spec.validation.value_or(0.0) > 0.0) {
     return {"endless examples have no validation split; leave 'validation' out", {"validation"}};
   }
-  return first_problem(no_images_problem(spec), unknown_split(spec.images, "images"));
+  return first_problem({no_images_problem(spec), unknown_split(spec.images, "images")});
 }
 
 std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,

@@ -24,6 +24,32 @@ bool same_orientation(const DatasetInfo& a, const DatasetInfo& b) {
   return a.upright.value_or(true) == b.upright.value_or(true);
 }
 
+/// Warns, once of each, of a std that is smaller than a level of a pixel, which few images have.
+void warn_of_small_std(const std::vector<double>& std, const std::string& from) {
+  constexpr double kLevel = 1.0 / 256.0;  // Pixels from 0 to 255 as they are have 1/255.
+  for (const double value : std) {
+    if (value >= kLevel) continue;
+    return log_once(LogLevel::warning,
+                    fmt::format("{}: std is of pixels scaled to [0, 1], whose levels are 1/255 "
+                                "apart, and {} is less; was it divided by 255 twice?",
+                                from, value));
+  }
+}
+
+/// Returns the part of an image that is kept: the whole image, or with `central_crop` > 0 that
+/// fraction of the largest central part whose sides have the ratio of `shape`.
+Rectangle central_part(int64_t height, int64_t width, double central_crop, Size2d shape) {
+  if (central_crop == 0.0) return {0, 0, height, width};
+  const double ratio = static_cast<double>(shape.width) / static_cast<double>(shape.height);
+  const double h = static_cast<double>(height), w = static_cast<double>(width);
+  const auto kept = [&](double largest, int64_t most) {
+    return std::clamp<int64_t>(std::llround(largest * central_crop), 1, most);
+  };
+  const int64_t rows = kept(std::min(h, w / ratio), height);
+  const int64_t columns = kept(std::min(w, h * ratio), width);
+  return {(height - rows) / 2, (width - columns) / 2, rows, columns};
+}
+
 class PreprocessedDataset final : public Dataset {
  public:
   PreprocessedDataset(std::shared_ptr<const Dataset> base, DatasetInfo metadata,
@@ -140,17 +166,6 @@ ConfigProblem unit_problem(const std::vector<double>& mean, const std::vector<do
   return {};
 }
 
-void warn_of_small_std(const std::vector<double>& std, const std::string& from) {
-  constexpr double kLevel = 1.0 / 256.0;  // Pixels from 0 to 255 as they are have 1/255.
-  for (const double value : std) {
-    if (value >= kLevel) continue;
-    return log_once(LogLevel::warning,
-                    fmt::format("{}: std is of pixels scaled to [0, 1], whose levels are 1/255 "
-                                "apart, and {} is less; was it divided by 255 twice?",
-                                from, value));
-  }
-}
-
 PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
                              const std::vector<int64_t>& input_shape) {
   if (input_shape.size() != 3) return config;
@@ -160,18 +175,6 @@ PreprocessConfig for_network(PreprocessConfig config, const DatasetInfo& data,
   }
   if (config.size == Size2d(0) && data.height == 0) config.size = {input_shape[1], input_shape[2]};
   return config;
-}
-
-Rectangle central_part(int64_t height, int64_t width, double central_crop, Size2d shape) {
-  if (central_crop == 0.0) return {0, 0, height, width};
-  const double ratio = static_cast<double>(shape.width) / static_cast<double>(shape.height);
-  const double h = static_cast<double>(height), w = static_cast<double>(width);
-  const auto kept = [&](double largest, int64_t most) {
-    return std::clamp<int64_t>(std::llround(largest * central_crop), 1, most);
-  };
-  const int64_t rows = kept(std::min(h, w / ratio), height);
-  const int64_t columns = kept(std::min(w, h * ratio), width);
-  return {(height - rows) / 2, (width - columns) / 2, rows, columns};
 }
 
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,

@@ -74,14 +74,4 @@ uint64_t UnpackedReader::max_unpacked() const noexcept {
   return checked_mul(file_size(), kMaxGain).value_or(UINT64_MAX);
 }
 
-std::vector<uint8_t> read_maybe_gzip(const fs::path& path, std::size_t max_bytes) {
-  UnpackedReader reader(path);
-  std::vector<uint8_t> bytes = reader.read_up_to(max_bytes);
-  uint8_t more = 0;
-  if (reader.read({&more, 1}) != 0) {
-    fail("{}: more than the {} bytes that are accepted here", path.string(), max_bytes);
-  }
-  return bytes;
-}
-
 }  // namespace moesaic

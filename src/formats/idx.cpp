@@ -8,6 +8,7 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
 #include "moesaic/formats/gzip.h"
 
 namespace moesaic::idx {
@@ -70,7 +71,7 @@ Array read(const fs::path& path) {
   const std::string name = path.string();
   UnpackedReader reader(path);
   Header header = read_header(reader, name);
-  const std::string shape = fmt::format("[{}]", fmt::join(header.shape, ", "));
+  const std::string shape = shape_text(header.shape);
   if (!header.file_bytes) fail("{}: IDX shape {} is larger than any file", name, shape);
   const uint64_t expected = *header.file_bytes;
   // Rejects the file before anything of that size is allocated.

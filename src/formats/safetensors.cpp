@@ -228,10 +228,6 @@ std::optional<std::size_t> find_dtype(std::string_view dtype) {
   return std::nullopt;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
   if (bytes.size() < kLengthBytes) {
     fail("{}: not a safetensors file: expected at least {} bytes, found {}", file, kLengthBytes,

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/ops/grouped_linear.h"
-
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
@@ -9,6 +7,7 @@
 #include "cuda/expert_products.h"
 #include "mlp_operators.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/ops/grouped_mlp.h"
 
 namespace moesaic {
 

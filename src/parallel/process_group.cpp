@@ -27,10 +27,6 @@ double all_reduce_bytes(double bytes, int64_t size) {
   return 2.0 * bytes * static_cast<double>(size - 1) / static_cast<double>(size);
 }
 
-double all_gather_bytes(double bytes, int64_t size) {
-  return bytes * static_cast<double>(size - 1);
-}
-
 void TrafficCounter::add(Traffic traffic, double bytes, int64_t calls) {
   const std::lock_guard lock(mutex_);
   TrafficTotal& sent = sent_[traffic];
@@ -44,6 +40,11 @@ std::map<Traffic, TrafficTotal> TrafficCounter::take() {
 }
 
 namespace {
+
+/// Returns the bytes that each sends to give its own `bytes` to all the others in a ring.
+double all_gather_bytes(double bytes, int64_t size) {
+  return bytes * static_cast<double>(size - 1);
+}
 
 /// Returns what a call of c10d does. What it throws where a peer fails becomes PeerFailure.
 auto with_loss(const auto& call) -> decltype(call()) {

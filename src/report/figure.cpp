@@ -256,15 +256,7 @@ std::string shared_commands(const RunLines& run) {
   return commands;
 }
 
-}  // namespace
-
-std::string gnuplot_quoted(const std::string& text) {
-  std::string result = "'";
-  // A line break would end the string, and the rest would run as commands.
-  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
-  return result + "'";
-}
-
+/// Throws Error if a figure could not be drawn, for callers that have work to do before.
 void check_can_draw(const fs::path& folder) {
   if (find_program("gnuplot").empty()) {
     fail(
@@ -273,6 +265,15 @@ void check_can_draw(const fs::path& folder) {
         "Debian");
   }
   check_can_write(folder);
+}
+
+}  // namespace
+
+std::string gnuplot_quoted(const std::string& text) {
+  std::string result = "'";
+  // A line break would end the string, and the rest would run as commands.
+  for (const char c : one_line(text, text.size())) result += c == '\'' ? "''" : std::string(1, c);
+  return result + "'";
 }
 
 void check_can_write(const fs::path& folder) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/statistics.h"
-
+// Statistics of the runs of an experiment: of a sample of values, and of a mean that they estimate.
 #include <cmath>
 #include <numbers>
+
+#include "moesaic/report/results.h"
 
 namespace moesaic {
 namespace {

@@ -58,14 +58,15 @@ double bytes_of(const Model& model) {
   return bytes;
 }
 
-}  // namespace
-
+/// Returns the seconds of a forward pass, at the end of which a GPU is waited for.
 double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW) {
   const auto begin = std::chrono::steady_clock::now();
   pass(images_BCHW);
   if (images_BCHW.is_cuda()) torch::cuda::synchronize();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
+
+}  // namespace
 
 double median(std::vector<double> values) {
   if (values.empty()) fail_usage("median: no values");

@@ -127,16 +127,7 @@ std::vector<int64_t> batch_indices_of(const EvaluateOptions& options) {
                                options.processes->rank(), options.processes->size());
 }
 
-}  // namespace
-
-void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes) {
-  if (batch_size % processes.size() == 0) return;
-  log_warning(
-      "batches of {} have no equal parts for {}, so each of them evaluates all; choose a multiple "
-      "of {} images",
-      count_text(batch_size, "image"), count_text(processes.size(), "process"), processes.size());
-}
-
+/// Throws Error (usage) that names both shapes of inputs if they differ.
 void check_takes(const Model& model, const DatasetInfo& data) {
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   if (model.input_shape() != shape) {
@@ -145,9 +136,20 @@ void check_takes(const Model& model, const DatasetInfo& data) {
   }
 }
 
+/// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
 void check_fits(const Model& model, const DatasetInfo& data) {
   check_takes(model, data);
   task_of(data).check_outputs(model, data);
+}
+
+}  // namespace
+
+void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes) {
+  if (batch_size % processes.size() == 0) return;
+  log_warning(
+      "batches of {} have no equal parts for {}, so each of them evaluates all; choose a multiple "
+      "of {} images",
+      count_text(batch_size, "image"), count_text(processes.size(), "process"), processes.size());
 }
 
 double Evaluation::metric(const std::string& name) const {

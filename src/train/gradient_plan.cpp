@@ -107,13 +107,6 @@ void check_patterns(const Model& model, const SettingLocations& locations,
   }
 }
 
-ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems) {
-  for (const ConfigProblem& problem : problems) {
-    if (!problem.empty()) return problem;
-  }
-  return {};
-}
-
 ConfigProblem config_problem(const OptimizerConfig& config) {
   if (config.expert_norm != "joint" && config.name != "normalized_sgd") {
     return {fmt::format("'{}' has no expert_norm; choose normalized_sgd", config.name),

@@ -23,6 +23,16 @@
 
 namespace moesaic::test {
 
+/// Names of what lies in a folder, hidden files too, sorted.
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 /// A fresh folder that goes away with the object.
 class TempDir {
  public:
@@ -41,15 +51,7 @@ class TempDir {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
-  /// Names of what lies in it, hidden files too, sorted.
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      all.push_back(entry.path().filename().string());
-    }
-    std::sort(all.begin(), all.end());
-    return all;
-  }
+  std::vector<std::string> names() const { return names_in(path_); }
 
  private:
   std::filesystem::path path_;
@@ -88,6 +90,19 @@ std::string failure_of(F&& action) {
 template <class F>
 std::string usage_of(F&& action) {
   return error_of(ErrorKind::usage, std::forward<F>(action));
+}
+
+/// What `action` writes to standard error.
+template <class F>
+std::string said_by(F&& action) {
+  ::testing::internal::CaptureStderr();
+  try {
+    action();
+  } catch (...) {
+    ::testing::internal::GetCapturedStderr();
+    throw;
+  }
+  return ::testing::internal::GetCapturedStderr();
 }
 
 /// Sets an environment variable (nullopt: unsets it) and puts the old state back.

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 
-#include <functional>
-
 #include "data/http_server.h"
 #include "data/shard_fixture.h"
 #include "moesaic/base/posix.h"
@@ -14,19 +12,9 @@ namespace moesaic {
 namespace {
 
 using test::error_of;
+using test::said_by;
 using test::samples;
 using test::ShardHome;
-
-void silently(const std::function<void()>& action) {
-  ::testing::internal::CaptureStderr();
-  try {
-    action();
-  } catch (...) {
-    ::testing::internal::GetCapturedStderr();
-    throw;
-  }
-  ::testing::internal::GetCapturedStderr();
-}
 
 TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   const ShardHome home;
@@ -38,7 +26,7 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   };
   const auto refused = [&] {
     const std::string error = error_of(ErrorKind::failure, [&] {
-      silently([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+      said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
     });
     EXPECT_FALSE(test::fs::exists(home.data() / "pets/train-0.tar"));
     return error;
@@ -50,7 +38,7 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   described(5);
   EXPECT_THAT(refused(), HasSubstr("4 images, expected 5"));
   described(3);
-  silently([&] {
+  said_by([&] {
     const FetchResult result = DatasetSource(home.name()).fetch({.progress = false});
     EXPECT_THAT(result.fetched, ElementsAre("train-0.tar"));
     EXPECT_THAT(result.unhashed, ElementsAre("train-0.tar"));
@@ -76,7 +64,7 @@ TEST(FetchShards, ThePartThatIsFilledIsTheOneThatIsLocked) {
   });
   home.describe(R"({"train": [{"name": "train-0.tar", "images": 4}]})",
                 "\"urls\": [\"" + server.url() + "missing/\", \"" + server.url() + "\"]");
-  silently([&] { DatasetSource(home.name()).fetch({.progress = false}); });
+  said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
   EXPECT_THAT(locked, ElementsAre(true, true));
   EXPECT_TRUE(test::fs::exists(home.data() / "pets/train-0.tar"));
 }

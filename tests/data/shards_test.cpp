@@ -21,6 +21,7 @@ namespace {
 using test::error_of;
 using test::HttpServer;
 using test::numbered_jpeg;
+using test::said_by;
 using test::samples;
 using test::TarEntry;
 using test::text_bytes;
@@ -29,16 +30,6 @@ constexpr const char* kTwoShards = R"({"train": [{"name": "train-{0..1}.tar"}]})
 
 class Shards : public ::testing::Test {
  protected:
-  std::string said_by(const std::function<void()>& action) const {
-    ::testing::internal::CaptureStderr();
-    try {
-      action();
-    } catch (...) {
-      ::testing::internal::GetCapturedStderr();
-      throw;
-    }
-    return ::testing::internal::GetCapturedStderr();
-  }
   static std::shared_ptr<const Dataset> sized(std::shared_ptr<const Dataset> data) {
     PreprocessConfig config;
     config.size = 8;

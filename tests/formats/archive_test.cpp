@@ -25,20 +25,11 @@ class Archive : public ::testing::Test {
         test::error_of(ErrorKind::failure, [&] { unpack(tar_bytes(entries), limits); });
     EXPECT_THAT(message, HasSubstr(archive_.string()));
     // Nothing may ever lie beside the folder.
-    EXPECT_THAT(names_in(folder_.path()), ElementsAre("archive.tar", "outside", "target"));
+    EXPECT_THAT(folder_.names(), ElementsAre("archive.tar", "outside", "target"));
     EXPECT_EQ(test::read_file(folder_.path() / "outside"), Bytes{'o'});
     test::fs::remove_all(target_);
     test::fs::create_directories(target_);
     return message;
-  }
-
-  static std::vector<std::string> names_in(const test::fs::path& folder) {
-    std::vector<std::string> names;
-    for (const auto& entry : test::fs::directory_iterator(folder)) {
-      names.push_back(entry.path().filename().string());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
   }
 
   void SetUp() override { test::write_file(folder_.path() / "outside", Bytes{'o'}); }

@@ -14,6 +14,15 @@ std::string text(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
+// A file of up to `size` bytes, with the read at its end that verifies the checksum.
+std::string unpacked(const std::filesystem::path& path, uint64_t size) {
+  UnpackedReader reader(path);
+  std::string content = text(reader.read_up_to(size));
+  uint8_t more = 0;
+  EXPECT_EQ(reader.read({&more, 1}), 0u);
+  return content;
+}
+
 // Compresses badly, so that a cut or flipped byte hits real data.
 std::string noise(std::size_t n) {
   std::string bytes;
@@ -22,51 +31,49 @@ std::string noise(std::size_t n) {
   return bytes;
 }
 
-TEST(ReadMaybeGzip, GoesByContentAndNotByName) {
+TEST(UnpackedReader, GoesByContentAndNotByName) {
   const test::TempDir folder;
   test::put(folder / "plain.gz", "hello");
   test::put(folder / "packed.txt", test::gzip("hello"));
-  EXPECT_EQ(text(read_maybe_gzip(folder / "plain.gz", 5)), "hello");
-  EXPECT_EQ(text(read_maybe_gzip(folder / "packed.txt", 5)), "hello");
+  EXPECT_EQ(unpacked(folder / "plain.gz", 5), "hello");
+  EXPECT_EQ(unpacked(folder / "packed.txt", 5), "hello");
 }
 
-TEST(ReadMaybeGzip, AcceptsEmptyContent) {
+TEST(UnpackedReader, AcceptsEmptyContent) {
   const test::TempDir folder;
   test::put(folder / "plain", "");
   test::put(folder / "packed", test::gzip(""));
-  EXPECT_TRUE(read_maybe_gzip(folder / "plain", 0).empty());
-  EXPECT_TRUE(read_maybe_gzip(folder / "packed", 0).empty());
+  EXPECT_TRUE(unpacked(folder / "plain", 0).empty());
+  EXPECT_TRUE(unpacked(folder / "packed", 0).empty());
 }
 
-TEST(ReadMaybeGzip, UnpacksLargeAndSeveralMembers) {
+TEST(UnpackedReader, UnpacksLargeAndSeveralMembers) {
   const test::TempDir folder;
   const std::string large = noise(3'500'000);
   test::put(folder / "x", test::gzip(large) + test::gzip("") + test::gzip("tail"));
-  EXPECT_EQ(text(read_maybe_gzip(folder / "x", 10'000'000)), large + "tail");
+  EXPECT_EQ(unpacked(folder / "x", 10'000'000), large + "tail");
 }
 
-TEST(ReadMaybeGzip, RefusesMoreThanTheLimit) {
+TEST(UnpackedReader, ReadsNoMoreThanTheLimit) {
   const test::TempDir folder;
   test::put(folder / "plain", "hello");
   test::put(folder / "bomb", test::gzip(std::string(50'000'000, '\0')));
-  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "plain", 4); }),
-              AllOf(HasSubstr((folder / "plain").string()), HasSubstr("more than the 4 bytes")));
-  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "bomb", 1000); }),
-              HasSubstr("more than the 1000 bytes"));
+  EXPECT_EQ(text(UnpackedReader(folder / "plain").read_up_to(4)), "hell");
+  EXPECT_EQ(UnpackedReader(folder / "bomb").read_up_to(1000).size(), 1000u);
 }
 
-TEST(ReadMaybeGzip, SeesEveryTruncation) {
+TEST(UnpackedReader, SeesEveryTruncation) {
   const test::TempDir folder;
   const std::string packed = test::gzip(noise(300));
   for (std::size_t n = 2; n < packed.size(); ++n) {
     test::put(folder / "x", packed.substr(0, n));
-    EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "x", 1000); }),
+    EXPECT_THAT(test::failure_of([&] { unpacked(folder / "x", 1000); }),
                 HasSubstr((folder / "x").string()))
         << n;
   }
 }
 
-TEST(ReadMaybeGzip, SeesEveryFlippedByteOfTheData) {
+TEST(UnpackedReader, SeesEveryFlippedByteOfTheData) {
   const test::TempDir folder;
   const std::string packed = test::gzip(noise(300));
   constexpr std::size_t kHeader = 10;  // its time stamp and system carry no checksum
@@ -74,37 +81,36 @@ TEST(ReadMaybeGzip, SeesEveryFlippedByteOfTheData) {
     std::string altered = packed;
     altered[i] = static_cast<char>(altered[i] ^ 0xff);
     test::put(folder / "x", altered);
-    EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "x", 1000); }),
+    EXPECT_THAT(test::failure_of([&] { unpacked(folder / "x", 1'000'000); }),
                 HasSubstr((folder / "x").string()))
         << i;
   }
 }
 
-TEST(ReadMaybeGzip, SeesAMissingChecksumWhereAllBytesAreThere) {
+TEST(UnpackedReader, SeesAMissingChecksumWhereAllBytesAreThere) {
   const test::TempDir folder;
   for (const std::size_t size : {100'000, 1 << 21, 3'000'000}) {
     const std::string packed = test::gzip(noise(size));
     for (std::size_t missing = 1; missing <= 8; ++missing) {
       test::put(folder / "x", packed.substr(0, packed.size() - missing));
-      EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "x", size); }),
-                  HasSubstr("truncated"))
+      EXPECT_THAT(test::failure_of([&] { unpacked(folder / "x", size); }), HasSubstr("truncated"))
           << size << " " << missing;
     }
   }
 }
 
-TEST(ReadMaybeGzip, PassesOverTrailingBytes) {
+TEST(UnpackedReader, PassesOverTrailingBytes) {
   const test::TempDir folder;
   test::put(folder / "tail", test::gzip("hello") + "junk");
-  EXPECT_EQ(text(read_maybe_gzip(folder / "tail", 1000)), "hello");
+  EXPECT_EQ(unpacked(folder / "tail", 1000), "hello");
 }
 
-TEST(ReadMaybeGzip, SeesAWrongChecksum) {
+TEST(UnpackedReader, SeesAWrongChecksum) {
   const test::TempDir folder;
   std::string packed = test::gzip("hello");
   packed[packed.size() - 8] ^= 1;
   test::put(folder / "crc", packed);
-  EXPECT_THAT(test::failure_of([&] { read_maybe_gzip(folder / "crc", 1000); }),
+  EXPECT_THAT(test::failure_of([&] { unpacked(folder / "crc", 1000); }),
               AllOf(HasSubstr((folder / "crc").string()), HasSubstr("incorrect data check")));
 }
 

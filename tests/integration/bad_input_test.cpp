@@ -15,11 +15,6 @@
 #include "moesaic/base/process.h"
 #include "moesaic/checkpoint/tensors.h"
 
-#define NEEDS_FASHION_MNIST()                                                \
-  if (!::moesaic::testing::have_fashion_mnist()) {                           \
-    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
-  }
-
 namespace moesaic::testing {
 namespace {
 

@@ -9,6 +9,11 @@
 #include <string>
 #include <vector>
 
+#define NEEDS_FASHION_MNIST()                                                \
+  if (!::moesaic::testing::have_fashion_mnist()) {                           \
+    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
+  }
+
 namespace moesaic::testing {
 
 struct ProgramResult {

@@ -19,11 +19,6 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/models/model.h"
 
-#define NEEDS_FASHION_MNIST()                                                \
-  if (!::moesaic::testing::have_fashion_mnist()) {                           \
-    GTEST_SKIP() << "needs Fashion-MNIST: moesaic data fetch fashion-mnist"; \
-  }
-
 namespace moesaic::testing {
 namespace {
 

@@ -14,18 +14,10 @@ namespace {
 namespace fs = std::filesystem;
 using report_test::error_of;
 using report_test::TempDir;
+using test::names_in;
 
 Figure figure_of(const report_test::MadeSweep& made) {
   return sweep_figure(made.plan, made.results());
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 TEST(SweepFigure, DataHasAColumnForEachNumber) {
@@ -163,7 +155,7 @@ TEST(DrawFigureFile, AFullDiskIsToldByThePlaceOfTheFile) {
   });
   EXPECT_EQ(error.find("failure: " + (temp / "a.png").string() + ": not drawn: "), 0U) << error;
   EXPECT_NE(error.find((temp / "a.tsv").string() + ": cannot write: "), std::string::npos) << error;
-  EXPECT_EQ(names_in(temp / ""), std::vector<std::string>{});
+  EXPECT_EQ(temp.names(), std::vector<std::string>{});
 }
 
 TEST(DrawFigureFile, AFigureThatIsCutShortIsAnErrorAndLeavesNothing) {
@@ -179,7 +171,7 @@ TEST(DrawFigureFile, AFigureThatIsCutShortIsAnErrorAndLeavesNothing) {
     EXPECT_NE(error.find("a." + kind + ": gnuplot could not write the figure to its end"),
               std::string::npos)
         << error;
-    EXPECT_EQ(names_in(temp / ""), std::vector<std::string>{});
+    EXPECT_EQ(temp.names(), std::vector<std::string>{});
   }
 }
 

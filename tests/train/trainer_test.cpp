@@ -16,6 +16,7 @@ namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
+using test::names_in;
 
 std::vector<nlohmann::ordered_json> metrics(const fs::path& run) {
   std::vector<nlohmann::ordered_json> lines;
@@ -24,15 +25,6 @@ std::vector<nlohmann::ordered_json> metrics(const fs::path& run) {
     lines.push_back(nlohmann::ordered_json::parse(line));
   }
   return lines;
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 std::string refusal(const std::vector<std::string>& changes) {

@@ -67,6 +67,9 @@ std::string csv_line(const std::vector<std::string>& fields);
 /// Returns a number with what it counts, "1 file" or "2 files".
 std::string count_text(int64_t count, std::string_view noun);
 
+/// Returns a shape as "[2, 3]".
+std::string shape_text(const std::vector<int64_t>& shape);
+
 /// Formats a size in bytes as "512 B", "4.10 KB", "3.26 MB": powers of 1000.
 std::string bytes_text(double bytes);
 

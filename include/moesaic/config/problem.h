@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,6 +29,9 @@ struct ConfigProblem {
   std::vector<std::string>
       off_values;  ///< For mutually exclusive settings: value that turns each off.
 };
+
+/// Returns the first problem that is not empty.
+ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems);
 
 /// A setting and the value that is equivalent to leaving it out.
 struct OptionalSetting {

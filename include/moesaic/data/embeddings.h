@@ -34,9 +34,6 @@ void describe(auto& f, EmbeddingsConfig& c) {
 /// Checks that there is one file, or one for each split, named without folders.
 ConfigProblem config_problem(const EmbeddingsConfig& config);
 
-/// Returns the name of the file with `split`, "train" or "test".
-const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split);
-
 /// Embedded texts with their labels.
 struct Embeddings {
   at::Tensor x_Nd;        ///< Embeddings, float32.

@@ -68,8 +68,6 @@ ConfigProblem config_problem(const PreprocessConfig& config);
 /// Returns what is wrong with a mean and std of pixels scaled to [0, 1], e.g. that they are of
 /// bytes from 0 to 255, and which of both it is.
 ConfigProblem unit_problem(const std::vector<double>& mean, const std::vector<double>& std);
-/// Warns, once of each, of a std that is smaller than a level of a pixel, which few images have.
-void warn_of_small_std(const std::vector<double>& std, const std::string& from);
 
 /// Returns `config` for a network that takes images of `input_shape`, channels, height and width,
 /// which decide where config says nothing: the channels where the data leave them open, the size
@@ -92,10 +90,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 /// Returns the metadata of a preprocessed dataset, with the final height and width and the mean and
 /// std that map bytes to config.values.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
-
-/// Returns the part of an image that is kept: the whole image, or with `central_crop` > 0 that
-/// fraction of the largest central part whose sides have the ratio of `shape`.
-Rectangle central_part(int64_t height, int64_t width, double central_crop, Size2d shape = 1);
 
 /// The same document is "input" in a checkpoint's config.json and preprocess.json of an export:
 /// all that a reader needs to make the input from an image's bytes.

@@ -45,8 +45,4 @@ class UnpackedReader {
   bool compressed_ = false;
 };
 
-/// Returns the whole content, decompressed if necessary. Throws Error (failure) if it exceeds
-/// `max_bytes`. Memory grows with the bytes actually read.
-std::vector<uint8_t> read_maybe_gzip(const fs::path& path, std::size_t max_bytes);
-
 }  // namespace moesaic

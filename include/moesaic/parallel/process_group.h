@@ -43,8 +43,6 @@ std::string traffic_name(Traffic traffic);
 /// Returns the bytes that each process of a group of `size` sends where all of them reduce `bytes`:
 /// in a ring, the sum passes each link once and comes back once.
 double all_reduce_bytes(double bytes, int64_t size);
-/// Returns the bytes that each sends to give its own `bytes` to all the others in a ring.
-double all_gather_bytes(double bytes, int64_t size);
 
 /// Collectives of one purpose, and the bytes that this process sends in all of them.
 struct TrafficTotal {

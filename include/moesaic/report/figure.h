@@ -15,14 +15,11 @@ struct Figure {
   std::string script, data;
 };
 
-/// Throws Error if gnuplot is missing or nothing can be written in `folder`, for callers that have
-/// work to do before they draw.
-void check_can_draw(const fs::path& folder);
 /// Throws Error if nothing can be written in `folder`.
 void check_can_write(const fs::path& folder);
 
 /// Throws Error (usage) unless `file` ends in .png or .svg, and neither it nor its script and data
-/// exist; Error (failure) if it could not be drawn (check_can_draw()).
+/// exist; Error (failure) if gnuplot is missing or nothing can be written in its folder.
 void check_new_figure(const fs::path& file, const std::string& what);
 
 /// Writes STEM.gp, STEM.tsv, STEM.svg and STEM.png to `folder`, all of them whole or none. Throws

@@ -10,7 +10,6 @@
 
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/figure.h"
-#include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {

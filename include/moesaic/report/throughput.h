@@ -43,9 +43,6 @@ std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
                                    const std::function<bool()>& on_progress = {},
                                    at::Device device = at::kCPU);
 
-/// Returns the seconds of a forward pass, at the end of which a GPU is waited for.
-double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW);
-
 /// Returns the median, the mean of the middle two for an even number of values. Throws Error
 /// (usage) for no values.
 double median(std::vector<double> values);

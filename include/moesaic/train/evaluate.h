@@ -198,12 +198,6 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
 /// Warns where processes cannot have equal parts of an evaluation's batches: each makes all of it.
 void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes);
 
-/// Throws Error (usage) that names both shapes of inputs if they differ.
-void check_takes(const Model& model, const DatasetInfo& data);
-
-/// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
-void check_fits(const Model& model, const DatasetInfo& data);
-
 /// Returns [{"layer", "experts", "kept", "rows_per_token", "load", ...}, ...]. Where there are
 /// classes each also has "dispatch_entropy" and "dispatch", and where there are groups
 /// "group_dispatch_entropy" and "group_dispatch".

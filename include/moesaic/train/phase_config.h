@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -94,8 +93,6 @@ ConfigProblem config_problem(const PhaseConfig& config);
 /// "<key>.<place><below>".
 ConfigProblem patterns_problem(const std::string& key, const std::vector<std::string>& patterns,
                                const std::string& below = "");
-/// Returns the first problem that is not empty.
-ConfigProblem first_problem(std::initializer_list<ConfigProblem> problems);
 
 /// Returns the name of the phase's objective, "" where its kind has none.
 std::string objective_name(const PhaseConfig& phase);

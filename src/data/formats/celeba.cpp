@@ -98,9 +98,9 @@ ConfigProblem attribute_problem(const DatasetSpec& spec) {
 
 ConfigProblem check_celeba(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CelebaSettings>();
-  return first_problem(no_files_problem(spec), classes_problem(spec), attribute_problem(spec),
-                       unknown_split(spec.images, "images"),
-                       unknown_split(settings.splits, "splits"), channels_problem(spec, 3));
+  return first_problem({no_files_problem(spec), classes_problem(spec), attribute_problem(spec),
+                        unknown_split(spec.images, "images"),
+                        unknown_split(settings.splits, "splits"), channels_problem(spec, 3)});
 }
 
 std::string source_celeba(const DatasetSpec& spec, const std::string& split) {

@@ -25,17 +25,6 @@ DatasetFormat celeba_format();
 DatasetFormat embeddings_format();
 DatasetFormat shards_format();
 
-/// Returns the first problem of several checks, in their order.
-template <class... Problems>
-ConfigProblem first_problem(const Problems&... problems) {
-  ConfigProblem found;
-  const auto take = [&](const ConfigProblem& problem) {
-    if (found.empty()) found = problem;
-  };
-  (take(problems), ...);
-  return found;
-}
-
 /// Checks that every key of a setting is a stored split or, where those are free, "validation".
 template <class T>
 ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char* setting) {

@@ -47,9 +47,9 @@ ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
 
 ConfigProblem check_cifar(const DatasetSpec& spec) {
   return first_problem(
-      cifar_files_problem(spec),
-      spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
-      unknown_split(spec.images, "images"), channels_problem(spec, cifar::kChannels));
+      {cifar_files_problem(spec),
+       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
+       unknown_split(spec.images, "images"), channels_problem(spec, cifar::kChannels)});
 }
 
 cifar::Layout layout(const DatasetSpec& spec) {

@@ -148,6 +148,12 @@ at::Tensor rows_of_split(const EmbeddingsConfig& config, int64_t count, const st
   return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
 }
 
+/// Returns the name of the file with `split`, "train" or "test".
+const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split) {
+  if (!config.file.empty()) return config.file;
+  return split == "train" ? config.train : config.test;
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const EmbeddingsConfig& config) {
@@ -173,11 +179,6 @@ Embeddings read_embeddings(const fs::path& path) {
   read.label_N = file.numbers("label", read.x_Nd.size(0), read.classes);
   read.language_N = file.numbers("language", read.x_Nd.size(0), read.languages);
   return read;
-}
-
-const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split) {
-  if (!config.file.empty()) return config.file;
-  return split == "train" ? config.train : config.test;
 }
 
 Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
@@ -221,8 +222,8 @@ int64_t class_count_embeddings(const DatasetSpec& spec) {
 
 ConfigProblem check_embeddings(const DatasetSpec& spec) {
   const bool given = spec.format.as<EmbeddingsSettings>().embeddings.has_value();
-  return first_problem(ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
-                       no_images_problem(spec), unknown_split(spec.images, "images"));
+  return first_problem({ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
+                        no_images_problem(spec), unknown_split(spec.images, "images")});
 }
 
 /// Opens embeddings as images of one channel and one row; the language is the group.

@@ -3,7 +3,6 @@
 #include "moesaic/formats/idx.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include "checks.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/text.h"
 
 namespace moesaic {
 namespace {
@@ -39,13 +39,9 @@ ConfigProblem idx_files_problem(const DatasetSpec& spec) {
 
 ConfigProblem check_idx(const DatasetSpec& spec) {
   return first_problem(
-      idx_files_problem(spec),
-      spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
-      unknown_split(spec.images, "images"), channels_problem(spec, 1));
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
+      {idx_files_problem(spec),
+       spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
+       unknown_split(spec.images, "images"), channels_problem(spec, 1)});
 }
 
 std::shared_ptr<const Dataset> open_idx(const DatasetSpec& spec, DatasetInfo info,

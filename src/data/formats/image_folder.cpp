@@ -42,10 +42,10 @@ const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
 }
 
 ConfigProblem check_image_folder(const DatasetSpec& spec) {
-  return first_problem(no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
-                       unknown_split(spec.images, "images"),
-                       unknown_split(settings_of(spec).splits, "splits"),
-                       open_channels_problem(spec));
+  return first_problem(
+      {no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
+       unknown_split(spec.images, "images"), unknown_split(settings_of(spec).splits, "splits"),
+       open_channels_problem(spec)});
 }
 
 bool holds_out(const DatasetSpec& spec) {

@@ -119,10 +119,10 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   if ((settings.height == 0) != (settings.width == 0)) {
     other = {"height and width belong together", {"height", "width"}};
   }
-  return first_problem(no_files_problem(spec), classes_given(spec), classes_problem(spec),
-                       unknown_split(settings.shards, "shards"),
-                       unknown_split(spec.images, "images"), files_problem(spec),
-                       open_channels_problem(spec), other);
+  return first_problem({no_files_problem(spec), classes_given(spec), classes_problem(spec),
+                        unknown_split(settings.shards, "shards"),
+                        unknown_split(spec.images, "images"), files_problem(spec),
+                        open_channels_problem(spec), other});
 }
 
 std::vector<std::string> splits_shards(const DatasetSpec& spec) {

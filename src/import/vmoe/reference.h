@@ -183,9 +183,6 @@ bool setting_is(const Value& root, std::string_view path, const Json& value);
 /// Returns the number of patches of an image.
 int64_t patches_of(const Value& image_size, const Value& patch_size);
 
-/// Throws Error (usage) if `prefix`.index or a `prefix`.data-... exists already.
-void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what);
-
 /// Writes a V-MoE's parameters under the reference's names and in its layouts, at the top level of
 /// the tree: as float32, or as the dtype in `array_dtypes` (float16, bfloat16, float64). Pruned
 /// experts are written as zeros, since the reference has no other form for them: a token routed to

@@ -86,6 +86,17 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
   return as_float(arrays_of_network(config, std::move(tensors), from));
 }
 
+/// Throws Error (usage) if `prefix`.index or a `prefix`.data-... exists already.
+void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
+  check_new_file(prefix.string() + ".index", what);
+  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
+  for (const auto& item : fs::directory_iterator(folder)) {
+    if (prefix_of_part(item.path().filename()) == prefix.filename().string()) {
+      fail_usage("{}: '{}' already exists; name a new prefix", what, item.path().string());
+    }
+  }
+}
+
 [[maybe_unused]] const bool kVMoERegistered =
     foreign_checkpoints().add(
         "vmoe", {.project = "google-research/vmoe",
@@ -108,16 +119,6 @@ TensorMap arrays_of(const Json& model, TensorMap tensors, const std::string& fro
                      }});
 
 }  // namespace
-
-void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
-  check_new_file(prefix.string() + ".index", what);
-  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
-  for (const auto& item : fs::directory_iterator(folder)) {
-    if (prefix_of_part(item.path().filename()) == prefix.filename().string()) {
-      fail_usage("{}: '{}' already exists; name a new prefix", what, item.path().string());
-    }
-  }
-}
 
 void export_vmoe(const Model& model, const fs::path& prefix,
                  const vmoe_checkpoint::WriteOptions& options,

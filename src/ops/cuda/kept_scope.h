@@ -7,6 +7,7 @@
 #include "../kernels/route_rows.h"
 #include "../kernels/scan.h"
 #include "../route_arguments.h"
+#include "moesaic/base/error.h"
 #include "tensor_data.h"
 
 namespace moesaic::ops {

@@ -11,7 +11,6 @@
 
 #include "../check.h"
 #include "../kernels/number.h"
-#include "moesaic/base/error.h"
 
 namespace moesaic::ops {
 

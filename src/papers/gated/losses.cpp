@@ -130,6 +130,16 @@ void check_gated(const char* op, const Tensor& x, const Tensor& y, const Tensor&
   ops::check_same_dtype(op, "gates", w, a);
 }
 
+/// Returns log P[z | x] [B, k].
+Tensor log_gates(const Tensor& x_Bd, const Tensor& w_kd) {
+  return at::constant_pad_nd(x_Bd.mm(w_kd.t()), {0, 1}).log_softmax(1);
+}
+
+/// Returns the log-density of y_B1 for each expert whose <a, x> is z [B, k], without its constant.
+Tensor log_density(const Tensor& y_B1, const Tensor& z_Bk, Link link, double noise) {
+  return (y_B1 - apply_link(z_Bk, link)).square().div(-2.0 * noise * noise);
+}
+
 }  // namespace
 
 OutputTransforms output_transforms(Link link, double noise) {
@@ -159,14 +169,6 @@ OutputTransforms output_transforms(Link link, double noise) {
     fail_usage("link '{}' is not valid for L4: E[S2''] of Condition 2 is 0", name);
   }
   return out;
-}
-
-Tensor log_gates(const Tensor& x_Bd, const Tensor& w_kd) {
-  return at::constant_pad_nd(x_Bd.mm(w_kd.t()), {0, 1}).log_softmax(1);
-}
-
-Tensor log_density(const Tensor& y_B1, const Tensor& z_Bk, Link link, double noise) {
-  return (y_B1 - apply_link(z_Bk, link)).square().div(-2.0 * noise * noise);
 }
 
 // With p_i = <a_i, x>, m = A A^T and n its diagonal, but for c_g and c'_g, which are in Q4 and Q2

@@ -51,12 +51,6 @@ at::Tensor log_loss(const at::Tensor& x_Bd, const at::Tensor& y_B, const at::Ten
 at::Tensor squared_loss(const at::Tensor& x_Bd, const at::Tensor& y_B, const at::Tensor& a_kd,
                         const at::Tensor& w_kd, Link link);
 
-/// Returns log P[z | x] [B, k].
-at::Tensor log_gates(const at::Tensor& x_Bd, const at::Tensor& w_kd);
-
-/// Returns the log-density of y_B1 for each expert whose <a, x> is z [B, k], without its constant.
-at::Tensor log_density(const at::Tensor& y_B1, const at::Tensor& z_Bk, Link link, double noise);
-
 // Expectation-maximisation.
 
 struct GatedEmOptions {

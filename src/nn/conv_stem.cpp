@@ -27,7 +27,7 @@ at::Tensor ConvStemImpl::forward(const at::Tensor& x_BCHW) {
   at::Tensor x = x_BCHW.contiguous(at::MemoryFormat::ChannelsLast);
   for (size_t layer = 0; layer < convs->size(); ++layer) {
     x = convs->at<torch::nn::Conv2dImpl>(layer).forward(x).permute({0, 2, 3, 1});
-    x = norms->at<torch::nn::LayerNormImpl>(layer).forward(x).relu().permute({0, 3, 1, 2});
+    x = norms->at<torch::nn::LayerNormImpl>(layer).forward(x).relu_().permute({0, 3, 1, 2});
   }
   return x;
 }

@@ -10,6 +10,7 @@
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
+#include "moesaic/ops/grouped_linear.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {

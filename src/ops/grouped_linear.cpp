@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "moesaic/ops/grouped_linear.h"
+
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
@@ -7,7 +9,6 @@
 #include "cuda/expert_products.h"
 #include "mlp_operators.h"
 #include "moesaic/ops/autocast.h"
-#include "moesaic/ops/grouped_mlp.h"
 
 namespace moesaic {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of the runs of an experiment: of a sample of values, and of a mean that they estimate.
+#include "moesaic/report/statistics.h"
+
 #include <cmath>
 #include <numbers>
-
-#include "moesaic/report/results.h"
 
 namespace moesaic {
 namespace {

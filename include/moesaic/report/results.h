@@ -13,28 +13,9 @@
 #include <vector>
 
 #include "moesaic/config/schema.h"
+#include "moesaic/report/statistics.h"
 
 namespace moesaic {
-
-/// Mean and spread of values.
-struct Moments {
-  double mean = 0.0;
-  std::optional<double> std = {};  ///< Of the sample (divided by n - 1); unset for one value.
-  int64_t n = 0;
-
-  /// Returns the standard error of the mean, std / sqrt(n).
-  std::optional<double> standard_error() const;
-  /// Returns half of the width of the mean's 95 % interval, by Student's t with n - 1 degrees of
-  /// freedom.
-  std::optional<double> half_interval() const;
-};
-
-/// Returns mean and standard deviation of at least one value.
-Moments moments(const std::vector<double>& values);
-
-/// Returns the t that |T| exceeds with probability 1 - `inside` (above 0, below 1), T having
-/// Student's distribution with at least one degree of freedom.
-double t_quantile(double inside, int64_t degrees);
 
 /// Presentation of a metric.
 struct Metric {

@@ -403,7 +403,8 @@ void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
   add_means(plan, use);
 }
 
-std::string replacement_problem(const Model& model, const std::string& replace) {
+std::string replacement_problem(const Model& model, const std::string& replace,
+                                const std::string& option) {
   const bool means = replace == kReplaceByMean;
   const bool can_reroute = model.members() == 1 && !model.setting_paths().pruned.empty();
   for (const MoEBlock& block : model.moe_blocks()) {
@@ -411,17 +412,21 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
     const bool is_rerouted =
         nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute;
     if (replace == kReroute && !is_rerouted && !can_reroute) {
-      return fmt::format("networks of the family '{}' cannot reroute tokens; choose --replace {}",
-                         model.config().at("name").get<std::string>(), kReplaceByNothing);
+      // Of these networks only ensembles can all store means.
+      const std::string mean = model.members() > 1 ? option + kReplaceByMean + " or " : "";
+      return fmt::format("networks of the family '{}' cannot reroute tokens; choose {}{}{}",
+                         model.config().at("name").get<std::string>(), mean, option,
+                         kReplaceByNothing);
     }
     if (means && is_rerouted) {
       return fmt::format(
-          "block {} reroutes tokens of removed experts, so mean outputs cannot replace them",
-          block.block);
+          "block {} reroutes tokens of removed experts, so mean outputs cannot replace them; "
+          "choose {}{}",
+          block.block, option, kReroute);
     }
     if (!layer->is_pruned() || means == layer->replacement_outputs.defined()) continue;
-    return means ? "earlier pruning kept no mean outputs; choose --replace nothing"
-                 : "earlier pruning kept mean outputs; choose --replace mean";
+    return fmt::format("earlier pruning kept {}mean outputs; choose {}{}", means ? "no " : "",
+                       option, means ? kReplaceByNothing : kReplaceByMean);
   }
   return "";
 }
@@ -441,7 +446,7 @@ std::string plan_problem(const Model& model, const PrunePlan& plan) {
 
 void apply_plan(Model& model, const PrunePlan& plan) {
   const std::string problem = plan_problem(model, plan);
-  if (!problem.empty()) fail("apply_plan: {}", problem);
+  if (!problem.empty()) fail_usage("prune: {}", problem);
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   for (const PruneLayerPlan& layer : plan.layers) {
     nn::MoELayer target = find_block(blocks, layer.block)->layer;

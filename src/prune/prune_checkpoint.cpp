@@ -35,6 +35,15 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   }
 }
 
+/// Pruning keeps a network's rerouting, so that it cannot be what the user refuses.
+void check_not_rerouted(const Model& shape) {
+  for (const MoEBlock& block : shape.moe_blocks()) {
+    if (nn::pruned_selection(block.layer->options().rule) != PrunedSelection::reroute) continue;
+    fail_usage("prune: --replace {}: block {} reroutes tokens of removed experts; choose {}",
+               kReplaceByNothing, block.block, kReroute);
+  }
+}
+
 std::string change(const char* name, double before, double after, int precision) {
   const double percent = before > 0.0 ? 100.0 * (after - before) / before : 0.0;
   return fmt::format("{:<12}{:>16.{}f} -> {:>16.{}f}  ({:+.1f} %)\n", name, before, precision,
@@ -377,6 +386,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
                           const Model& shape) {
   check_pretrained_is_given(options);
   const PruneOptions& prune = options.prune;
+  if (prune.replace == kReplaceByNothing) check_not_rerouted(shape);
   PrunePlan plan;
   if (options.plan) {
     plan = *options.plan;

@@ -284,8 +284,8 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   plan.experts = experts_of_group(*model);
   plan.sizes = sizes_of(config.sweep, *model, plan.experts);
   for (const std::string& text : plan.criteria) {
-    const std::string problem =
-        replacement_problem(*model, sweep_criterion(text, config.sweep.replace).replace);
+    const auto [name, replace] = sweep_criterion(text, config.sweep.replace);
+    const std::string problem = replacement_problem(*model, replace, name + ".");
     if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
   }
   for (const PhaseConfig& phase : sweep_train(config).phases) {

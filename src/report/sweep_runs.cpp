@@ -295,7 +295,7 @@ class Sweep {
     options.out = out;
     options.prune.criterion = criterion;
     options.prune.keep = network.size.keep;
-    options.prune.replace = replace;
+    if (replace != kReplaceByNothing) options.prune.replace = replace;  // Networks may reroute.
     options.prune.seed = static_cast<uint64_t>(train_.seed + index);
     options.calibrate = [&](const Checkpoint&, Model& model) {
       return use_of_experts(model, index);

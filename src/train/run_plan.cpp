@@ -425,7 +425,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (phase.on_entry.prune) {
     check_pretrained(config, index, network.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
-    const std::string problem = replacement_problem(network.model(), prune.replace);
+    const std::string problem = replacement_problem(network.model(), prune.replace, "replace=");
     if (!problem.empty()) {
       fail_usage("{}: phase '{}': {}", location_of(prune.source, {"replace", "keep"}), phase.name,
                  problem);

@@ -223,9 +223,22 @@ TEST(ApplyPlan, OfAnotherNetworkRemovesNothing) {
   for (const PruneLayerPlan& bad :
        {PruneLayerPlan{2, 6, {0}, {}}, PruneLayerPlan{3, 8, {0}, {}}, PruneLayerPlan{3, 6, {6}, {}},
         PruneLayerPlan{3, 6, {1, 0}, {}}, PruneLayerPlan{3, 6, {}, {}}}) {
-    test::failure_of([&] { apply_plan(*model, {"random", {good, bad}}); });
+    test::usage_of([&] { apply_plan(*model, {"random", {good, bad}}); });
     EXPECT_EQ(model->parameter_count(), before);
   }
+}
+
+TEST(PrunePlan, AnEnsembleIsNotReroutedAndSaysWhatItTakes) {
+  VMoEConfig ensemble = small_vmoe_config();
+  ensemble.name = kE3;
+  ensemble.encoder.moe.ensemble_size = 2;
+  const std::string problem =
+      "networks of the family 'e3' cannot reroute tokens; choose --replace mean or --replace "
+      "nothing";
+  EXPECT_EQ(replacement_problem(VMoE(ensemble, 1), kReroute), problem);
+  EXPECT_EQ(plan_problem(VMoE(ensemble, 1), {"", {}, kReroute}), problem) << "removes nothing";
+  EXPECT_THAT(replacement_problem(VMoE(ensemble, 1), kReroute, "random."),
+              HasSubstr("choose random.mean or random.nothing"));
 }
 
 /// A pruned layer against the full one whose removed experts give zero: routing and gates as

@@ -226,8 +226,10 @@ std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 
 /// Returns why experts that are removed from the network cannot leave this behind, "" where they
-/// can: what earlier ones left, and routing past pruned experts, decide.
-std::string replacement_problem(const Model& model, const std::string& replace);
+/// can: what earlier ones left, and routing past pruned experts, decide. `option` is what a valid
+/// choice is written after.
+std::string replacement_problem(const Model& model, const std::string& replace,
+                                const std::string& option = "--replace ");
 
 /// Returns why the plan is not one of this network, "" where it is.
 std::string plan_problem(const Model& model, const PrunePlan& plan);
@@ -237,8 +239,8 @@ std::string plan_problem(const Model& model, const PrunePlan& plan);
 std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& kept);
 
 /// Removes the experts that the plan does not keep: the stacked weights shrink, the routers keep
-/// all rows; or reroutes the tokens of all layers. Throws Error for a plan of another network,
-/// before anything is removed.
+/// all rows; or reroutes the tokens of all layers. Throws Error (usage) for a plan of another
+/// network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
 }  // namespace moesaic

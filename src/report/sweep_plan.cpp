@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "experiment_run.h"
 #include "moesaic/base/error.h"
@@ -110,10 +111,11 @@ RunConfig first_run(const RunsConfig& config) {
   return run;
 }
 
-/// Returns a table of what each size saves as far as it follows from shapes, beside what the paper
-/// prints of the first criterion.
-std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
-  const std::string replace = sweep_criterion(plan.criteria.front(), config.sweep.replace).replace;
+/// Returns a table of what each size saves with a criterion's replacement as far as it follows from
+/// shapes, beside what the paper prints of the criterion.
+std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
+                         const std::string& criterion) {
+  const std::string replace = sweep_criterion(criterion, config.sweep.replace).replace;
   std::vector<Footprint> costs;
   for (const SweepSize& size : plan.sizes) {
     const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
@@ -141,16 +143,14 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
     };
     const auto paper = [&](const char* metric) {
       const auto number =
-          paper_number(config.paper, sweep_row(plan.sizes[i].name, plan.criteria.front()), metric);
+          paper_number(config.paper, sweep_row(plan.sizes[i].name, criterion), metric);
       return number && number->value ? fmt::format("{}", *number->value) : "-";
     };
     table.add({plan.sizes[i].text, saved(&Footprint::parameters), paper("parameters_pruned"),
                saved(&Footprint::flops), saved(&Footprint::capacity_flops),
                paper("capacity_flops_saved")});
   }
-  return "\n" + table.text() +
-         "FLOPs are of rows that spread evenly, and by capacity of the buffers of the experts that "
-         "are left.\n";
+  return fmt::format("\nreplace       {}\n{}", replace, table.text());
 }
 
 }  // namespace
@@ -325,7 +325,15 @@ std::string plan_of_sweep(const RunsConfig& config) {
   for (const SweepSize& size : plan.sizes) {
     if (size.count == 0) text += fmt::format("by layer      {}\n", size.text);
   }
-  return text + savings_text(config, plan);
+  std::set<std::string> replacements;
+  for (const std::string& criterion : plan.criteria) {
+    const bool is_new =
+        replacements.insert(sweep_criterion(criterion, sweep.replace).replace).second;
+    if (is_new) text += savings_text(config, plan, criterion);
+  }
+  return text +
+         "FLOPs are of rows that spread evenly, and by capacity of the buffers of the experts that "
+         "are left.\n";
 }
 
 }  // namespace moesaic

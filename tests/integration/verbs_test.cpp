@@ -175,6 +175,15 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
   const auto rerouted = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[8, 4]",
                                      R"(criteria=["random.reroute", "random"])", "--dry-run"});
   EXPECT_THAT(rerouted.out, ::testing::ContainsRegex("\n4 of 8 +39\\.9 +- +0\\.0 "));
+  // Each replacement has its table.
+  EXPECT_LT(rerouted.out.find("\nreplace       reroute\n"),
+            rerouted.out.find("\nreplace       nothing\n"));
+  EXPECT_THAT(rerouted.out,
+              ::testing::ContainsRegex("nothing\n[^\n]*\n[^\n]*\n4 of 8 +39\\.9 +- +24\\.6 "));
+  const auto ensemble = run_program(
+      {"reproduce", "pruning/e3-cifar10", R"(criteria=["random.reroute"])", "--dry-run"});
+  EXPECT_EQ(ensemble.exit_code, 2);
+  EXPECT_THAT(ensemble.err, HasSubstr("tokens; choose random.mean or random.nothing"));
   const auto nine = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[9]", "--dry-run"});
   EXPECT_EQ(nine.exit_code, 2);
   EXPECT_THAT(nine.err, HasSubstr("error: keep: 9 of 8 experts"));

@@ -213,10 +213,14 @@ ConfigProblem sweep_problem(const RunsConfig& config) {
     return {"'keep' needs 'criteria', which rank the experts, and 'recover', what follows pruning",
             {"keep"}};
   }
-  if (sweep.exported && (std::ranges::count(sweep.keep, sweep.exported->keep) == 0 ||
-                         std::ranges::count(sweep.criteria, sweep.exported->criterion) == 0)) {
-    return {fmt::format("export is keep {} by '{}', which is not part of the sweep",
-                        sweep.exported->keep, sweep.exported->criterion),
+  const std::optional<ExportChoice>& exported = sweep.exported;
+  const bool other_keep = exported && std::ranges::count(sweep.keep, exported->keep) == 0;
+  if (other_keep || (exported && std::ranges::count(sweep.criteria, exported->criterion) == 0)) {
+    return {fmt::format("export is keep {} by '{}', which is not part of the sweep; choose {}, or "
+                        "export=null for none",
+                        exported->keep, exported->criterion,
+                        other_keep ? fmt::format("export.keep={}", sweep.keep.front())
+                                   : "export.criterion=" + sweep.criteria.front()),
             {"export.keep", "export.criterion", "keep", "criteria"}};
   }
   return phases_problem(sweep, parse<RunConfig>(config.train, "train"));

@@ -177,9 +177,12 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
       {"criteria=[\"randon\"]",
        "'criteria.0' cannot be the string \"randon\"; did you mean 'random'?"},
       {"recover.data=three", "recover.data is 'three', but the last phase of train was on 'two'"},
-      {"export.keep=1", "export is keep 1 by 'router-norm-change', which is not part of the sweep"},
+      {"export.keep=1",
+       "export is keep 1 by 'router-norm-change', which is not part of the sweep; choose "
+       "export.keep=4, or export=null for none"},
       {"export.criterion=magnitude",
-       "export is keep 2 by 'magnitude', which is not part of the sweep"},
+       "export is keep 2 by 'magnitude', which is not part of the sweep; choose "
+       "export.criterion=router-norm-change, or export=null for none"},
       {"keep=[4, 2, 4]", "two rows are called 'keep4/router-norm-change'"},
       {"max_steps=3", "'keep' and 'max_steps' exclude one another: 'keep' makes the rows"},
       {"criteria=[\"router-norm-change\", \"router-norm-change\"]",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/nearest.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -226,7 +226,10 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
                        spelled_out(name));
   }
   const std::vector<std::string_view> names = each_once(candidates);
-  const auto listed = std::span(names).first(std::min(kListed, names.size()));
+  std::vector<std::string> listed;
+  for (const std::string_view one : std::span(names).first(std::min(kListed, names.size()))) {
+    listed.push_back(one.find(',') == one.npos ? std::string(one) : fmt::format("'{}'", one));
+  }
   std::string line = fmt::format("choose one of {}", fmt::join(listed, ", "));
   if (listed.size() < names.size()) line += fmt::format(", ... ({} in all)", names.size());
   return line;

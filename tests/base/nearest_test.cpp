@@ -63,6 +63,8 @@ TEST(DidYouMean, SuggestsOrLists) {
   EXPECT_EQ(did_you_mean("momentun", kKeys), "did you mean 'momentum'?");
   EXPECT_EQ(did_you_mean("zebra", std::vector<std::string>{"sgd", "adamw"}),
             "choose one of sgd, adamw");
+  EXPECT_EQ(did_you_mean("zebra", std::vector<std::string>{"cnn, l = 2", "joint"}),
+            "choose one of 'cnn, l = 2', joint");
   EXPECT_EQ(did_you_mean("zebra", {}), "");
 }
 

@@ -122,9 +122,10 @@ ConfigProblem config_problem(const VMoEConfig& config) {
   for (size_t i = 0; i < config.stem.size(); ++i) {
     const int64_t stride = config.stem[i].stride;
     if (left.height % stride != 0 || left.width % stride != 0) {
-      return {fmt::format("stem.{}.stride {} does not divide the {} that earlier strides leave of "
-                          "patch_size {}; choose 1",
-                          i, stride, sides_text(left), sides_text(patch)),
+      const std::string of =
+          i == 0 ? "" : fmt::format("the {} that earlier strides leave of ", sides_text(left));
+      return {fmt::format("stem.{}.stride {} does not divide {}patch_size {}; choose 1", i, stride,
+                          of, sides_text(patch)),
               {fmt::format("stem.{}.stride", i), "stem", "patch_size"}};
     }
     left = {left.height / stride, left.width / stride};

@@ -88,6 +88,11 @@ TEST(VMoEStem, ErrorsNameTheNearestValidChoice) {
               HasSubstr("stem.1.stride 2 does not divide the 7 that earlier strides leave of "
                         "patch_size 14; choose 1"));
   EXPECT_THAT(refusal(R"([{"channels": 8, "stride": 3}])"), HasSubstr("between 1 and 2"));
+  Document odd = Document::from_text(R"({"name": "vmoe", "patch_size": 7,
+      "stem": [{"channels": 8, "stride": 2}], "encoder": {"moe": {"layers": [1]}}})",
+                                     "r.json");
+  EXPECT_THAT(test::usage_of([&] { build_model(odd.root(), 0); }),
+              HasSubstr("stem.0.stride 2 does not divide patch_size 7; choose 1"));
   EXPECT_THAT(refusal(R"([{"stride": 2}])"), HasSubstr("channels"));
 }
 

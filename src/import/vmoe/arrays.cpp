@@ -166,7 +166,7 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
 
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config) {
   if (!config.stem.empty()) {
-    fail_usage("a V-MoE of the reference has no 'stem'; choose safetensors, or leave it out");
+    fail_usage("a V-MoE of the reference has no 'stem'; leave it out");
   }
   return std::move(VMoETable(config).tensors);
 }

@@ -126,6 +126,11 @@ void export_vmoe(const Model& model, const fs::path& prefix,
   check_new_vmoe_prefix(prefix, "export");
   const auto* vmoe = dynamic_cast<const VMoE*>(&model);
   if (vmoe == nullptr) fail_usage("export: format 'vmoe' is for networks of the V-MoE family");
+  if (!vmoe->settings().stem.empty()) {
+    fail_usage(
+        "export: the network has a 'stem' of convolutions, which a V-MoE checkpoint cannot store; "
+        "choose safetensors");
+  }
   const int64_t gone = pruned_experts(*vmoe);
   if (gone > 0) {
     log_warning("export: {} written as zeros: pruned before", count_text(gone, "expert"));

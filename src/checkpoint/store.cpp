@@ -328,7 +328,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
                foreign->project, foreign->import_command, given.string());
   }
   if (!path_exists(given)) {
-    fail_usage("{}: no such folder{}", given.string(), nearest_network(given));
+    fail_usage("{}: no such file or folder{}", given.string(), nearest_network(given));
   }
   if (is_export(given)) return load_export(given, options);
   if (!fs::is_directory(given, error)) {

@@ -309,11 +309,11 @@ TEST(Resolve, SaysWhatAPathIsNot) {
   fs::create_directories(folder / "quickstart/checkpoints/step_1");
   fs::create_directories(folder / "quikstarts");  // It is no run.
   put(folder / "file", "x");
-  EXPECT_THAT(
-      usage_of([&] { newest_folder(folder / "quikstart"); }),
-      HasSubstr("no such folder; did you mean '" + (folder / "quickstart").string() + "'?"));
+  EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstart"); }),
+              HasSubstr("no such file or folder; did you mean '" +
+                        (folder / "quickstart").string() + "'?"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "nowhere/at/all"); }),
-              HasSubstr("no such folder"));
+              HasSubstr("no such file or folder"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "file"); }), HasSubstr("neither a folder"));
   EXPECT_THAT(usage_of([&] { newest_folder(folder / "quikstarts"); }),
               HasSubstr("neither a checkpoint"));

@@ -234,7 +234,14 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
   info.groups = std::exchange(info.classes, {});
   if (!config.joint) info.classes = {"original", "rotated"};
   for (const std::string& one : info.groups) {
-    if (config.joint) info.classes.insert(info.classes.end(), {one, one + " rotated"});
+    if (!config.joint) continue;
+    if (std::ranges::count(info.groups, one + " rotated") > 0) {
+      fail_usage(
+          "dataset '{}': rotate.joint needs classes that are not rotated, but '{}' has '{}'; "
+          "choose rotate.joint=false",
+          info.name, base->info().name, one + " rotated");
+    }
+    info.classes.insert(info.classes.end(), {one, one + " rotated"});
   }
   info.endless = false;
   return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);

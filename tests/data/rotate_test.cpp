@@ -80,6 +80,10 @@ TEST(RotatedPairs, MayHaveJointLabelsOfClassAndRotation) {
               ElementsAre("a", "a rotated", "b", "b rotated", "c", "c rotated"));
   EXPECT_THAT(test::labels_of(*pairs), ElementsAre(4, 5, 0, 1, 2, 3, 4, 5));
   EXPECT_EQ(pairs->group(1), 2);
+  EXPECT_EQ(
+      error_of(ErrorKind::usage, [&] { make_rotated_pairs(pairs, {.joint = true}, "again"); }),
+      "dataset 'again': rotate.joint needs classes that are not rotated, but 'pairs' has "
+      "'a rotated'; choose rotate.joint=false");
   // By 180 degrees every pixel has its own place.
   const auto turned = make_rotated_pairs(pairs, {.degrees = 180.0}, "twice");
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(image_of(*turned, 4 * i + 3), image_of(*base, i));

@@ -16,6 +16,7 @@
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
+#include "moesaic/data/source.h"
 #include "moesaic/models/meta_device.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/gradient_phase.h"
@@ -198,8 +199,7 @@ std::string describe_memory(Model& model, const RunConfig& config,
         bytes_text(gaps), bytes_text(memory.batches), bytes_text(copy), bytes_text(process),
         sum > limit ? "; this machine has " + bytes_text(limit) : "");
   }
-  if (text.empty()) return text;
-  return text + "memory        not counted: data whose files are missing\n";
+  return text;
 }
 
 std::string describe_run(const RunConfig& config, const Model& model,
@@ -245,10 +245,15 @@ std::string dry_run(const RunConfig& given, const std::vector<int64_t>& processe
   const std::vector<PhasePlan> phases =
       plan_phases(config, *model, datasets, MissingFiles::planned);
   config.model = Value::from_json(model->config(), "model");
-  const std::string text =
-      describe_run(config, *model, phases) +
-      (processes.empty() ? describe_memory(*model, config, phases)
-                         : describe_scaling(*model, config, phases, processes, gpu));
+  std::string text = describe_run(config, *model, phases) +
+                     (processes.empty() ? describe_memory(*model, config, phases)
+                                        : describe_scaling(*model, config, phases, processes, gpu));
+  const bool is_absent = std::ranges::any_of(phases, [](const PhasePlan& phase) {
+    return phase.steps > 0 && !DatasetSource(phase.config.data).missing("train").empty();
+  });
+  if (processes.empty() && is_absent) {
+    text += "memory        not counted: data whose files are missing\n";
+  }
   if (config.init.empty() || path_exists(config.init)) {
     check_initial_weights(config, *model);
     return text;

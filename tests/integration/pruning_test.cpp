@@ -228,7 +228,8 @@ TEST_F(PruningProgram, ASweepIsPlannedWithoutItsDataAndSaysHowToGetThem) {
   const auto planned = run_program(sweep, nowhere);
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_THAT(planned.err, HasSubstr("'cifar10-animals': its files are not here"));
-  EXPECT_THAT(planned.out, HasSubstr("networks "));
+  EXPECT_THAT(planned.out, AllOf(HasSubstr("networks "),
+                                 HasSubstr("not counted: data whose files are missing")));
 }
 
 TEST_F(PruningProgram, CallsWhatIsNoImageAnExample) {

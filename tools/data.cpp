@@ -124,7 +124,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--out", arguments->out,
-                   "folder of the shards and of NAME.json, named like the folder (NAME-shards)")
+                   "folder of the shards and of their description, named after it (NAME-shards)")
       ->check(not_empty())
       ->type_name("DIR");
   command->callback([arguments, &exit_code] {

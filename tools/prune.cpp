@@ -230,7 +230,7 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
   const std::string group = "Number of experts kept (one of these)";
   verb.add_option(
           "--keep", arguments->keep,
-          "experts kept in each layer, in an ensemble of each member: a fraction (0.25, to the "
+          "experts kept in each layer, or by each member of an ensemble: a fraction (0.25, to the "
           "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
       ->type_name("FRACTION|COUNT|FILE")
       ->group(group);
@@ -293,7 +293,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group =
-      "Images, for --replace mean, criteria that need them, and --max-drop (without --images)";
+      "Images for --replace mean and criteria that need them; for --max-drop without --images";
   verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME")

@@ -240,7 +240,7 @@ const std::vector<Criterion>& criteria() {
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pretrained network"},
       {"importance", false, kImages, sum_over_tokens<&LayerUse::first_gates>,
-       "fraction of tokens whose largest gate is the expert's, times its mean"},
+       "fraction of tokens whose largest gate is the expert's, times that gate's mean"},
       {"load", false, kImages, sum_over_tokens<&LayerUse::selections>,
        "fraction of tokens that select the expert, within its capacity or not"},
       {"frequency", false, kImages, sum_over_rows<0, 0>,

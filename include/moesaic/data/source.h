@@ -96,8 +96,8 @@ void describe(auto& f, DatasetSpec& c) {
   f.choice("format", c.format, dataset_format_choices(),
            "file format of the data, or the generator that makes them");
   f("classes", c.classes,
-    "names of the classes in the order of their labels; null: for image_folder the sorted names of "
-    "the train split's folders");
+    "names of the classes in the order of their labels; empty: for image_folder the sorted names "
+    "of the train split's folders");
   f("images", c.images,
     "number of images of each split, for plans made before the files are fetched", at_least(1));
   f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]");

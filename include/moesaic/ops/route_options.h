@@ -41,7 +41,7 @@ std::vector<std::string> expert_gate_names();
 /// Treatment of the rows of a pruned expert by the router.
 enum class PrunedSelection : int64_t {
   zero,     ///< Keeps the row: the expert is selected and gated as ever, costs nothing and adds
-            ///< zero, so that the others' gates do not change (pruning paper, eqs. 5-6).
+            ///< zero, so that the others' gates do not change (pruning paper, eq. 5).
   reroute,  ///< Removes the row: selection, softmax and capacity see the kept experts only.
 };
 

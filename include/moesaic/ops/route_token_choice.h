@@ -28,7 +28,7 @@ struct TokenChoiceOptions {
   int64_t capacity = 0;              ///< Capacity in rows, instead of a factor; 0: by the factor.
 };
 
-/// Routes by token-choice top-k (pruning paper, eqs. 1-3 and, with `kept`, eqs. 5-6); k = 1 is the
+/// Routes by token-choice top-k (pruning paper, eqs. 1-3 and, with `kept`, eq. 5); k = 1 is the
 /// switch routing of the clusters paper (its noise: router_noise.h).
 ///
 /// logits_TE: [T, E] of any floating type; bfloat16 and float16 are widened to float32, in

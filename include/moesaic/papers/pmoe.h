@@ -200,8 +200,8 @@ void describe(auto& f, PatchPatternsConfig& c) {
   f("sets", c.sets, "number of sets of patterns that do not determine the class (p)",
     between(3, 65536));
   f("threshold", c.threshold,
-    "threshold l*: l* - 1 of an example's other patches are closer to one of o1 and o2 than to the "
-    "other",
+    "threshold l*: l* - 1 of an example's other patches are all closer to o1, or all closer to o2, "
+    "drawn at random",
     between(1, 65536));
   f("delta_d", c.delta_d, "inner product <o1, o2> of the two patterns that determine the class",
     above(-1.0), below(1.0));

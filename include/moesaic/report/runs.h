@@ -85,7 +85,7 @@ void describe(auto& f, SweepConfig& c) {
     "choices of different numbers of experts per layer, besides those of keep",
     renamed_from("by_layer"));
   f("criteria", c.criteria,
-    "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with this in "
+    "criteria that rank the experts (moesaic list criteria); 'random.mean' is random with mean in "
     "place of 'replace'",
     not_empty, one_of(sweep_criterion_names()));
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
@@ -98,7 +98,7 @@ void describe(auto& f, SweepConfig& c) {
     "phase, and criteria compare it with train.init");
   f("recover", c.recover, "settings of the phase after pruning, on the data of the last one");
   f("throughput", c.throughput, "timing of forward passes");
-  f("export", c.exported, "recovered network of the first run that is exported to TorchScript");
+  f("export", c.exported, "export to TorchScript of a recovered network of the first run");
   f("baseline_results", c.baseline_results,
     "results.json of an earlier, longer series of runs, shown beside these", renamed_from("kept"));
 }

@@ -81,8 +81,8 @@ void describe(auto& f, OptimizerConfig& c) {
     "decoupled weight decay; an update also subtracts lr * weight_decay * parameter", at_least(0.0),
     common);
   f("l2", c.l2,
-    "coupled weight decay: l2 * parameter is added to the gradient before anything else, but after "
-    "the normalization of normalized_sgd",
+    "coupled weight decay: l2 * parameter is added to the gradient first, in normalized_sgd after "
+    "the normalization",
     at_least(0.0));
   f("expert_norm", c.expert_norm,
     "norm by which normalized_sgd divides an expert's gradients: their joint norm or the sum of "
@@ -188,8 +188,8 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions on a step's loss that end the phase early, before the step's update, unless the "
-    "loss is the smallest so far");
+    "conditions on a step's loss that end the phase early, before the step's update; the smallest "
+    "loss so far never ends it");
   f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);

@@ -80,8 +80,8 @@ void describe(auto& f, PhaseConfig& c) {
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
     common, renamed_from("trains"));
   f("frozen", c.frozen,
-    "trained parameters that stay fixed, though their gradients count in the norm: regular "
-    "expressions searched in their names");
+    "parameters that get gradients, which count in the norm, but no updates: regular expressions "
+    "searched in their names");
   f("preprocess", c.preprocess, "preprocessing of every image, in training and in evaluation");
   f("on_entry", c.on_entry, "changes to the network before the phase");
   f("evaluate", c.evaluate, "evaluation on the validation and test splits", common);

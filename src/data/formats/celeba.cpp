@@ -36,7 +36,8 @@ void describe(auto& f, SpuriousSettings& c) {
   f("without", c.without, "attribute of most images without the label's attribute, e.g. Blond_Hair",
     required, not_empty);
   f("fraction", c.fraction,
-    "fraction of each class's training images that have this attribute; other splits: one half",
+    "fraction of each class's training images that have its attribute of the two; other splits: "
+    "one half",
     between(0.5, 0.999));
 }
 
@@ -59,10 +60,10 @@ void describe(auto& f, CelebaSettings& c) {
   f("spurious", c.spurious,
     "spurious correlation: only images with exactly one of two more attributes, which is "
     "correlated with the label in the train split; classes are equally frequent; 'images' sets "
-    "their number, else all that allow it");
+    "their number, by default the largest possible");
   f("balanced", c.balanced,
     "balanced classes: as many images of each class as of the rarest one, in turn; 'images' sets "
-    "their number, else all that allow it");
+    "their number, by default the largest possible");
   f("splits", c.splits, "partition number of each split; by default train 0, validation 1, test 2");
 }
 

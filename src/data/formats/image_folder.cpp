@@ -33,8 +33,8 @@ struct ImageFolderSettings {
 void describe(auto& f, ImageFolderSettings& c) {
   f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
   f("splits", c.splits,
-    "folder of each split; by default train, test or else val, and for the validation split "
-    "another one of validation, val and valid");
+    "folder of each split; by default train for train, test or else val for test, and another one "
+    "of validation, val and valid for validation");
 }
 
 const ImageFolderSettings& settings_of(const DatasetSpec& spec) {

@@ -374,7 +374,7 @@ FetchResult DatasetSource::fetch(const FetchOptions& options) const {
   FetchResult all;
   for (const DatasetSpec& spec : files()) {
     if (spec.generated()) continue;
-    if (base_) log_info("dataset '{}' is made of '{}', whose files these are", name_, spec.name);
+    if (base_) log_info("dataset '{}' is made from the files of '{}'", name_, spec.name);
     const FetchResult one = fetch_files(spec, options);
     if (all.folder.empty()) all.folder = one.folder;
     all.fetched.insert(all.fetched.end(), one.fetched.begin(), one.fetched.end());

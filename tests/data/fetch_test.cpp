@@ -295,7 +295,7 @@ TEST_F(Fetch, ADerivedDatasetFetchesItsBaseAndSaysSo) {
   testing::internal::CaptureStderr();
   EXPECT_THAT(DatasetSource("few").fetch(kQuiet).fetched, SizeIs(4));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("dataset 'few' is made of 'tiny', whose files these are"));
+              HasSubstr("dataset 'few' is made from the files of 'tiny'"));
 }
 
 TEST_F(Fetch, NothingIsFetchedForWhatIsGenerated) {

@@ -177,7 +177,7 @@ struct WideResNetOptions {
 /// A wide residual network up to its last feature map: a 3x3 stem of 16 channels and three groups
 /// of blocks, each twice (batch normalisation, ReLU, 3x3 convolution) beside a shortcut, which in
 /// the first block of a group is a 1x1 convolution of the block's input. The second and the third
-/// group halve the map. With the final linear layer it has 6 blocks + 4 layers.
+/// group halve the map. With the final linear layer it has 6 * blocks + 4 layers.
 class WideResNetImpl : public torch::nn::Module {
  public:
   /// Draws the initial values from `generator`.

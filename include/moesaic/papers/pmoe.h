@@ -200,7 +200,7 @@ void describe(auto& f, PatchPatternsConfig& c) {
   f("sets", c.sets, "number of sets of patterns that do not determine the class (p)",
     between(3, 65536));
   f("threshold", c.threshold,
-    "threshold l*: l* - 1 of an example's other patches are all closer to o1, or all closer to o2, "
+    "threshold l*: l* - 1 of an example's other patches are closer to the same one of o1 and o2, "
     "drawn at random",
     between(1, 65536));
   f("delta_d", c.delta_d, "inner product <o1, o2> of the two patterns that determine the class",
@@ -377,8 +377,8 @@ void describe(auto& f, WrnPMoEConfig& c) {
   f("classes", c.classes,
     "number of classes; 2: one output, whose sign is the class; more: one output per class",
     between(2, 65536));
-  f("blocks", c.blocks, "number of residual blocks per group: the network has 6 blocks + 4 layers",
-    between(1, 64));
+  f("blocks", c.blocks,
+    "number of residual blocks per group: the network has 6 * blocks + 4 layers", between(1, 64));
   f("widening", c.widening, "widening factor on the groups' 16, 32 and 64 channels, rounded down",
     between(0.0625, 64.0), common);
   f("moe", c.moe,
@@ -389,7 +389,7 @@ void describe(auto& f, WrnPMoEConfig& c) {
 /// experts share out the channels, and that the kernel is odd.
 ConfigProblem config_problem(const WrnPMoEConfig& config);
 
-/// A wide residual network of 6 blocks + 4 layers. With `moe`, its last group has no residual:
+/// A wide residual network of 6 * blocks + 4 layers. With `moe`, its last group has no residual:
 /// behind a convolution of stride 2 each expert selects l patches of the map and makes an equal
 /// share of the channels (nn::MapExperts). Batch normalisation, ReLU, the mean over the map and a
 /// linear layer follow. For two classes there is one output f, and the logits are f / 2 and -f / 2,

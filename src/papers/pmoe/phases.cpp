@@ -31,7 +31,7 @@ struct PatchSgdConfig {
 void describe(auto& f, PatchSgdConfig& c) {
   f("loss", c.loss,
     "loss function: logistic (eqs. 2, 10), with more than two classes their cross entropy (eq. "
-    "24); or linear (eq. 6), which trains routers alone, for consecutive classes in pairs",
+    "24); or linear (eq. 6), which trains routers alone, for pairs of consecutive classes",
     one_of({kLogistic, kLinear}), common);
   f("num_samples", c.num_samples,
     "number of training samples (N): the first of the data, of endless data from a position set by "

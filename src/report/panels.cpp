@@ -26,6 +26,7 @@ ink = '#333333'
 set border 3 lc rgb '#666666' lw 0.8
 set tics nomirror out scale 0.4 textcolor rgb ink
 set grid ytics lt 1 lc rgb '#E2E2E2' lw 0.8
+set errorbars 0
 set style fill transparent solid 0.2 noborder
 svg(width, height) = sprintf("set terminal svg size %d,%d dynamic enhanced \
   font 'Helvetica,Arial,sans-serif,14' background rgb 'white'", width, height)

@@ -351,16 +351,15 @@ Figure sweep_figure(const SweepPlan& plan, const Results& results) {
   for (const auto& [percent, sizes, place] : places) {
     tics += fmt::format("{}\"{}\\n{}\" {:.3f}", tics.empty() ? "" : ", ", percent, sizes, place);
   }
-  const bool bars = results.rows.front().runs > 1;
+  const double span = results.rows.front().runs > 1 ? most_pruned : 0.0;  // Of error bars.
   // The figure grows for the lines of choices under the axis and for those of the key above it.
   constexpr int kLine = 18, kRows = 3;
   const int rows = std::max(kRows, (static_cast<int>(plan.criteria.size()) + 3) / 2);
   const std::string head = fmt::format(
       "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
-      "  span = {:.3f}\n  rows = {}\n  set errorbars {}\n  set xtics ({})\n",
+      "  span = {:.3f}\n  rows = {}\n  set xtics ({})\n",
       fmt::join(plan.criteria, " "), plan.experts, lines, letters == 0 ? 0 : plan.criteria.size(),
-      plot_name(largest_text(plan, results, plan.criteria.front())), bars ? most_pruned : 0.0, rows,
-      bars ? "0.5" : "0", tics);
+      plot_name(largest_text(plan, results, plan.criteria.front())), span, rows, tics);
   const Metric& accuracy = *find_metric(sweep_metrics(/*of_network=*/true), "accuracy");
   std::vector<std::string> blocks = {counts};
   if (letters > 0) blocks.push_back(choices);

@@ -156,6 +156,12 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
 
 }  // namespace
 
+Routing RoutingRecord::own(const Routing& of_all) const {
+  if (!parts) return of_all;
+  const int64_t count = of_all.tokens() / parts->size();
+  return routing_of_tokens(of_all, parts->rank() * count, count);
+}
+
 double RouterOptions::noise_scale() const {
   return noise.kind == NoiseKind::gaussian ? gaussian_noise_std(noise, experts / members)
                                            : noise.scale;
@@ -244,7 +250,8 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
   record.is_local = parts && !whole_batch && is_training() && whole_groups;
-  if (parts && !record.is_local) record.logits_TE = all_gather_rows(record.logits_TE, parts);
+  if (!record.is_local) record.parts = parts;
+  if (record.parts) record.logits_TE = all_gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;

@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -63,6 +64,11 @@ struct RoutingRecord {
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t members = 1;        ///< Members of an ensemble; token t is of member t % members.
   bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
+  /// Who has the other parts of a batch that it has the whole of; null where nobody has.
+  std::shared_ptr<const ProcessGroup> parts;
+
+  /// Returns what a routing of these tokens has of those of this process.
+  Routing own(const Routing& of_all) const;
 };
 
 /// Name of the stream of random numbers that `evaluation_seed` begins.

@@ -131,8 +131,7 @@ std::string shape_problem(const Model& finetuned, const Model& pretrained) {
 
 /// Checks that the configuration of the pruned network says all that it has.
 void check_rebuilds(const Model& pruned) {
-  const auto again = build_meta_model(Value::from_json(pruned.config(), "model"));
-  const TensorMap wanted = state_of(pruned), found = state_of(*again);
+  const TensorMap wanted = state_of(pruned), found = state_of(*meta_copy(pruned));
   for (const auto& [name, tensor] : wanted) {
     if (found.contains(name)) continue;
     fail_usage("prune: networks of the family '{}' cannot store '{}'; choose --replace nothing",

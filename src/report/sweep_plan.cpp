@@ -11,6 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/run_plan.h"
 
@@ -115,18 +116,14 @@ RunConfig first_run(const RunsConfig& config) {
 std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
   const std::string replace = sweep_criterion(plan.criteria.front(), config.sweep.replace).replace;
   std::vector<Footprint> costs;
+  const std::shared_ptr<Model> first = build_initial_meta_model(first_run(config));
   for (const SweepSize& size : plan.sizes) {
-    const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
+    const std::shared_ptr<Model> shape = meta_copy(*first);
     apply_plan(*shape, {"", {}, replace});  // It removes nothing yet.
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
-        nn::MoELayer layer = block.layer;
-        at::Tensor means_Eo;
-        if (replace == kReplaceByMean) {
-          means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
-        }
-        layer->keep_experts(kept.at(block.block), means_Eo);
+        keep_shapes(block.layer, kept.at(block.block), replace);
       }
     }
     costs.push_back(footprint(*shape));

@@ -79,15 +79,6 @@ at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
   return gone.mm(replacement_outputs.to(weights_TE.options()));
 }
 
-std::vector<int64_t> MoELayerImpl::removed() const {
-  const std::vector<int64_t> present = kept();
-  std::vector<int64_t> ids;
-  for (int64_t id = 0; id < options().experts; ++id) {
-    if (!std::binary_search(present.begin(), present.end(), id)) ids.push_back(id);
-  }
-  return ids;
-}
-
 void MoELayerImpl::add_replacement_outputs() {
   check_can_replace(options().rule);
   replacement_outputs = register_parameter(

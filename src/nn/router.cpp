@@ -24,10 +24,8 @@ double rows_of_groups(const auto& rule, int64_t k, int64_t rows, int64_t group, 
   if (group == 0) {
     return std::min(static_cast<double>(k) * rule.capacity_factor, static_cast<double>(experts));
   }
-  const CapacityRule capacity{rule.capacity_factor, rule.capacity_rounding,
-                              rule.capacity_multiple_of};
   const int64_t each =
-      rows > 0 ? rows : std::min(group, expert_capacity(group, k, capacity, experts));
+      rows > 0 ? rows : std::min(group, expert_capacity(group, k, rule.capacity_rule(), experts));
   return static_cast<double>(each * experts) / static_cast<double>(group);
 }
 
@@ -67,6 +65,15 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
   std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
 }
 
+std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts) {
+  const std::vector<int64_t>& kept = kept_experts(rule);
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; !kept.empty() && id < experts; ++id) {
+    if (!std::binary_search(kept.begin(), kept.end(), id)) ids.push_back(id);
+  }
+  return ids;
+}
+
 int64_t experts_per_token(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr ? 0 : options->k;
@@ -86,7 +93,7 @@ PrunedSelection pruned_selection(const RoutingRule& rule) {
 
 bool is_batch_dependent(const RoutingRule& rule) {
   return std::visit(Match{[](const TokenChoiceOptions& options) {
-                            return options.capacity_factor > 0.0 || options.capacity > 0;
+                            return options.capacity_rule().has_capacity();
                           },
                           [](const ExpertChoiceOptions&) { return true; },
                           [](const AdaptiveOptions&) { return false; }},

@@ -341,9 +341,7 @@ RowsPerToken capacity_rows_per_token(const Model& model) {
 Footprint footprint(const Model& model) {
   Footprint total;
   total.parameters = model.parameter_count();
-  for (const auto& [unused, tensor] : state_of(model)) {
-    total.bytes += static_cast<int64_t>(tensor.nbytes());
-  }
+  total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
   total.flops = model.flops_per_image(even_rows_per_token(model));
   total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));
   return total;

@@ -82,7 +82,9 @@ class MoELayerImpl : public torch::nn::Module {
   void set_observer(RoutingObserver observer) { observer_ = std::move(observer); }
 
   /// Returns the ids of the experts that pruning removed, ascending.
-  std::vector<int64_t> removed() const;
+  std::vector<int64_t> removed() const {
+    return removed_experts(options().rule, options().experts);
+  }
 
   /// Returns the ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const { return router->kept(); }

@@ -30,6 +30,8 @@ Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
 /// Sets what kept_experts() returns.
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
+/// Returns the ids of the others of these experts, ascending.
+std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
 int64_t experts_per_token(const RoutingRule& rule);

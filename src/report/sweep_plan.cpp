@@ -116,9 +116,8 @@ RunConfig first_run(const RunsConfig& config) {
 std::string savings_text(const RunsConfig& config, const SweepPlan& plan) {
   const std::string replace = sweep_criterion(plan.criteria.front(), config.sweep.replace).replace;
   std::vector<Footprint> costs;
-  const std::shared_ptr<Model> first = build_initial_meta_model(first_run(config));
   for (const SweepSize& size : plan.sizes) {
-    const std::shared_ptr<Model> shape = meta_copy(*first);
+    const std::shared_ptr<Model> shape = meta_copy(*plan.shape);
     apply_plan(*shape, {"", {}, replace});  // It removes nothing yet.
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
@@ -274,15 +273,14 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
 }
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
-  const std::shared_ptr<Model> model = build_initial_meta_model(first_run(config));
-  SweepPlan plan;
+  SweepPlan plan{.shape = build_initial_meta_model(first_run(config))};
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
-  plan.experts = experts_of_group(*model);
-  plan.sizes = sizes_of(config.sweep, *model, plan.experts);
+  plan.experts = experts_of_group(*plan.shape);
+  plan.sizes = sizes_of(config.sweep, *plan.shape, plan.experts);
   for (const std::string& text : plan.criteria) {
     const std::string problem =
-        replacement_problem(*model, sweep_criterion(text, config.sweep.replace).replace);
+        replacement_problem(*plan.shape, sweep_criterion(text, config.sweep.replace).replace);
     if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
   }
   for (const PhaseConfig& phase : sweep_train(config).phases) {

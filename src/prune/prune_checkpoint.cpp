@@ -444,12 +444,13 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   return result;
 }
 
-std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan) {
-  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
-  const TensorMaker make = prune_shape(*shape, checkpoint.model, plan);
-  TensorMap values = state_of(*shape);
+std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const Model& shape,
+                                    const PrunePlan& plan) {
+  const std::shared_ptr<Model> pruned = meta_copy(shape);
+  const TensorMaker make = prune_shape(*pruned, checkpoint.model, plan);
+  TensorMap values = state_of(*pruned);
   for (auto& [name, tensor] : values) tensor = make(name);
-  return model_of(Value::from_json(shape->config(), "model"), values, checkpoint.folder.string());
+  return model_of(Value::from_json(pruned->config(), "model"), values, checkpoint.folder.string());
 }
 
 std::string describe(const PruneCheckpointResult& result) {

@@ -50,7 +50,7 @@ class Search {
 
  private:
   double accuracy_of(const PrunePlan& plan) {
-    const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
+    const std::shared_ptr<Model> model = pruned_model(checkpoint_, *shape_, plan);
     EvaluateOptions options = options_.evaluate;
     options.on_progress = [this](int64_t, int64_t) {
       if (options_.progress) options_.progress(result_.evaluations, at_most_);

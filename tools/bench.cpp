@@ -282,11 +282,8 @@ void add_bench(CLI::App& app, int& exit_code) {
       add_verb(app, "bench", "Time a network, or benchmark this program against plain ATen.",
                "bench checkpoints/first --batch-sizes 1,8");
   auto options = std::make_shared<BenchOptions>();
-  verb->add_option("name", options->name,
-                   std::string(kCheckpointHelp) + "; or a benchmark: " + names_and_descriptions())
-      ->required()
-      ->check(not_empty())
-      ->type_name("CHECKPOINT|NAME");
+  add_checkpoint(*verb, "name", options->name, "; or a benchmark: " + names_and_descriptions(),
+                 "CHECKPOINT|NAME");
   const CLI::Option* const rows =
       verb->add_option("--rows", options->rows,
                        "names of the benchmark's rows to measure, with * and ?: 'gpu/*'")

@@ -12,10 +12,6 @@
 
 namespace moesaic::tools {
 
-/// What every subcommand that reads a network takes.
-inline constexpr const char* kCheckpointHelp =
-    "checkpoint, export, or run, whose newest checkpoint is taken (RUN/best: the best)";
-
 /// Declares a subcommand: what it does, as a sentence in the imperative, and one way to call it,
 /// without the program's name, below `notes` at the end of its help.
 CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& does,
@@ -23,6 +19,19 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& do
 
 /// Names of files and folders.
 CLI::Validator not_empty();
+
+/// Declares the network, or several, that a subcommand reads; `more` ends the help.
+template <class Path>
+void add_checkpoint(CLI::App& verb, const std::string& name, Path& path,
+                    const std::string& more = "", const std::string& type = "CHECKPOINT") {
+  verb.add_option(
+          name, path,
+          "checkpoint, export, or run, whose newest checkpoint is taken (RUN/best: the best)" +
+              more)
+      ->required()
+      ->check(not_empty())
+      ->type_name(type);
+}
 
 /// A whole number in decimal digits, within these.
 CLI::Validator whole_number(int64_t min, int64_t max);

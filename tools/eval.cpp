@@ -226,11 +226,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* verb = add_verb(app, "eval", "Evaluate a network on a split of a dataset.",
                             "eval checkpoints/first --split test");
-  verb->add_option("checkpoint", arguments->checkpoints,
-                   std::string(kCheckpointHelp) + "; several are compared in a table")
-      ->required()
-      ->check(not_empty())
-      ->type_name("CHECKPOINT");
+  add_checkpoint(*verb, "checkpoint", arguments->checkpoints, "; several are compared in a table");
   verb->add_option("--split", arguments->options.split,
                    "split of the dataset: train, validation or test (test, or validation where "
                    "there is no test split)")

@@ -108,10 +108,7 @@ void add_export(CLI::App& app, int& exit_code) {
   CLI::App* verb =
       add_verb(app, "export", "Export a network for use without this library.",
                "export checkpoints/small --format torchscript --out small.ts.pt", kNotes);
-  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
-      ->required()
-      ->check(not_empty())
-      ->type_name("CHECKPOINT");
+  add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
   verb->add_option(
           "--format", arguments->format,
           "format of the export; " +

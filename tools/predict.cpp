@@ -187,10 +187,7 @@ void add_predict(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<PredictArguments>();
   CLI::App* verb = add_verb(app, "predict", "Predict the classes of images.",
                             "predict checkpoints/first photos shoe.jpg --top 3");
-  verb->add_option("checkpoint", arguments->checkpoint, kCheckpointHelp)
-      ->required()
-      ->check(not_empty())
-      ->type_name("CHECKPOINT");
+  add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
   CLI::Option* images = verb->add_option("images", arguments->images,
                                          "JPEG, PNG and WebP files, or folders of them (recursive, "
                                          "sorted, following links); skipped files are named; a "

@@ -315,10 +315,7 @@ void add_prune(CLI::App& app, int& exit_code) {
   PruneCheckpointOptions& options = arguments->options;
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
-  verb->add_option("--finetuned,checkpoint", options.finetuned, kCheckpointHelp)
-      ->required()
-      ->check(not_empty())
-      ->type_name("CHECKPOINT");
+  add_checkpoint(*verb, "--finetuned,checkpoint", options.finetuned);
   verb->add_option("--pretrained", options.pretrained,
                    "network before fine-tuning, for router-norm-change and "
                    "neuron-magnitude-change; other criteria only check that it is the same network "

@@ -113,6 +113,10 @@ std::shared_ptr<Model> build_meta_model(const Value& given) {
   }
 }
 
+std::shared_ptr<Model> meta_copy(const Model& model) {
+  return build_meta_model(Value::from_json(model.config(), "model"));
+}
+
 Registry<Family>& families() {
   static Registry<Family> list(
       "model",

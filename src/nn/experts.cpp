@@ -4,9 +4,12 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include "moesaic/base/error.h"
+#include "moesaic/nn/router.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"
@@ -16,17 +19,21 @@
 namespace moesaic::nn {
 namespace {
 
+using Counts = std::vector<int64_t>;
+
+/// Returns integers on the host.
+Counts values_of(const at::Tensor& integers) {
+  const at::Tensor list = integers.to(at::kCPU, at::kLong).contiguous();
+  return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
+}
+
 /// Returns the row offsets of the experts; on the meta device those of a uniform load.
-std::vector<int64_t> row_offsets(const Routing& routing) {
+Counts row_offsets(const Routing& routing) {
+  if (!routing.offsets.is_meta()) return values_of(routing.offsets);
   const int64_t experts = routing.experts();
-  std::vector<int64_t> offsets;
-  if (routing.offsets.is_meta()) {
-    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.max_rows() * e / experts);
-    return offsets;
-  }
-  const at::Tensor numbers = routing.offsets.to(at::kCPU, at::kLong);
-  const auto* const first = numbers.const_data_ptr<int64_t>();
-  return {first, first + experts + 1};
+  Counts offsets;
+  for (int64_t e = 0; e <= experts; ++e) offsets.push_back(routing.max_rows() * e / experts);
+  return offsets;
 }
 
 /// Concatenates the experts' rows, followed by zeros for rows without an expert.
@@ -75,7 +82,7 @@ ExpertsOutput Experts::forward(const at::Tensor& x, const Routing& routing,
 ExpertRows for_each_expert(
     const at::Tensor& rows, const Routing& routing,
     const std::function<ExpertRows(int64_t slot, const at::Tensor& own)>& compute) {
-  const std::vector<int64_t> offsets = row_offsets(routing);
+  const Counts offsets = row_offsets(routing);
   std::vector<at::Tensor> outputs, embeddings;
   for (size_t e = 0; e + 1 < offsets.size(); ++e) {
     const ExpertRows own =
@@ -98,7 +105,39 @@ void replace_value(at::Tensor tensor, const at::Tensor& value) {
   tensor.set_data(value);
 }
 
-void Experts::unshard(const ProcessGroup& group) {
+void Experts::check_shards(int64_t processes) const {
+  if (processes == 1) return;
+  if (expert_parallel() == ExpertParallel::none) {
+    fail_usage(
+        "parallel.experts: the experts of this network cannot be divided among processes; choose "
+        "parallel.experts=1");
+  }
+  if (count() % processes != 0) {
+    fail_usage(
+        "parallel.experts: {1} experts cannot be divided equally among {0} processes; choose {2}",
+        processes, count(), nearest_divisor(count(), processes));
+  }
+}
+
+void Experts::shard(const std::shared_ptr<const ProcessMesh>& processes) {
+  const ProcessGroup& group = processes->experts();
+  check_shards(group.size());
+  if (group.size() == 1) return;
+  std::vector<int64_t> slots(static_cast<size_t>(count() / group.size()));
+  std::iota(slots.begin(), slots.end(), group.rank() * static_cast<int64_t>(slots.size()));
+  keep_local(slots);
+  mesh_ = processes;
+}
+
+void Experts::unshard() {
+  if (mesh_) gather(std::exchange(mesh_, nullptr)->experts());
+}
+
+bool Experts::need_whole_batch() const {
+  return mesh_ && expert_parallel() == ExpertParallel::all_gather;
+}
+
+void Experts::gather(const ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& tensor : tensors_of(*this)) {
     replace_value(tensor, group.all_gather(tensor.detach(), Traffic::other));
@@ -118,8 +157,6 @@ ExpertsScript Experts::script_source() const {
 }
 
 namespace {
-
-using Counts = std::vector<int64_t>;
 
 /// Returns the rows of each expert, [E] int64.
 at::Tensor rows_of_experts(const Routing& routing) {
@@ -150,11 +187,6 @@ Counts even_counts(int64_t rows, int64_t processes) {
     counts.push_back(rows / processes + (i < rows % processes ? 1 : 0));
   }
   return counts;
-}
-
-Counts row_counts(const at::Tensor& counts) {
-  const at::Tensor list = counts.to(at::kCPU, at::kLong).contiguous();
-  return {list.const_data_ptr<int64_t>(), list.const_data_ptr<int64_t>() + list.numel()};
 }
 
 /// Where received rows, ordered by sender and then by expert, belong.
@@ -222,27 +254,23 @@ ExpertsOutput forward_all_gather(Experts& experts, const at::Tensor& x_Td, const
   return {back.view({members, tokens, back.size(1)}).transpose(0, 1).flatten(1), {}};
 }
 
-}  // namespace
-
-ExpertsOutput forward_expert_parallel(Experts& experts, const at::Tensor& x, const Routing& own,
-                                      const Routing* all, const BatchShard& shard,
-                                      const at::Generator& random) {
-  set_batch_shard(experts, {shard.processes, shard.is_sharded, /*is_expert_parallel=*/true});
-  if (experts.expert_parallel() == ExpertParallel::all_gather) {
-    return forward_all_gather(experts, x, *all, shard, random);
-  }
+/// Rows of x go to the processes of the group that have their experts, and their outputs come back.
+ExpertsOutput forward_all_to_all(Experts& experts, const at::Tensor& x, const RoutingRecord& record,
+                                 const BatchShard& shard, const at::Generator& random) {
+  const Routing own = record.own(record.routing);
   const std::shared_ptr<const ProcessGroup> group(shard.processes, &shard.processes->experts());
   const int64_t each = experts.count();
   const bool values = !x.is_meta();
+  // Where a record is of this process alone, the others do not know its rows.
   const at::Tensor rows_KE =
-      all == nullptr ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
-      : values       ? rows_by_sender(*all, shard)
-                     : rows_of_experts(own).expand({group->size(), -1});
+      record.is_local ? group->all_gather(rows_of_experts(own).unsqueeze(0), Traffic::row_counts)
+      : values        ? rows_by_sender(record.routing, shard)
+                      : rows_of_experts(own).expand({group->size(), -1});
   const at::Tensor of_this = rows_KE.narrow(1, group->rank() * each, each);
   const Counts even = even_counts(own.max_rows(), group->size());
   const Counts send =
-      values ? row_counts(rows_KE[group->rank()].reshape({group->size(), each}).sum(1)) : even;
-  const Counts receive = values ? row_counts(of_this.sum(1)) : even;
+      values ? values_of(rows_KE[group->rank()].reshape({group->size(), each}).sum(1)) : even;
+  const Counts receive = values ? values_of(of_this.sum(1)) : even;
 
   std::vector<int64_t> shape = x.sizes().vec();
   const at::Tensor rows = dispatch(x.dim() > 2 ? x.flatten(1) : x, own);
@@ -264,6 +292,17 @@ ExpertsOutput forward_expert_parallel(Experts& experts, const at::Tensor& x, con
   const bool wanted = computed.embeddings.defined() && !experts.is_training();
   if (wanted) rows_back.embeddings = returned(computed.embeddings);
   return combined(rows_back, own);
+}
+
+}  // namespace
+
+ExpertsOutput Experts::run(const at::Tensor& x, const RoutingRecord& record,
+                           const at::Generator& random) {
+  if (!mesh_) return forward(x, record.own(record.routing), random);
+  const BatchShard shard{mesh_, record.is_local || record.parts, /*is_expert_parallel=*/true};
+  set_batch_shard(*this, shard);
+  return need_whole_batch() ? forward_all_gather(*this, x, record.routing, shard, random)
+                            : forward_all_to_all(*this, x, record, shard, random);
 }
 
 }  // namespace moesaic::nn

@@ -87,6 +87,12 @@ TensorMap state_of(const torch::nn::Module& module) {
   return state;
 }
 
+double bytes_of(const TensorMap& tensors) {
+  double bytes = 0.0;
+  for (const auto& [unused, tensor] : tensors) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
+
 bool all_finite(const at::Tensor& tensor) {
   if (!tensor.is_floating_point() || tensor.is_meta()) return true;
   const at::NoGradGuard no_grad;

@@ -4,13 +4,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
-#include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
 namespace {
@@ -66,71 +64,19 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& x_Td, const at::Generator& ran
 MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Tensor& experts_input,
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
-  const bool whole_batch = expert_mesh_ && experts->expert_parallel() == ExpertParallel::all_gather;
-  RoutingRecord record = router->forward(router_input_Td, random, whole_batch);
+  RoutingRecord record = router->forward(router_input_Td, random, experts->need_whole_batch());
   if (observer_) observer_(record, experts_input);
-  const Routing own = local_routing(record.routing, record.is_local);
-  ExpertsOutput computed =
-      expert_mesh_ ? forward_expert_parallel(
-                         *experts, experts_input, own, record.is_local ? nullptr : &record.routing,
-                         {expert_mesh_, batch_shard().parts() != nullptr}, random)
-                   : experts->forward(experts_input, own, random);
+  ExpertsOutput computed = experts->run(experts_input, record, random);
   if (replacement_outputs.defined()) computed.y_To = computed.y_To + replacement_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
 
 at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
-  const at::Tensor weights_TE =
-      combine_weights(local_routing(router->route_to_all(record), record.is_local));
+  const at::Tensor weights_TE = combine_weights(record.own(router->route_to_all(record)));
   const at::Tensor ids = index_on(weights_TE.device(), removed());
   // LibTorch's index_select() has no meta kernel.
   const at::Tensor gone = weights_TE.index({torch::indexing::Slice(), ids});
   return gone.mm(replacement_outputs.to(weights_TE.options()));
-}
-
-Routing MoELayerImpl::local_routing(const Routing& routing, bool is_local) const {
-  const auto parts = batch_shard().parts();
-  if (!parts || is_local) return routing;
-  const int64_t own = routing.tokens() / parts->size();
-  return routing_of_tokens(routing, parts->rank() * own, own);
-}
-
-void MoELayerImpl::check_expert_shards(int64_t processes) const {
-  if (processes == 1) return;
-  if (experts->expert_parallel() == ExpertParallel::none) {
-    fail_usage(
-        "parallel.experts: the experts of this network cannot be divided among processes; choose "
-        "parallel.experts=1");
-  }
-  if (experts->count() % processes != 0) {
-    fail_usage(
-        "parallel.experts: {1} experts cannot be divided equally among {0} processes; choose {2}",
-        processes, experts->count(), nearest_divisor(experts->count(), processes));
-  }
-}
-
-void MoELayerImpl::shard_experts(const std::shared_ptr<const ProcessMesh>& processes) {
-  const int64_t count = experts->count(), by = processes->experts().size();
-  check_expert_shards(by);
-  if (by == 1) return;
-  const int64_t each = count / by, first = processes->experts().rank() * each;
-  std::vector<int64_t> slots(static_cast<size_t>(each));
-  std::iota(slots.begin(), slots.end(), first);
-  experts->keep_local(slots);
-  expert_mesh_ = processes;
-}
-
-void MoELayerImpl::unshard_experts() {
-  if (expert_mesh_) experts->unshard(std::exchange(expert_mesh_, nullptr)->experts());
-}
-
-std::vector<int64_t> MoELayerImpl::removed() const {
-  const std::vector<int64_t> present = kept();
-  std::vector<int64_t> ids;
-  for (int64_t id = 0; id < options().experts; ++id) {
-    if (!std::binary_search(present.begin(), present.end(), id)) ids.push_back(id);
-  }
-  return ids;
 }
 
 void MoELayerImpl::add_replacement_outputs() {

@@ -24,10 +24,8 @@ double rows_of_groups(const auto& rule, int64_t k, int64_t rows, int64_t group, 
   if (group == 0) {
     return std::min(static_cast<double>(k) * rule.capacity_factor, static_cast<double>(experts));
   }
-  const CapacityRule capacity{rule.capacity_factor, rule.capacity_rounding,
-                              rule.capacity_multiple_of};
   const int64_t each =
-      rows > 0 ? rows : std::min(group, expert_capacity(group, k, capacity, experts));
+      rows > 0 ? rows : std::min(group, expert_capacity(group, k, rule.capacity_rule(), experts));
   return static_cast<double>(each * experts) / static_cast<double>(group);
 }
 
@@ -67,6 +65,15 @@ void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts) {
   std::visit([&](auto& options) { options.kept = std::move(experts); }, rule);
 }
 
+std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts) {
+  const std::vector<int64_t>& kept = kept_experts(rule);
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; !kept.empty() && id < experts; ++id) {
+    if (!std::binary_search(kept.begin(), kept.end(), id)) ids.push_back(id);
+  }
+  return ids;
+}
+
 int64_t experts_per_token(const RoutingRule& rule) {
   const auto* options = std::get_if<TokenChoiceOptions>(&rule);
   return options == nullptr ? 0 : options->k;
@@ -86,7 +93,7 @@ PrunedSelection pruned_selection(const RoutingRule& rule) {
 
 bool is_batch_dependent(const RoutingRule& rule) {
   return std::visit(Match{[](const TokenChoiceOptions& options) {
-                            return options.capacity_factor > 0.0 || options.capacity > 0;
+                            return options.capacity_rule().has_capacity();
                           },
                           [](const ExpertChoiceOptions&) { return true; },
                           [](const AdaptiveOptions&) { return false; }},
@@ -155,6 +162,12 @@ at::Tensor gates_by(const at::Tensor& logits_TE, const Routing& routing, const R
 }
 
 }  // namespace
+
+Routing RoutingRecord::own(const Routing& of_all) const {
+  if (!parts) return of_all;
+  const int64_t count = of_all.tokens() / parts->size();
+  return routing_of_tokens(of_all, parts->rank() * count, count);
+}
 
 double RouterOptions::noise_scale() const {
   return noise.kind == NoiseKind::gaussian ? gaussian_noise_std(noise, experts / members)
@@ -244,7 +257,8 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   const bool whole_groups = group > 0 && x_Td.size(0) % group == 0;
   // Evaluations count the routing of the whole batch.
   record.is_local = parts && !whole_batch && is_training() && whole_groups;
-  if (parts && !record.is_local) record.logits_TE = all_gather_rows(record.logits_TE, parts);
+  if (!record.is_local) record.parts = parts;
+  if (record.parts) record.logits_TE = all_gather_rows(record.logits_TE, parts);
   record.noisy_logits_TE = record.logits_TE;
   const bool drawn = random.defined() || (options_.evaluation_seed && !record.logits_TE.is_meta());
   const bool noisy = drawn && options_.noise.scale > 0.0;

@@ -165,14 +165,6 @@ using ExpertChoiceBackward =
                                                             const at::Tensor&, const at::Tensor&)>;
 using AdaptiveOperator = OptionsOperator<AdaptivePacking, RowTensors(const at::Tensor&)>;
 
-inline CapacityRule capacity_of(const TokenChoiceOptions& options) {
-  return {options.capacity_factor, options.capacity_rounding, options.capacity_multiple_of,
-          options.capacity};
-}
-inline CapacityRule capacity_of(const ExpertChoiceOptions& options) {
-  return {options.capacity_factor, options.capacity_rounding, options.capacity_multiple_of};
-}
-
 /// Returns the number of experts that are computed.
 template <class Options, class Int>
 Int computed_experts(const Options& options, const Int& experts) {

@@ -66,8 +66,9 @@ SymInt token_choice_row_bound(const SymInt& tokens, const SymInt& experts,
   if (!fixed && call.known.capacity_factor == 0.0) return selected;
   const SymInt seen = seen_experts(call.known, experts);
   const SymInt rows = over_groups(tokens, call.group_size, [&](const SymInt& group) {
-    return group.min(fixed ? call.rows
-                           : capacity_of_group(group, call.known.k, capacity_of(call.known), seen));
+    return group.min(
+        fixed ? call.rows
+              : capacity_of_group(group, call.known.k, call.known.capacity_rule(), seen));
   });
   return selected.min(computed * rows);
 }
@@ -78,7 +79,7 @@ SymInt expert_choice_rows(const SymInt& tokens, const SymInt& experts,
   const SymInt seen = seen_experts(call.known, experts);
   return over_groups(tokens, call.group_size, [&](const SymInt& group) {
     if (call.rows.maybe_as_int() != 0) return call.rows;
-    return group.min(capacity_of_group(group, 1, capacity_of(call.known), seen));
+    return group.min(capacity_of_group(group, 1, call.known.capacity_rule(), seen));
   });
 }
 
@@ -122,7 +123,7 @@ void TokenChoicePacking::check(const at::Tensor& logits, const TokenChoiceCall& 
     fail("{}: k = {} choices among the {} kept experts are too many", kOp, k, c10::str(computed));
   }
   check_enum(kOp, "gate", static_cast<int64_t>(options.gate), gate_names());
-  check_capacity(kOp, capacity_of(options));
+  check_capacity(kOp, options.capacity_rule());
   check_rows(kOp, "capacity", call.rows);
   if (options.capacity_factor > 0.0 && call.rows > 0) {
     fail("{}: give either capacity or capacity_factor, found {} and {}", kOp, c10::str(call.rows),
@@ -160,7 +161,7 @@ void ExpertChoicePacking::check(const at::Tensor& logits, const ExpertChoiceCall
   const SymInt tokens = logits.sym_size(0), experts = logits.sym_size(1);
   const SymInt computed = check_kept(kOp, options.kept, experts);
   check_rows(kOp, "rows", call.rows);
-  check_capacity(kOp, capacity_of(options));
+  check_capacity(kOp, options.capacity_rule());
   if ((call.rows > 0) == (options.capacity_factor > 0.0)) {
     fail("{}: give either rows or capacity_factor, found {} and {}", kOp, c10::str(call.rows),
          options.capacity_factor);

@@ -29,7 +29,7 @@ inline GroupRows capacity_rows(const TokenGroups& cut, int64_t k, const Capacity
 inline GroupRows expert_choice_rows(const TokenGroups& cut, const ExpertChoiceOptions& options,
                                     int64_t experts) {
   if (options.rows > 0) return {cut.count(), options.rows, options.rows};
-  return capacity_rows(cut, 1, capacity_of(options), seen_experts(options, experts));
+  return capacity_rows(cut, 1, options.capacity_rule(), seen_experts(options, experts));
 }
 
 /// Sizes of a token choice, for every device.
@@ -46,7 +46,7 @@ struct TokenChoiceSizes {
         k(options.k),
         computed(computed_experts(options, experts)),
         cut(tokens, options.group_size),
-        rows(capacity_rows(cut, k, capacity_of(options), seen_experts(options, experts))),
+        rows(capacity_rows(cut, k, options.capacity_rule(), seen_experts(options, experts))),
         limited(rows.has_capacity(cut)),
         bound(std::min(computed * rows.total(), tokens * std::min(k, computed))) {
     if (limited) return;

@@ -465,4 +465,12 @@ void apply_plan(Model& model, const PrunePlan& plan) {
   }
 }
 
+void keep_shapes(nn::MoELayer layer, const std::vector<int64_t>& ids, const std::string& replace) {
+  at::Tensor means_Eo;
+  if (replace == kReplaceByMean) {
+    means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
+  }
+  layer->keep_experts(ids, means_Eo);
+}
+
 }  // namespace moesaic

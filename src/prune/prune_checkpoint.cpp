@@ -140,8 +140,7 @@ std::string shape_problem(const Model& finetuned, const Model& pretrained) {
 
 /// Checks that the configuration of the pruned network says all that it has.
 void check_rebuilds(const Model& pruned) {
-  const auto again = build_meta_model(Value::from_json(pruned.config(), "model"));
-  const TensorMap wanted = state_of(pruned), found = state_of(*again);
+  const TensorMap wanted = state_of(pruned), found = state_of(*meta_copy(pruned));
   for (const auto& [name, tensor] : wanted) {
     if (found.contains(name)) continue;
     fail_usage("prune: networks of the family '{}' cannot store '{}'; choose --replace nothing",
@@ -351,9 +350,7 @@ RowsPerToken capacity_rows_per_token(const Model& model) {
 Footprint footprint(const Model& model) {
   Footprint total;
   total.parameters = model.parameter_count();
-  for (const auto& [unused, tensor] : state_of(model)) {
-    total.bytes += static_cast<int64_t>(tensor.nbytes());
-  }
+  total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
   total.flops = model.flops_per_image(even_rows_per_token(model));
   total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));
   return total;
@@ -457,12 +454,13 @@ PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options) {
   return result;
 }
 
-std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan) {
-  const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
-  const TensorMaker make = prune_shape(*shape, checkpoint.model, plan);
-  TensorMap values = state_of(*shape);
+std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const Model& shape,
+                                    const PrunePlan& plan) {
+  const std::shared_ptr<Model> pruned = meta_copy(shape);
+  const TensorMaker make = prune_shape(*pruned, checkpoint.model, plan);
+  TensorMap values = state_of(*pruned);
   for (auto& [name, tensor] : values) tensor = make(name);
-  return model_of(Value::from_json(shape->config(), "model"), values, checkpoint.folder.string());
+  return model_of(Value::from_json(pruned->config(), "model"), values, checkpoint.folder.string());
 }
 
 std::string describe(const PruneCheckpointResult& result) {

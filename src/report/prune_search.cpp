@@ -11,6 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/report/results.h"
 #include "panels.h"
 
@@ -26,13 +27,14 @@ std::string experts_text(const PrunePlan& plan) {
 class Search {
  public:
   Search(const Checkpoint& checkpoint, std::shared_ptr<const Dataset> data,
-         const PruneSearchOptions& options, PrunePlan ranking, const KeepSpec& keep)
+         const PruneSearchOptions& options, PrunePlan ranking, const KeepSpec& keep,
+         std::shared_ptr<const Model> shape)
       : checkpoint_(checkpoint),
         data_(std::move(data)),
         options_(options),
         ranking_(std::move(ranking)),
         keep_(keep),
-        shape_(meta_model_of(checkpoint)) {
+        shape_(std::move(shape)) {
     for (const PruneLayerPlan& layer : ranking_.layers) scores_[layer.block] = layer.scores;
   }
 
@@ -48,7 +50,7 @@ class Search {
 
  private:
   double accuracy_of(const PrunePlan& plan) {
-    const std::shared_ptr<Model> model = pruned_model(checkpoint_, plan);
+    const std::shared_ptr<Model> model = pruned_model(checkpoint_, *shape_, plan);
     EvaluateOptions options = options_.evaluate;
     options.on_progress = [this](int64_t, int64_t) {
       if (options_.progress) options_.progress(result_.evaluations, at_most_);
@@ -63,7 +65,7 @@ class Search {
   bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
 
   void add_point(const PrunePlan& plan, double accuracy) {
-    const std::shared_ptr<Model> shape = meta_model_of(checkpoint_);
+    const std::shared_ptr<Model> shape = meta_copy(*shape_);
     apply_plan(*shape, plan);
     const double parameters = static_cast<double>(shape->parameter_count()) /
                               static_cast<double>(shape_->parameter_count());
@@ -151,7 +153,7 @@ class Search {
   const PruneSearchOptions& options_;
   PrunePlan ranking_;
   const KeepSpec& keep_;
-  std::shared_ptr<Model> shape_;
+  std::shared_ptr<const Model> shape_;
   ExpertScores scores_;
   double whole_ = 0.0;
   int64_t at_most_ = 1;
@@ -187,7 +189,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
   std::vector<int64_t> blocks;
   for (const PruneLayerPlan& layer : ranking.layers) blocks.push_back(layer.block);
   options.prune.keep.check_blocks(blocks);
-  return Search(checkpoint, data, search, std::move(ranking), options.prune.keep).run();
+  return Search(checkpoint, data, search, std::move(ranking), options.prune.keep, shape).run();
 }
 
 std::string to_text(const PruneSearch& search) {

@@ -12,6 +12,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/run_plan.h"
 
@@ -118,17 +119,12 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
   const std::string replace = sweep_criterion(criterion, config.sweep.replace).replace;
   std::vector<Footprint> costs;
   for (const SweepSize& size : plan.sizes) {
-    const std::shared_ptr<Model> shape = build_initial_meta_model(first_run(config));
+    const std::shared_ptr<Model> shape = meta_copy(*plan.shape);
     apply_plan(*shape, {"", {}, replace});  // It removes nothing yet.
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
-        nn::MoELayer layer = block.layer;
-        at::Tensor means_Eo;
-        if (replace == kReplaceByMean) {
-          means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
-        }
-        layer->keep_experts(kept.at(block.block), means_Eo);
+        keep_shapes(block.layer, kept.at(block.block), replace);
       }
     }
     costs.push_back(footprint(*shape));
@@ -281,15 +277,14 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
 }
 
 SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& rows) {
-  const std::shared_ptr<Model> model = build_initial_meta_model(first_run(config));
-  SweepPlan plan;
+  SweepPlan plan{.shape = build_initial_meta_model(first_run(config))};
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
-  plan.experts = experts_of_group(*model);
-  plan.sizes = sizes_of(config.sweep, *model, plan.experts);
+  plan.experts = experts_of_group(*plan.shape);
+  plan.sizes = sizes_of(config.sweep, *plan.shape, plan.experts);
   for (const std::string& text : plan.criteria) {
     const auto [name, replace] = sweep_criterion(text, config.sweep.replace);
-    const std::string problem = replacement_problem(*model, replace, name + ".");
+    const std::string problem = replacement_problem(*plan.shape, replace, name + ".");
     if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
   }
   for (const PhaseConfig& phase : sweep_train(config).phases) {

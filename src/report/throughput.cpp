@@ -50,14 +50,6 @@ class AllocationPeak final : public c10::MemoryReportingInfoBase {
   int64_t now_ = 0, peak_ = 0;
 };
 
-double bytes_of(const Model& model) {
-  double bytes = 0.0;
-  for (const auto& [unused, tensor] : state_of(model)) {
-    bytes += static_cast<double>(tensor.nbytes());
-  }
-  return bytes;
-}
-
 /// Returns the seconds of a forward pass, at the end of which a GPU is waited for.
 double seconds_of(const ForwardPass& pass, const at::Tensor& images_BCHW) {
   const auto begin = std::chrono::steady_clock::now();
@@ -127,7 +119,8 @@ Latency measure_latency(Model& model, const LatencyOptions& options) {
     pass(images);
     pass(images);  // Weights that have not changed are packed now.
   });
-  found.bytes = bytes_of(model) + static_cast<double>(images.nbytes()) + static_cast<double>(peak);
+  found.bytes =
+      bytes_of(state_of(model)) + static_cast<double>(images.nbytes()) + static_cast<double>(peak);
   seconds_of(pass, images);
   std::vector<double> times;
   for (double spent = 0.0; times.size() < kMaxPasses;) {

@@ -94,18 +94,18 @@ bool trains_experts_uniformly(const Model& model, const Patterns& trains) {
 }
 
 void shard_experts(Model& model, const std::shared_ptr<const ProcessMesh>& processes) {
-  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->shard_experts(processes);
+  for (const MoEBlock& block : model.moe_blocks()) block.layer->experts->shard(processes);
 }
 
 void unshard_experts(Model& model) {
-  for (const MoEBlock& block : model.moe_blocks()) block.layer.ptr()->unshard_experts();
+  for (const MoEBlock& block : model.moe_blocks()) block.layer->experts->unshard();
 }
 
 ExpertShards::ExpertShards(const Model& model) {
   std::set<const torch::nn::Module*> shared;
   for (const MoEBlock& block : model.moe_blocks()) {
-    if (!block.layer->expert_mesh()) continue;
-    processes_ = block.layer->expert_mesh();
+    if (!block.layer->experts->mesh()) continue;
+    processes_ = block.layer->experts->mesh();
     shared.insert(block.layer->experts.get());
   }
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {

@@ -268,7 +268,7 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
 void check_batch_norm(const SettingLocations& locations, const Model& model, int64_t batch,
                       int64_t accumulate) {
   if (batch / accumulate > 1) return;
-  const std::shared_ptr<Model> shape = build_meta_model(Value::from_json(model.config(), "model"));
+  const std::shared_ptr<Model> shape = meta_copy(model);
   shape->train();
   const MetaKernels kernels;
   try {

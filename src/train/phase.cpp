@@ -63,6 +63,13 @@ std::string SettingLocations::preferred(const std::vector<std::string>& location
   return locations.front();
 }
 
+StepReport OnlinePhase::step() {
+  const torch::NoGradGuard no_grad;
+  StepReport report = update();
+  steps_done_ += report.steps;
+  return report;
+}
+
 PhaseState OnlinePhase::state() const {
   PhaseState state{{{"made", steps_done_}}, {}};
   if (!end_key_.empty()) state.values[end_key_] = reached_end_;

@@ -233,7 +233,7 @@ void check_expert_shards(const RunConfig& config, const SettingLocations& locati
   if (prune && KeepSpec::from_value(prune->keep).chooses_among_layers()) return;
   const auto check = [&] {
     for (const MoEBlock& block : model.moe_blocks()) {
-      block.layer->check_expert_shards(config.parallel.experts);
+      block.layer->experts->check_shards(config.parallel.experts);
     }
   };
   prune ? at_location(location_of(prune->source, {"keep"}), check) : check();
@@ -298,7 +298,7 @@ class PlannedModel {
   const Model& model() const { return *model_; }
 
   void prune(const KeepSpec& keep, const std::string& replace) {
-    means_ = replace == kReplaceByMean;
+    replace_ = replace;
     apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
     if (!names_unknown_experts(keep)) check_keep(*model_, keep);
     if (keep.chooses_among_layers()) {
@@ -347,7 +347,7 @@ class PlannedModel {
     for (MoEBlock& block : copy_->moe_blocks()) {
       if (kept.at(block.block).size() == block.layer->kept().size()) continue;
       guessed_.insert(block.block);
-      cut(block.layer, kept.at(block.block));
+      keep_shapes(block.layer, kept.at(block.block), replace_);
     }
   }
 
@@ -355,14 +355,7 @@ class PlannedModel {
     const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
     const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
     if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
-    cut(block.layer, ids);
-  }
-
-  void cut(nn::MoELayer layer, const std::vector<int64_t>& ids) const {
-    const at::TensorOptions options = layer->router->weight.options();
-    at::Tensor left;
-    if (means_) left = at::empty({layer->options().experts, layer->experts->outputs()}, options);
-    layer->keep_experts(ids, left);
+    keep_shapes(block.layer, ids, replace_);
   }
 
   bool names_unknown_experts(const KeepSpec& keep) const {
@@ -383,7 +376,7 @@ class PlannedModel {
   const Model* model_;
   std::vector<std::string> classes_;
   std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
-  bool means_ = false;
+  std::string replace_;        ///< What pruning puts in place of removed experts.
 };
 
 /// Returns what RunStart::classes() does, unverified; none where `init` cannot be read, which

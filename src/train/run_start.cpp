@@ -50,12 +50,6 @@ Checkpoint load_init(const RunConfig& config, LoadOptions options) {
   return at_location(place, [&] { return load_newest_checkpoint(config.init, options); });
 }
 
-double bytes_of(const TensorMap& tensors) {
-  double sum = 0.0;
-  for (const auto& [unused, tensor] : tensors) sum += static_cast<double>(tensor.nbytes());
-  return sum;
-}
-
 /// Returns whether there are names that the others lack.
 bool has_other_names(const std::vector<std::string>& names, std::vector<std::string> others) {
   std::sort(others.begin(), others.end());

@@ -103,7 +103,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
   if (parallel.experts > 1 && blocks.empty()) {
     fail_usage("parallel.experts: the network has no routed experts; choose 1");
   }
-  for (const MoEBlock& block : blocks) block.layer->check_expert_shards(parallel.experts);
+  for (const MoEBlock& block : blocks) block.layer->experts->check_shards(parallel.experts);
   check_batch_divisible(fmt::format("phase '{}': ", phase.config.name), phase.batch,
                         config.accumulate, size);
   const auto processes = ProcessMesh::make_fake(size, parallel);

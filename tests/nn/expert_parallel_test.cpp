@@ -68,7 +68,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
       whole->forward(given.router_input, given.experts_input, {}).y_Td.detach();
   test::run_processes(size, {.experts = num_expert_ranks}, [&](const auto& processes) {
     nn::MoELayer layer = given.make();
-    layer->shard_experts(processes);
+    layer->experts->shard(processes);
     EXPECT_EQ(layer->experts->count(), whole->experts->count() / num_expert_ranks);
     nn::set_batch_shard(*layer, {processes});
     const int64_t tokens = y.size(0) / size, first = processes->rank() * tokens;
@@ -87,7 +87,7 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
     nn::set_batch_shard(*layer, {processes, /*is_sharded=*/false});
     expect_near(layer->forward(given.router_input, given.experts_input, {}).y_Td, evaluated,
                 "output of a batch that every process has");
-    layer->unshard_experts();
+    layer->experts->unshard();
     const auto tensors = whole->named_buffers();
     for (const auto& item : layer->named_buffers()) {
       expect_near(item.value(), tensors[item.key()], item.key());

@@ -39,7 +39,8 @@ class PruneSearchOf : public ::testing::Test {
   PruneSearch search() { return search_pruning(options_, checkpoint_, data_, search_); }
 
   double accuracy(const PrunePlan& plan) const {
-    return evaluate(*pruned_model(checkpoint_, plan), data_, search_.evaluate).metric("accuracy");
+    const auto pruned = pruned_model(checkpoint_, *meta_model_of(checkpoint_), plan);
+    return evaluate(*pruned, data_, search_.evaluate).metric("accuracy");
   }
 
   void prune_second_layer() {

@@ -181,7 +181,7 @@ TEST(ScalingBytes, LeaveTheNetworkAsItWas) {
   EXPECT_EQ(run.model->parameter_count(), parameters);
   EXPECT_EQ(activation_memory(*run.model, run.phases[0], 1), activations);
   for (const MoEBlock& block : run.model->moe_blocks()) {
-    EXPECT_EQ(block.layer->expert_mesh(), nullptr);
+    EXPECT_EQ(block.layer->experts->mesh(), nullptr);
     EXPECT_EQ(block.layer->router->batch_shard().processes, nullptr);
   }
 }

@@ -19,11 +19,11 @@ class OneLayerModel : public Model {
     if (!moe.is_empty()) moe->router->set_first_sample_index(image);
   }
   Json config() const override { return with_kept_experts(to_json(config_), *this); }
-  void reset_head(int64_t classes) override {
-    fail_usage(
-        "{}: the output layer is fixed, so the model cannot get a new head for {} classes; leave "
-        "new_head out",
-        config_.name, classes);
+  void reset_head(int64_t wanted) override {
+    fail_usage("{}: {} cannot get a new head for {} classes; leave new_head out", config_.name,
+               classes() == 1 ? "the model has one output, so it"
+                              : "the output layer is fixed, so the model",
+               wanted);
   }
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};

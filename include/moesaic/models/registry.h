@@ -38,6 +38,8 @@ std::shared_ptr<Model> build_model(const Value& config, uint64_t seed, double pa
 /// Builds the same network on the meta device: shapes without values, of any size that fits 64
 /// bits.
 std::shared_ptr<Model> build_meta_model(const Value& config);
+/// Builds the network of model.config() again on the meta device, to change the copy.
+std::shared_ptr<Model> meta_copy(const Model& model);
 
 /// Returns the parameter count of the network that build_model() would make, from its shape on the
 /// meta device.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,9 @@ struct ExpertMatrices {
   std::vector<at::Tensor> others;
 };
 
-/// How experts can be sharded among the processes of a group, see forward_expert_parallel().
+struct RoutingRecord;  // nn/router.h
+
+/// How experts can be sharded among the processes of a group, see Experts::shard().
 enum class ExpertParallel {
   none,        ///< Not at all.
   all_to_all,  ///< compute() of an expert depends on its rows alone.
@@ -70,12 +73,24 @@ class Experts : public torch::nn::Module {
   virtual ExpertRows compute(const at::Tensor& x, const Routing& routing,
                              const at::Generator& random) = 0;
 
+  /// Runs forward() on the tokens x [T, ...] of this process of those that the record routes. Where
+  /// processes share the experts, see shard(), rows go to the process that has their expert, are
+  /// computed there and come back; embeddings are then undefined in training.
+  ExpertsOutput run(const at::Tensor& x, const RoutingRecord& record, const at::Generator& random);
+
   /// Returns how the experts can be sharded among processes.
   virtual ExpertParallel expert_parallel() const { return ExpertParallel::none; }
-  /// Leaves these slots to this process until unshard(). Parameters stacked [K, ...] shrink.
-  virtual void keep_local(const std::vector<int64_t>& slots) { keep(slots); }
-  /// Gives this process the experts of the others of the group again, which have as many.
-  virtual void unshard(const ProcessGroup& group);
+  /// Throws Error (usage) where so many processes cannot share the experts, or not in equal parts.
+  void check_shards(int64_t processes) const;
+  /// Leaves this process the experts of its place among those that share a replica's, in equal
+  /// ranges of slots; the parameters shrink. Throws as check_shards() does.
+  void shard(const std::shared_ptr<const ProcessMesh>& processes);
+  /// Ends that: every process has all experts again.
+  void unshard();
+  /// Returns who shares the experts, null where nobody does.
+  const std::shared_ptr<const ProcessMesh>& mesh() const { return mesh_; }
+  /// Returns whether run() takes records of whole batches only.
+  bool need_whole_batch() const;
   /// Returns whether a name below this module is of one expert alone, such as "3.conv.weight".
   virtual bool has_expert_names() const { return false; }
 
@@ -99,18 +114,15 @@ class Experts : public torch::nn::Module {
 
   /// Returns the experts in TorchScript. Throws Error where a kind has no such form.
   virtual ExpertsScript script_source() const;
-};
 
-/// Does what Experts::forward() does, where the processes of a replica have equal parts of its
-/// experts, in their order: rows of x go to the process that has their expert, are computed there
-/// and come back. `own` routes the tokens of this process to all experts, `all` the tokens of the
-/// whole batch; the processes' numbers of rows follow from it. Where it is null, each process knows
-/// its own routing alone, and they exchange these numbers. Where the batch is not sharded, both are
-/// the same. Experts whose outputs lie side by side, see ExpertParallel, get all tokens of the
-/// replica instead, and their outputs come back. Embeddings are undefined in training.
-ExpertsOutput forward_expert_parallel(Experts& experts, const at::Tensor& x, const Routing& own,
-                                      const Routing* all, const BatchShard& shard,
-                                      const at::Generator& random);
+ private:
+  /// Leaves these slots to this process. Parameters stacked [K, ...] shrink.
+  virtual void keep_local(const std::vector<int64_t>& slots) { keep(slots); }
+  /// Gives this process the experts of the others of the group again, which have as many.
+  virtual void gather(const ProcessGroup& group);
+
+  std::shared_ptr<const ProcessMesh> mesh_;
+};
 
 /// Runs `compute` on the rows of each expert apart, of rows [A, ...] in the routing's order, and
 /// concatenates what it returns, with zeros for rows without an expert. What it leaves undefined is

@@ -17,6 +17,9 @@ using TensorMap = std::map<std::string, at::Tensor>;
 /// memory: clone what must stay the same while the module trains on.
 TensorMap state_of(const torch::nn::Module& module);
 
+/// Returns the bytes of all tensors.
+double bytes_of(const TensorMap& tensors);
+
 /// Returns whether no number is NaN or infinite; always for integers.
 bool all_finite(const at::Tensor& tensor);
 

@@ -9,7 +9,6 @@
 #include <optional>
 #include <vector>
 
-#include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/experts.h"
 #include "moesaic/nn/router.h"
 #include "moesaic/ops/activation.h"
@@ -48,11 +47,10 @@ using RoutingObserver =
 ///     MoELayer layer(MoELayerOptions{.width = 96, .hidden = 384, .experts = 8});
 ///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
 ///
-/// Where processes share a batch, see DataParallelModule, the output is that of this process'
-/// tokens, and the record that of all, unless a part is routed alone, see RouterImpl. Where they
-/// share the experts too, see shard_experts(), rows go to the process that has their expert and
-/// back.
-class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
+/// Where processes share a batch, the output is that of this process' tokens, and the record that
+/// of all, unless a part is routed alone, see RouterImpl. Where they share the experts too, see
+/// Experts::shard(), rows go to the process that has their expert and back.
+class MoELayerImpl : public torch::nn::Module {
  public:
   /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
@@ -80,22 +78,13 @@ class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
   /// means where pruned experts cannot be selected, and for none where others have a replacement.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
-  /// Throws Error (usage) where so many processes cannot share the experts, see ExpertParallel, or
-  /// not in equal parts.
-  void check_expert_shards(int64_t processes) const;
-  /// Leaves this process the experts of its place among those that share a replica's, in equal
-  /// ranges of slots; the parameters shrink. Throws as check_expert_shards() does.
-  void shard_experts(const std::shared_ptr<const ProcessMesh>& processes);
-  /// Returns who shares the experts, null where nobody does.
-  const std::shared_ptr<const ProcessMesh>& expert_mesh() const { return expert_mesh_; }
-  /// Ends that: every process has all experts again.
-  void unshard_experts();
-
   /// Has every later forward pass seen by `observer`; an empty function ends it.
   void set_observer(RoutingObserver observer) { observer_ = std::move(observer); }
 
   /// Returns the ids of the experts that pruning removed, ascending.
-  std::vector<int64_t> removed() const;
+  std::vector<int64_t> removed() const {
+    return removed_experts(options().rule, options().experts);
+  }
 
   /// Returns the ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const { return router->kept(); }
@@ -114,12 +103,7 @@ class MoELayerImpl : public torch::nn::Module, public DataParallelModule {
  private:
   at::Tensor replacement_of(const RoutingRecord& record) const;
 
-  /// Returns the part of a routing of all tokens that is of the tokens of this process; the whole
-  /// where it is `is_local`.
-  Routing local_routing(const Routing& routing, bool is_local) const;
-
   RoutingObserver observer_;
-  std::shared_ptr<const ProcessMesh> expert_mesh_;  ///< Who shares the experts; null: nobody.
 };
 TORCH_MODULE(MoELayer);
 

@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -29,6 +30,8 @@ Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 const std::vector<int64_t>& kept_experts(const RoutingRule& rule);
 /// Sets what kept_experts() returns.
 void set_kept_experts(RoutingRule& rule, std::vector<int64_t> experts);
+/// Returns the ids of the others of these experts, ascending.
+std::vector<int64_t> removed_experts(const RoutingRule& rule, int64_t experts);
 
 /// Returns the number k of experts that each token selects, 0 where the rule is not token choice.
 int64_t experts_per_token(const RoutingRule& rule);
@@ -63,6 +66,11 @@ struct RoutingRecord {
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t members = 1;        ///< Members of an ensemble; token t is of member t % members.
   bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
+  /// Who has the other parts of a batch that it has the whole of; null where nobody has.
+  std::shared_ptr<const ProcessGroup> parts;
+
+  /// Returns what a routing of these tokens has of those of this process.
+  Routing own(const Routing& of_all) const;
 };
 
 /// Name of the stream of random numbers that `evaluation_seed` begins.

@@ -14,7 +14,7 @@ struct ExpertChoiceOptions {
   int64_t rows = 0;              ///< Number l of tokens that an expert selects in each group.
   double capacity_factor = 0.0;  ///< Instead of `rows`: an expert selects min(S,
                                  ///< expert_capacity(S, 1, ..., experts)) of a group's S tokens.
-  int64_t group_size = 0;  ///< Tokens of an image, or of V-MoE's group; 0: all of the call.
+  int64_t group_size = 0;        ///< Tokens of an image, or of V-MoE's group; 0: all of the call.
   ExpertGate gate = ExpertGate::softmax_selected;  ///< Gate that weighs the outputs.
   std::vector<int64_t> kept = {};  ///< Ids of the computed experts, ascending; empty: all.
   PrunedSelection pruned = PrunedSelection::zero;  ///< Whether experts that are not kept count, in
@@ -22,6 +22,11 @@ struct ExpertChoiceOptions {
                                                    ///< that a capacity divides by.
   CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< Rounding of a capacity.
   int64_t capacity_multiple_of = 4;  ///< A capacity is raised to a multiple of this.
+
+  /// Returns the rule of an expert's capacity where `rows` are not given.
+  CapacityRule capacity_rule() const {
+    return {capacity_factor, capacity_rounding, capacity_multiple_of};
+  }
 };
 
 /// Routes by expert choice: each expert selects the `rows` best tokens of every group

@@ -26,6 +26,11 @@ struct TokenChoiceOptions {
   CapacityRounding capacity_rounding = CapacityRounding::ceil;  ///< Rounding of a capacity.
   int64_t capacity_multiple_of = 4;  ///< A capacity is raised to a multiple of this.
   int64_t capacity = 0;              ///< Capacity in rows, instead of a factor; 0: by the factor.
+
+  /// Returns the rule of an expert's capacity.
+  CapacityRule capacity_rule() const {
+    return {capacity_factor, capacity_rounding, capacity_multiple_of, capacity};
+  }
 };
 
 /// Routes by token-choice top-k (pruning paper, eqs. 1-3 and, with `kept`, eq. 5); k = 1 is the

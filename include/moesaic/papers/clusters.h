@@ -81,9 +81,6 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
   ExpertRows compute(const at::Tensor& images_TCHW, const Routing& routing,
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
-  /// Those of other processes keep no memory meanwhile.
-  void keep_local(const std::vector<int64_t>& slots) override;
-  void unshard(const ProcessGroup& group) override;
   bool has_expert_names() const override { return true; }
   void keep(const std::vector<int64_t>& slots) override;
   int64_t count() const override { return static_cast<int64_t>(networks_.size()); }
@@ -105,6 +102,9 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
  private:
   using Networks = std::vector<std::shared_ptr<ImageNetwork>>;
 
+  /// Those of other processes keep no memory meanwhile.
+  void keep_local(const std::vector<int64_t>& slots) override;
+  void gather(const ProcessGroup& group) override;
   /// Makes these the children, named by their place from `first` on.
   void set_networks(Networks networks, int64_t first = 0);
 

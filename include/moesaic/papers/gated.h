@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <string>
 
-#include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -191,12 +190,6 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
-  void reset_head(int64_t classes) override {
-    fail_usage(
-        "{}: the model has one output, so it cannot get a new head for {} classes; leave new_head "
-        "out",
-        config_.name, classes);
-  }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
     return 2.0 * static_cast<double>(parameter_count());

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/models/one_layer.h"
@@ -193,12 +192,6 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
     Json config = OneLayerModel::config();
     config["routing"] = nn::latent_routing(moe->options());
     return config;
-  }
-  void reset_head(int64_t classes) override {
-    fail_usage(
-        "{}: the model has one output, so it cannot get a new head for {} classes; leave new_head "
-        "out",
-        config_.name, classes);
   }
   std::vector<int64_t> input_shape() const override { return {1, 1, config_.width}; }
   SettingPaths setting_paths() const override {

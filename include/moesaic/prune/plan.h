@@ -243,4 +243,7 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 /// network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
+/// Leaves a layer on the meta device only these experts; mean outputs have no values yet.
+void keep_shapes(nn::MoELayer layer, const std::vector<int64_t>& ids, const std::string& replace);
+
 }  // namespace moesaic

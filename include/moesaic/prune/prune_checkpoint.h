@@ -81,13 +81,14 @@ struct PruneCheckpointResult {
 /// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 
-/// Returns the pruned network of a checkpoint, in memory.
-std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const PrunePlan& plan);
-
 /// Plans by `options`, whose checkpoint is read already; `shape` is its network. Throws as
 /// prune_checkpoint() does.
 PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,
                           const Model& shape);
+
+/// Returns the pruned network of such a checkpoint, in memory.
+std::shared_ptr<Model> pruned_model(const Checkpoint& checkpoint, const Model& shape,
+                                    const PrunePlan& plan);
 
 /// Returns the plan and the footprints as a text table.
 std::string describe(const PruneCheckpointResult& result);

@@ -119,7 +119,8 @@ struct SweepSize {
 
 /// What a sweep makes, for its tables and its figure.
 struct SweepPlan {
-  int64_t experts = 0;  ///< Experts per layer of the unpruned network.
+  std::shared_ptr<const Model> shape;  ///< The unpruned network, on the meta device.
+  int64_t experts = 0;                 ///< Experts per layer of the unpruned network.
   std::vector<SweepPhase> phases;
   /// Numbers of kept experts and choices, as configured; ahead of them the number of all experts
   /// where it is not among them, since costs are fractions of that network's.

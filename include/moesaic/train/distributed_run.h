@@ -26,8 +26,7 @@ class ProcessMesh;  // parallel/process_mesh.h
 /// names of their own: otherwise some processes that share them would wait for gradients of others.
 bool trains_experts_uniformly(const Model& model, const Patterns& trains);
 
-/// Leaves each process its shard of the experts of every MoE layer, see
-/// nn::MoELayerImpl::shard_experts().
+/// Leaves each process its shard of the experts of every MoE layer, see nn::Experts::shard().
 void shard_experts(Model& model, const std::shared_ptr<const ProcessMesh>& processes);
 
 /// Gives every process all experts again.

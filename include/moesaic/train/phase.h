@@ -3,6 +3,7 @@
 // configuration of a run can name.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -155,6 +156,7 @@ std::vector<std::string> trained_parameters(const Model& model, const PhaseConfi
 class OnlinePhase : public Phase {
  public:
   bool done() const override { return steps_done_ >= plan_.steps || reached_end_; }
+  StepReport step() final;
   PhaseState state() const override;
   void load(const PhaseState& state) override;
 
@@ -163,6 +165,10 @@ class OnlinePhase : public Phase {
   OnlinePhase(const PhasePlan& plan, PhaseContext context, std::string end = "")
       : plan_(plan), context_(std::move(context)), end_key_(std::move(end)) {}
 
+  /// Makes step(), without gradients; the steps of its report count as made afterwards.
+  virtual StepReport update() = 0;
+  /// Returns the steps of the next block of at most so many.
+  int64_t steps_of(int64_t block) const { return std::min(block, plan_.steps - steps_done_); }
   /// Returns the advice to lower a setting of the phase.
   std::string lower(const std::string& setting, double now) const;
   /// Throws Diverged where the loss or a weight is not finite.

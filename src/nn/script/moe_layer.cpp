@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -91,10 +90,6 @@ constexpr char kExpertChoiceSource[] = R"(
     return weights
 )";
 
-bool limited(const TokenChoiceOptions& rule) {
-  return rule.capacity > 0 || rule.capacity_factor > 0.0;
-}
-
 /// Returns a method with the capacity of a group, see expert_capacity().
 std::string capacity_source(const auto& rule, int64_t k, int64_t rows, int64_t experts) {
   if (rows > 0)
@@ -141,7 +136,7 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts) {
       gate = "gate = torch.ones_like(ranked" + selected + ")";
       break;
   }
-  const bool drops = limited(rule);
+  const bool drops = rule.capacity_rule().has_capacity();
   return {fmt::format(kTokenChoiceSource, fmt::arg("k", rule.k), fmt::arg("gate", gate),
                       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"
                                              : "# nothing is dropped")),
@@ -210,14 +205,12 @@ std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
     return text + "    return self.weights_of_seen(" + fmt::format(kColumns, "logits", columns) +
            ")\n";
   }
-  std::vector<int64_t> removed;
-  for (int64_t id = 0; id < experts; ++id) {
-    if (!std::binary_search(kept.begin(), kept.end(), id)) removed.push_back(id);
-  }
   const std::string weights = "self.weights_of_seen(logits)";
   return text + "    return " + fmt::format(kColumns, weights, columns) +
          "\ndef removed_weights(self, logits: Tensor) -> Tensor:\n    return " +
-         fmt::format(kColumns, weights, fmt::format("{}", fmt::join(removed, ", "))) + "\n";
+         fmt::format(kColumns, weights,
+                     fmt::format("{}", fmt::join(nn::removed_experts(rule, experts), ", "))) +
+         "\n";
 }
 
 constexpr char kRouter[] = R"(

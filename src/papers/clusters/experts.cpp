@@ -88,7 +88,7 @@ void ImageExpertsImpl::keep_local(const std::vector<int64_t>& slots) {
   }
 }
 
-void ImageExpertsImpl::unshard(const ProcessGroup& group) {
+void ImageExpertsImpl::gather(const ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   for (size_t own = 0; own < networks_.size(); ++own) {
     const std::vector<at::Tensor> tensors = tensors_of(*networks_[own]);

@@ -259,9 +259,8 @@ class GatedSgd final : public GatedPhase {
     }
   }
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+  StepReport update() override {
+    const int64_t steps = steps_of(config_.block);
     const Samples samples = batches(steps_done_, steps);
     Parameters at = parameters();
     at.a_kd.requires_grad_(moves_.regressors);
@@ -278,7 +277,6 @@ class GatedSgd final : public GatedPhase {
       sum += loss;
     }
     write(at);
-    steps_done_ += steps;
     report.metrics["loss"] = sum / static_cast<double>(steps);
     report.images = steps * plan_.batch;
     report.steps = steps;
@@ -362,15 +360,13 @@ class GatedEm final : public GatedPhase {
     y_ = samples.y_N.to(at::kDouble);
   }
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
+  StepReport update() override {
     Parameters at = parameters();
     const GatedEmStep next = gated_em_step(x_, y_, at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
                                            options().link, options().noise, config_.options);
     if (moves_.regressors) at.a_kd.copy_(next.a_kd);
     if (moves_.gates) at.w_kd.copy_(next.w_kd);
     write(at);
-    ++steps_done_;
     return {.metrics = {{"loss", next.loss}}, .images = plan_.batch};
   }
 
@@ -394,15 +390,13 @@ class GatedSigns final : public GatedPhase {
   GatedSigns(const PhasePlan& plan, PhaseContext context)
       : GatedPhase(plan, std::move(context), kMoves) {}
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
+  StepReport update() override {
     Parameters at = parameters();
     const Samples samples = batches(steps_done_, 1);
     at.a_kd.copy_(resolve_regressors(samples.x_Nd.to(at::kDouble), samples.y_N.to(at::kDouble),
                                      at.a_kd.to(at::kDouble), at.w_kd.to(at::kDouble),
                                      options().link, options().noise));
     write(at);
-    ++steps_done_;
     return {.metrics = {}, .images = plan_.batch};
   }
 };

@@ -80,9 +80,8 @@ class SphericalSgd final : public LatentPhase {
                     "reached"),
         config_(settings_of<SphericalSgdConfig>(plan_.config)) {}
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+  StepReport update() override {
+    const int64_t steps = steps_of(config_.block);
     const at::Tensor router_Kd = starts_ideal() ? ideal_router() : router_rows(layer_);
     SphericalNeurons neurons = starting_neurons();
     const RoutedBlock block = routed(samples(steps_done_, steps), steps_done_, router_Kd);
@@ -96,7 +95,6 @@ class SphericalSgd final : public LatentPhase {
     own.w.copy_(neurons.w_Nd.view_as(own.w));
     own.a.copy_(neurons.a_N.view_as(own.a));
     if (starts_ideal()) set_router_rows(layer_, router_Kd);
-    steps_done_ += steps;
     add_alignments(neurons.w_Nd.view(own.w.sizes()), report);
     return report;
   }
@@ -209,8 +207,7 @@ class RouterAscent final : public LatentPhase {
       : LatentPhase(plan, std::move(context), nn::kTopOne),
         config_(settings_of<RouterAscentConfig>(plan_.config)) {}
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
+  StepReport update() override {
     const int64_t first = steps_done_ * plan_.batch;
     const at::Tensor router_Kd = router_rows(layer_);
     const RoutedBlock block = routed(samples(first, plan_.batch), first, router_Kd);
@@ -233,7 +230,6 @@ class RouterAscent final : public LatentPhase {
     const at::Tensor change_Kd = gradient_Kd * (config_.lr / static_cast<double>(plan_.batch));
     const double shift = check_shift(x_Sd, change_Kd);
     set_router_rows(layer_, router_Kd + change_Kd);
-    ++steps_done_;
     StepReport report{.metrics = {{"correlation", correlation}, {"shift", shift}},
                       .images = plan_.batch};
     report.lr = config_.lr;

@@ -45,15 +45,13 @@ class Ridge final : public LatentPhase {
       : LatentPhase(plan, std::move(context), nn::kEveryAboveZero),
         config_(settings_of<RidgeConfig>(plan_.config)) {}
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
+  StepReport update() override {
     begin();
-    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+    const int64_t steps = steps_of(config_.block);
     const Samples block = samples(steps_done_, steps);
     add(features(block, steps_done_), block.y_S.to(at::kDouble));
-    steps_done_ += steps;
     StepReport report{.images = steps, .steps = steps};
-    if (done()) solve(report);
+    if (steps_done_ + steps == plan_.steps) solve(report);
     return report;
   }
 

@@ -126,9 +126,8 @@ class PatchSgd final : public OnlinePhase {
         moved_(moved_by(*context_.model, plan_.config)),
         count_(samples_of(config_, *context_.data)) {}
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+  StepReport update() override {
+    const int64_t steps = steps_of(config_.block);
     const Batches batches = batches_of(count_, plan_.batch, steps_done_, steps, context_.seed);
     if (!samples_.x_Nnd.defined()) read();
     StepReport report;
@@ -136,7 +135,6 @@ class PatchSgd final : public OnlinePhase {
     report.steps = steps;
     report.lr = config_.lr;
     for (const at::Tensor& batch_B : batches) report.images += batch_B.size(0);
-    steps_done_ += steps;
     return report;
   }
 

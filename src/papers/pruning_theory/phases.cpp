@@ -39,11 +39,10 @@ class PatternSgd final : public OnlinePhase {
 
   bool done() const override { return steps_done_ >= plan_.steps || is_at_end(); }
 
-  StepReport step() override {
-    const torch::NoGradGuard no_grad;
+  StepReport update() override {
     nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
     PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
-    const int64_t block = std::min(config_.block, plan_.steps - steps_done_);
+    const int64_t block = steps_of(config_.block);
     const DatasetInputs inputs =
         context_.data->generate(offset_ + steps_done_ * plan_.batch, block * plan_.batch);
     const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
@@ -65,7 +64,6 @@ class PatternSgd final : public OnlinePhase {
     check_finite(hinge, {weights.router_Kd, weights.neurons_Kdm});
     set_router_rows(layer_, weights.router_Kd);
     experts.w.copy_(weights.neurons_Kdm);
-    steps_done_ += report.steps;
     const auto steps = static_cast<double>(report.steps);
     report.metrics = {{"loss", hinge / steps}, {"accuracy", 100.0 * accuracy / steps}};
     report.images = report.steps * plan_.batch;

@@ -59,7 +59,7 @@ TEST(VMoEStem, ItsConfigurationRebuildsIt) {
 
 TEST(VMoEStem, RunsOnTheMetaDevice) {
   const VMoE model(with_stem({{6, 1}, {9, 2}}), 1);
-  const auto meta = build_meta_model(Value::from_json(model.config(), "model"));
+  const auto meta = meta_copy(model);
   const MetaKernels kernels;
   const at::Tensor logits = meta->forward(meta_inputs(*meta, 4)).logits;
   EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{4, 5}));

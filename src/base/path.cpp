@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <system_error>
 #include <vector>
 
@@ -70,6 +71,10 @@ void check_leads_somewhere(const fs::path& path, std::string_view what,
              suggestion);
 }
 
+bool is_name(const fs::path& part) {
+  return !part.empty();
+}
+
 bool is_plain(unsigned char c) {
   return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
 }
@@ -81,29 +86,35 @@ bool path_exists(const fs::path& path) {
 }
 
 std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(const fs::path&)) {
-  const fs::path named = path.has_filename() ? path : path.parent_path();
-  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
-  const fs::file_status status = status_of(parent);
-  if (fs::exists(status) && !fs::is_directory(status)) {
-    return fmt::format("; '{}' is not a folder", parent.string());
-  }
   if (const std::string problem = notation_problem(path); !problem.empty()) return "; " + problem;
-  if (!fs::exists(status)) {
-    const std::string outer = nearest_sibling(parent);
-    if (!outer.empty() && !outer.starts_with("; did you mean")) return outer;
-    return fmt::format("; nothing is at '{}'{}", parent.string(), outer);
+  // From the front, since a path of a file may have thousands of parts: the first that is missing.
+  fs::path named, parent;
+  auto part = path.begin();
+  for (; part != path.end(); ++part) {
+    if (part->empty()) continue;  // After a '/' at the end.
+    parent = named;
+    named /= *part;
+    if (!fs::exists(status_of(named))) break;
+  }
+  const bool is_inner = part != path.end() && std::any_of(std::next(part), path.end(), is_name);
+  if (parent.empty()) parent = ".";
+  if (!fs::is_directory(status_of(parent))) {
+    return fmt::format("; '{}' is not a folder", parent.string());
   }
   std::error_code ignored;
   if (fs::is_symlink(named, ignored)) return "; it is a broken link";
   std::vector<std::string> names = names_in_folder(parent);
   auto near = nearest(named.filename().string(), names);
-  while (near && takes != nullptr && !takes(parent / *near)) {
+  while (near && !is_inner && takes != nullptr && !takes(parent / *near)) {
     std::erase(names, *near);
     near = nearest(named.filename().string(), names);
   }
-  if (!near) return "";
-  return fmt::format("; did you mean '{}'?",
-                     as == Sibling::name ? *near : (named.parent_path() / *near).string());
+  const bool by_name = as == Sibling::name && !is_inner;
+  const std::string hint =
+      near ? fmt::format("; did you mean '{}'?",
+                         by_name ? *near : (named.parent_path() / *near).string())
+           : "";
+  return is_inner ? fmt::format("; nothing is at '{}'{}", named.string(), hint) : hint;
 }
 
 void check_input_file(const fs::path& path) {

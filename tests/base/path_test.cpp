@@ -52,6 +52,28 @@ TEST(NearestSibling, IsOneThatTheCallerTakes) {
             "; did you mean 'smooke.json'?");
 }
 
+TEST(NearestSibling, NamesTheFirstPartThatIsMissing) {
+  const test::TempDir folder;
+  test::put(folder / "smoke", "");
+  const std::string at = folder.path().string();
+  const auto found = [&](const std::string& path) { return nearest_sibling(at + path); };
+  EXPECT_EQ(found("/other/x/y"), "; nothing is at '" + at + "/other'");
+  EXPECT_EQ(found("/smoek/x"),
+            "; nothing is at '" + at + "/smoek'; did you mean '" + at + "/smoke'?");
+  EXPECT_EQ(found("/smoek/"), "; did you mean '" + at + "/smoke'?");
+  EXPECT_EQ(found("/smoke/x/y"), "; '" + at + "/smoke' is not a folder");
+  fs::create_symlink("nowhere", folder / "link");
+  EXPECT_EQ(found("/link/x/y"), "; it is a broken link");
+
+  // Files of strangers name such paths; looking at each of the outer folders would take gigabytes.
+  std::string deep = "/other";
+  for (int i = 0; i < 100'000; ++i) deep += "/x";
+  EXPECT_EQ(found(deep), "; nothing is at '" + at + "/other'");
+  std::string same = "/.";
+  for (int i = 0; i < 100'000; ++i) same += "/.";
+  EXPECT_THAT(found(same), StartsWith("; nothing is at '" + at + "/./."));
+}
+
 TEST(CheckNewFile, RefusesWhatIsThereOfWhateverKind) {
   const test::TempDir folder;
   check_new_file(folder / "new", "--out");

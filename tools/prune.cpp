@@ -271,8 +271,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
   verb.add_option("--replace", prune.replace,
                   std::string(kReplaceHelp) + "; overrides that of --plan")
       ->type_name("nothing|mean|reroute")
-      ->check(one_of_words(replacement_names()))
-      ->default_str(kReplaceByNothing);
+      ->check(one_of_words(replacement_names()));
   verb.add_option("--seed", prune.seed,
                   "seed of --criterion random, and of the order of calibration images")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))

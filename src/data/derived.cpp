@@ -212,6 +212,21 @@ class Mosaic final : public Dataset {
   std::vector<int64_t> others_;
 };
 
+/// Returns each class of the dataset `base` and the same rotated.
+std::vector<std::string> joint_classes(const std::vector<std::string>& classes,
+                                       const std::string& name, const std::string& base) {
+  std::vector<std::string> joint;
+  for (const std::string& one : classes) joint.insert(joint.end(), {one, one + " rotated"});
+  for (const std::string& one : classes) {
+    if (std::ranges::count(joint, one) == 1) continue;
+    fail_usage(
+        "dataset '{}': rotate.joint needs classes that are not rotated, but '{}' has '{}'; choose "
+        "rotate.joint=false",
+        name, base, one);
+  }
+  return joint;
+}
+
 }  // namespace
 
 std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
@@ -232,17 +247,8 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
   info.name = std::move(name);
   info.description = std::move(description);
   info.groups = std::exchange(info.classes, {});
-  if (!config.joint) info.classes = {"original", "rotated"};
-  for (const std::string& one : info.groups) {
-    if (!config.joint) continue;
-    if (std::ranges::count(info.groups, one + " rotated") > 0) {
-      fail_usage(
-          "dataset '{}': rotate.joint needs classes that are not rotated, but '{}' has '{}'; "
-          "choose rotate.joint=false",
-          info.name, base->info().name, one + " rotated");
-    }
-    info.classes.insert(info.classes.end(), {one, one + " rotated"});
-  }
+  info.classes = config.joint ? joint_classes(info.groups, info.name, base->info().name)
+                              : std::vector<std::string>{"original", "rotated"};
   info.endless = false;
   return std::make_shared<RotatedPairs>(std::move(info), std::move(base), config);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/prune/criteria.h"
 
-#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/random.h"
-#include "moesaic/prune/plan.h"
 
 namespace moesaic {
 namespace {
@@ -77,13 +75,7 @@ const Criterion& find_criterion(const std::string& name) {
   for (const Criterion& criterion : criteria()) {
     if (criterion.name == name) return criterion;
   }
-  const std::vector<std::string> names = criterion_names();
-  const std::string first = name.substr(0, name.find('.'));  // Sweeps write "random.reroute".
-  if (std::ranges::count(names, first) > 0) {
-    fail_usage("unknown pruning criterion '{}'; choose '{}', and one of {} for replace", name,
-               first, fmt::join(replacement_names(), ", "));
-  }
-  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, names));
+  fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 
 using Scores = std::vector<double>;

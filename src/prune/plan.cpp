@@ -250,6 +250,10 @@ const MoEBlock* find_block(const std::vector<MoEBlock>& blocks, int64_t block) {
   return found == blocks.end() ? nullptr : &*found;
 }
 
+bool reroutes(const MoEBlock& block) {
+  return nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute;
+}
+
 bool is_ascending(const std::vector<int64_t>& ids) {
   return std::is_sorted(ids.begin(), ids.end(), std::less_equal<>());
 }
@@ -375,7 +379,8 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
                                                             .pretrained_values = old_values});
   }
   const KeptExperts kept = choose_experts(input.finetuned, options.keep, scores);
-  PrunePlan plan{options.criterion, {}, options.replace.value_or(kReplaceByNothing)};
+  PrunePlan plan{
+      options.criterion, {}, options.replace.value_or(default_replacement(input.finetuned))};
   for (const MoEBlock& block : blocks) {
     plan.layers.push_back({block.block,
                            block.layer->options().experts,
@@ -400,33 +405,42 @@ void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use) {
     const MoEBlock* block = find_block(blocks, layer.block);
     if (block != nullptr) layer.groups = block->ranked_groups();
   }
+  if (!plan.replace) plan.replace = default_replacement(model);
   add_means(plan, use);
 }
 
-std::string replacement_problem(const Model& model, const std::string& replace,
-                                const std::string& option) {
+CriterionChoice CriterionChoice::parse(const std::string& text) {
+  const size_t dot = text.find('.');
+  if (dot == text.npos) return {text, std::nullopt};
+  return {text.substr(0, dot), text.substr(dot + 1)};
+}
+
+std::string default_replacement(const Model& model) {
+  return std::ranges::any_of(model.moe_blocks(), reroutes) ? kReroute : kReplaceByNothing;
+}
+
+std::string replacement_problem(const Model& model, const std::string& replace) {
   const bool means = replace == kReplaceByMean;
   const bool can_reroute = model.members() == 1 && !model.setting_paths().pruned.empty();
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
-    const bool is_rerouted =
-        nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute;
+    const bool is_rerouted = reroutes(block);
     if (replace == kReroute && !is_rerouted && !can_reroute) {
       // Of these networks only ensembles can all store means.
-      const std::string mean = model.members() > 1 ? option + kReplaceByMean + " or " : "";
-      return fmt::format("networks of the family '{}' cannot reroute tokens; choose {}{}{}",
-                         model.config().at("name").get<std::string>(), mean, option,
-                         kReplaceByNothing);
-    }
-    if (means && is_rerouted) {
       return fmt::format(
-          "block {} reroutes tokens of removed experts, so mean outputs cannot replace them; "
-          "choose {}{}",
-          block.block, option, kReroute);
+          "networks of the family '{}' cannot reroute tokens; choose the replacement {}'{}'",
+          model.config().at("name").get<std::string>(),
+          model.members() > 1 ? fmt::format("'{}' or ", kReplaceByMean) : "", kReplaceByNothing);
+    }
+    if (replace != kReroute && is_rerouted) {
+      return fmt::format(
+          "block {} reroutes tokens of removed experts, so '{}' cannot replace their outputs; "
+          "choose the replacement '{}'",
+          block.block, replace, kReroute);
     }
     if (!layer->is_pruned() || means == layer->replacement_outputs.defined()) continue;
-    return fmt::format("earlier pruning kept {}mean outputs; choose {}{}", means ? "no " : "",
-                       option, means ? kReplaceByNothing : kReplaceByMean);
+    return fmt::format("earlier pruning kept {}mean outputs; choose the replacement '{}'",
+                       means ? "no " : "", means ? kReplaceByNothing : kReplaceByMean);
   }
   return "";
 }
@@ -441,7 +455,8 @@ std::string plan_problem(const Model& model, const PrunePlan& plan) {
     return layer.kept.size() < find_block(blocks, layer.block)->layer->kept().size();
   });
   // Tokens are rerouted from experts too that were removed before.
-  return removes || plan.replace == kReroute ? replacement_problem(model, plan.replace) : "";
+  if (!removes && plan.replace != kReroute) return "";
+  return replacement_problem(model, plan.replace.value_or(default_replacement(model)));
 }
 
 void apply_plan(Model& model, const PrunePlan& plan) {

@@ -35,15 +35,6 @@ void check_pretrained_is_given(const PruneCheckpointOptions& options) {
   }
 }
 
-/// Pruning keeps a network's rerouting, so that it cannot be what the user refuses.
-void check_not_rerouted(const Model& shape) {
-  for (const MoEBlock& block : shape.moe_blocks()) {
-    if (nn::pruned_selection(block.layer->options().rule) != PrunedSelection::reroute) continue;
-    fail_usage("prune: --replace {}: block {} reroutes tokens of removed experts; choose {}",
-               kReplaceByNothing, block.block, kReroute);
-  }
-}
-
 std::string change(const char* name, double before, double after, int precision) {
   const double percent = before > 0.0 ? 100.0 * (after - before) / before : 0.0;
   return fmt::format("{:<12}{:>16.{}f} -> {:>16.{}f}  ({:+.1f} %)\n", name, before, precision,
@@ -383,19 +374,18 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
                           const Model& shape) {
   check_pretrained_is_given(options);
   const PruneOptions& prune = options.prune;
-  if (prune.replace == kReplaceByNothing) check_not_rerouted(shape);
+  if (prune.replace) {
+    const std::string problem = replacement_problem(shape, *prune.replace);
+    if (!problem.empty()) fail_usage("prune: --replace {}: {}", *prune.replace, problem);
+  }
   PrunePlan plan;
   if (options.plan) {
     plan = *options.plan;
-    if (prune.replace) plan.replace = *prune.replace;
+    if (prune.replace) plan.replace = prune.replace;
     const std::string problem = plan_problem(shape, plan);
     if (!problem.empty()) fail_usage("{}: {}", plan.where, problem);
   } else if (!shape.moe_blocks().empty()) {
     check_keep(shape, prune.keep);
-    const std::string replace = prune.replace.value_or(kReplaceByNothing);
-    const std::string problem =
-        replace == kReplaceByNothing ? "" : replacement_problem(shape, replace);
-    if (!problem.empty()) fail_usage("prune: --replace {}: {}", replace, problem);
   }
   std::optional<ExpertUse> use;
   if (needs_images(options)) {

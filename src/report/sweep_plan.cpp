@@ -112,11 +112,16 @@ RunConfig first_run(const RunsConfig& config) {
   return run;
 }
 
+std::string replacement(const SweepConfig& sweep, const SweepPlan& plan,
+                        const std::string& criterion) {
+  return sweep.choice(criterion).replace.value_or(default_replacement(*plan.shape));
+}
+
 /// Returns a table of what each size saves with a criterion's replacement as far as it follows from
 /// shapes, beside what the paper prints of the criterion.
 std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
                          const std::string& criterion) {
-  const std::string replace = sweep_criterion(criterion, config.sweep.replace).replace;
+  const std::string replace = replacement(config.sweep, plan, criterion);
   std::vector<Footprint> costs;
   for (const SweepSize& size : plan.sizes) {
     const std::shared_ptr<Model> shape = meta_copy(*plan.shape);
@@ -167,11 +172,6 @@ std::vector<std::string> sweep_criterion_names() {
       names.push_back(criterion + "." + replace);
   }
   return names;
-}
-
-SweepCriterion sweep_criterion(const std::string& text, const std::string& replace) {
-  const size_t dot = text.find('.');
-  return {text.substr(0, dot), dot == text.npos ? replace : text.substr(dot + 1)};
 }
 
 std::string sweep_size(int64_t keep) {
@@ -283,9 +283,12 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   plan.experts = experts_of_group(*plan.shape);
   plan.sizes = sizes_of(config.sweep, *plan.shape, plan.experts);
   for (const std::string& text : plan.criteria) {
-    const auto [name, replace] = sweep_criterion(text, config.sweep.replace);
-    const std::string problem = replacement_problem(*plan.shape, replace, name + ".");
-    if (!problem.empty()) fail_usage("criteria: '{}': {}", text, problem);
+    const std::string problem =
+        replacement_problem(*plan.shape, replacement(config.sweep, plan, text));
+    if (problem.empty()) continue;
+    const bool of_all = config.sweep.replace && !CriterionChoice::parse(text).replace;
+    fail_usage("{}: criterion '{}': {}",
+               location_of(config.source, {of_all ? "replace" : "criteria"}), text, problem);
   }
   for (const PhaseConfig& phase : sweep_train(config).phases) {
     plan.phases.push_back({phase.name, phase.data});
@@ -326,8 +329,7 @@ std::string plan_of_sweep(const RunsConfig& config) {
   }
   std::set<std::string> replacements;
   for (const std::string& criterion : plan.criteria) {
-    const bool is_new =
-        replacements.insert(sweep_criterion(criterion, sweep.replace).replace).second;
+    const bool is_new = replacements.insert(replacement(sweep, plan, criterion)).second;
     if (is_new) text += savings_text(config, plan, criterion);
   }
   return text +

@@ -57,7 +57,7 @@ Json folder_settings(const RunsConfig& config) {
                {"train", settings_of_results(to_json(sweep_train(config)))},
                {"prune",
                 {{"whole", sweep.exclude_blocks},
-                 {"replace", sweep.replace},
+                 {"replace", sweep.replace.value_or(kReplaceByNothing)},
                  {"images", sweep.calibration_images}}},
                {"recover", to_json(*sweep.recover)}};
   for (const LayerChoice& choice : sweep.per_layer) {
@@ -287,15 +287,15 @@ class Sweep {
     if (network.criterion.empty() || fs::exists(out)) return;
     PruneCheckpointOptions options;
     options.finetuned = phase_checkpoint(train_.phases.back(), index);
-    const auto [criterion, replace] = sweep_criterion(network.criterion, config_.replace);
-    if (criterion_needs_pretrained(criterion)) {
+    const CriterionChoice choice = config_.choice(network.criterion);
+    if (criterion_needs_pretrained(choice.criterion)) {
       options.pretrained = train_.phases.size() > 1 ? phase_checkpoint(train_.phases.front(), index)
                                                     : fs::path(train_.init);
     }
     options.out = out;
-    options.prune.criterion = criterion;
+    options.prune.criterion = choice.criterion;
+    options.prune.replace = choice.replace;
     options.prune.keep = network.size.keep;
-    if (replace != kReplaceByNothing) options.prune.replace = replace;  // Networks may reroute.
     options.prune.seed = static_cast<uint64_t>(train_.seed + index);
     options.calibrate = [&](const Checkpoint&, Model& model) {
       return use_of_experts(model, index);

@@ -127,8 +127,9 @@ Json settings_of_results(Json run) {
 
 namespace {
 
-/// Writes the networks' settings and `keep` within stored ones as this version does: a former name
-/// is the present one, and a network's setting that a later version added has its default.
+/// Writes the networks' settings, `keep` and `replace` within stored ones as this version does: a
+/// former name is the present one, and a network's setting that a later version added has its
+/// default.
 void name_settings_within(Json& settings) {
   if (settings.is_array()) {
     for (Json& item : settings) name_settings_within(item);
@@ -139,6 +140,7 @@ void name_settings_within(Json& settings) {
       part["exclude_blocks"] = part["whole"];
       part.erase("whole");
     }
+    if (key == "replace" && part == kReplaceByNothing) part = nullptr;  // The former default.
     if (key != "model" || !part.is_object()) {
       name_settings_within(part);
       continue;

@@ -418,12 +418,13 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (phase.on_entry.prune) {
     check_pretrained(config, index, network.model(), missing);
     const PrunePhaseConfig& prune = *phase.on_entry.prune;
-    const std::string problem = replacement_problem(network.model(), prune.replace, "replace=");
+    const std::string replace = prune.replace.value_or(default_replacement(network.model()));
+    const std::string problem = replacement_problem(network.model(), replace);
     if (!problem.empty()) {
       fail_usage("{}: phase '{}': {}", location_of(prune.source, {"replace", "keep"}), phase.name,
                  problem);
     }
-    network.prune(KeepSpec::from_value(prune.keep), prune.replace);
+    network.prune(KeepSpec::from_value(prune.keep), replace);
   }
   plan.precision = config.precision;
   plan.activation_checkpointing = config.activation_checkpointing;

@@ -183,7 +183,11 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
   const auto ensemble = run_program(
       {"reproduce", "pruning/e3-cifar10", R"(criteria=["random.reroute"])", "--dry-run"});
   EXPECT_EQ(ensemble.exit_code, 2);
-  EXPECT_THAT(ensemble.err, HasSubstr("tokens; choose random.mean or random.nothing"));
+  EXPECT_THAT(
+      ensemble.err,
+      HasSubstr("argument 'criteria=[\"random.reroute\"]': criterion 'random.reroute': networks of "
+                "the family 'e3' cannot reroute tokens; choose the replacement 'mean' or "
+                "'nothing'"));
   const auto nine = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[9]", "--dry-run"});
   EXPECT_EQ(nine.exit_code, 2);
   EXPECT_THAT(nine.err, HasSubstr("error: keep: 9 of 8 experts"));

@@ -209,7 +209,7 @@ TEST(FirstExperts, AreAsManyOfEachMemberAsARuleKeeps) {
 }
 
 TEST(PrunePlan, PrintsAsJson) {
-  const PrunePlan plan{"random", {{3, 2, {1}, {0.25, -1.5}}}};
+  const PrunePlan plan{"random", {{3, 2, {1}, {0.25, -1.5}}}, kReplaceByNothing};
   EXPECT_EQ(
       to_json(plan).dump(),
       R"({"criterion":"random","replace":"nothing","layers":[{"layer":3,"experts":2,"kept":[1],)"
@@ -233,12 +233,32 @@ TEST(PrunePlan, AnEnsembleIsNotReroutedAndSaysWhatItTakes) {
   ensemble.name = kE3;
   ensemble.encoder.moe.ensemble_size = 2;
   const std::string problem =
-      "networks of the family 'e3' cannot reroute tokens; choose --replace mean or --replace "
-      "nothing";
+      "networks of the family 'e3' cannot reroute tokens; choose the replacement 'mean' or "
+      "'nothing'";
   EXPECT_EQ(replacement_problem(VMoE(ensemble, 1), kReroute), problem);
   EXPECT_EQ(plan_problem(VMoE(ensemble, 1), {"", {}, kReroute}), problem) << "removes nothing";
-  EXPECT_THAT(replacement_problem(VMoE(ensemble, 1), kReroute, "random."),
-              HasSubstr("choose random.mean or random.nothing"));
+}
+
+TEST(PrunePlan, OfANetworkThatReroutesKeepsThatAndTakesNoOtherReplacement) {
+  VMoEConfig config = small_vmoe_config();
+  EXPECT_EQ(default_replacement(*small_vmoe(config)), "nothing");
+  config.encoder.moe.router.pruned = "reroute";
+  const auto model = small_vmoe(config);
+  const PrunePlan plan = plan_pruning(*model, nullptr, "random", KeepSpec::count(3));
+  EXPECT_EQ(plan.replace, kReroute);
+  for (const char* replace : {kReplaceByNothing, kReplaceByMean}) {
+    EXPECT_EQ(plan_problem(*model, {plan.criterion, plan.layers, replace}),
+              "block 1 reroutes tokens of removed experts, so '" + std::string(replace) +
+                  "' cannot replace their outputs; choose the replacement 'reroute'");
+  }
+  EXPECT_EQ(plan_problem(*model, {plan.criterion, plan.layers}), "") << "a plan without 'replace'";
+}
+
+TEST(CriterionChoice, IsACriterionWithOrWithoutAReplacement) {
+  EXPECT_EQ(CriterionChoice::parse("random").criterion, "random");
+  EXPECT_EQ(CriterionChoice::parse("random").replace, std::nullopt);
+  EXPECT_EQ(CriterionChoice::parse("random.mean").criterion, "random");
+  EXPECT_EQ(CriterionChoice::parse("random.mean").replace, "mean");
 }
 
 /// A pruned layer against the full one whose removed experts give zero: routing and gates as

@@ -325,7 +325,8 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
   again.out = folder_ / "again";
   again.prune.replace = kReplaceByNothing;
   EXPECT_EQ(test::usage_of([&] { prune_checkpoint(again); }),
-            "prune: --replace nothing: block 1 reroutes tokens of removed experts; choose reroute");
+            "prune: --replace nothing: block 1 reroutes tokens of removed experts, so 'nothing' "
+            "cannot replace their outputs; choose the replacement 'reroute'");
   again.prune.replace.reset();
   prune_checkpoint(again);
   EXPECT_EQ(load_model(again.out)->config()["encoder"]["moe"]["router"]["pruned"], "reroute");
@@ -365,7 +366,8 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   again.out = folder_ / "mixed";
   again.prune.replace = kReplaceByNothing;
   EXPECT_EQ(test::usage_of([&] { prune_checkpoint(again); }),
-            "prune: earlier pruning kept mean outputs; choose --replace mean");
+            "prune: --replace nothing: earlier pruning kept mean outputs; choose the replacement "
+            "'mean'");
   EXPECT_FALSE(fs::exists(again.out));
 }
 

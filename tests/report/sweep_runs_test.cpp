@@ -224,6 +224,11 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
     return error_of([&] { run(temp / "other", {"keep=[2]", "criteria=" + criteria}); });
   };
   EXPECT_NE(refusal(R"(["random.men"])").find("did you mean 'random.mean'?"), std::string::npos);
+  const std::string refused = error_of([&] {
+    run(temp / "other", {"keep=[2]", R"(criteria=["random.nothing"])", "export=null",
+                         "train.model.encoder.moe.router.pruned=reroute"});
+  });
+  EXPECT_NE(refused.find("criterion 'random.nothing': block "), std::string::npos) << refused;
 }
 
 TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {

@@ -49,6 +49,18 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }
 
+TEST(RunPlan, ANetworkThatReroutesTakesNoOtherReplacement) {
+  const std::string reroutes = "model.encoder.moe.router.pruned=reroute",
+                    replaces = "phases.prune.on_entry.prune.replace=";
+  EXPECT_EQ(plan_refusal({reroutes}), "no error");
+  EXPECT_EQ(plan_refusal({reroutes, replaces + "reroute"}), "no error");
+  EXPECT_EQ(plan_refusal({replaces + "nothing"}), "no error");
+  EXPECT_THAT(plan_refusal({reroutes, replaces + "nothing"}),
+              AllOf(StartsWith("usage: argument '" + replaces + "nothing': phase 'prune': block "),
+                    EndsWith(" reroutes tokens of removed experts, so 'nothing' cannot replace "
+                             "their outputs; choose the replacement 'reroute'")));
+}
+
 TEST(RunPlan, ABatchOfMoreThanThereIsIsSaidToBeAll) {
   ::testing::internal::CaptureStderr();
   const int64_t images = plan_tiny({"phases.0.batch_size=4"})[0].images;

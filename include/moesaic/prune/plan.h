@@ -133,15 +133,28 @@ inline std::vector<std::string> replacement_names() {
   return {kReplaceByNothing, kReplaceByMean, kReroute};
 }
 inline constexpr const char* kReplaceHelp =
-    "replacement of a removed expert's output, for tokens that still select it: nothing; mean, its "
-    "mean output on calibration images; or reroute, a choice among the experts left";
+    "replacement of a removed expert's output: nothing; mean, its mean output on calibration "
+    "images; reroute, a choice among the experts left; by default reroute where the network does, "
+    "else nothing";
+
+/// What ranks experts, and what replaces those that are removed, by default default_replacement().
+struct CriterionChoice {
+  std::string criterion;
+  std::optional<std::string> replace;
+
+  /// Reads "random", or with a replacement "random.mean"; checks neither name.
+  static CriterionChoice parse(const std::string& text);
+};
+
+/// Returns what the network leaves behind where nobody chooses: it reroutes where it did before.
+std::string default_replacement(const Model& model);
 
 /// The experts of a network to keep.
 struct PrunePlan {
   std::string criterion;
-  std::vector<PruneLayerPlan> layers;  ///< Plans of all MoE layers, by block.
-  std::string replace = kReplaceByNothing;
-  std::string where = {};  ///< The file that it was read from, for messages.
+  std::vector<PruneLayerPlan> layers;       ///< Plans of all MoE layers, by block.
+  std::optional<std::string> replace = {};  ///< By default default_replacement().
+  std::string where = {};                   ///< The file that it was read from, for messages.
 };
 void describe(auto& f, PrunePlan& c) {
   f("criterion", c.criterion, "criterion that ranked the experts; empty: none");
@@ -167,7 +180,8 @@ struct PruneInput {
 struct PruneOptions {
   std::string criterion = "router-norm-change";
   KeepSpec keep = KeepSpec::fraction(1.0);
-  std::optional<std::string> replace;  ///< By default nothing, or what a plan that is read says.
+  std::optional<std::string> replace;  ///< By default default_replacement(), or what a plan that
+                                       ///< is read says.
   uint64_t seed = 0;                   ///< Of "random".
 };
 
@@ -225,11 +239,9 @@ std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
 /// before there are scores. Checks nothing.
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block);
 
-/// Returns why experts that are removed from the network cannot leave this behind, "" where they
-/// can: what earlier ones left, and routing past pruned experts, decide. `option` is what a valid
-/// choice is written after.
-std::string replacement_problem(const Model& model, const std::string& replace,
-                                const std::string& option = "--replace ");
+/// Returns why experts that are removed from the network cannot leave this behind, and what they
+/// can, "" where they can: what earlier ones left, and routing past pruned experts, decide.
+std::string replacement_problem(const Model& model, const std::string& replace);
 
 /// Returns why the plan is not one of this network, "" where it is.
 std::string plan_problem(const Model& model, const PrunePlan& plan);

@@ -49,23 +49,16 @@ void describe(auto& f, LayerChoice& c) {
 }
 ConfigProblem config_problem(const LayerChoice& choice);
 
-/// What ranks the experts of a sweep's networks, and what replaces those that are removed.
-struct SweepCriterion {
-  std::string name, replace;
-};
-
 /// Returns all items that `criteria` may have: "random", and with its own replacement
 /// "random.mean".
 std::vector<std::string> sweep_criterion_names();
-/// Returns the parts of such an item; `replace` is that of items without their own.
-SweepCriterion sweep_criterion(const std::string& text, const std::string& replace);
 
 /// Settings of a RunsConfig, beside its other ones.
 struct SweepConfig {
   std::vector<int64_t> keep, exclude_blocks;
   std::vector<LayerChoice> per_layer;
   std::vector<std::string> criteria;
-  std::string replace = kReplaceByNothing;
+  std::optional<std::string> replace;
   int64_t calibration_images = 1024;
   std::string finetuned;
   std::optional<PhaseConfig> recover;
@@ -75,6 +68,12 @@ struct SweepConfig {
 
   /// Returns whether the experiment prunes.
   bool is_given() const { return !keep.empty(); }
+  /// Returns an item of `criteria`; one without its own replacement has that of all.
+  CriterionChoice choice(const std::string& text) const {
+    CriterionChoice parsed = CriterionChoice::parse(text);
+    if (!parsed.replace) parsed.replace = replace;
+    return parsed;
+  }
 };
 void describe(auto& f, SweepConfig& c) {
   f("keep", c.keep, "numbers of kept experts per layer of the trained network: a row for each",

@@ -28,7 +28,7 @@ struct PrunePhaseConfig {
   std::string criterion = "router-norm-change";
   Value keep;
   std::string pretrained;
-  std::string replace = kReplaceByNothing;
+  std::optional<std::string> replace;
   int64_t calibration_images = 1024;
   Value source;  ///< where it was written
 };

@@ -262,7 +262,7 @@ TEST(WrnPMoE, PrunedExpertsLeaveZeros) {
   again.eval();
   EXPECT_TRUE(at::equal(again.forward(images).logits, model->forward(images).logits));
   EXPECT_THAT(replacement_problem(*model, kReplaceByMean),
-              HasSubstr("mean outputs cannot replace them"));
+              HasSubstr("'mean' cannot replace their outputs"));
 }
 
 TEST(WrnPMoE, UseIsOfWhatPatchesAddWithTheirGates) {

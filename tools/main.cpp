@@ -19,6 +19,7 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/text.h"
 #include "moesaic/formats/image.h"
 #include "runtime.h"
 #include "standard_output.h"
@@ -83,8 +84,9 @@ std::string without_jargon(const std::string& what) {
 
 /// Says why the program ends.
 void log_failure(const std::string& what) {
-  moesaic::tools::record_error(what);
-  moesaic::log_error("{}", what);
+  const std::string line = moesaic::shortened(what);
+  moesaic::tools::record_error(line);
+  moesaic::log_error("{}", line);
 }
 
 int run_or_explain(int argc, char** argv) {

@@ -48,6 +48,14 @@ bool is_control(std::string_view character) {
   return std::find(std::begin(kInvisible), std::end(kInvisible), character) != std::end(kInvisible);
 }
 
+std::string without_middle(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t end = max_bytes / 2, begin = text.size() - max_bytes / 4;
+  while (end > 0 && !starts_character(text[end])) --end;
+  while (begin < text.size() && !starts_character(text[begin])) ++begin;
+  return fmt::format("{}...{}", text.substr(0, end), text.substr(begin));
+}
+
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -128,6 +136,14 @@ std::string one_line(std::string_view text, size_t max_bytes) {
 std::string printable(std::string_view text) {
   constexpr size_t kMaxName = 80;
   return "'" + one_line(text, kMaxName) + "'";
+}
+
+std::string shortened(std::string_view message) {
+  constexpr size_t kMaxWord = 200, kMaxMessage = 4000;
+  if (message.size() <= kMaxWord) return std::string(message);
+  std::vector<std::string> words = split(message, ' ');
+  for (std::string& word : words) word = without_middle(word, kMaxWord);
+  return without_middle(fmt::format("{}", fmt::join(words, " ")), kMaxMessage);
 }
 
 std::string quoted_names(std::vector<std::string> names) {

@@ -324,9 +324,8 @@ TEST_F(PruneCheckpoint, TokensMayChooseAmongTheExpertsLeft) {
   again.finetuned = options_.out;
   again.out = folder_ / "again";
   again.prune.replace = kReplaceByNothing;
-  EXPECT_EQ(test::usage_of([&] { prune_checkpoint(again); }),
-            "prune: --replace nothing: block 1 reroutes tokens of removed experts, so 'nothing' "
-            "cannot replace their outputs; choose the replacement 'reroute'");
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(again); }),
+              StartsWith("prune: --replace nothing: block 1 reroutes tokens of removed experts"));
   again.prune.replace.reset();
   prune_checkpoint(again);
   EXPECT_EQ(load_model(again.out)->config()["encoder"]["moe"]["router"]["pruned"], "reroute");
@@ -365,9 +364,8 @@ TEST_F(PruneCheckpoint, RemovedExpertsMayLeaveTheirMeans) {
   EXPECT_EQ(twice->moe_blocks()[0].layer->replacement_outputs.size(0), 4);
   again.out = folder_ / "mixed";
   again.prune.replace = kReplaceByNothing;
-  EXPECT_EQ(test::usage_of([&] { prune_checkpoint(again); }),
-            "prune: --replace nothing: earlier pruning kept mean outputs; choose the replacement "
-            "'mean'");
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(again); }),
+              HasSubstr("earlier pruning kept mean outputs; choose the replacement 'mean'"));
   EXPECT_FALSE(fs::exists(again.out));
 }
 

@@ -17,8 +17,8 @@ enum class ErrorKind { usage, failure };
 /// What every function here throws. what() is one line: where, what, the nearest valid choice.
 class Error : public std::runtime_error {
  public:
-  /// `message` is that line.
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  /// `message` is that line, of which what() is the shortened() form (base/text.h).
+  Error(ErrorKind kind, const std::string& message);
 
   /// Returns whose fault it is, see ErrorKind.
   ErrorKind kind() const noexcept { return kind_; }

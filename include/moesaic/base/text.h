@@ -55,6 +55,10 @@ std::string one_line(std::string_view text, size_t max_bytes = 120);
 /// Returns one_line() of at most 80 bytes, in quotes.
 std::string printable(std::string_view text);
 
+/// Returns a message in which "..." stands for the middle of each word of more than 200 bytes, and
+/// of the whole beyond 4000: a path from a user may have any length.
+std::string shortened(std::string_view message);
+
 /// Returns names in quotes, sorted, the first five of more: "'a', 'b', ...".
 std::string quoted_names(std::vector<std::string> names);
 

@@ -57,9 +57,11 @@ RunConfig read_config(const TrainArguments& arguments) {
   Document document = Document::from_file(arguments.config);
   for (const std::string& assignment : arguments.overrides) {
     const size_t equals = assignment.find('=');
-    const std::string paths = settings_called(assignment.substr(0, equals), document);
+    const std::string key = assignment.substr(0, equals);
+    const std::string paths = settings_called(key, document);
     if (equals != std::string::npos && !paths.empty()) {
-      fail_usage("argument '{}': no such setting; did you mean {}?", assignment, paths);
+      fail_usage("argument '{}': unknown key '{}'; did you mean {}?", one_line(assignment),
+                 one_line(key), paths);
     }
     document.set(assignment);
   }

@@ -205,8 +205,7 @@ std::string settings_called(const std::string& name, const Document& recipe) {
   const Names phases = phase_names(recipe);
   const Choices choices = choices_of_runs();
   std::vector<std::string> found, others;
-  for (const config_detail::HelpRow& row : rows) {
-    if (!row.key.ends_with("." + name)) continue;
+  for (const config_detail::HelpRow& row : rows_called(rows, name)) {
     const bool of_phase = row.key.starts_with("phases.N.");
     if (row.key.find(".N.", of_phase ? 7 : 0) != std::string::npos) continue;
     std::string key = row.key;

@@ -257,7 +257,29 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     }
     if (!found.empty()) return found;
   }
-  fail_usage("unknown setting '{}'; {}", one_line(path), did_you_mean(path, known));
+  fail_usage("unknown key '{}'; {}", one_line(path), did_you_mean(path, known));
+}
+
+HelpRows rows_called(const HelpRows& rows, const std::string& name) {
+  constexpr size_t kShortest = 3;  // Shorter beginnings match nearly anything.
+  std::vector<std::string> outer, last;
+  for (const config_detail::HelpRow& row : rows) {
+    outer.push_back(row.key.substr(0, row.key.find('.')));
+    last.push_back(row.key.substr(row.key.rfind('.') + 1));
+  }
+  const auto inner = [&](const auto& is_meant) {
+    HelpRows found;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (outer[i].size() < rows[i].key.size() && is_meant(i)) found.push_back(rows[i]);
+    }
+    return found;
+  };
+  HelpRows found = inner([&](size_t i) { return rows[i].key.ends_with("." + name); });
+  if (!found.empty() || name.size() < kShortest || nearest(name, outer)) return found;
+  found = inner([&](size_t i) { return last[i].starts_with(name); });
+  if (!found.empty()) return found;
+  const auto near = nearest(name, last);
+  return inner([&](size_t i) { return last[i] == near; });
 }
 
 std::string help_text(const HelpRows& rows) {
@@ -326,13 +348,21 @@ void check_object(const Value& value, const std::string& path,
   value.members(path);
 }
 
-void check_keys(const Value& object, const std::string& path,
-                const std::vector<std::string>& known) {
-  for (const Value::Member& member : object.members(path)) {
-    if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
-    fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key),
-               in_path(path), did_you_mean(member.key, known));
-  }
+const Value::Member* find_unknown(const Value& object, const std::string& path,
+                                  const std::vector<std::string>& known) {
+  const Value::Object& members = object.members(path);
+  const auto found = std::ranges::find_if(members, [&](const Value::Member& member) {
+    return std::ranges::find(known, member.key) == known.end();
+  });
+  return found == members.end() ? nullptr : &*found;
+}
+
+void fail_unknown(const Value::Member& member, const std::string& path,
+                  const std::vector<std::string>& known, const HelpRows& rows) {
+  const HelpRows inner = rows_called(rows, member.key);
+  fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key), in_path(path),
+             inner.empty() ? did_you_mean(member.key, known)
+                           : fmt::format("did you mean '{}'?", join_path(path, inner[0].key)));
 }
 
 Value with_current_keys(const Value& object, const std::string& path,

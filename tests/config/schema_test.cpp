@@ -290,7 +290,24 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   EXPECT_EQ(keys("epochs"), std::vector<std::string>{"phases.N.epochs"});
   EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});
   EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
-            "unknown setting 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
+            "unknown key 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
+}
+
+TEST(Schema, AKeyWithoutItsGroupsIsOfferedWithThem) {
+  const std::string wrong = "recipe.json:1:2: unknown key ";
+  for (const auto& [key, meant] :
+       {std::pair("lr", "phases.N.optimizer.lr"),
+        std::pair("warm", "phases.N.optimizer.warmup_steps"),
+        std::pair("momentun", "phases.N.optimizer.momentum"), std::pair("sed", "seed")}) {
+    EXPECT_EQ(parse_error<RunConfig>(fmt::format("{{\"{}\": 1}}", key)),
+              fmt::format("{}'{}'; did you mean '{}'?", wrong, key, meant));
+  }
+  EXPECT_THAT(parse_error<RunConfig>(R"({"phases": [{"data": "x", "momentum": 0}]})"),
+              HasSubstr("'momentum' in phases.0; did you mean 'phases.0.optimizer.momentum'?"));
+  const HelpRows rows = help_rows<RunConfig>();
+  EXPECT_EQ(rows_called(rows, "optimizer.lr").at(0).key, "phases.N.optimizer.lr");
+  EXPECT_TRUE(rows_called(rows, "zzzz").empty());
+  EXPECT_TRUE(rows_called(rows, "seed").empty()) << "it has no group";
 }
 
 struct ManyWords {

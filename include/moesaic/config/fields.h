@@ -131,6 +131,18 @@ Json write(const T& value) {
 
 std::string join_path(std::string_view path, std::string_view name);
 
+/// A setting: its key as arguments have it, where N stands for the number or name of an item.
+struct HelpRow {
+  std::string key, type, default_value, allowed, description;
+  bool common = false;
+  std::string former = {};  ///< Last part of the key in earlier versions; empty: the same.
+
+  friend bool operator==(const HelpRow&, const HelpRow&) = default;
+};
+
+template <class T>
+void add_help(const std::string& prefix, const T& default_value, std::vector<HelpRow>& rows);
+
 /// A key, and that of the same setting in earlier versions.
 struct RenamedKey {
   std::string former, name;
@@ -141,8 +153,13 @@ struct RenamedKey {
 /// both keys are given.
 Value with_current_keys(const Value& object, const std::string& path,
                         const std::vector<RenamedKey>& renamed);
-void check_keys(const Value& object, const std::string& path,
-                const std::vector<std::string>& known);
+/// Returns the first member whose key is not among `known`, or nullptr.
+const Value::Member* find_unknown(const Value& object, const std::string& path,
+                                  const std::vector<std::string>& known);
+/// Throws Error (usage) with the nearest of `known`, or the setting that rows_called() finds.
+[[noreturn]] void fail_unknown(const Value::Member& member, const std::string& path,
+                               const std::vector<std::string>& known,
+                               const std::vector<HelpRow>& rows);
 [[noreturn]] void fail_missing(const Value& object, const std::string& path, std::string_view name);
 [[noreturn]] void fail_problem(const Value& object, const std::string& path,
                                const ConfigProblem& problem);
@@ -259,7 +276,11 @@ void read_struct(const Value& given, const std::string& path, T& out) {
   check_object(given, path, keys.keys());
   const Value value =
       keys.renamed().empty() ? given : with_current_keys(given, path, keys.renamed());
-  check_keys(value, path, keys.keys());
+  if (const Value::Member* unknown = find_unknown(value, path, keys.keys())) {
+    std::vector<HelpRow> rows;
+    add_help(std::string(), T{}, rows);
+    fail_unknown(*unknown, path, keys.keys(), rows);
+  }
   FieldReader fields(value, path);
   describe(fields, out);
   if constexpr (HasSource<T>) out.source = value;
@@ -330,15 +351,6 @@ void read(const Value& value, const std::string& path, const Rules& rules, T& ou
   }
 }
 
-/// A setting: its key as arguments have it, where N stands for the number or name of an item.
-struct HelpRow {
-  std::string key, type, default_value, allowed, description;
-  bool common = false;
-  std::string former = {};  ///< Last part of the key in earlier versions; empty: the same.
-
-  friend bool operator==(const HelpRow&, const HelpRow&) = default;
-};
-
 template <class T>
 std::string type_name() {
   if constexpr (std::is_same_v<T, bool>) {
@@ -372,9 +384,6 @@ std::string type_of(const T&) {
   return type_name<T>();
 }
 std::string type_of(const Interval& default_value);
-
-template <class T>
-void add_help(const std::string& prefix, const T& default_value, std::vector<HelpRow>& rows);
 
 // Adds the settings inside the items of a list, an optional or a map.
 template <class T>

@@ -62,6 +62,11 @@ HelpRows help_rows(const std::string& path = {}) {
 /// "phases.0.optimizer.lr". Throws Error (usage) with the nearest key where there is none.
 HelpRows rows_about(const HelpRows& rows, const std::string& path);
 
+/// Returns the settings within groups that a key without its groups means: those whose path ends in
+/// `name` ("lr", "optimizer.lr"), else, unless an outermost key is near, those whose last part
+/// begins with it or is near. "batch" is "phases.N.batch_size".
+HelpRows rows_called(const HelpRows& rows, const std::string& name);
+
 /// Return text of at most 100 columns: of each setting type, default, allowed values and meaning;
 /// or a line for each that is `common`, with its default and the start of its meaning.
 std::string help_text(const HelpRows& rows);

@@ -74,11 +74,12 @@ const bench::Benchmark& find(const std::string& name) {
     if (benchmark.name == name) return benchmark;
     names.push_back(benchmark.name);
   }
-  if (const std::string network = nearest_network(name);
-      !network.empty() && !nearest(name, names)) {
-    fail_usage("bench: '{}' is neither a benchmark nor a run or checkpoint{}", name, network);
+  if (nearest(name, names)) {
+    fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
   }
-  fail_usage("bench: unknown benchmark '{}'; {}", name, did_you_mean(name, names));
+  const std::string network = nearest_network(name);
+  fail_usage("bench: '{}' is neither a benchmark nor a run or checkpoint{}", name,
+             network.empty() ? "; name the folder of one, or " + did_you_mean("", names) : network);
 }
 
 struct ClosePipe {
@@ -123,7 +124,8 @@ void write_figures(const BenchOptions& options, const std::string& chip, const J
 void check_folder(const std::string& file) {
   const fs::path folder = fs::absolute(file).parent_path();
   if (!fs::is_directory(folder)) {
-    fail_usage("bench: --write {}: there is no folder {}", file, folder.string());
+    fail_usage("bench: --write {}: no such folder {}{}", file, folder.string(),
+               nearest_sibling(folder));
   }
   if (!path_exists(file)) return;
   const bool regular = fs::is_regular_file(file) && !fs::is_symlink(file);
@@ -133,7 +135,7 @@ void check_folder(const std::string& file) {
               : std::nullopt;
   const auto has = [&](const char* key) { return json->contains(key); };
   if (!json || !json->is_object() || !has("benchmark") || !has("chip") || !has("rows")) {
-    fail_usage("bench: --write {}: there is something already that bench did not write", file);
+    fail_usage("bench: --write {}: bench did not write what is there; name a new file", file);
   }
 }
 
@@ -224,7 +226,8 @@ bool run_benchmark(const BenchOptions& options) {
   const bench::Benchmark& benchmark = find(options.name);
   const bool alone = read_launch(process_environment()).is_single_process();
   if (options.name != "processes" && !alone) {
-    fail_usage("bench: '{}' times one process; start one, or bench processes", options.name);
+    fail_usage("bench: '{}' times one process; start one, or choose the benchmark 'processes'",
+               options.name);
   }
   auto rows = Json::array();
   std::ostream& lines = options.json ? std::cerr : std::cout;
@@ -233,16 +236,19 @@ bool run_benchmark(const BenchOptions& options) {
                          "baseline", "ratio", "goal", "what is compared");
   }
   bool measured = true;
-  benchmark.run(bench::Report(options.rows, [&](bench::NamedRow row) {
+  const bench::Report report(options.rows, [&](bench::NamedRow row) {
     row.row.description += "; " + bench::chip();
     measured = measured && row.error.empty();
     lines << to_text(row) << std::flush;
     rows.push_back(to_json(row));
-  }));
+  });
+  benchmark.run(report);
   const bool left_out_all = options.rows.starts_with("gpu/") && !benchmark.skipped().empty();
   if (rows.empty() && alone && !left_out_all) {
-    fail_usage("bench: no row of '{}' has a name like '{}'; --rows '*' measures all",
-               benchmark.name, options.rows);
+    std::string name = options.rows;
+    std::erase_if(name, [](char c) { return c == '*' || c == '?'; });
+    fail_usage("bench: --rows: '{}' has no row like '{}'; {}", benchmark.name, options.rows,
+               did_you_mean(name, report.known()));
   }
   if (const std::string skipped = benchmark.skipped(); !skipped.empty()) {
     lines << skipped << '\n';
@@ -263,14 +269,15 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
   if (!options.file.empty()) check_folder(options.file);
   const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
   if (!is_benchmark(options.name) && path) {
-    if (of_benchmarks.count() > 0) fail_usage("bench: --rows is for a benchmark, not a checkpoint");
+    if (of_benchmarks.count() > 0)
+      fail_usage("bench: --rows is for a benchmark, not a checkpoint; leave it out");
     const auto processes = init_process_mesh({}, options.device);
     return run_distributed("bench", processes, [&] { run_checkpoint(options, processes.get()); });
   }
   for (const CLI::Option* option : of_checkpoints) {
     if (option->count() == 0) continue;
-    fail_usage("bench: {} is for a checkpoint, but '{}' is a benchmark", option->get_name(),
-               options.name);
+    fail_usage("bench: {} is for a checkpoint, but '{}' is a benchmark; leave it out",
+               option->get_name(), options.name);
   }
   exit_code = run_benchmark(options) ? 0 : 1;
 }

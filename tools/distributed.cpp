@@ -102,7 +102,7 @@ void run_distributed(const std::string& verb, const std::shared_ptr<const Proces
 void require_single_process(std::string_view verb) {
   const Launch launch = read_launch(process_environment());
   if (launch.is_single_process()) return;
-  fail_usage("{}: it runs in one process, but {} were started", verb, launch.size);
+  fail_usage("{} runs in one process, but {} were started; start one", verb, launch.size);
 }
 
 }  // namespace moesaic::tools

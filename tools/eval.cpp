@@ -139,7 +139,9 @@ int run_eval(const EvalArguments& arguments) {
   const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
   const bool several = arguments.checkpoints.size() > 1;
   if (several && (points || routing || !arguments.confusion.empty())) {
-    fail_usage("eval: --confusion, --routing-images and --tsne show one checkpoint");
+    fail_usage(
+        "eval: --confusion, --routing-images and --tsne show one checkpoint, not {}; name one",
+        arguments.checkpoints.size());
   }
   if (routing) check_new_figure(arguments.routing_images, "--routing-images");
   if (points) check_new_figure(arguments.tsne, "--tsne");

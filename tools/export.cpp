@@ -71,7 +71,7 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
   if (arguments.options.shards && format.max_shards == 0) {
-    fail_usage("export: --shards is for the format {}", formats_with_shards());
+    fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
   }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   Checkpoint checkpoint =

@@ -41,8 +41,9 @@ std::string check_sides(const std::string& text) {
   for (std::string part :
        {text.substr(0, cross),
         cross == std::string::npos ? std::string("1") : text.substr(cross + 1)}) {
-    const std::string problem = side(part);
-    if (!problem.empty()) return problem;
+    if (side(part).empty()) continue;
+    return fmt::format("must be a side S or HxW, height x width, of 1 to {} pixels, found '{}'",
+                       static_cast<int64_t>(kMaxImage), text);
   }
   return "";
 }

@@ -90,13 +90,13 @@ std::vector<fs::path> listed_files(const std::vector<std::string>& names) {
     const FoundImages found = image_files_in(name);
     const std::string skipped = found.skipped.text();
     if (found.files.empty()) {
-      fail_usage("{}: holds no image ({}){}", name, fmt::join(image_endings(), ", "),
+      fail_usage("{}: the folder holds no image ({}){}", name, fmt::join(image_endings(), ", "),
                  skipped.empty() ? "" : "; " + skipped);
     }
     if (!skipped.empty()) log_warning("{}: {}", name, skipped);
     files.insert(files.end(), found.files.begin(), found.files.end());
   }
-  if (files.empty()) fail_usage("no image is given; {}", of_system.text());
+  if (files.empty()) fail_usage("predict: the arguments name no image; {}", of_system.text());
   if (!of_system.empty()) log_warning("{}", of_system.text());
   return files;
 }
@@ -143,7 +143,8 @@ class PredictionPrinter {
 };
 
 int predict_files(const PredictArguments& arguments) {
-  if (arguments.routing && !arguments.json) fail_usage("predict: --routing of images needs --json");
+  if (arguments.routing && !arguments.json)
+    fail_usage("predict: --routing of images needs --json; add it");
   check_order(arguments);
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);
@@ -176,7 +177,11 @@ int predict_files(const PredictArguments& arguments) {
 
 int predict(const PredictArguments& arguments) {
   if (!arguments.images.empty()) return predict_files(arguments);
-  if (arguments.input.empty()) fail_usage("predict: give images, folders, or --input and --output");
+  if (arguments.input.empty()) {
+    fail_usage(
+        "predict: the images are missing; name files or folders behind the checkpoint, or give "
+        "--input and --output");
+  }
   predict_tensors(arguments);
   return 0;
 }

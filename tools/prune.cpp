@@ -48,7 +48,7 @@ std::string criteria_text() {
 void check_split(const std::string& split) {
   if (split != "test") return;
   fail_usage(
-      "--split: test images must not select the network that they test; choose train or "
+      "prune: --split: test images must not select the network that they test; choose train or "
       "validation");
 }
 
@@ -96,11 +96,12 @@ void check_one_size(const PruneArguments& arguments) {
                     int{arguments.max_drop.has_value()} + int{!arguments.plan.empty()};
   const bool chooses = !arguments.exclude_blocks.empty() || arguments.scope != "layer";
   if (!arguments.plan.empty() && chooses) {
-    fail_usage("--plan lists the experts to keep; leave --exclude-blocks and --scope out");
+    fail_usage("prune: --plan lists the experts to keep; leave --exclude-blocks and --scope out");
   }
   if (given == 1) return;
-  fail_usage("prune: give one of --keep, --keep-parameters, --max-drop and --plan, found {}",
-             given == 0 ? "none" : "more");
+  fail_usage(
+      "prune: {} of experts to keep; give one of --keep, --keep-parameters, --max-drop and --plan",
+      given == 0 ? "nothing tells the number" : "several options tell the number");
 }
 
 /// Refuses options that would change nothing to pruning by `options`.
@@ -108,7 +109,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
                    const CLI::App& verb) {
   const auto refuse = [&](const char* option, const std::string& user) {
     if (verb.get_option(option)->count() == 0) return;
-    fail_usage("{} has no effect here; it is for {}", option, user);
+    fail_usage("prune: {} has no effect here; it is for {}", option, user);
   };
   const bool searches = arguments.max_drop.has_value(), ranks = !options.plan;
   if (!searches) {
@@ -116,8 +117,8 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
   }
   if (searches && arguments.search == kGreedy && arguments.scope == "network") {
     fail_usage(
-        "--search greedy takes experts from one layer at a time: leave --scope network out, or "
-        "choose --search {}",
+        "prune: --search greedy takes experts from one layer at a time; leave --scope network out, "
+        "or choose --search {}",
         kBisection);
   }
   if (!ranks) {
@@ -186,7 +187,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (!arguments.plan.empty()) options.plan = read_plan(arguments.plan);
   check_effects(arguments, options, verb);
   if (options.out.empty() && !options.dry_run) {
-    fail_usage("prune: give --out, or --dry-run for the plan alone");
+    fail_usage("prune: --out is missing; name a new folder, or give --dry-run for the plan alone");
   }
   check_outside_images(options.out, arguments.data);
   if (!options.plan) options.prune.keep = keep_of(arguments);
@@ -256,6 +257,7 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   PruneOptions& prune = arguments->options.prune;
   verb.add_option("--criterion", prune.criterion, criteria_text())
+      ->check(one_of_words(criterion_names()))
       ->type_name("NAME")
       ->capture_default_str();
   verb.add_option("--scope", arguments->scope,

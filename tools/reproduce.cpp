@@ -68,6 +68,8 @@ void add_reproduce(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_option("--scale", arguments->scale,
                    "scale of the experiment: paper, or quick to try it out")
+      ->check(one_of_words(
+          {std::string(scale_name(Scale::paper)), std::string(scale_name(Scale::quick))}))
       ->type_name("SCALE")
       ->capture_default_str();
   add_device(*verb, arguments->device);

@@ -48,7 +48,7 @@ struct TrainArguments {
 
 RunConfig read_config(const TrainArguments& arguments) {
   if (arguments.config.empty()) {  // The library would keep it back from the words of --help.
-    fail_usage("train: config is required (see moesaic train --help)");
+    fail_usage("train: the recipe is missing; moesaic list recipes lists some");
   }
   if (arguments.config.find('=') != std::string::npos && !path_exists(arguments.config)) {
     fail_usage("train: the recipe comes first, then settings like '{}'", arguments.config);

@@ -45,9 +45,7 @@ std::optional<Checkpoint> exported_at(const fs::path& file, const LoadOptions& o
 /// Returns the checkpoint of a run, a checkpoint directory or an export, nothing for another file.
 /// Throws Error (usage) where there is nothing.
 std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions& options) {
-  if (!path_exists(path)) {
-    fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
-  }
+  if (!path_exists(path)) fail_no_network(path, nearest_sibling(path));
   if (fs::is_directory(path)) return load_newest_checkpoint(path, options);
   if (is_torchscript(path)) return load_export(path, options);
   check_input_file(path);

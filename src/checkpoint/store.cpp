@@ -318,6 +318,11 @@ std::string nearest_network(const fs::path& path) {
   return nearest_sibling(path, Sibling::path, may_be_network);
 }
 
+void fail_no_network(const fs::path& path, const std::string& near) {
+  fail_usage("{}: no such file or folder{}", path.string(),
+             near.empty() ? "; moesaic train makes a run, moesaic import a checkpoint" : near);
+}
+
 Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& options) {
   std::error_code error;
   if (given.empty()) fail_usage("the name of a run or a checkpoint must not be empty");
@@ -327,9 +332,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
     fail_usage("{}: a checkpoint of {}; first: {} {} --out FOLDER", given.string(),
                foreign->project, foreign->import_command, given.string());
   }
-  if (!path_exists(given)) {
-    fail_usage("{}: no such file or folder{}", given.string(), nearest_network(given));
-  }
+  if (!path_exists(given)) fail_no_network(given, nearest_network(given));
   if (is_export(given)) return load_export(given, options);
   if (!fs::is_directory(given, error)) {
     fail_usage(

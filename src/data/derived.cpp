@@ -258,8 +258,9 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
                                            std::string name, std::string description) {
   DatasetInfo info = base->info();
   if ((info.height < 1 && !config.tile) || !base->has_images() || info.classes.empty()) {
-    fail_usage("dataset '{}': mosaic needs images of one size with classes, as '{}' has none", name,
-               info.name);
+    fail_usage(
+        "dataset '{}': mosaic needs images of one size with classes, which '{}' does not have",
+        name, info.name);
   }
   if (config.tile) {
     info.height = config.tile->height;
@@ -276,7 +277,8 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   }
   const auto both = std::find_if(others.begin(), others.end(), decides);
   if (both != others.end()) {
-    fail_usage("dataset '{}': mosaic.others: the class '{}' decides already", name, *both);
+    fail_usage("dataset '{}': mosaic.others: the class '{}' decides already; leave it out", name,
+               *both);
   }
   if (config.deciding.size() < 2 || others.empty()) {
     fail_usage("dataset '{}': mosaic needs two classes that decide, and one that does not", name);
@@ -343,8 +345,9 @@ std::shared_ptr<const Dataset> make_on_backdrops(std::shared_ptr<const Dataset> 
                                                  std::string description) {
   DatasetInfo info = base->info();
   if (info.height < 1 || !base->has_images() || info.classes.empty()) {
-    fail_usage("dataset '{}': backdrop needs images of one size with classes, as '{}' has none",
-               name, info.name);
+    fail_usage(
+        "dataset '{}': backdrop needs images of one size with classes, which '{}' does not have",
+        name, info.name);
   }
   if (config.size.height > info.height || config.size.width > info.width) {
     fail_usage("dataset '{}': backdrop.size is {} x {}, but images of '{}' are {} x {}", name,

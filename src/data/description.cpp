@@ -198,17 +198,21 @@ std::string instead_of(const fs::path& folder) {
   return sibling.find("did you mean") == sibling.npos ? sibling + set : sibling;
 }
 
+/// Returns the hint, or else how to list what there is.
+std::string or_list(const std::string& hint) {
+  return hint.empty() ? "; moesaic list datasets lists those with a name" : hint;
+}
+
 /// Returns the description of a folder without one.
 DatasetSpec spec_of_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
-    fail_usage("unknown dataset '{}': a file; a description ends in .json, images lie in a folder",
+    fail_usage("dataset '{}' is a file; a description ends in .json, images lie in a folder",
                folder.string());
   }
   if (!fs::is_directory(folder, error)) {
     // A name without a slash would be that of a described set.
-    fail_usage("unknown dataset '{}': there is no such folder{}", folder.string(),
-               instead_of(folder));
+    fail_usage("dataset '{}': no such folder{}", folder.string(), or_list(instead_of(folder)));
   }
   DatasetSpec spec;
   spec.name = folder.string();
@@ -226,7 +230,7 @@ DatasetSpec load_dataset_spec(std::string_view name) {
   if (path.extension() == ".json") {
     std::error_code error;
     if (!fs::exists(path, error)) {
-      fail_usage("unknown dataset '{}': there is no such file{}", name, nearest_sibling(path));
+      fail_usage("dataset '{}': no such file{}", name, or_list(nearest_sibling(path)));
     }
     return spec_from_file(path, path.stem().string());
   }

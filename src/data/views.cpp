@@ -162,7 +162,8 @@ std::shared_ptr<const Dataset> make_class_subset(std::shared_ptr<const Dataset> 
                  keep_classes[kept], did_you_mean(keep_classes[kept], own.classes));
     }
     int64_t& label = new_label[static_cast<size_t>(found - own.classes.begin())];
-    if (label >= 0) fail_usage("dataset '{}': keep_classes names '{}' twice", name, *found);
+    if (label >= 0)
+      fail_usage("dataset '{}': keep_classes names '{}' twice; leave one out", name, *found);
     label = static_cast<int64_t>(kept);
   }
   DatasetInfo info = renamed_info(*base, std::move(name), std::move(description));

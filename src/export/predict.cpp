@@ -114,10 +114,15 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
                                          const std::vector<fs::path>& files) {
   const int64_t channels = spec.input_size[0];
   if (channels != 1 && channels != 3) {
-    fail_usage("the network takes images of {} channels, image files have 3 or 1", channels);
+    fail_usage(
+        "the network takes images of {} channels, image files have 3 or 1; give --input and "
+        "--output",
+        channels);
   }
   if (spec.mean.empty()) {
-    fail("mean and std of the training data are not known: the checkpoint does not store them");
+    fail(
+        "the checkpoint does not store mean and std of its training data, so they are not known; "
+        "give --input and --output");
   }
   DatasetInfo info;
   info.name = "predict";
@@ -230,10 +235,10 @@ void check_predicts_classes(const Model& model, const InputSpec& spec, const std
         fmt::join(model.input_shape(), ", "));
   }
   if (model.classes() == 0) {
-    fail_usage("the network has no head, so there are no classes: give --input and --output");
+    fail_usage("the network has no head, so there are no classes; give --input and --output");
   }
   if (classification_losses().find(loss) == nullptr) {
-    fail_usage("the network was trained by '{}', not to tell classes: give --input and --output",
+    fail_usage("the network was trained by '{}', not to tell classes; give --input and --output",
                loss);
   }
 }

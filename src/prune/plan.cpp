@@ -130,7 +130,7 @@ std::vector<std::string> keep_scope_names() {
 }
 
 KeepSpec KeepSpec::parse(const std::string& text, const std::string& place) {
-  const std::string where = fmt::format("{}{}keep '{}'", place, place.empty() ? "" : ": ", text);
+  const std::string where = fmt::format("{}keep '{}'", place.empty() ? "--" : place + ": ", text);
   if (const auto count = parsed_number<int64_t>(text)) return count_rule(*count, where);
   if (const auto fraction = parsed_number<double>(text)) return fraction_rule(*fraction, where);
   if (path_exists(text)) return of_blocks(Document::from_file(text).root());
@@ -197,14 +197,15 @@ KeepSpec KeepSpec::parameters(double fraction, const std::string& where) {
 
 void KeepSpec::set_scope(KeepScope scope) {
   if (scope == KeepScope::network && !every_) {
-    fail_usage("keep: the scope 'network' is for a fraction or a count, not for rules of blocks");
+    fail_usage(
+        "--scope: 'network' is for a fraction or a count, not for rules of blocks; choose 'layer'");
   }
   scope_ = scope;
 }
 
 void KeepSpec::exclude_blocks(std::vector<int64_t> blocks) {
   if (!blocks.empty() && !every_) {
-    fail_usage("keep: blocks in 'exclude_blocks' keep all experts; leave {} out of the file",
+    fail_usage("--exclude-blocks: these keep all experts; leave the blocks {} out of --keep's file",
                fmt::join(blocks, " and "));
   }
   excluded_blocks_ = std::move(blocks);

@@ -35,6 +35,10 @@ std::vector<std::string> names_in(const std::vector<ResultRow>& rows, const std:
 ResultsFile read_results(const fs::path& given) {
   std::error_code error;
   const fs::path path = fs::is_directory(given, error) ? given / "results.json" : given;
+  if (!path_exists(path) && nearest_sibling(path).empty()) {
+    fail_usage("{}: no such file; moesaic reproduce writes results.json into its --out",
+               path.string());
+  }
   check_input_file(path);
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
@@ -43,10 +47,12 @@ ResultsFile read_results(const fs::path& given) {
     return fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
                        one_line(root.at("scale").as_string("scale")));
   });
-  if (file.rows.empty()) fail_usage("{}: has no rows, since nothing was measured", file.path);
+  if (file.rows.empty())
+    fail_usage("{}: the file has no rows, since nothing was measured; choose another", file.path);
   if (std::ranges::all_of(file.rows, [](const ResultRow& row) { return row.values.empty(); })) {
     fail_usage(
-        "{}: has no values of single runs; the command that made it writes them from runs.json",
+        "{}: the file has no values of single runs; the command that made it writes them from "
+        "runs.json",
         file.path);
   }
   return file;
@@ -176,7 +182,9 @@ std::vector<RowComparison> compare_results(const CompareOptions& options) {
   std::vector<RowComparison> comparisons;
   for (size_t i = within ? 1 : 0; i < names.size(); ++i) {
     const std::string& against = within ? names.front() : names[i];
-    if (within && names[i] == against) fail_usage("--rows: a row cannot be compared with itself");
+    if (within && names[i] == against) {
+      fail_usage("--rows: {} cannot be compared with itself; name two rows", printable(against));
+    }
     std::string unshared = "no metric in common";
     const size_t before = comparisons.size();
     for (const ResultRow& row : other.rows) {

@@ -163,11 +163,12 @@ at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches
 void RoutedImageCollector::begin(const EvaluatedBatch& batch) {
   const DatasetInfo& info = batch.dataset.info();
   if (!batch.dataset.has_images()) {
-    fail_usage("--routing-images: the inputs of '{}' are not images", info.name);
+    fail_usage("--routing-images: the inputs of '{}' are not images; leave it out", info.name);
   }
   const std::optional<PatchTokens> patches = batch.model.patch_tokens();
   if (batch.output.routings.empty() || !patches) {
-    fail_usage("--routing-images: the network has no layer that routes patches of an image");
+    fail_usage(
+        "--routing-images: the network has no layer that routes patches of an image; leave it out");
   }
   const RoutingRecord& record = batch.output.routings.back();
   made_.grid = patches->grid;

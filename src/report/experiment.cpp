@@ -55,7 +55,7 @@ void shrink(Document& document) {
   const Value root = document.root();  // The root is a copy, since set() replaces it.
   const Value* quick = root.find("quick");
   if (quick == nullptr || quick->is_null()) {
-    fail_usage("{}: the experiment has no quick scale", root.where());
+    fail_usage("{}: the experiment has no quick scale; choose --scale paper", root.where());
   }
   for (const Value::Member& setting : quick->members("quick")) {
     document.set(setting.key, setting.value);

@@ -180,7 +180,8 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
                            const std::shared_ptr<const Dataset>& data,
                            const PruneSearchOptions& search) {
   if (data->info().classes.empty()) {
-    fail_usage("--max-drop needs an accuracy, but '{}' has no classes", data->info().name);
+    fail_usage("--max-drop needs an accuracy, but '{}' has no classes; choose --keep",
+               data->info().name);
   }
   const std::shared_ptr<Model> shape = meta_model_of(checkpoint);
   PruneCheckpointOptions whole = options;

@@ -105,7 +105,7 @@ fs::path made_folder(const fs::path& out, const Json& settings) {
           (name == "elapsed.json" && !value_in(entry.path(), "seconds").is_null())) {
         continue;
       }
-      fail_usage("{}: there is something already that is not this experiment; give another --out",
+      fail_usage("{}: the folder holds something that is not this experiment; give another --out",
                  out.string());
     }
   }

@@ -66,13 +66,17 @@ int64_t experts_of_group(const Model& model) {
 }
 
 /// Returns all sizes of a network's sweep. Throws Error (usage) for one that it cannot have.
-std::vector<SweepSize> sizes_of(const SweepConfig& config, const Model& model, int64_t experts) {
+std::vector<SweepSize> sizes_of(const SweepConfig& config, const Value& source, const Model& model,
+                                int64_t experts) {
   std::vector<int64_t> counts = config.keep;
   // What pruning saves is told of the whole network's cost.
   if (std::ranges::count(counts, experts) == 0) counts.insert(counts.begin(), experts);
   std::vector<SweepSize> sizes;
   for (const int64_t keep : counts) {
-    if (keep > experts) fail_usage("keep: {} of {} experts", keep, experts);
+    if (keep > experts) {
+      fail_usage("{}: a layer cannot keep {} of its {} experts; choose at most {}",
+                 location_of(source, {"keep"}), keep, experts, experts);
+    }
     sizes.push_back(
         {sweep_size(keep), keep, fmt::format("{} of {}", keep, experts), KeepSpec::count(keep)});
     sizes.back().keep.exclude_blocks(config.exclude_blocks);
@@ -281,7 +285,7 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
   plan.experts = experts_of_group(*plan.shape);
-  plan.sizes = sizes_of(config.sweep, *plan.shape, plan.experts);
+  plan.sizes = sizes_of(config.sweep, config.source, *plan.shape, plan.experts);
   for (const std::string& text : plan.criteria) {
     const std::string problem =
         replacement_problem(*plan.shape, replacement(config.sweep, plan, text));

@@ -141,8 +141,9 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
                   prune.pretrained);
       return;
     }
-    fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder; {}",
-               place, phase.name, prune.pretrained, did_you_mean(prune.pretrained, earlier));
+    const std::string hint = did_you_mean(prune.pretrained, earlier);
+    fail_usage("{}: phase '{}': prune.pretrained '{}' is neither an earlier phase nor a folder{}{}",
+               place, phase.name, prune.pretrained, hint.empty() ? "" : "; ", hint);
   }
   // It is verified when it is read, on entry of the phase.
   const LoadOptions present = {

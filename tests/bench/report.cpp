@@ -26,6 +26,7 @@ Report::Report(std::string names, std::function<void(const NamedRow&)> take)
     : names_(std::move(names)), take_(std::move(take)) {}
 
 void Report::operator()(const std::string& name, const std::function<Row()>& measure) const {
+  known_.push_back(name);
   if (::fnmatch(names_.c_str(), name.c_str(), 0) != 0) return;
   NamedRow result{.name = name, .row = {}, .error = {}};
   result.error = error_of([&] { result.row = measure(); });
@@ -34,7 +35,10 @@ void Report::operator()(const std::string& name, const std::function<Row()>& mea
 
 void Report::section(const std::string& prefix, const std::function<void()>& rows) const {
   const std::string fixed = names_.substr(0, names_.find_first_of("*?["));
-  if (!fixed.starts_with(prefix) && !prefix.starts_with(fixed)) return;
+  if (!fixed.starts_with(prefix) && !prefix.starts_with(fixed)) {
+    known_.push_back(prefix + "*");
+    return;
+  }
   if (const std::string error = error_of(rows); !error.empty()) take_({prefix, {}, error});
 }
 

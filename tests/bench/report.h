@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace moesaic::bench {
 
@@ -38,8 +39,13 @@ class Report {
   /// unless the pattern selects none of these.
   void section(const std::string& prefix, const std::function<void()>& rows) const;
 
+  /// Returns the names of all rows so far, measured or not; of a section that is left out a
+  /// pattern of its rows.
+  const std::vector<std::string>& known() const { return known_; }
+
  private:
   std::string names_;
+  mutable std::vector<std::string> known_;
   std::function<void(const NamedRow&)> take_;
 };
 

@@ -38,5 +38,12 @@ TEST(BenchReport, MeasuresTheRowsThatAreAskedForOnly) {
   EXPECT_THAT(rows_of("cpu/three"), ElementsAre());
 }
 
+TEST(BenchReport, KnowsTheRowsThatItLeavesOut) {
+  const Report report("cpu/three", [](const NamedRow&) {});
+  report("cpu/one", [] { return Row{}; });
+  report.section("gpu/", [&] { report("gpu/one", [] { return Row{}; }); });
+  EXPECT_THAT(report.known(), ElementsAre("cpu/one", "gpu/*"));
+}
+
 }  // namespace
 }  // namespace moesaic::bench

@@ -175,7 +175,7 @@ TEST_F(Catalog, VerifyRefusesWhatTrainingRefuses) {
 
 TEST_F(Catalog, AMissingDescriptionIsAnUnknownDataset) {
   EXPECT_THAT(error_of(ErrorKind::usage, [] { load_dataset_spec("./nonsense.json"); }),
-              HasSubstr("unknown dataset './nonsense.json': there is no such file"));
+              HasSubstr("dataset './nonsense.json': no such file; moesaic list datasets"));
 }
 
 TEST_F(Catalog, VerifyNeedsFilesAndAName) {

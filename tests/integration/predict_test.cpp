@@ -261,7 +261,8 @@ TEST_F(PredictFiles, AreTurnedAsTheySay) {
 
 TEST_F(PredictFiles, WrongUseIsOneLine) {
   const std::string image = text_path("folder/a.png");
-  expect_one_line_error(predict({}), 2, "give images, folders, or --input and --output");
+  expect_one_line_error(predict({}), 2,
+                        "the images are missing; name files or folders behind the checkpoint");
   expect_one_line_error(predict({text_path("folder/aa.png")}), 2, "did you mean '" + image + "'?");
   expect_one_line_error(predict({image, "--routing"}), 2, "--routing of images needs --json");
   expect_one_line_error(predict({image, "--json", "--csv"}), 2, "--csv");
@@ -270,7 +271,7 @@ TEST_F(PredictFiles, WrongUseIsOneLine) {
   expect_one_line_error(predict({"--input", image}), 2, "--output");
   expect_one_line_error(predict({image, "--top", "0"}), 2, "between 1 and");
   fs::create_directories(path("empty"));
-  expect_one_line_error(predict({text_path("empty")}), 2, "holds no image (.jpg, .jpeg, ");
+  expect_one_line_error(predict({text_path("empty")}), 2, "the folder holds no image (.jpg, ");
 }
 
 TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
@@ -298,7 +299,8 @@ TEST_F(PredictFiles, WhatIsLeftOutIsNamedAndNothingLeftIsAnError) {
   EXPECT_THAT(by_name.err,
               HasSubstr("warning: 1 left out: 1 hidden ('" + text_path("folder/Thumbs.db") + "')"));
   EXPECT_EQ(predict({text_path("folder"), "--json"}).err, result.err);
-  expect_one_line_error(predict({text_path("folder/Thumbs.db")}), 2, "no image is given; 1 left");
+  expect_one_line_error(predict({text_path("folder/Thumbs.db")}), 2,
+                        "the arguments name no image; 1 left");
   for (const std::string& file : files) fs::remove(file);
   const auto none = predict({text_path("folder")});
   expect_one_line_error(none, 2, "1 link to nothing ('gone.jpg')");

@@ -246,7 +246,7 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
       "choose parallel.data=2");
   expect_one_line_of_all(
       run_in_processes({"data", "pack", "cifar10", "--shards", "2", "--out", text_path("a")}, 2),
-      "data pack: it runs in one process, but 2 were started");
+      "data pack runs in one process, but 2 were started; start one");
   EXPECT_FALSE(std::filesystem::exists(path("a")));
 }
 

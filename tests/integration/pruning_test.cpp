@@ -116,12 +116,15 @@ TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
 
 TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
   expect_one_line_error(prune({"--keep", "0.5", "--max-drop", "0.1", "--out", text_path("x")}), 2,
-                        "give one of --keep");
-  expect_one_line_error(prune({"--keep", "0.5"}), 2, "give --out");
+                        "several options tell the number of experts to keep; give one of --keep");
+  expect_one_line_error(prune({"--keep", "0.5"}), 2, "prune: --out is missing; name a new folder");
+  expect_one_line_error(prune({"--keep", "1.5", "--dry-run"}), 2,
+                        "--keep '1.5': a fraction must be above 0");
   expect_one_line_error(prune({"--keep", "0.5", "--exclude-blocks", "1", "--dry-run"}), 2,
                         "names every block");
   expect_one_line_error(prune({"--keep-parameters", "0.1", "--dry-run"}), 2, "choose at least");
-  expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2, "'reap'");
+  expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2,
+                        "--criterion: cannot be 'reep'; did you mean 'reap'?");
   for (const char* blocks : {"1,x", "-1", "1.5"}) {
     expect_one_line_error(prune({"--keep", "0.5", "--exclude-blocks", blocks, "--dry-run"}), 2,
                           "--exclude-blocks: must be a whole number between 0 and");

@@ -69,7 +69,7 @@ TEST_F(OwnNetwork, IsComparedWithOthersInATable) {
   EXPECT_EQ(both[1]["accuracy"], alone["accuracy"]);
   EXPECT_EQ(both[1]["checkpoint"], alone["checkpoint"]);
   expect_one_line_error(run_program({"eval", run(), run(), "--confusion", text_path("a.csv")}), 2,
-                        "--tsne show one checkpoint");
+                        "--tsne show one checkpoint, not 2; name one");
 }
 
 TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
@@ -190,7 +190,10 @@ TEST(Verbs, EveryExperimentPassesADryRun) {
                 "'nothing'"));
   const auto nine = run_program({"reproduce", "pruning/vmoe-cifar10", "keep=[9]", "--dry-run"});
   EXPECT_EQ(nine.exit_code, 2);
-  EXPECT_THAT(nine.err, HasSubstr("error: keep: 9 of 8 experts"));
+  EXPECT_THAT(
+      nine.err,
+      HasSubstr(
+          "error: argument 'keep=[9]': a layer cannot keep 9 of its 8 experts; choose at most 8"));
 }
 
 // The paper prints 60, 35, 41, 35 and 45 % of the parameters, and 40, 14 and 15 % of the FLOPs.

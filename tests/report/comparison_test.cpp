@@ -133,7 +133,7 @@ TEST_F(CompareResults, DamagedFilesAreFailures) {
   EXPECT_THAT(test::usage_of([&] {
                 compare({"old.json"}, {"z", "y"});
               }),
-              HasSubstr("old.json: has no values of single runs"));
+              HasSubstr("old.json: the file has no values of single runs"));
 }
 
 }  // namespace

@@ -124,8 +124,9 @@ TEST(Experiments, WithoutAQuickScaleThatIsSaid) {
   const ExperimentFile file(replaced(report_test::tiny_sweep(), R"(,
   "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2})",
                                      ""));
-  EXPECT_EQ(error_of([&] { file.parsed(Scale::quick); }),
-            "usage: " + file.path() + ":1:1: the experiment has no quick scale");
+  EXPECT_EQ(
+      error_of([&] { file.parsed(Scale::quick); }),
+      "usage: " + file.path() + ":1:1: the experiment has no quick scale; choose --scale paper");
   EXPECT_NO_THROW(file.parsed());
 }
 

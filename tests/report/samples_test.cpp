@@ -90,7 +90,7 @@ TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   fs::create_directory(options.out);
   write_atomic(options.out / "report.md", "my thesis");
   EXPECT_THAT(error_of([&] { reproduce(experiment, options); }),
-              HasSubstr("there is something already that is not this experiment"));
+              HasSubstr("the folder holds something that is not this experiment"));
   EXPECT_EQ(read_text(options.out / "report.md"), "my thesis");
   fs::create_directory(folder / "mine");
   write_atomic(folder / "mine/elapsed.json", "my times");

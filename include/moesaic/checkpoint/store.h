@@ -72,6 +72,9 @@ uint64_t weights_bytes(const fs::path& folder);
 
 /// Returns nearest_sibling() of those that load_newest_checkpoint() takes.
 std::string nearest_network(const fs::path& path);
+/// Throws Error (usage) for a run or checkpoint that is not there, with the hint `near`, or else
+/// what makes one.
+[[noreturn]] void fail_no_network(const fs::path& path, const std::string& near);
 
 /// Reads the newest checkpoint of a run. A checkpoint directory stands for itself, and so does an
 /// export to safetensors or TorchScript, which has neither state nor optimizer. For a run

@@ -311,8 +311,9 @@ fs::path vmoe_prefix(const fs::path& given) {
       meant ? fmt::format("did you mean '{}'?", (given.parent_path() / *meant).string())
             : did_you_mean("", prefixes);
   fail_usage("{}: {}{}{}", is_folder ? given.string() : index.string(),
-             is_folder ? "a folder, not the prefix of files" : "no such file",
-             hint.empty() ? "" : "; ", hint);
+             is_folder ? "a folder, not the prefix of files" : "no such file", "; ",
+             hint.empty() ? "a checkpoint has the files PREFIX.index and PREFIX.data-nnnnn-of-NNNNN"
+                          : hint);
 }
 
 }  // namespace moesaic

@@ -125,7 +125,8 @@ void export_vmoe(const Model& model, const fs::path& prefix,
                  const std::map<std::string, std::string>& array_dtypes) {
   check_new_vmoe_prefix(prefix, "export");
   const auto* vmoe = dynamic_cast<const VMoE*>(&model);
-  if (vmoe == nullptr) fail_usage("export: format 'vmoe' is for networks of the V-MoE family");
+  if (vmoe == nullptr)
+    fail_usage("export: format 'vmoe' is for networks of the V-MoE family; choose safetensors");
   if (!vmoe->settings().stem.empty()) {
     fail_usage(
         "export: the network has a 'stem' of convolutions, which a V-MoE checkpoint cannot store; "

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A message is one line: where, what is wrong, the nearest valid choice.
+#include "integration/program.h"
+
+namespace moesaic::testing {
+namespace {
+
+class Messages : public ProgramTest {};
+
+TEST_F(Messages, SayWhereWhatAndWhatToDo) {
+  const std::string none = text_path("nowhere"), out = text_path("new");
+  const std::string makes = none + ": no such file or folder; moesaic train makes a run, moesaic ";
+  struct Case {
+    std::vector<std::string> command;
+    std::string text;
+  };
+  for (const auto& [command, text] : std::vector<Case>{
+           {{"train"}, "error: train: the recipe is missing; moesaic list recipes lists some"},
+           {{"eval", none}, makes},
+           {{"inspect", none}, makes},
+           {{"prune", none, "--keep", "1", "--dry-run", "--criterion", "aimer"}, makes},
+           {{"prune", none, "--dry-run"}, "nothing tells the number of experts to keep; give one "},
+           {{"prune", none, "--keep", "1", "--criterion", "reep"},
+            "--criterion: cannot be 'reep'; did you mean 'reap'?"},
+           {{"prune", none, "--keep", "1.5", "--dry-run"},
+            "--keep '1.5': a fraction must be above"},
+           {{"prune", none, "--keep", "1"}, "prune: --out is missing; name a new folder, or give "},
+           {{"predict", none}, "predict: the images are missing; name files or folders behind "},
+           {{"bench", "nowhere"},
+            "bench: 'nowhere' is neither a benchmark nor a run or checkpoint; name the folder of "
+            "one, or choose one of "},
+           {{"bench", "operators", "--rows", "foo*"},
+            "bench: --rows: 'operators' has no row like 'foo*'; choose one of cpu/*"},
+           {{"compare", none, "--rows", "a,b"},
+            none + ": no such file; moesaic reproduce writes results.json into its --out"},
+           {{"import", "vmoe", text_path("pre"), "--out", out},
+            "pre.index: no such file; a checkpoint has the files PREFIX.index and PREFIX.data-"},
+           {{"import", "vmoe", "pre", "--out", out, "--image-size", "3y4"},
+            "--image-size: must be a side S or HxW, height x width, of 1 to 65536 pixels, found "
+            "'3y4'"},
+           {{"data", "pack", "nofolder/", "--out", out},
+            "dataset 'nofolder/': no such folder; moesaic list datasets lists those with a name"},
+           {{"reproduce", "quickstart", "--scale", "fast"},
+            "--scale: cannot be 'fast'; choose one of paper, quick"},
+           {{"train", smoke_recipe(), "batch=3", "--dry-run"},
+            "argument 'batch=3': unknown key 'batch'; did you mean phases."}}) {
+    expect_one_line_error(run_program(command), 2, text);
+  }
+}
+
+TEST_F(Messages, OfHugeArgumentsFitOnAScreen) {
+  const std::string huge(60'000, 'x');
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"eval", huge}, {"eval", "x", "--" + huge}, {"train", smoke_recipe(), huge + "=1"}}) {
+    const ProgramResult result = run_program(command);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_LT(result.err.size(), 1500U);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::testing

@@ -233,9 +233,9 @@ std::string command_line_problem(const CLI::App& root, const CLI::Error& error, 
     name += (name.empty() ? "" : " ") + verb->get_name();
   }
   const std::string unknown = unknown_word(root, argc, argv);
-  return shortened(fmt::format("{}{}{} (see moesaic {}{}--help)", name, name.empty() ? "" : ": ",
-                               unknown.empty() ? in_our_words(*verb, error) : unknown, name,
-                               name.empty() ? "" : " "));
+  return abridged(fmt::format("{}{}{} (see moesaic {}{}--help)", name, name.empty() ? "" : ": ",
+                              unknown.empty() ? in_our_words(*verb, error) : unknown, name,
+                              name.empty() ? "" : " "));
 }
 
 void log_written(const fs::path& path) {

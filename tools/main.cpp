@@ -84,7 +84,7 @@ std::string without_jargon(const std::string& what) {
 
 /// Says why the program ends.
 void log_failure(const std::string& what) {
-  const std::string line = moesaic::shortened(what);
+  const std::string line = moesaic::abridged(what);
   moesaic::tools::record_error(line);
   moesaic::log_error("{}", line);
 }

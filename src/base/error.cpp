@@ -6,6 +6,6 @@
 namespace moesaic {
 
 Error::Error(ErrorKind kind, const std::string& message)
-    : std::runtime_error(shortened(message)), kind_(kind) {}
+    : std::runtime_error(abridged(message)), kind_(kind) {}
 
 }  // namespace moesaic

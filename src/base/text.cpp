@@ -138,7 +138,7 @@ std::string printable(std::string_view text) {
   return "'" + one_line(text, kMaxName) + "'";
 }
 
-std::string shortened(std::string_view message) {
+std::string abridged(std::string_view message) {
   constexpr size_t kMaxWord = 200, kMaxMessage = 4000;
   if (message.size() <= kMaxWord) return std::string(message);
   std::vector<std::string> words = split(message, ' ');

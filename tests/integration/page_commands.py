@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands of the pages: page_commands.py PROGRAM FOLDER. Each page gets a home of its own in FOLDER, made by
-page_home.py, in which bash runs its commands in the order of the page as they are printed, but for PLACEHOLDERS. Those
-PLANNED get --dry-run, of the project's scripts only syntax and options are checked, and NOT_RUN says why only the
-options of a command are. Prints a line for each command that fails and for each pattern that no page needs, and how
-many commands there are."""
+page_home.py, in which bash runs its commands in the order of the page as they are printed, but for PLACEHOLDERS and
+what COMPLETED adds. Those PLANNED get --dry-run, benchmarks MEASURE no row, and of the project's scripts and what is
+NOT_RUN only syntax, options and names are checked. Prints a line for each command that fails and for each pattern that
+no page needs, and how many commands there are."""
 import ast
 import concurrent.futures
 import fnmatch
-import functools
 import json
 import os
 import pathlib
@@ -25,24 +24,38 @@ sys.path.insert(0, str(ROOT / "tools"))
 import pages  # noqa: E402
 
 PLACEHOLDERS = {"KEY": "phases.optimizer", "NAME": "quickstart", "RECIPE": "models/vmoe/recipes/smoke.json"}
+COMPLETED = {  # what a page names a part of, and what is added to run it
+    "moesaic bench": "checkpoints/small --batch-sizes 1 --seconds 0",
+    "moesaic bench checkpoints/small": "--batch-sizes 1 --seconds 0",
+    "moesaic compare": "before after --rows keep4/random",
+    "moesaic data fetch": "fashion-mnist",
+    "moesaic eval": "checkpoints/smoke",
+    "moesaic eval --routing-images": "routing.png checkpoints/smoke --images 8",
+    "moesaic import": "--help",
+    "moesaic predict --input": "images.safetensors checkpoints/small --output named.safetensors",
+    "moesaic prune --max-drop 0.01": "checkpoints/shoes --out fewer",
+    "moesaic train": "models/vmoe/recipes/smoke.json --dry-run",
+}
 PLANNED = {
     "minutes to hours": ("moesaic reproduce *",),
     "starts from a released checkpoint": ("moesaic train models/vmoe/recipes/imagenet.json *",),
     "10 000 images": ("moesaic train models/pmoe/recipes/wrn-pmoe-cifar10.json *",),
     "several processes": ("torchrun *", "mpirun *", "srun *"),
+    "a build with CUDA": ("LD_PRELOAD=*/moesaic train *",),
 }
+MEASURE = {"minutes on all cores": ("moesaic bench [!c]*",)}
 NOT_RUN = {
-    "names a subcommand or an option": (
-        "moesaic bench", "moesaic compare", "moesaic eval", "moesaic import", "moesaic train", "moesaic data fetch",
-        "moesaic predict --input", "moesaic eval --routing-images", "moesaic prune --max-drop 0.01"),
-    "minutes on all cores": ("moesaic bench [!c]*", "moesaic doctor*"),
-    "many batch sizes": ("moesaic bench checkpoints/small",),
-    "gone": ("moesaic bench clusters",),
-    "other software": ("cmake *", "pip *", "python3 -m *", "git *", ". tools/env.sh*", '"$MOESAIC_VENV/bin/python" *'),
-    "a build with CUDA, or a bundle": ("LD_PRELOAD=*", "OUT=results ./run_gpu.sh", "./run_gpu.sh *"),
+    "downloads": ("pip *", "python3 -m nltk.downloader *", ". tools/env.sh; * -m pip install *"),
+    "needs packages that are not installed": ('"$MOESAIC_VENV/bin/python" -c *',),
+    "writes outside of its home; consumer_test.cpp installs": ("cmake --install *",),
+    "changes the sources": ("git ls-files *",),
+    "a build with CUDA": ("LD_PRELOAD=*/tests_fake_gpu",),
+    "a bundle; bundle_test.cpp makes one": ("OUT=results ./run_gpu.sh", "./run_gpu.sh *"),
 }
-LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--ntasks) (\d+) .*?(?=moesaic )")
+LAUNCHER = re.compile(r"^(?:torchrun|mpirun|srun) .*?(?:-n|--nproc-per-node|--ntasks) (\d+) .*?(?=moesaic )|"
+                      r"^LD_PRELOAD=.*/(?=moesaic )")
 SCRIPT = re.compile(r"^(?:\w+=\S+ |python3 )*((?:tools|tests)/[\w/]+\.(?:sh|py))(?= |$)")
+BUNDLED = re.compile(r"^(?:\w+=\S+ )*\./(run_gpu\.sh)(?= |$)")
 INLINE = re.compile(r"`((?:moesaic |(?:tools|tests)/)[^`]+)`")
 SHELL = re.compile(r"moesaic [a-z]|(torchrun|mpirun|srun|cmake|pip|python3|git|mkdir|export|\.) |\"\$|[A-Z_]+=\S+ |"
                    r"\./\w+\.sh")
@@ -82,20 +95,26 @@ def script_problem(script: pathlib.Path, command: str) -> str:
                      if word.startswith("--") and word not in text)
 
 
-@functools.lru_cache(maxsize=None)
-def help_of(program: str, verb: str) -> str:
-    return subprocess.run([program, verb, "--help"], capture_output=True, text=True, check=False).stdout
-
-
-def help_problem(command: str, program: str) -> str:
-    """What is wrong with a command that is not run, by --help; "" for nothing."""
-    if not command.startswith("moesaic "):
-        return ""
-    verb, *rest = shlex.split(command)[1:]
-    known = help_of(program, verb)
-    if not known:
-        return f"there is no subcommand '{verb}'"
-    return ", ".join(f"{word} is not in --help" for word in rest if word.startswith("--") and word not in known)
+def unrun_problem(command: str) -> str:
+    """What is wrong with a command that is not run; "" for nothing. Bash and Python must be able to read it, and the
+    scripts, variables, stages and targets that it names be there."""
+    if (done := subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)).returncode:
+        return done.stderr.strip()
+    words = shlex.split(command)
+    if "-c" in words:
+        ast.parse(words[words.index("-c") + 1])
+    environment = (ROOT / "tools/env.sh").read_text(encoding="utf-8")
+    wrong = [f"tools/env.sh does not set {name}" for name in re.findall(r"\$(\w+)", command)
+             if not re.search(rf"^(?:export )?{name}\b", environment, re.M)]
+    if bundled := BUNDLED.match(command):
+        text = (ROOT / "tools/gpu" / bundled[1]).read_text(encoding="utf-8")
+        stages = re.search(r'^STAGES="(.*)"$', text, re.M)[1].split()
+        wrong += [f"{word} is neither an option nor a stage" for word in shlex.split(command[bundled.end():])
+                  if not (re.search(rf"^ +{word}\b.*\) ", text, re.M) or word in stages)]
+    if command.endswith("/tests_fake_gpu"):
+        targets = (ROOT / "tests/CMakeLists.txt").read_text(encoding="utf-8")
+        wrong += [] if "tests_fake_gpu" in targets else ["there is no such target"]
+    return ", ".join(wrong)
 
 
 def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> str:
@@ -104,20 +123,26 @@ def problem(command: str, home: pathlib.Path, environment: dict[str, str]) -> st
         return script_problem(ROOT / script[1], command)
     for name, value in PLACEHOLDERS.items():
         command = re.sub(rf"\b{name}\b", value, command)
+    command += f" {COMPLETED[command]}" if command in COMPLETED else ""
     if listed(PLANNED, command) or "--dry-run" in command:  # by the recipes as they are
         processes = LAUNCHER.match(command)
-        command = LAUNCHER.sub("", command).replace(" --resume", "")
-        command += f" --processes {processes[1]}" if processes else ""
+        command = LAUNCHER.sub("", command).replace(" --resume", "").replace(" --device cuda", "")
+        command += f" --processes {processes[1]}" if processes and processes[1] else ""
         command += "" if "--dry-run" in command else " --dry-run"
-        command = command.replace(" models/", f" {ROOT}/models/")
+        command = re.sub(r" (models|tools)/", rf" {ROOT}/\1/", command)
         environment = {**environment, "MOESAIC_HOME": str(ROOT)}
     out = re.search(r" --out (\S+)", command)
     if out and "--resume" not in command:
         folder = (home / out[1]).resolve()
         assert folder.is_relative_to(home.resolve()), f"{command}: --out leads out of the page's folder"
         shutil.rmtree(folder, ignore_errors=True)
+    if listed(MEASURE, command):
+        command = re.sub(r" --rows \S+", "", command) + " --rows none"
+        environment = {**environment, "MOESAIC_HOME": str(ROOT)}
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=home, env=environment, capture_output=True,
                           text=True, check=False)
+    if command.endswith(" --rows none") and "has no row like 'none'" in done.stderr:
+        return ""  # All else about it is right.
     return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
@@ -130,8 +155,7 @@ def try_page(page: pathlib.Path, base: pathlib.Path, home: pathlib.Path, environ
         page_home.write(home / name, page_home.few(json.loads(content)))
     environment = {**environment, "MOESAIC_HOME": str(home), "PATH": f"{home}/bin:{environment['PATH']}"}
     for command in tried:
-        tried[command] = (help_problem(command, str((home / "bin/moesaic").resolve())) if listed(NOT_RUN, command) else
-                          problem(command, home, environment))
+        tried[command] = (unrun_problem(command) if listed(NOT_RUN, command) else problem(command, home, environment))
     return tried
 
 
@@ -143,7 +167,8 @@ def main(program: str, folder: pathlib.Path) -> int:
                  for number, page in enumerate(pages.page_paths())}
     results = [(page, command, wrong) for page, done in tried.items() for command, wrong in done.result().items()]
     failed = [f"{page}: {command}: {wrong}" for page, command, wrong in results if wrong]
-    tables = {**PLANNED, **NOT_RUN}
+    tables = {**{f"planned: {reason}": listing for reason, listing in PLANNED.items()}, **MEASURE, **NOT_RUN,
+              "completed": tuple(COMPLETED)}
     needed = {pattern for _, command, _ in results for pattern in listed(tables, command)}
     failed += [f"no page has a command '{pattern}'" for patterns in tables.values() for pattern in patterns
                if pattern not in needed]

@@ -114,7 +114,8 @@ def make(home: pathlib.Path, root: pathlib.Path, program: str) -> dict[str, str]
         write(home / source.relative_to(root), content)
     shutil.copytree(root / "checkpoints", home / "checkpoints")
     make_data(home, root)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOESAIC_DATA": "", "MOESAIC_HOME": str(home)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MOESAIC_DATA": "",
+                   "MOESAIC_HOME": str(home)}
     for command in TRAINED:
         subprocess.run([program, *command.split()], cwd=home, env=environment, check=True, capture_output=True)
     for name in ("checkpoints/quickstart", "before", "after"):

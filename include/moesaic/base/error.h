@@ -17,7 +17,7 @@ enum class ErrorKind { usage, failure };
 /// What every function here throws. what() is one line: where, what, the nearest valid choice.
 class Error : public std::runtime_error {
  public:
-  /// `message` is that line, of which what() is the shortened() form (base/text.h).
+  /// `message` is that line, of which what() is the abridged() form (base/text.h).
   Error(ErrorKind kind, const std::string& message);
 
   /// Returns whose fault it is, see ErrorKind.

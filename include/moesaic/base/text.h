@@ -57,7 +57,7 @@ std::string printable(std::string_view text);
 
 /// Returns a message in which "..." stands for the middle of each word of more than 200 bytes, and
 /// of the whole beyond 4000: a path from a user may have any length.
-std::string shortened(std::string_view message);
+std::string abridged(std::string_view message);
 
 /// Returns names in quotes, sorted, the first five of more: "'a', 'b', ...".
 std::string quoted_names(std::vector<std::string> names);

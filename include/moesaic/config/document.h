@@ -54,8 +54,8 @@ class Document {
   Value root_;
 };
 
-/// Returns what `read` does with what a program wrote. A fault in that is no error of the user's,
-/// so every Error becomes a failure.
+/// Returns what `read` does with what a program wrote. A fault in that is no error of the user's, so
+/// every Error becomes a failure.
 auto as_stored(const auto& read) -> decltype(read()) {
   try {
     return read();

@@ -35,7 +35,7 @@ ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
                        !number.empty() &&
                        number.find_first_not_of("0123456789") == std::string::npos;
     if (!known) {
-      return {fmt::format("unknown key '{}' in files: train_1, test_1 and so on", role),
+      return {fmt::format("unknown key '{}' in files; choose train_1, test_1 and so on", role),
               {"files." + role + ":"}};
     }
   }

@@ -164,6 +164,7 @@ TEST(RunConfig, GoesOnWithARunThatHasFormerKeys) {
   Json& prune = older.at("phases").at(2).at("on_entry").at("prune");
   rename(prune, "calibration_images", "images");
   rename(prune.at("keep"), "exclude_blocks", "whole");
+  prune["replace"] = "nothing";  // The former default.
   EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
   older.at("phases").at(1)["samples"] = 9;
   EXPECT_THAT(error_of([&] { check_same_run(older, now, "run"); }),

@@ -97,8 +97,9 @@ Scores router_norm_change(const ScoreInput& in) {
   const auto& after = in.finetuned.layer->router->weight;
   const auto& before = in.pretrained->layer->router->weight;
   if (after.sizes() != before.sizes()) {
-    fail_usage("block {}: the router is {} after fine-tuning and {} before; give its own network",
-               in.finetuned.block, c10::str(after.sizes()), c10::str(before.sizes()));
+    fail_usage(
+        "block {}: the router is {} after fine-tuning and {} before; compare with its own network",
+        in.finetuned.block, c10::str(after.sizes()), c10::str(before.sizes()));
   }
   Scores scores = router_norms(in.finetuned, in.finetuned_values);
   const Scores old = router_norms(*in.pretrained, in.pretrained_values);
@@ -127,14 +128,18 @@ Scores neuron_magnitude_change(const ScoreInput& in) {
   const Scores old = of_weights(*in.pretrained, in.pretrained_values,
                                 std::numeric_limits<double>::quiet_NaN(), nn::neuron_magnitude);
   if (old.size() != scores.size()) {
-    fail_usage("block {}: the layer has {} experts after fine-tuning and {} before",
-               in.finetuned.block, scores.size(), old.size());
+    fail_usage(
+        "block {}: the layer has {} experts after fine-tuning and {} before; compare with its own "
+        "network",
+        in.finetuned.block, scores.size(), old.size());
   }
   for (const int64_t id : in.finetuned.layer->kept()) {
     const auto at = static_cast<size_t>(id);
     if (std::isnan(old[at])) {
-      fail_usage("block {}: expert {} was removed from the pretrained network", in.finetuned.block,
-                 id);
+      fail_usage(
+          "block {}: expert {} was removed from the pretrained network; compare with an unpruned "
+          "one",
+          in.finetuned.block, id);
     }
     scores[at] -= old[at];
   }

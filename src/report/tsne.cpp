@@ -103,8 +103,9 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
     info_.experts = batch.output.routings.back().logits_TE.size(1);
   }
   if (options_.boundary && data.classes.size() != 2) {
-    fail_usage("'{}' has {}; a decision boundary is drawn between two classes", data.name,
-               count_text(static_cast<int64_t>(data.classes.size()), "class"));
+    fail_usage(
+        "'{}' has {}; a decision boundary is drawn between two classes; leave --tsne-boundary out",
+        data.name, count_text(static_cast<int64_t>(data.classes.size()), "class"));
   }
   if (options_.color == "group" && !batch.groups_B.defined()) {
     fail_usage("'{}' has no groups to colour by; choose expert or class", data.name);

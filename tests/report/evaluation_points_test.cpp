@@ -130,7 +130,8 @@ TEST(EvaluationPoints, OfANetworkThatRoutesPatchesAreColouredByClass) {
   EXPECT_EQ(refuse({.color = "group"}),
             "usage: 'three' has no groups to colour by; choose expert or class");
   EXPECT_EQ(refuse({.boundary = true}),
-            "usage: 'three' has 3 classes; a decision boundary is drawn between two classes");
+            "usage: 'three' has 3 classes; a decision boundary is drawn between two classes; leave "
+            "--tsne-boundary out");
   EXPECT_EQ(refuse({.only_class = "class 3"}),
             "usage: 'three' has no class 'class 3'; did you mean 'class 0'?");
   EXPECT_EQ(refuse({.only_groups = {"a"}}), "usage: 'three' has no group 'a'; it has no groups");

@@ -269,8 +269,9 @@ void run(const BenchOptions& options, const std::vector<CLI::Option*>& of_checkp
   if (!options.file.empty()) check_folder(options.file);
   const bool path = options.name.find('/') != std::string::npos || path_exists(options.name);
   if (!is_benchmark(options.name) && path) {
-    if (of_benchmarks.count() > 0)
+    if (of_benchmarks.count() > 0) {
       fail_usage("bench: --rows is for a benchmark, not a checkpoint; leave it out");
+    }
     const auto processes = init_process_mesh({}, options.device);
     return run_distributed("bench", processes, [&] { run_checkpoint(options, processes.get()); });
   }

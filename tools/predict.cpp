@@ -143,8 +143,9 @@ class PredictionPrinter {
 };
 
 int predict_files(const PredictArguments& arguments) {
-  if (arguments.routing && !arguments.json)
+  if (arguments.routing && !arguments.json) {
     fail_usage("predict: --routing of images needs --json; add it");
+  }
   check_order(arguments);
   const std::vector<fs::path> files = listed_files(arguments.images);
   const Predictor predictor = load_predictor(arguments);

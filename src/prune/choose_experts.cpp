@@ -277,8 +277,9 @@ std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
 
 KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
-  if (blocks.empty())
+  if (blocks.empty()) {
     fail_usage("prune: the network has no layer with experts; choose another (moesaic inspect)");
+  }
   Ids numbers;
   for (const MoEBlock& block : blocks) numbers.push_back(block.block);
   keep.check_blocks(numbers);

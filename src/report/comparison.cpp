@@ -47,8 +47,9 @@ ResultsFile read_results(const fs::path& given) {
     return fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
                        one_line(root.at("scale").as_string("scale")));
   });
-  if (file.rows.empty())
+  if (file.rows.empty()) {
     fail_usage("{}: the file has no rows, since nothing was measured; choose another", file.path);
+  }
   if (std::ranges::all_of(file.rows, [](const ResultRow& row) { return row.values.empty(); })) {
     fail_usage(
         "{}: the file has no values of single runs; the command that made it writes them from "

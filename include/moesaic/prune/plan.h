@@ -133,9 +133,8 @@ inline std::vector<std::string> replacement_names() {
   return {kReplaceByNothing, kReplaceByMean, kReroute};
 }
 inline constexpr const char* kReplaceHelp =
-    "replacement of a removed expert's output: nothing; mean, its mean output on calibration "
-    "images; reroute, a choice among the experts left; by default reroute where the network does, "
-    "else nothing";
+    "replacement of removed experts' outputs: nothing; mean, their means on calibration images; "
+    "reroute, a choice among those left; default: reroute if the network does, else nothing";
 
 /// What ranks experts, and what replaces those that are removed, by default default_replacement().
 struct CriterionChoice {

@@ -247,7 +247,7 @@ StepReport GradientPhase::step() {
   const at::Tensor norm = shared_ ? shared_->norm() : gradient_norm(gradients);
   scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
   StepReport report = report_of(scalars);
-  report.images = plan_.batch;
+  report.images = config_.drop_last ? plan_.batch : batch.images.size(0);
   if (!defer_metrics_) {
     report.metrics = std::exchange(report.deferred_metrics, {})();
     state_.stopped = ends_with(report.metrics.at("loss"));

@@ -190,14 +190,14 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
 
 /// Returns the measurement of a network at a step of such a run.
 Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
-                     int64_t step) {
+                     int64_t step, const std::function<std::shared_ptr<Model>()>& start) {
   const c10::InferenceMode inference;
   EvaluateOptions options;
   options.batch_size = config.evaluate_batch_size;
   options.loader_threads = config.loader_threads;
   options.loss = probe_context.loss;
   options.precision = config.precision;
-  ProbeSubject subject(model, step, probe_context.data, options);
+  ProbeSubject subject(model, step, probe_context.data, options, start);
   Measurement measurement{.step = step};
   for (const Probe* probe : probe_context.probes) probe->measure(subject, measurement);
   return measurement;
@@ -262,6 +262,14 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
                                   const ImageCallback& on_images) {
   RunResult made;
   RunRecord& record = made[run.result_rows.back().name];
+  RunConfig config = run.config;
+  config.seed += index;
+  std::shared_ptr<Model> first;  // Made once a probe asks for it.
+  const auto start = [&] {
+    const c10::InferenceMode outside(false);
+    if (!first) first = RunStart(config).model();
+    return first;
+  };
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> since;  // Measuring interrupts training.
   double trained = 0.0;
@@ -274,7 +282,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     // The last step of a run makes no update, so two snapshots may have the same step.
     const bool fresh = record.snapshots.empty() || record.snapshots.back().step != step;
     if (run.snapshots.probes.empty() || !fresh) return;
-    record.snapshots.push_back(measured(run.config, run.snapshots, model, step));
+    record.snapshots.push_back(measured(run.config, run.snapshots, model, step, start));
     seconds.push_back(trained);
   };
   TrainerOptions options;
@@ -295,7 +303,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     const auto found = run.phase_metrics.find(phase);
     if (found == run.phase_metrics.end()) return;
     const ProbeContext& wanted = found->second;
-    Measurement now = measured(run.config, wanted, model, step);
+    Measurement now = measured(run.config, wanted, model, step, start);
     Measurement& to = wanted.row.empty() ? after : made[wanted.row].final;
     to.step = step;
     for (const auto& [metric, name] : wanted.names) {
@@ -303,16 +311,14 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
       if (now.tables.contains(metric)) to.tables[name] = std::move(now.tables.at(metric));
     }
   };
-  RunConfig config = run.config;
-  config.seed += index;
-  Trainer trainer(std::move(config), std::move(options));
+  Trainer trainer(config, std::move(options));
   const TrainResult result = trainer.run();
   if (!result.complete) return std::nullopt;
   pause();
   const std::shared_ptr<Model> model = trainer.model();
   take_snapshot(*model, result.steps);
   if (!seconds.empty()) seconds.back() = trained;
-  record.final = measured(run.config, run.final, *model, result.steps);
+  record.final = measured(run.config, run.final, *model, result.steps, start);
   record.final.numbers.merge(after.numbers);
   record.final.tables.merge(after.tables);
   add_best(run.best, record);

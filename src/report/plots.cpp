@@ -257,6 +257,52 @@ Figure heatmap_plot(const PlotInput& input) {
   return panel_figure(input.stem, panels, grid);
 }
 
+/// Returns the panel of the lines of a table from `row` on that are named alike up to a comma: a
+/// stem for each number over its column. `row` becomes that of the next panel.
+Panel stems_panel(const std::string& title, const MeasuredTable& table, size_t& row) {
+  constexpr size_t kMaxNames = 40, kShown = 20;
+  const auto owner = [&](size_t r) { return table.rows[r].substr(0, table.rows[r].find(',')); };
+  const std::string name = owner(row);
+  const size_t columns = table.columns.size();
+  std::string data = "# column\tvalue\n";
+  std::vector<double> all = {0.0};
+  for (; row < table.rows.size() && owner(row) == name; ++row) {
+    for (size_t c = 0; c < columns; ++c)
+      data += fmt::format("{}\t{:.5g}\n", c, table.values[row][c]);
+    all.insert(all.end(), table.values[row].begin(), table.values[row].end());
+  }
+  Panel panel{fmt::format(
+      "  set title {} textcolor rgb ink\n  unset key\n  set xzeroaxis lt 1 lc rgb '#666666' lw "
+      "0.8\n"
+      "  set xtics {} rotate by -45\n  set xrange [-1:{}]\n  set yrange {}\n",
+      plot_name(name + ", " + title),
+      named_tics(table.columns, columns > kMaxNames ? (columns + kShown - 1) / kShown : 1), columns,
+      padded_range(all))};
+  panel.plot(data, "using 1:2 with impulses lc rgb colour_of(1) lw 1.5 notitle");
+  panel.plot_again("using 1:2 with points lc rgb colour_of(1) pt 7 ps 0.4 notitle");
+  return panel;
+}
+
+/// Returns a plot of the tables at the end of each row's first run as stems over their columns, a
+/// panel for lines that share a name up to a comma, such as the neurons of an expert.
+Figure stems_plot(const PlotInput& input) {
+  std::vector<Panel> panels;
+  for (const std::string& name : input.plot.metrics) {
+    for (const MeasuredRow& row : input.rows) {
+      const auto& tables = row.runs.front().final.tables;
+      const Metric* metric = find_metric(row.metrics, name);
+      if (metric == nullptr || !tables.contains(name)) continue;
+      const std::string title = metric->label + "; " + first_run_name(row);
+      for (size_t r = 0; r < tables.at(name).rows.size();) {
+        panels.push_back(stems_panel(title, tables.at(name), r));
+      }
+    }
+  }
+  if (panels.empty()) panels.push_back(panel_of_nothing());
+  return panel_figure(input.stem, panels,
+                      {.width = 960, .height = 150, .bottom = 90, .gap_y = 120});
+}
+
 /// Returns the name of a series without what stands between it and a size.
 std::string series_name(std::string series) {
   const size_t end = series.find_last_of("/,");
@@ -358,20 +404,22 @@ Panel fit_panel(const PlotInput& input, const FitConfig& fit) {
   std::string data = "# x\tmean\tstd\n";
   std::vector<std::string> tics;
   double n = 0.0, x = 0.0, y = 0.0, least = 1e300, most = 0.0, lowest = 1e300;
-  for (const ResultRow& row : input.results) {
-    const auto at = fit.x.find(row.name);
-    if (row.metric != fit.metric || at == fit.x.end()) continue;
-    const double std = row.std.value_or(0.0);
-    data += fmt::format("{:.6g}\t{:.6g}\t{:.6g}\n", at->second, row.measured, std);
-    tics.push_back(fmt::format("{:.6g}", at->second));
+  for (const FitPoint& point : fit_points(fit, input.results)) {
+    data += fmt::format("{:.6g}\t{:.6g}\t{:.6g}\n", point.x, point.y, point.std);
+    tics.push_back(fmt::format("{:.6g}", point.x));
     n += 1.0;
-    x += std::log(at->second);
-    y += std::log(row.measured);
-    least = std::min(least, at->second);
-    most = std::max(most, at->second);
-    lowest = std::min(lowest, row.measured - std > 0.0 ? row.measured - std : row.measured / 2.0);
+    x += std::log(point.x);
+    y += std::log(point.y);
+    least = std::min(least, point.x);
+    most = std::max(most, point.x);
+    lowest = std::min(lowest, point.y - point.std > 0.0 ? point.y - point.std : point.y / 2.0);
   }
+  if (tics.empty()) return panel_of_nothing();
   Metric metric = metric_of(input.rows, fit.metric);
+  if (fit.level) {
+    metric = {.label = fmt::format("size at which {} reaches {}", metric.label, *fit.level),
+              .least = 0.0};
+  }
   metric.least = std::max(metric.least, lowest);  // A logarithm has no 0.
   Panel panel{fmt::format(
       "  set logscale xy\n  set grid xtics\n  set xtics ({})\n{}{}{}"
@@ -426,7 +474,7 @@ std::vector<Figure> runs_figures(const RunsConfig& config, const std::vector<Mea
   static const std::map<std::string, Figure (*)(const PlotInput&)> kKinds = {
       {"points", points_plot}, {"curves", curves_plot},   {"heatmap", heatmap_plot},
       {"lines", lines_plot},   {"scatter", scatter_plot}, {"power", power_plot},
-      {"map", map_plot}};
+      {"map", map_plot},       {"stems", stems_plot}};
   std::vector<Figure> figures;
   for (const PlotConfig& plot : config.plots) {
     const auto hidden = [&](const auto& row) {

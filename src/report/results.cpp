@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "moesaic/base/error.h"
-#include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "moesaic/report/runs.h"
@@ -298,124 +297,6 @@ std::string results_note(const Results& results) {
   return text;
 }
 
-namespace {
-
-/// Returns what a side of the ratio is, or nothing.
-std::optional<double> side_of(const RatioConfig& config, const std::string& side,
-                              const std::vector<ResultRow>& rows, int64_t& runs) {
-  std::vector<double> y;
-  for (const double x : config.level ? config.x : std::vector<double>{0.0}) {
-    const ResultRow* found =
-        find_result(rows, config.level ? row_of_size(side, x) : side, config.of);
-    if (found == nullptr) break;
-    y.push_back(found->measured);
-    runs = found->runs;
-  }
-  if (config.level) return crossing(config.x, y, *config.level);
-  return y.empty() ? std::nullopt : std::optional(y.front());
-}
-
-}  // namespace
-
-ConfigProblem config_problem(const RatioConfig& config) {
-  if (config.level.has_value() == config.x.empty()) {
-    return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"level", "x"}};
-  }
-  if (std::adjacent_find(config.x.begin(), config.x.end(), std::greater_equal<>()) ==
-      config.x.end()) {
-    return {};
-  }
-  return {"the sizes of a ratio's curves ascend", {"x"}};
-}
-
-std::string row_of_size(const std::string& curve, double x) {
-  return fmt::format("{}{}", curve, x);
-}
-
-std::optional<double> crossing(const std::vector<double>& x, const std::vector<double>& y,
-                               double level) {
-  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-    if (y[i] < level) continue;
-    if (i == 0) return std::nullopt;
-    const double part = (level - y[i - 1]) / (y[i] - y[i - 1]);
-    return x[i - 1] * std::pow(x[i] / x[i - 1], part);
-  }
-  return std::nullopt;
-}
-
-std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<ResultRow>& rows) {
-  ResultRow made{config.name, config.metric};
-  double at[2] = {};
-  for (const size_t side : {0U, 1U}) {
-    const std::string& name = side == 0 ? config.numerator : config.denominator;
-    const std::optional<double> value = side_of(config, name, rows, made.runs);
-    if (!value) {
-      const std::string what =
-          config.level
-              ? fmt::format("the rows '{}...' do not cross {} {}", name, config.of, *config.level)
-              : fmt::format("the row '{}' has no {}", name, config.of);
-      log_warning("{}: {}: no {}", config.name, what, config.metric);
-      return std::nullopt;
-    }
-    at[side] = *value;
-  }
-  if (at[1] == 0.0) {
-    log_warning("{}: the row '{}' has 0 for {}: no {}", config.name, config.denominator, config.of,
-                config.metric);
-    return std::nullopt;
-  }
-  made.measured = at[0] / at[1];
-  return made;
-}
-
-namespace {
-
-/// Returns the slope of the least-squares line through the logarithms.
-double exponent_of(const std::vector<std::pair<double, double>>& points) {
-  double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
-  for (const auto& [at, value] : points) {
-    const double a = std::log(at), b = std::log(value);
-    n += 1.0;
-    x += a;
-    y += b;
-    xx += a * a;
-    xy += a * b;
-  }
-  return (n * xy - x * y) / (n * xx - x * x);
-}
-
-ResultRow fitted(const FitConfig& fit, const std::vector<MeasuredRow>& rows) {
-  size_t runs = SIZE_MAX;
-  std::vector<std::pair<double, const MeasuredRow*>> used;
-  for (const MeasuredRow& row : rows) {
-    const auto found = fit.x.find(row.name);
-    if (found == fit.x.end()) continue;
-    used.emplace_back(found->second, &row);
-    runs = std::min(runs, row.runs.size());
-  }
-  SeedValues exponents;
-  for (size_t i = 0; i < runs; ++i) {
-    std::vector<std::pair<double, double>> points;
-    for (const auto& [x, row] : used) {
-      const auto& numbers = row->runs[i].final.numbers;
-      const auto value = numbers.find(fit.metric);
-      if (value == numbers.end() || !(value->second > 0.0)) {
-        fail("fit '{}': '{}' has no {} above 0", fit.name, row->name, fit.metric);
-      }
-      points.emplace_back(x, value->second);
-    }
-    exponents[used.front().second->first_seed + static_cast<int64_t>(i)] = exponent_of(points);
-  }
-  ResultRow result = row_of_runs(fit.name, fit.exponent(), std::move(exponents));
-  const auto same_seeds = [&](const auto& point) {
-    return point.second->first_seed == used.front().second->first_seed;
-  };
-  if (!std::ranges::all_of(used, same_seeds)) result.values.clear();  // They have no one seed.
-  return result;
-}
-
-}  // namespace
-
 std::vector<ResultRow> runs_results(const RunsConfig& config,
                                     const std::vector<MeasuredRow>& rows) {
   std::vector<ResultRow> results;
@@ -434,7 +315,10 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       results.push_back(std::move(result));
     }
   }
-  for (const FitConfig& fit : config.fits) results.push_back(fitted(fit, rows));
+  for (const FitConfig& fit : config.fits) {
+    std::optional<ResultRow> made = fit_row(fit, rows, results);
+    if (made) results.push_back(std::move(*made));
+  }
   for (const RatioConfig& ratio : config.ratios) {
     std::optional<ResultRow> made = ratio_row(ratio, results);
     if (made) results.push_back(std::move(*made));

@@ -95,6 +95,12 @@ ConfigProblem config_problem(const PlotConfig& config) {
 }
 
 ConfigProblem config_problem(const FitConfig& config) {
+  if (config.level.has_value() == config.sizes.empty()) {
+    return {"a fit of curves has a level and sizes, a fit of rows neither", {"level", "sizes"}};
+  }
+  if (std::ranges::adjacent_find(config.sizes, std::greater_equal<>()) != config.sizes.end()) {
+    return {"the sizes of a fit's curves ascend", {"sizes"}};
+  }
   std::set<double> places;
   for (const auto& [row, x] : config.x) places.insert(x);
   if (places.size() > 1) return {};
@@ -131,7 +137,7 @@ ConfigProblem config_problem(const RunsConfig& config) {
   }
   for (const FitConfig& fit : config.fits) {
     for (const auto& [row, x] : fit.x) {
-      problem = row_problem(names, row);
+      problem = fit.level ? size_problem(names, row, fit.sizes) : row_problem(names, row);
       if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
     }
   }
@@ -294,7 +300,7 @@ class RunsCheck {
       const bool curves = plot.kind == "curves";
       for (const std::string& name : plot.metrics) {
         const bool table = known(curves ? curves_ : final_, name, place).is_table;
-        if (curves || table == (plot.kind == "heatmap")) continue;
+        if (curves || table == (plot.kind == "heatmap" || plot.kind == "stems")) continue;
         fail_usage("{}: a plot of kind '{}' shows {}, but '{}' is {}", place, plot.kind,
                    table ? "numbers" : "tables", name, table ? "a table" : "a number");
       }

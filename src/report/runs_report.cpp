@@ -114,6 +114,25 @@ std::string meanings(const std::vector<MeasuredRow>& rows, const Results& result
   return text;
 }
 
+/// Returns the 95 % intervals of fits and ratios, as a list after an empty line; "" without any.
+std::string intervals(const RunsConfig& config, const Results& results) {
+  std::string text;
+  const auto add = [&](const std::string& row, const std::string& metric) {
+    const ResultRow* const found = results.find(row, metric);
+    if (found == nullptr) return;
+    const auto half = Moments{found->measured, found->std, found->runs}.half_interval();
+    if (!half || *half == 0.0) return;
+    text += fmt::format("- `{}` of {}: {:.3g}, {:.3g} to {:.3g}\n", metric, row, found->measured,
+                        found->measured - *half, found->measured + *half);
+  };
+  for (const FitConfig& fit : config.fits) add(fit.name, fit.exponent());
+  for (const RatioConfig& ratio : config.ratios) add(ratio.name, ratio.metric);
+  if (text.empty()) return "";
+  return "\n95 % intervals by Student's t, of ratios and of sizes at a level by the jackknife over "
+         "seeds:\n\n" +
+         text;
+}
+
 }  // namespace
 
 std::string figure_stem(size_t index) {
@@ -146,6 +165,7 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
   text += fmt::format("Mean and standard deviation over n runs, which differ in their seeds.{}",
                       results_note(results));
   text += fmt::format("\n\n{}\n{}", results_table(results).markdown(), meanings(rows, results));
+  text += intervals(config, results);
   text += comparison_markdown(compared_with_first(results.rows));
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
   if (!tables.empty()) {

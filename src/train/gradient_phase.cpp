@@ -123,6 +123,10 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
   const auto& config = settings_of<GradientConfig>(plan.config);
   LoaderOptions options;
   if (const ProcessMesh* const processes = context.processes.get()) {
+    if (!config.drop_last && processes->size() > 1) {
+      fail_usage("phase '{}': drop_last false is for one process; set it to true",
+                 plan.config.name);
+    }
     options.batch_indices =
         batch_indices_of_rank(plan.batch, config.accumulate, config.accumulate_order == kStrided,
                               processes->rank(), processes->size());
@@ -131,7 +135,7 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
   options.batch_size = plan.batch;
   options.seed = seed;
   options.shuffle = true;
-  options.drop_last = true;
+  options.drop_last = config.drop_last;
   options.threads = context.loader_threads;
   options.augment = config.augment;
   return options;
@@ -243,7 +247,7 @@ StepReport GradientPhase::step() {
   const at::Tensor norm = shared_ ? shared_->norm() : gradient_norm(gradients);
   scalars.insert(scalars.begin() + 1, {"grad_norm", norm});
   StepReport report = report_of(scalars);
-  report.images = plan_.batch;
+  report.images = config_.drop_last ? plan_.batch : batch.images.size(0);
   if (!defer_metrics_) {
     report.metrics = std::exchange(report.deferred_metrics, {})();
     state_.stopped = ends_with(report.metrics.at("loss"));

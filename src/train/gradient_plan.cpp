@@ -149,6 +149,10 @@ ConfigProblem config_problem(const ScheduleConfig& config) {
 }
 
 ConfigProblem config_problem(const GradientConfig& config) {
+  if (!config.drop_last && config.accumulate > 1) {
+    return {"a last batch that is smaller is not divided into micro-batches: set accumulate to 1",
+            {"drop_last", "accumulate"}};
+  }
   return first_problem(
       {patterns_problem("gradient_scale", texts_of(config.gradient_scale), ".pattern"),
        update_problem(config)});
@@ -293,7 +297,8 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   check_all_patterns(config, locations, model);
   if (config.num_samples > 0) plan.images = config.num_samples;
   check_samples(config, locations, data);
-  plan.steps_per_epoch = std::max<int64_t>(1, plan.images / config.batch_size);
+  const int64_t rest = config.drop_last ? 0 : plan.images % config.batch_size;
+  plan.steps_per_epoch = std::max<int64_t>(1, plan.images / config.batch_size + (rest > 0 ? 1 : 0));
   plan.steps = phase.steps ? *phase.steps : *phase.epochs * plan.steps_per_epoch;
   check_schedules(config, locations, plan.steps);
   plan.batch = std::min(config.batch_size, plan.images);
@@ -313,6 +318,9 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   check_batch_routing(locations, model, plan.batch / config.accumulate,
                       !aux_loss_weights(weights, model).empty());
   check_batch_norm(locations, model, plan.batch, config.accumulate);
+  if (rest == 0) return;
+  check_batch_routing(locations, model, rest, !aux_loss_weights(weights, model).empty());
+  check_batch_norm(locations, model, rest, 1);
 }
 
 StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {

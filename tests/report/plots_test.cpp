@@ -119,6 +119,20 @@ TEST(HeatmapPlot, ShowsTheTableAtTheEnd) {
             "# column\trow\tvalue\n0\t0\t1\n1\t0\t2\n0\t1\t3\n1\t1\t14\n");
 }
 
+TEST(StemsPlot, HasAPanelForLinesNamedAlikeUpToAComma) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  rows[0].runs[0].final.tables["dispatch"] = {
+      {"expert 2, neuron 1", "expert 2, neuron 2", "expert 1, neuron 1"},
+      {"p1", "p2"},
+      {{1, -2}, {0.5, 3}, {4, 5}}};
+  const Figure drawn = figure({"stems", {"dispatch"}}, kRows, rows);
+  EXPECT_EQ(drawn.data,
+            "# column\tvalue\n0\t1\n1\t-2\n0\t0.5\n1\t3\n\n\n# column\tvalue\n0\t4\n1\t5\n");
+  EXPECT_THAT(drawn.script, HasSubstr("set title 'expert 2, training examples; it''s a mixture"));
+  EXPECT_THAT(drawn.script, HasSubstr("with impulses"));
+  if (!find_program("gnuplot").empty()) draw(drawn);
+}
+
 TEST(HeatmapPlot, HasAScaleWithWhiteAtZero) {
   std::vector<MeasuredRow> rows = report_test::measured_rows();
   const auto script = [&] { return figure({"heatmap", {"dispatch"}}, kRows, rows).script; };

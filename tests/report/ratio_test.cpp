@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/report/results.h"
+#include "moesaic/report/runs.h"
 
 #include <cmath>
 
@@ -53,6 +53,54 @@ TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
   EXPECT_FALSE(ratio_row({"ratio", "cost", "steps", "small", "large"}, rows));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("the row 'large' has no steps: no cost"));
+}
+
+/// Rows of the curve `name` at sizes 1, 10 and 100, in runs with seeds 1, 2, ...
+void add_curve(std::vector<ResultRow>& rows, const std::string& name,
+               const std::vector<std::vector<double>>& runs) {
+  for (size_t i = 0; i < 3; ++i) {
+    SeedValues values;
+    for (const auto& run : runs) values[static_cast<int64_t>(values.size()) + 1] = run[i];
+    rows.push_back(row_of_runs(row_of_size(name, std::pow(10.0, i)), "accuracy", values));
+  }
+}
+
+/// Of a ratio of means over two runs the pseudo-values are 2 R - R_2 and 2 R - R_1, where R_i is
+/// the ratio of run i.
+TEST(Ratio, HasTheSpreadOfTheJackknife) {
+  const std::vector<ResultRow> rows = {row_of_runs("a", "time", {{1, 2.0}, {2, 6.0}}),
+                                       row_of_runs("b", "time", {{1, 4.0}, {2, 8.0}})};
+  const ResultRow made = *ratio_row({"ratio", "cost", "time", "a", "b"}, rows);
+  EXPECT_NEAR(made.measured, 4.0 / 6.0, 1e-12);
+  EXPECT_NEAR(*made.std, std::abs(2.0 / 4.0 - 6.0 / 8.0) / std::sqrt(2.0), 1e-12);
+  EXPECT_EQ(made.runs, 2);
+  EXPECT_TRUE(made.values.empty());
+  const std::vector<ResultRow> others = {rows[0], row_of_runs("b", "time", {{1, 4.0}, {3, 8.0}})};
+  EXPECT_FALSE(ratio_row({"ratio", "cost", "time", "a", "b"}, others)->std)
+      << "runs of other seeds are no pairs";
+}
+
+/// Curves that are linear in log10 of the size cross 90 at 10^(c) with a known c.
+TEST(Fit, OfCurvesIsOfTheSizesAtALevel) {
+  std::vector<ResultRow> rows;
+  add_curve(rows, "l1/n", {{80, 100, 100}, {80, 100, 100}});  // 10^0.5
+  add_curve(rows, "l10/n", {{60, 80, 100}, {60, 80, 100}});   // 10^1.5
+  FitConfig fit{"growth", "accuracy", {{"l1/n", 1.0}, {"l10/n", 10.0}}, 90.0, {1, 10, 100}};
+  EXPECT_EQ(config_problem(fit).text, "");
+  const ResultRow made = *fit_row(fit, {}, rows);
+  EXPECT_EQ(made.metric, "size_exponent");
+  EXPECT_NEAR(made.measured, 1.0, 1e-9);
+  EXPECT_NEAR(*made.std, 0.0, 1e-9);
+  const std::vector<FitPoint> points = fit_points(fit, rows);
+  ASSERT_EQ(points.size(), 2U);
+  EXPECT_NEAR(points[1].y, std::pow(10.0, 1.5), 1e-9);
+  fit.level = 70.0;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(fit_row(fit, {}, rows));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("'l1/n...' do not cross accuracy 70: no size_exponent"));
+  fit.sizes.clear();
+  EXPECT_THAT(config_problem(fit).text, HasSubstr("has a level and sizes"));
 }
 
 }  // namespace

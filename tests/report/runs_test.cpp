@@ -208,6 +208,33 @@ TEST_F(Runs, AnEarlierRowNeedsAPhaseThatIsMeasured) {
   EXPECT_THAT(with(R"("train": "a")"), HasSubstr("two rows are called 'a'"));
 }
 
+/// How far the first parameter is from where it started: registered once for this program.
+void register_moved() {
+  if (probes().find("moved") != nullptr) return;
+  probes().add("moved", {.description = "distance from the start",
+                         .metrics =
+                             [](const Model&, const DataSplits&) {
+                               return std::vector<Metric>{{.name = "moved", .label = "moved"}};
+                             },
+                         .measure =
+                             [](ProbeSubject& subject, Measurement& measurement) {
+                               const at::Tensor now = subject.model().parameters()[0];
+                               const at::Tensor then = subject.start()->parameters()[0];
+                               measurement.numbers["moved"] = (now - then).norm().item<double>();
+                             }});
+}
+
+TEST_F(Runs, ProbesKnowTheStartOfEachRun) {
+  register_moved();
+  const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "runs": 2}],
+    "probes": ["moved"], "snapshots": {"every": 5, "probes": ["moved"]},
+    "plots": [{"kind": "points", "metrics": ["moved"]}])"));
+  for (const RunRecord& made : rows[0].runs) {
+    EXPECT_EQ(made.snapshots.front().numbers.at("moved"), 0.0);
+    EXPECT_GT(made.final.numbers.at("moved"), 0.0);
+  }
+}
+
 /// A number that no run but those of three updates has: registered once for this program.
 void register_rare() {
   if (probes().find("rare") != nullptr) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/train/gradient_phase.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,6 +9,8 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/autocast.h"
@@ -277,6 +280,24 @@ TEST(GradientPhase, AStopRuleReadsAtOnce) {
       Started({"phases.0.stop={\"loss_threshold\": 0.1}"}, true).phase->step();
   EXPECT_FALSE(report.deferred_metrics);
   EXPECT_TRUE(report.metrics.contains("loss"));
+}
+
+/// The 18 images are four batches of 4 and one of 2.
+TEST(GradientPhase, UpdatesOnTheSmallerLastBatchIfAsked) {
+  const auto images = [](const std::string& drop_last) {
+    Started started({"phases.0.drop_last=" + drop_last, "phases.0.batch_size=4"});
+    std::vector<int64_t> found;
+    for (int64_t step = 0; step < started.phase->plan().steps_per_epoch; ++step) {
+      found.push_back(started.phase->step().images);
+    }
+    return found;
+  };
+  EXPECT_EQ(images("true"), (std::vector<int64_t>{4, 4, 4, 4}));
+  EXPECT_EQ(images("false"), (std::vector<int64_t>{4, 4, 4, 4, 2}));
+  EXPECT_THAT(train_test::error_of([] {
+                Started({"phases.0.drop_last=false", "phases.0.accumulate=2"});
+              }),
+              ::testing::HasSubstr("set accumulate to 1"));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ void describe(auto& f, PatternMoEConfig& c) {
   f("patterns", c.patterns, "number of patterns, and token dimension (d)", between(3, 65536));
   f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
   f("experts", c.experts,
-    "number of experts (k); the first half adds to the output, the others subtract",
+    "even number of experts (k); the first half adds to the output, the others subtract",
     between(2, 4096));
   f("hidden", c.hidden, "number of neurons per expert (m)", between(1, 65536));
   f("selected", c.selected, "number of tokens that an expert selects (l)", between(1, 65536));

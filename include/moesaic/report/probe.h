@@ -23,12 +23,20 @@ using DataSplits = std::map<std::string, std::shared_ptr<const Dataset>>;
 /// of that step.
 class ProbeSubject {
  public:
-  /// `model` must outlive this object.
-  ProbeSubject(Model& model, int64_t step, DataSplits data, EvaluateOptions options)
-      : model_(model), step_(step), data_(std::move(data)), options_(std::move(options)) {}
+  /// `model` must outlive this object. `start` returns the network before its first update.
+  ProbeSubject(Model& model, int64_t step, DataSplits data, EvaluateOptions options,
+               std::function<std::shared_ptr<Model>()> start = {})
+      : model_(model),
+        step_(step),
+        data_(std::move(data)),
+        options_(std::move(options)),
+        start_(std::move(start)) {}
 
   /// Returns the network.
   Model& model() { return model_; }
+  /// Returns the network before its first update, unpruned, on the CPU. Throws
+  /// std::bad_function_call where nobody told it.
+  std::shared_ptr<Model> start() const { return start_(); }
   int64_t step() const { return step_; }  ///< Number of updates so far.
   /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
@@ -49,6 +57,7 @@ class ProbeSubject {
   DataSplits data_;
   std::map<std::string, Evaluation> evaluations_;
   EvaluateOptions options_;
+  std::function<std::shared_ptr<Model>()> start_;
 };
 
 /// A named measurement of a network.
@@ -67,8 +76,8 @@ MeasuredTable measured_table(std::vector<std::string> rows, std::vector<std::str
 
 /// Returns the registry of probes. Built in are accuracy and loss of each split (test_accuracy,
 /// validation_loss, ...), steps, entropy, dispatch, load, alignment, recovery, specialisation,
-/// cluster_routing, relative_error, gates, proficiency, neurons, routed, success, parameters,
-/// flops; families add others.
+/// cluster_routing, relative_error, gates, proficiency, neurons, lemmas, norms, routed, success,
+/// parameters, flops; families add others.
 Registry<Probe>& probes();
 
 }  // namespace moesaic

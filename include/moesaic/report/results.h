@@ -239,7 +239,8 @@ void describe(auto& f, RatioConfig& c) {
   f("name", c.name, "name of the row in the results", required, not_empty);
   f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
   f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);
-  f("level", c.level, "metric value at which the x of the two curves are divided", renamed_from("reaches"));
+  f("level", c.level, "metric value at which the x of the two curves are divided",
+    renamed_from("reaches"));
   f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
   f("numerator", c.numerator, "row of the numerator, or a curve: its rows are named by this and x",
     required, not_empty, renamed_from("over"));
@@ -256,7 +257,9 @@ std::string row_of_size(const std::string& curve, double x);
 std::optional<double> crossing(const std::vector<double>& x, const std::vector<double>& y,
                                double level);
 
-/// Returns the ratio of the curves' means, or nothing, with a warning, where one has no crossing.
+/// Returns the ratio of the rows' or curves' means, or nothing, with a warning, where one has no
+/// crossing. Over runs that share seeds its standard deviation is that of the jackknife's
+/// pseudo-values n R - (n - 1) R_i, R_i without seed i, by which its interval is that of a mean.
 std::optional<ResultRow> ratio_row(const RatioConfig& config, const std::vector<ResultRow>& rows);
 
 }  // namespace moesaic

@@ -201,9 +201,9 @@ struct PlotConfig {
 void describe(auto& f, PlotConfig& c) {
   f("kind", c.kind,
     "kind of the plot: rows as points with error bars, snapshots as curves with bands, tables as "
-    "heat maps, one metric over another, power-law fits over their x, or rows that differ in a "
-    "size as lines or as a map",
-    required, one_of({"points", "curves", "heatmap", "scatter", "power", "lines", "map"}));
+    "heat maps, one metric over another, power-law fits over their x, rows that differ in a size "
+    "as lines or as a map, or tables as stems over their columns",
+    required, one_of({"points", "curves", "heatmap", "scatter", "power", "lines", "map", "stems"}));
   f("metrics", c.metrics, "metrics shown, one per panel; of a scatter plot x and y", required,
     not_empty);
   f("rows", c.rows, "names of the rows shown; empty: all");
@@ -216,24 +216,46 @@ void describe(auto& f, PlotConfig& c) {
 }
 ConfigProblem config_problem(const PlotConfig& config);
 
-/// A power law over rows: metric ~ x^exponent.
+/// A power law over rows: metric ~ x^exponent. Or over curves, whose rows differ in a size: the
+/// size at which the metric reaches a level ~ x^exponent.
 struct FitConfig {
   std::string name, metric;
   std::map<std::string, double> x;
+  std::optional<double> level;
+  std::vector<double> sizes;
 
   /// Name of the exponent in the results.
-  std::string exponent() const { return metric + "_exponent"; }
+  std::string exponent() const { return level ? "size_exponent" : metric + "_exponent"; }
 };
 void describe(auto& f, FitConfig& c) {
   f("name", c.name, "name of the row of the exponent in the results, and in 'paper'", required,
     not_empty);
-  f("metric", c.metric, "metric whose logarithm is fitted; the result is <metric>_exponent",
+  f("metric", c.metric,
+    "metric whose logarithm is fitted; the result is <metric>_exponent, with a level size_exponent",
     required, not_empty);
   f("x", c.x,
-    "sizes over which the power law is fitted, by row; runs of the same number are fitted together",
+    "places of the power law by row, or with a level by curve, which with a size names a row; runs "
+    "of the same number are fitted together",
     required, not_empty, above(0.0));
+  f("level", c.level, "metric value at which each curve's size is fitted instead of the metric");
+  f("sizes", c.sizes, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
 }
 ConfigProblem config_problem(const FitConfig& config);
+
+/// A point of a power law.
+struct FitPoint {
+  double x = 0.0, y = 0.0, std = 0.0;
+};
+/// Returns the points of a fit: means of its rows, or of each of its curves that has one the size
+/// at which its means reach the level.
+std::vector<FitPoint> fit_points(const FitConfig& fit, const std::vector<ResultRow>& results);
+
+/// Returns the exponent of a fit, by least squares of logarithms: of rows the mean over the runs
+/// that all of them have; of curves that of their means, with the standard deviation of the
+/// jackknife's pseudo-values. Nothing, with a warning, where a curve does not cross the level.
+/// Throws Error (failure) for a run without a value above 0.
+std::optional<ResultRow> fit_row(const FitConfig& fit, const std::vector<MeasuredRow>& rows,
+                                 const std::vector<ResultRow>& results);
 
 /// Settings of an experiment of kind "runs".
 struct RunsConfig {
@@ -314,8 +336,7 @@ bool measure_rows(const RunsConfig& config, const ReproduceOptions& options,
                   std::vector<MeasuredRow>& rows);
 
 /// Returns every number of every row, in the order of the probes: mean and standard deviation over
-/// the runs beside the paper's values; then the exponents of the fits, one for each run that all of
-/// their rows have, by least squares of logarithms.
+/// the runs beside the paper's values; then the exponents of the fits and the ratios.
 std::vector<ResultRow> runs_results(const RunsConfig& config, const std::vector<MeasuredRow>& rows);
 
 /// Returns the text of report.md.

@@ -160,6 +160,7 @@ inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided"
 /// Settings of a phase of kind "gradient".
 struct GradientConfig {
   int64_t num_samples = 0, batch_size = 128;
+  bool drop_last = true;
   int64_t accumulate = 1;
   std::string accumulate_order = kConsecutive;
   OptimizerConfig optimizer;
@@ -177,6 +178,9 @@ void describe(auto& f, GradientConfig& c) {
     "drawn by the run's seed so that a larger N includes the samples of a smaller one; 0: all",
     at_least(0), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of images per update", between(1, kMaxBatchSize), common);
+  f("drop_last", c.drop_last,
+    "omission of an epoch's last batch where it is smaller than batch_size (true), or an update on "
+    "it (false), in one process and without micro-batches");
   f("accumulate", c.accumulate,
     "number of micro-batches of equal size per update, whose gradients are averaged",
     between(1, kMaxBatchSize));

@@ -88,7 +88,7 @@ struct PhasePlan {
   std::vector<std::string> classes;  ///< Names of the outputs, in a run that begins with the plan.
   int64_t images = 0;                ///< Number of images in the training split.
   int64_t batch = 0;                 ///< Images per step.
-  int64_t steps_per_epoch = 1;       ///< Without an incomplete last batch of an epoch.
+  int64_t steps_per_epoch = 1;       ///< Without a last batch that is left out.
   int64_t steps = 0;
   int64_t trained = 0;  ///< Number of values that the phase trains, after its entry.
 };

@@ -31,6 +31,13 @@ bool gates_differ(const Model& model) {
   return chosen == nullptr || chosen->gate != ExpertGate::one;
 }
 
+/// Returns whether expert c was trained for class c, as all that Algorithm 1 trains are: gates are
+/// 1, and the network has an expert for each class.
+bool has_expert_of_class(const Model& model, int64_t classes) {
+  const nn::MoELayer layer = model.moe_blocks().back().layer;
+  return !gates_differ(model) && layer->options().experts == classes && !layer->is_pruned();
+}
+
 std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {
   const Dataset& test = *data.at("test");
   if (!knows_places(model, test)) return {};
@@ -85,7 +92,9 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
   for (int64_t c = 0; c < classes; ++c) {
     const double each = 100.0 / std::max(1.0, counts.all_C[c].item<double>());
     const auto label = static_cast<size_t>(c);
-    measurement.numbers[name_of(kRouted, label)] = each * counts.routed_CK[c].max().item<double>();
+    const at::Tensor routed_K = counts.routed_CK[c];
+    const at::Tensor routed = has_expert_of_class(model, classes) ? routed_K[c] : routed_K.max();
+    measurement.numbers[name_of(kRouted, label)] = each * routed.item<double>();
     if (gates_differ(model)) {
       measurement.numbers[name_of(kLargest, label)] =
           each * counts.largest_CK[c].max().item<double>();
@@ -98,12 +107,14 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
 
 // The probe of where routers send the patch that decides the class, whose place is the group of
 // an example: for class c, from 1, "routed_class_c", the percentage of its test examples whose
-// patch is sent to the expert that gets it most often; "largest_gate_class_c", where it has the
-// largest gate of the expert in which it has that most often, unless all gates are 1; and
+// patch is sent to expert c where experts are trained separately (lemma 4.1: arg_j(x^(j) = o_c) in
+// J_c(w_c, x)), else to the expert that gets it most often; "largest_gate_class_c", where it has
+// the largest gate of the expert in which it has that most often, unless all gates are 1; and
 // "routed_by_any_class_c".
 [[maybe_unused]] const bool kPatchProbes = probes().add(
-    "routed", {.description = "fraction of images whose class-deciding patch is routed, to "
-                              "the expert that gets it most often or to any, by class",
+    "routed", {.description = "fraction of images whose class-deciding patch is routed, to the "
+                              "expert of the class (separate training), to the expert that gets "
+                              "it most often, or to any, by class",
                .metrics = routed_metrics,
                .measure = measure_routed});
 

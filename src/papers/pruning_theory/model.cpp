@@ -16,7 +16,7 @@ PatternExpertsImpl::PatternExpertsImpl(int64_t experts, int64_t patterns, int64_
   w = register_parameter("w",
                          torch::empty({experts, patterns, hidden}).normal_(0.0, std, generator));
   sign = register_buffer("sign", torch::ones({experts}));
-  sign.narrow(0, (experts + 1) / 2, experts / 2).fill_(-1.0);
+  sign.narrow(0, experts / 2, experts - experts / 2).fill_(-1.0);
 }
 
 ExpertRows PatternExpertsImpl::compute(const at::Tensor& x_T1, const Routing& routing,
@@ -49,6 +49,11 @@ ConfigProblem config_problem(const PatternMoEConfig& config) {
   if (config.selected > config.tokens) {
     return {fmt::format("an expert cannot select {} of {} tokens", config.selected, config.tokens),
             {"selected", "tokens"}};
+  }
+  if (config.experts % 2 != 0) {
+    return {fmt::format("half of the experts subtract, which {} cannot be divided into; {} can",
+                        config.experts, config.experts + 1),
+            {"experts"}};
   }
   return kept_setting_problem(config.kept_experts, config.experts, "kept_experts");
 }

@@ -15,17 +15,17 @@
 #include "moesaic/papers/pruning_theory.h"
 #include "moesaic/report/probe.h"
 #include "moesaic/train/phase.h"
+#include "own_pattern.h"
 
 namespace moesaic {
 namespace {
 
-/// Calls `add` with weights, direction and their names for each pair that can be multiplied, of
-/// experts of several neurons.
+/// Calls `add` with weights, direction and their names for each pair that can be multiplied.
 void for_each_pair(const Model& model, const Dataset& data, auto add) {
   if (model.moe_blocks().size() != 1) return;
   for (const auto& [weights, w_EJd] : model.weight_directions()) {
     const auto present = static_cast<int64_t>(model.moe_blocks()[0].layer->kept().size());
-    if (w_EJd.size(1) == 1 || w_EJd.size(0) != present) continue;
+    if (w_EJd.size(0) != present) continue;
     for (const auto& [direction, v_Kd] : data.directions()) {
       if (w_EJd.size(2) == v_Kd.size(1)) add(weights, w_EJd, direction, v_Kd);
     }
@@ -80,7 +80,8 @@ MeasuredTable table_of(const MoEBlock& block, int64_t group, const at::Tensor& w
     const auto at = products_JK.accessor<double, 2>();
     const int64_t id = block.layer->kept()[static_cast<size_t>(slot)];
     for (int64_t j = 0; j < at.size(0); ++j) {
-      table.rows.push_back(fmt::format("expert {}, neuron {}", id + 1, j + 1));
+      table.rows.push_back(fmt::format("expert {}", id + 1));
+      if (at.size(0) > 1) table.rows.back() += fmt::format(", neuron {}", j + 1);
       table.values.emplace_back();
       // As a figure shows it: every run's table is kept.
       for (int64_t k = 0; k < at.size(1); ++k) {
@@ -115,37 +116,10 @@ std::vector<Metric> proficiency_metrics(const Model& model, const DataSplits&) {
       table_metric(kProficiency, "proficiency for class 1 (p1) and 2 (p2), and router norm", 4)};
 }
 
-/// Returns [2, K]: the fraction of the examples of each class in which an expert selects the
-/// pattern of that class with a gate of at least 1 / l.
-at::Tensor proficiency(ProbeSubject& subject) {
-  Model& model = subject.model();
-  const MoEBlock block = model.moe_blocks()[0];
-  const auto kept = static_cast<int64_t>(block.layer->kept().size());
-  const auto selected =
-      static_cast<double>(std::get<ExpertChoiceOptions>(block.layer->options().rule).rows);
-  at::Tensor found = at::zeros({2, kept}, at::kDouble), examples_2 = at::zeros({2}, at::kDouble);
-  const auto count = [&](const EvaluatedBatch& batch) {
-    const at::Tensor tokens = batch.images_BCHW.cpu(), &label = batch.labels_B;
-    const Routing& routing = batch.output.routings.at(0).routing;
-    const auto rows = routing.offsets[-1].item<int64_t>();
-    const at::Tensor token = routing.token.narrow(0, 0, rows).to(at::kCPU, at::kLong);
-    const at::Tensor own = label.index_select(0, token.div(tokens.size(3), "floor"));
-    // Logits of a softmax that are equal give gates that are 1 / l but for rounding.
-    const at::Tensor sure = routing.gate.narrow(0, 0, rows).cpu().ge((1.0 - 1e-5) / selected);
-    const at::Tensor hit = tokens.flatten().index_select(0, token).eq(own).logical_and(sure);
-    const at::Tensor expert = row_experts(routing).narrow(0, 0, rows).cpu().masked_select(hit);
-    found.view({-1}).index_add_(0, own.masked_select(hit) * kept + expert,
-                                at::ones({expert.size(0)}, at::kDouble));
-    examples_2 += label.bincount({}, 2);
-  };
-  constexpr int64_t kBatch = 500;
-  evaluate(model, subject.shared_data("test"), {.batch_size = kBatch, .on_batch = count});
-  return found / examples_2.clamp_min(1.0).unsqueeze(1);
-}
-
 void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
   const nn::MoELayer layer = subject.model().moe_blocks()[0].layer;
-  const at::Tensor p_2K = proficiency(subject);
+  const at::Tensor p_2K =
+      own_pattern_gates(subject.model(), subject.shared_data("test")).proficiency();
   const std::vector<int64_t> kept = layer->kept();
   const at::Tensor sign = layer->experts->as<nn::PatternExperts>()->sign.cpu();
   MeasuredTable table{{}, {"p1", "p2", "router norm"}, {}};
@@ -173,15 +147,52 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
 
 }  // namespace
 
+at::Tensor OwnPatternGates::proficiency() const {
+  // Logits of a softmax that are equal give gates that are 1 / l but for rounding.
+  const double full = (1.0 - 1e-5) / static_cast<double>(selected);
+  return class_means(gate_NK.ge(full).to(at::kDouble));
+}
+
+at::Tensor OwnPatternGates::class_means(const at::Tensor& values_NK) const {
+  const at::Tensor member_2N = at::stack({label_N.eq(0), label_N.eq(1)}).to(at::kDouble);
+  return member_2N.mm(values_NK) / member_2N.sum(1, /*keepdim=*/true).clamp_min(1.0);
+}
+
+OwnPatternGates own_pattern_gates(Model& model, const std::shared_ptr<const Dataset>& data) {
+  const MoEBlock block = model.moe_blocks()[0];
+  const auto kept = static_cast<int64_t>(block.layer->kept().size());
+  std::vector<at::Tensor> gates, labels;
+  const auto add = [&](const EvaluatedBatch& batch) {
+    const at::Tensor tokens = batch.images_BCHW.cpu(), &label = batch.labels_B;
+    const Routing& routing = batch.output.routings.at(0).routing;
+    const auto rows = routing.offsets[-1].item<int64_t>();
+    const at::Tensor token = routing.token.narrow(0, 0, rows).to(at::kCPU, at::kLong);
+    const at::Tensor example = token.div(tokens.size(3), "floor");
+    const at::Tensor is_own =
+        tokens.flatten().index_select(0, token).eq(label.index_select(0, example));
+    const at::Tensor expert = row_experts(routing).narrow(0, 0, rows).to(at::kCPU, at::kLong);
+    at::Tensor gate_BK = at::zeros({label.size(0), kept}, at::kFloat);
+    gate_BK.view({-1}).index_add_(
+        0, (example * kept + expert).masked_select(is_own),
+        routing.gate.narrow(0, 0, rows).to(at::kCPU, at::kFloat).masked_select(is_own));
+    gates.push_back(gate_BK);
+    labels.push_back(label);
+  };
+  constexpr int64_t kBatch = 500;
+  evaluate(model, data, {.batch_size = kBatch, .on_batch = add});
+  return {at::cat(gates), at::cat(labels),
+          std::get<ExpertChoiceOptions>(block.layer->options().rule).rows};
+}
+
 [[maybe_unused]] const bool kPatternProbes =
-    // The probe of single neurons' products with the data's known directions, in networks of one
-    // MoE layer: for weights "a" of several vectors an expert and directions "b" a table
-    // "single_a_b_<g>" for each group of experts that pruning ranks apart, with a row for every
-    // neuron of the expert with the largest router and of that with the smallest.
+    // The probe of single neurons' and routers' products with the data's known directions, in
+    // networks of one MoE layer: for weights "a" and directions "b" a table "single_a_b_<g>" for
+    // each group of experts that pruning ranks apart, with a row for every vector of the expert
+    // with the largest router and of that with the smallest.
     probes().add("neurons",
                  {.description =
-                      "products of single neurons with the data's known directions, of the experts "
-                      "with the largest and the smallest router",
+                      "products of single neurons and routers with the data's known directions, of "
+                      "the experts with the largest and the smallest router",
                   .metrics = neurons_metrics,
                   .measure = measure_neurons}) &&
     probes().add("proficiency",

@@ -68,6 +68,31 @@ TEST(RoutedProbe, CountsThePatchesThatDecide) {
   EXPECT_TRUE(probe.metrics(*model, {{"train", other}, {"test", other}}).empty());
 }
 
+/// By lemma 4.1 it is expert c that gets the patches of class c.
+TEST(RoutedProbe, OfSeparateTrainingIsOfTheExpertOfTheClass) {
+  PMoEConfig config = two_experts()->settings();
+  config.router->gate = "one";
+  config.router->selected = 1;
+  PMoE model(config, 1);
+  {
+    const torch::NoGradGuard no_grad;
+    model.mixture->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
+  }
+  // Expert 1 takes the largest patch, expert 2 the smallest: of class 1 each gets one example's.
+  const Tensor x =
+      torch::tensor({{4.0F, 3.0F, 2.0F, 1.0F}, {4.0F, 3.0F, 2.0F, 1.0F}, {4.0F, 3.0F, 2.0F, 1.0F}});
+  const auto data = make_input_dataset(four_places("test"), {.values_NCHW = x.view({3, 1, 2, 2}),
+                                                             .labels_N = torch::tensor({0, 0, 1}),
+                                                             .groups_N = torch::tensor({0, 3, 0})});
+  const c10::InferenceMode inference;
+  ProbeSubject subject(model, 0, {{"train", data}, {"test", data}}, {.loader_threads = 0});
+  Measurement found;
+  probes().at("routed").measure(subject, found);
+  EXPECT_EQ(found.numbers.at("routed_class_1"), 50.0);
+  EXPECT_EQ(found.numbers.at("routed_class_2"), 0.0) << "expert 1 gets it";
+  EXPECT_EQ(found.numbers.at("routed_by_any_class_2"), 100.0);
+}
+
 std::shared_ptr<const Dataset> grey_images() {
   DatasetInfo info{"grey", "test", "", {"first", "second"}, 1, 2, 2, {0}, {1}};
   return make_memory_dataset(info, {250, 200, 150, 100, 10, 20, 30, 40, 7, 7, 7, 7}, {0, 1, 0});

@@ -76,6 +76,15 @@ TEST(PatternMoE, RefusesMoreSelectedTokensThanThereAre) {
   EXPECT_THAT(config_problem(config).text, HasSubstr("cannot select 9 of 8 tokens"));
 }
 
+TEST(PatternMoE, RefusesAnOddNumberOfExperts) {
+  PatternMoEConfig config = small_patterns();
+  config.experts = 5;
+  EXPECT_THAT(config_problem(config).text, HasSubstr("5 cannot be divided into; 6 can"));
+  const nn::PatternExperts experts(5, 3, 4, 1.0, nn::make_generator(1));
+  EXPECT_TRUE(at::equal(experts->sign, torch::tensor({1.0F, 1.0F, -1.0F, -1.0F, -1.0F})))
+      << "pruning ranks experts 0 and 1 apart from the others";
+}
+
 TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
   const PatternTokensConfig config{.patterns = 20, .tokens = 10};
   const DatasetInputs found = pattern_tokens(config, "train", 1000, 4000);

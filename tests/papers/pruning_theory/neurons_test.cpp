@@ -48,7 +48,10 @@ TEST(Neurons, AreThoseOfTheLargestAndTheSmallestRouterOfEitherSign) {
     for (int64_t e = 0; e < 6; ++e) model->moe->router->weight[e].fill_(norms[e]);
   }
   auto tables = measured("neurons", *model, some_data()).tables;
-  ASSERT_EQ(tables.size(), 2U);
+  ASSERT_EQ(tables.size(), 4U);
+  EXPECT_EQ(tables.at("single_router_pattern_2").rows,
+            (std::vector<std::string>{"expert 6", "expert 5"}));
+  EXPECT_EQ(tables.at("single_router_pattern_2").values[1], std::vector<double>(12, 4.0));
   expect_neurons(tables.at("single_neuron_pattern_1"), *model, {1, 2}, {1, 2});
   expect_neurons(tables.at("single_neuron_pattern_2"), *model, {5, 4}, {5, 4});
   // A removed expert is none of them, and an only one is shown once.
@@ -61,7 +64,7 @@ TEST(Neurons, AreThoseOfTheLargestAndTheSmallestRouterOfEitherSign) {
 TEST(Neurons, HaveATableForEachGroupThatPruningRanksApart) {
   const DataSplits data = {{"train", some_data()}, {"test", some_data()}};
   const auto metrics = probes().at("neurons").metrics(*pattern_model(), data);
-  ASSERT_EQ(metrics.size(), 2U);
+  ASSERT_EQ(metrics.size(), 4U);
   EXPECT_EQ(metrics[1].name, "single_neuron_pattern_2");
   EXPECT_TRUE(metrics[1].is_table);
   const auto clusters = build_meta_model(

@@ -202,6 +202,13 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
     return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};
   }
   std::optional<torch::jit::Module> torchscript() const override;
+
+  /// Returns experts of the network's kind, drawn from `generator`, of other numbers M and J.
+  nn::ShallowExperts draw_experts(int64_t experts, int64_t hidden,
+                                  const at::Generator& generator) const;
+  /// Puts `made` in the place of all experts; expert m routes by row m of router_Md [M, d].
+  void replace_experts(const nn::ShallowExperts& made, const at::Tensor& router_Md);
+
   /// Returns "neuron" [K, J, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override {
     return {{"neuron", experts->w.detach()}, {"router", router_directions()}};

@@ -204,7 +204,7 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
   std::optional<torch::jit::Module> torchscript() const override;
 
   /// Returns experts of the network's kind, drawn from `generator`, of other numbers M and J.
-  nn::ShallowExperts draw_experts(int64_t experts, int64_t hidden,
+  nn::ShallowExperts draw_experts(int64_t num_experts, int64_t num_neurons,
                                   const at::Generator& generator) const;
   /// Puts `made` in the place of all experts; expert m routes by row m of router_Md [M, d].
   void replace_experts(const nn::ShallowExperts& made, const at::Tensor& router_Md);

@@ -169,11 +169,11 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
   return {routed.y_Td, routed.y_Td, {routed}};
 }
 
-nn::ShallowExperts LatentMoE::draw_experts(int64_t experts, int64_t hidden,
+nn::ShallowExperts LatentMoE::draw_experts(int64_t num_experts, int64_t num_neurons,
                                            const at::Generator& generator) const {
   nn::ShallowExpertsOptions options = expert_options(config_);
-  options.experts = experts;
-  options.hidden = hidden;
+  options.experts = num_experts;
+  options.hidden = num_neurons;
   return nn::ShallowExperts(options, generator);
 }
 

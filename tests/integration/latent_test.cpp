@@ -105,7 +105,10 @@ TEST_F(LatentProgram, TrainsEachPhaseOfAnExperimentOnce) {
   EXPECT_THAT(planned("figure1"), HasSubstr("phase1 + phase2 + phase2_rho5"));
   EXPECT_THAT(planned("figure2"), HasSubstr("phase3_ideal + phase4"));
   EXPECT_THAT(planned("clusters4"), HasSubstr("phase1 + phase2"));
-  EXPECT_THAT(planned("chain"), HasSubstr("rho 2, J 4"));
+  EXPECT_THAT(planned("chain"), AllOf(HasSubstr("rho 2, J 4"), HasSubstr("rho 2, vanilla")));
+  EXPECT_THAT(planned("theorem"), HasSubstr("rho 1 in phase I"));
+  EXPECT_THAT(planned("exponent"), HasSubstr("he4, d 128"));
+  EXPECT_THAT(planned("assumptions"), HasSubstr("vanilla, hermite"));
 }
 
 }  // namespace

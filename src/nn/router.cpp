@@ -280,8 +280,8 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
 }
 
 void RouterImpl::set_options(RouterOptions options) {
-  if (options.width != options_.width || options.experts != options_.experts) {
-    fail("Router: {} x {} weights cannot become {} x {} ones", options_.experts, options_.width,
+  if (options.width != weight.size(1) || options.experts != weight.size(0)) {
+    fail("Router: {} x {} weights cannot become {} x {} ones", weight.size(0), weight.size(1),
          options.experts, options.width);
   }
   options_ = std::move(options);

@@ -62,8 +62,8 @@ TEST_F(LatentProgram, SaysInOneLineWhatDoesNotFit) {
     return run_program(
         {"train", smoke(), "--out", text_path("run"), "phases.0.data=" + text_path("mine.json")});
   };
-  expect_one_line_error(with(R"({"width": 24, "global": [0, 0, 1]})"), 2,
-                        "global has the information exponent 2; it must be 3 or more");
+  expect_one_line_error(with(R"({"width": 24, "global": [1, 0, 1]})"), 2,
+                        "global has a constant term");
   expect_one_line_error(with(R"({"width": 24, "clusters": 12})"), 2,
                         "12 clusters have 25 directions");
   const auto diverged =
@@ -105,7 +105,10 @@ TEST_F(LatentProgram, TrainsEachPhaseOfAnExperimentOnce) {
   EXPECT_THAT(planned("figure1"), HasSubstr("phase1 + phase2 + phase2_rho5"));
   EXPECT_THAT(planned("figure2"), HasSubstr("phase3_ideal + phase4"));
   EXPECT_THAT(planned("clusters4"), HasSubstr("phase1 + phase2"));
-  EXPECT_THAT(planned("chain"), HasSubstr("rho 2, J 4"));
+  EXPECT_THAT(planned("chain"), AllOf(HasSubstr("rho 2, J 4"), HasSubstr("rho 2, vanilla")));
+  EXPECT_THAT(planned("theorem"), HasSubstr("rho 1 in phase I"));
+  EXPECT_THAT(planned("exponent"), HasSubstr("he4, d 128"));
+  EXPECT_THAT(planned("assumptions"), HasSubstr("vanilla, hermite"));
 }
 
 }  // namespace

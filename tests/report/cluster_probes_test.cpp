@@ -84,6 +84,10 @@ TEST_F(ClusterProbes, SpecialisationIsThatOfTheNeurons) {
   EXPECT_THAT(found.tables.at("leading").columns, ElementsAre("w1", "w2", "wg"));
   EXPECT_EQ(found.tables.at("leading").values,
             (std::vector<std::vector<double>>{{1, 0, 0}, {0, 0, 1}, {1, 0, 0}}));
+  // sqrt(2 log 8 / 24) is 0.416: 4 neurons with 2 tasks of clusters.
+  EXPECT_THAT(found.tables.at("above_random").rows, ElementsAre("w1", "w2", "wg"));
+  EXPECT_EQ(found.tables.at("above_random").values,
+            (std::vector<std::vector<double>>{{1, 0, 0}, {0, 1, 0}, {0, 1, 1}}));
   EXPECT_EQ(found.tables.at("distribution_w1").values[0],
             (std::vector<double>{3, 0, 0, 0, 0, 0, 0, 0, 0, 1}));
   EXPECT_NEAR(found.tables.at("neurons_2").values[2][0], 0.55, 1e-5);
@@ -113,6 +117,20 @@ TEST_F(ClusterProbes, AnExpertHasAClusterWhereItsRouterIsPositiveOnOneMeanAlone)
     sum += (wrong[0] / count[0] + wrong[1] / count[1]) / 4;
   }
   EXPECT_NEAR(found.numbers.at("misrouted"), 100 * sum, 1e-6);
+  // Of expert 2 both cosines are -1 / sqrt(2) but for rounding.
+  const auto& leading = found.tables.at("router_leading").values;
+  const int64_t own[] = {0, leading[1][0] == 1.0 ? 0 : 1, 1};
+  EXPECT_EQ(leading[0], (std::vector<double>{1, 0}));
+  EXPECT_EQ(leading[2], (std::vector<double>{0, 1}));
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < 2048; ++i) {
+    for (int64_t k = 0; k < 3; ++k) {
+      const bool takes = inputs.values_NCHW[i][0][0].dot(router[k]).item<double>() >= 0;
+      if (takes != (inputs.groups_N[i].item<int64_t>() == own[k])) ++wrong;
+    }
+  }
+  EXPECT_NEAR(found.numbers.at("wrong_pairs"), 100.0 * static_cast<double>(wrong) / (3 * 2048),
+              0.1);
 }
 
 TEST_F(ClusterProbes, SpecialisationHasNothingOfAClusterWithoutAnExpert) {

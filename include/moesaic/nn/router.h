@@ -126,7 +126,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
 
   /// Returns the options, with the kept experts of a pruned layer.
   const RouterOptions& options() const { return options_; }
-  /// Routes by other options from now on. Throws Error where the size of `weight` would differ.
+  /// Routes by other options from now on. Throws Error where `weight` has another size.
   void set_options(RouterOptions options);
   /// Returns the rule outside of training.
   RoutingRule evaluation_rule() const;

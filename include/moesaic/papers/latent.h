@@ -90,6 +90,7 @@ struct LatentClustersConfig {
   double rho = 1.0, noise = 0.0;
   std::vector<std::vector<double>> local = {{0, 0, 0, 1, 0, 1}, {0, 0, 0, 1, 1}};
   std::vector<double> global = {0, 0, 0, 1};
+  std::vector<double> signs;
   std::string directions = "orthogonal";
   int64_t train = 65536, test = 8192;
   int64_t seed = 1;
@@ -109,9 +110,12 @@ void describe(auto& f, LatentClustersConfig& c) {
     "than clusters repeat",
     not_empty);
   f("global", c.global,
-    "coefficients of He_i / sqrt(i!) of the task g that all clusters share, with signs s_c whose "
-    "sum is 0",
+    "coefficients of He_i / sqrt(i!) of the task g that all clusters share, with their signs s_c",
     not_empty);
+  f("signs", c.signs,
+    "signs (s_c) of the shared task, one per cluster; empty: +1 and -1 in turn, of an odd number "
+    "of clusters +1, -1/2, -1/2 at the end, whose sum is 0",
+    between(-1e3, 1e3));
   f("directions", c.directions,
     "kind of w_1 to w_C, w_g and v_1 to v_C: random unit vectors, made orthogonal by Gram-Schmidt "
     "or unchanged",
@@ -121,7 +125,8 @@ void describe(auto& f, LatentClustersConfig& c) {
   f("test", c.test, "number of test examples", between(1, 1e8));
   f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
-/// Refuses more directions than dimensions, and tasks whose information exponent is at most 2.
+/// Refuses more directions than dimensions, tasks with a constant term or no other one, and another
+/// number of signs than of clusters.
 ConfigProblem config_problem(const LatentClustersConfig& config);
 
 /// Returns in what tasks and directions differ from assumptions 3.2 and 3.3, of which the theorems
@@ -131,8 +136,7 @@ std::string departures(const LatentClustersConfig& config);
 /// What the data are made of, float32 rows: w_c [C, d], w_g [1, d] and the means rho v_c [C, d].
 struct LatentTruth {
   at::Tensor local_Cd, global_1d, mean_Cd;
-  std::vector<double> sign;  ///< s_c: +1, -1 in turn; of an odd number the last three are +1, -1/2,
-                             ///< -1/2.
+  std::vector<double> sign;  ///< s_c
 };
 /// Returns it, drawn from the seed of `config`.
 LatentTruth latent_truth(const LatentClustersConfig& config);
@@ -198,6 +202,13 @@ class LatentMoE : public OneLayerModel<LatentMoEConfig> {
     return {.router_name = "routing", .image_size = "width", .kept_experts = "kept_experts"};
   }
   std::optional<torch::jit::Module> torchscript() const override;
+
+  /// Returns experts of the network's kind, drawn from `generator`, of other numbers M and J.
+  nn::ShallowExperts draw_experts(int64_t num_experts, int64_t num_neurons,
+                                  const at::Generator& generator) const;
+  /// Puts `made` in the place of all experts; expert m routes by row m of router_Md [M, d].
+  void replace_experts(const nn::ShallowExperts& made, const at::Tensor& router_Md);
+
   /// Returns "neuron" [K, J, d] and "router" [K, 1, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override {
     return {{"neuron", experts->w.detach()}, {"router", router_directions()}};

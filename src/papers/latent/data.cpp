@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "moesaic/base/log.h"
@@ -99,12 +100,22 @@ int64_t information_exponent(const std::vector<double>& coefficients) {
 
 ConfigProblem exponent_problem(const std::vector<double>& coefficients, const std::string& key) {
   const int64_t exponent = information_exponent(coefficients);
-  if (exponent > 2) return {};
+  if (exponent > 0) return {};
   if (exponent < 0) return {fmt::format("{} has no coefficient that is not 0", key), {key}};
-  return {fmt::format("{} has the information exponent {}; it must be 3 or more (assumption 3.2): "
-                      "leave the coefficients 0 to 2 at 0",
-                      key, exponent),
-          {key}};
+  return {
+      fmt::format("{} has a constant term, which no neuron can find; leave its first coefficient "
+                  "at 0",
+                  key),
+      {key}};
+}
+
+/// Returns s_c of each cluster.
+std::vector<double> signs_of(const LatentClustersConfig& config) {
+  if (!config.signs.empty()) return config.signs;
+  std::vector<double> signs;
+  for (int64_t c = 0; c < config.clusters; ++c) signs.push_back(c % 2 == 0 ? 1.0 : -1.0);
+  if (config.clusters % 2 != 0) signs.back() = signs[signs.size() - 2] = -0.5;
+  return signs;
 }
 
 }  // namespace
@@ -121,6 +132,11 @@ ConfigProblem config_problem(const LatentClustersConfig& config) {
     return {fmt::format("local has {} tasks for {} clusters", config.local.size(), config.clusters),
             {"local", "clusters"}};
   }
+  if (!config.signs.empty() && static_cast<int64_t>(config.signs.size()) != config.clusters) {
+    return {
+        fmt::format("signs has {} numbers for {} clusters", config.signs.size(), config.clusters),
+        {"signs", "clusters"}};
+  }
   for (size_t c = 0; c < config.local.size(); ++c) {
     ConfigProblem problem = exponent_problem(config.local[c], fmt::format("local.{}", c));
     if (!problem.empty()) return problem;
@@ -133,8 +149,10 @@ std::string departures(const LatentClustersConfig& config) {
   const auto leading = [](const std::vector<double>& c) {
     return std::abs(c[static_cast<size_t>(information_exponent(c))]);
   };
+  int64_t least = k;
   bool exponents = false, coefficients = false, norms = false;
   const auto look = [&](const std::vector<double>& c) {
+    least = std::min(least, information_exponent(c));
     exponents = exponents || information_exponent(c) != k;
     coefficients = coefficients || std::abs(leading(c) - leading(config.global)) > 1e-9;
     double square = 0.0;
@@ -145,9 +163,14 @@ std::string departures(const LatentClustersConfig& config) {
   look(config.global);
   std::vector<std::string> found;
   if (k % 2 != 0) found.push_back(fmt::format("an odd information exponent, {}", k));
+  if (least < 3) found.push_back(fmt::format("an information exponent below 3, {}", least));
   if (exponents) found.emplace_back("tasks of different information exponents");
   if (coefficients) found.emplace_back("leading coefficients of different magnitude");
   if (norms) found.emplace_back("tasks whose mean square is not 1");
+  const std::vector<double> signs = signs_of(config);
+  if (std::abs(std::accumulate(signs.begin(), signs.end(), 0.0)) > 1e-9) {
+    found.emplace_back("signs whose sum is not 0");
+  }
   if (config.directions == "random") {
     found.emplace_back("means that are not orthogonal to the tasks' directions");
   }
@@ -165,14 +188,8 @@ LatentTruth latent_truth(const LatentClustersConfig& config) {
   const auto part = [&](int64_t begin, int64_t count, double norm) {
     return (rows.narrow(0, begin, count) * norm).to(at::kFloat).contiguous();
   };
-  LatentTruth truth{
-      part(0, clusters, 1.0), part(clusters, 1, 1.0), part(clusters + 1, clusters, config.rho), {}};
-  for (int64_t c = 0; c < clusters; ++c) truth.sign.push_back(c % 2 == 0 ? 1.0 : -1.0);
-  if (clusters % 2 != 0) {
-    truth.sign.back() = -0.5;
-    truth.sign[truth.sign.size() - 2] = -0.5;
-  }
-  return truth;
+  return {part(0, clusters, 1.0), part(clusters, 1, 1.0), part(clusters + 1, clusters, config.rho),
+          signs_of(config)};
 }
 
 DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,

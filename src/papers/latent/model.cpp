@@ -169,6 +169,30 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
   return {routed.y_Td, routed.y_Td, {routed}};
 }
 
+nn::ShallowExperts LatentMoE::draw_experts(int64_t num_experts, int64_t num_neurons,
+                                           const at::Generator& generator) const {
+  nn::ShallowExpertsOptions options = expert_options(config_);
+  options.experts = num_experts;
+  options.hidden = num_neurons;
+  return nn::ShallowExperts(options, generator);
+}
+
+void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor& router_Md) {
+  const auto put = [](const at::Tensor& place, const at::Tensor& value) {
+    if (place.defined()) nn::replace_value(place, value.detach().to(place.options()));
+  };
+  put(experts->w, made->w);
+  put(experts->a, made->a);
+  put(experts->b, made->b);
+  put(experts->hermite, made->hermite);
+  put(moe->router->weight, router_Md);
+  config_.experts = made->count();
+  config_.hidden = made->w.size(1);
+  config_.kept_experts.clear();
+  moe->router->set_options(nn::latent_router_options(config_.width, config_.experts,
+                                                     nn::latent_routing(moe->options()), {}));
+}
+
 std::optional<torch::jit::Module> LatentMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   return script::make_module(

@@ -46,6 +46,7 @@ struct SphericalSgdConfig {
   double lr = 1.0, until_local = 0.0;
   std::string routing = nn::kTopOne, router = kAsItIs;
   bool restart = false;
+  int64_t num_experts = 0, num_neurons = 0;
   int64_t block = 4096;
 };
 void describe(auto& f, SphericalSgdConfig& c) {
@@ -55,6 +56,13 @@ void describe(auto& f, SphericalSgdConfig& c) {
     "model's)",
     one_of({nn::kTopOne, nn::kEveryAboveZero}));
   f("restart", c.restart, "new random first layers and a = +-1 before the first step (phase III)");
+  f("num_experts", c.num_experts,
+    "number of experts (M) after a restart, which take the router's rows of the former experts in "
+    "turn; 0: as before",
+    between(0, 4096));
+  f("num_neurons", c.num_neurons,
+    "number of neurons per expert (J) after a restart, with new biases; 0: as before",
+    between(0, 1048576));
   f("router", c.router,
     "router before the first step: as_it_is: unchanged; ideal: expert m gets the mean direction of "
     "cluster m mod C minus the mean of the other clusters",
@@ -82,16 +90,20 @@ class SphericalSgd final : public LatentPhase {
 
   StepReport update() override {
     const int64_t steps = steps_of(config_.block);
-    const at::Tensor router_Kd = starts_ideal() ? ideal_router() : router_rows(layer_);
-    SphericalNeurons neurons = starting_neurons();
+    nn::ShallowExpertsImpl& own = experts();
+    const nn::ShallowExperts resized = resized_experts();
+    const nn::ShallowExpertsImpl& from = resized ? *resized : own;
+    const double step = config_.lr / static_cast<double>(from.w.size(1));
+    const at::Tensor router_Kd = starting_router(from.count());
+    SphericalNeurons neurons = starting_neurons(from);
     const RoutedBlock block = routed(samples(steps_done_, steps), steps_done_, router_Kd);
     StepReport report{.images = steps, .steps = steps};
     report.lr = config_.lr;
-    report.metrics["turn"] = check_turn(block.rows, neurons);
-    spherical_sgd(neurons, block.rows, step_size());
+    report.metrics["turn"] = check_turn(block.rows, neurons, step);
+    spherical_sgd(neurons, block.rows, step);
     if (!all_finite(neurons.w_Nd)) throw Diverged("a weight is not finite");
     // Only now does the network change: what failed before has left it as it was.
-    nn::ShallowExpertsImpl& own = experts();
+    if (resized) network().replace_experts(resized, router_Kd);
     own.w.copy_(neurons.w_Nd.view_as(own.w));
     own.a.copy_(neurons.a_N.view_as(own.a));
     if (starts_ideal()) set_router_rows(layer_, router_Kd);
@@ -102,38 +114,55 @@ class SphericalSgd final : public LatentPhase {
   std::string remedy() const override { return lower("lr", config_.lr); }
 
  private:
-  double step_size() const { return config_.lr / static_cast<double>(experts().w.size(1)); }
+  LatentMoE& network() const { return dynamic_cast<LatentMoE&>(*context_.model); }
 
   bool starts_ideal() const { return steps_done_ == 0 && config_.router == kIdeal; }
 
+  /// Returns new experts where a restart changes how many they or their neurons are, else null.
+  nn::ShallowExperts resized_experts() const {
+    const int64_t experts_now = experts().count(), neurons_now = experts().w.size(1);
+    const int64_t m = config_.num_experts > 0 ? config_.num_experts : experts_now;
+    const int64_t j = config_.num_neurons > 0 ? config_.num_neurons : neurons_now;
+    if (steps_done_ > 0 || (m == experts_now && j == neurons_now)) return nullptr;
+    return network().draw_experts(m, j, generator("latent.resize"));
+  }
+
   /// Returns a copy of the neurons that the next step starts from.
-  SphericalNeurons starting_neurons() const {
-    const nn::ShallowExpertsImpl& own = experts();
-    at::Tensor w = own.w, a = own.a;
+  SphericalNeurons starting_neurons(const nn::ShallowExpertsImpl& from) const {
+    at::Tensor w = from.w, a = from.a;
     if (steps_done_ == 0 && config_.restart) {
-      const auto drawn = own.draw_neurons(generator("latent.restart"));
+      const auto drawn = from.draw_neurons(generator("latent.restart"));
       w = drawn.w;
       a = drawn.a;
     }
     SphericalNeurons neurons{host_copy(w).flatten(0, 1), host_copy(a).flatten(),
-                             host_copy(own.b).flatten(), at::Tensor()};
-    if (own.hermite.defined()) neurons.hermite_NK = host_copy(own.hermite).flatten(0, 1);
+                             host_copy(from.b).flatten(), at::Tensor()};
+    if (from.hermite.defined()) neurons.hermite_NK = host_copy(from.hermite).flatten(0, 1);
     return neurons;
   }
 
-  at::Tensor ideal_router() const {
+  /// Returns the router of so many experts that the next step starts from.
+  at::Tensor starting_router(int64_t num_experts) const {
+    if (starts_ideal()) return ideal_router(num_experts);
+    const at::Tensor rows_Kd = router_rows(layer_);
+    return rows_Kd.index_select(0, at::arange(num_experts).remainder(rows_Kd.size(0)));
+  }
+
+  at::Tensor ideal_router(int64_t num_experts) const {
     const at::Tensor mean = context_.data->directions().at("mean");
     const at::Tensor v_Cd = mean / mean.norm(2, {1}, true);
     const auto clusters = static_cast<double>(v_Cd.size(0));
     const at::Tensor others = (v_Cd.sum(0, true) - v_Cd) / (clusters - 1.0);
-    const at::Tensor ids = torch::tensor(layer_->kept(), torch::kLong).remainder(v_Cd.size(0));
-    return (v_Cd - others).index_select(0, ids);
+    const at::Tensor kept = torch::tensor(layer_->kept(), torch::kLong);
+    const at::Tensor ids = num_experts == kept.size(0) ? kept : at::arange(num_experts);
+    return (v_Cd - others).index_select(0, ids.remainder(v_Cd.size(0)));
   }
 
   /// Returns the root mean square tangent of the angle by which a sample turns a neuron whose
   /// derivative is 1, its mean square for polynomials. Throws Diverged above 1: weights of norm 1
   /// stay finite with any step, but then each sample takes the place of all before it.
-  double check_turn(const RoutedSamples& rows, const SphericalNeurons& neurons) const {
+  static double check_turn(const RoutedSamples& rows, const SphericalNeurons& neurons,
+                           double step) {
     const at::Tensor norm_S = rows.x_Sd.norm(2, {1}) * rows.y_S;
     const at::Tensor tangent_A = norm_S.index_select(0, rows.sample.to(at::kLong)) * rows.gate;
     at::Tensor slope_N = neurons.a_N.to(at::kDouble).square();
@@ -146,7 +175,7 @@ class SphericalSgd final : public LatentPhase {
     const at::Tensor slope_A = slope_M.repeat_interleave(rows.offset.diff());
     const at::Tensor square_A = tangent_A.to(at::kDouble).square() * slope_A;
     const double square = square_A.numel() == 0 ? 0.0 : square_A.mean().item<double>();
-    const double turn = step_size() * std::sqrt(square);
+    const double turn = step * std::sqrt(square);
     if (!(turn <= 1.0)) {
       throw Diverged(
           fmt::format("a step turns a neuron by more than 45 degrees (the tangent is "
@@ -188,6 +217,18 @@ void plan_spherical(PhasePlan& plan, const SettingLocations& locations, const Mo
         "'{}' do not have",
         locations.of({"until_local"}), plan.config.name, plan.config.data);
   }
+  if (config.num_experts == 0 && config.num_neurons == 0) return;
+  const std::string place = locations.of({"num_experts", "num_neurons"});
+  if (!config.restart) {
+    fail_usage(
+        "{}: phase '{}': only a restart changes num_experts and num_neurons; choose "
+        "restart=true",
+        place, plan.config.name);
+  }
+  if (dynamic_cast<const LatentMoE*>(&model) == nullptr ||
+      !model.moe_blocks()[0].layer->removed().empty()) {
+    fail_needs(locations, place, "a latent-moe without pruned experts, to change their number");
+  }
 }
 
 struct RouterAscentConfig {
@@ -195,9 +236,13 @@ struct RouterAscentConfig {
   int64_t batch_size = 4000;
 };
 void describe(auto& f, RouterAscentConfig& c) {
-  f("lr", c.lr, "learning rate (eta)", above(0.0));
+  f("lr", c.lr,
+    "learning rate (eta); outputs of J random neurons are of order 1 / sqrt(J), so that equal "
+    "steps at another J take an eta in proportion to sqrt(J)",
+    above(0.0));
   f("batch_size", c.batch_size,
-    "number of new samples per step (n); 10 d to 20 d are needed for a signal",
+    "number of new samples per step (n); a signal needs 10 d to 20 d in each of 300 steps, "
+    "thousands of d in a single one (T_2 = 1)",
     between(1, 1048576));
 }
 

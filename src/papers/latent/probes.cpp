@@ -51,23 +51,28 @@ std::vector<Metric> routing_metrics(const Model& model, const DataSplits& data) 
            .optional = true,
            .least = 0.0,
            .most = 100.0},
+          amount_metric("wrong_pairs", "pairs of sample and expert that are wrong, %", 2, 100.0),
           amount_metric("misrouted_limit", "where the nearest two clusters overlap, %", 2, 50.0),
-          table_metric("router_cosine", "cosine of router and mean")};
+          table_metric("router_cosine", "cosine of router and mean"),
+          table_metric("router_leading", "mean of the largest cosine", 0)};
+}
+
+/// Which expert, of those that exist, takes which test sample: [N, K].
+at::Tensor taken_samples(const Model& model, const DatasetInputs& test) {
+  const at::Tensor router_Kd =
+      model.weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
+  return test.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
 }
 
 /// Returns the fraction of samples that an expert of one cluster takes though they are of another
 /// one, or leaves though they are of its own, each kind in equal parts; nothing where no expert has
 /// a cluster of which there are samples.
-std::optional<double> misrouted(ProbeSubject& subject, const std::vector<int64_t>& own) {
-  const Dataset& data = subject.data("test");
-  const DatasetInputs inputs = data.generate(0, data.size());
-  const at::Tensor router_Kd =
-      subject.model().weight_directions().at("router").select(1, 0).to(at::kCPU, at::kFloat);
-  const at::Tensor takes_NK = inputs.values_NCHW.flatten(1).mm(router_Kd.t()).ge(0);
+std::optional<double> misrouted(const at::Tensor& takes_NK, const at::Tensor& cluster_N,
+                                const std::vector<int64_t>& own) {
   double sum = 0.0, count = 0.0;
   for (size_t k = 0; k < own.size(); ++k) {
     if (own[k] < 0) continue;
-    const at::Tensor is_own = inputs.groups_N.eq(own[k]);
+    const at::Tensor is_own = cluster_N.eq(own[k]);
     if (!is_own.any().item<bool>() || is_own.all().item<bool>()) continue;
     const at::Tensor wrong = takes_NK.select(1, static_cast<int64_t>(k)).ne(is_own).to(at::kDouble);
     const double missed = wrong.masked_select(is_own).mean().item<double>();
@@ -99,12 +104,23 @@ void measure_routing(ProbeSubject& subject, Measurement& measurement) {
   measurement.numbers["routed"] = routed / static_cast<double>(own.size());
   measurement.numbers["covered"] =
       static_cast<double>(covered.size()) / static_cast<double>(mean_Cd.size(0));
-  const std::optional<double> wrong = misrouted(subject, own);
+  const Dataset& data = subject.data("test");
+  const DatasetInputs inputs = data.generate(0, data.size());
+  const at::Tensor takes_NK = taken_samples(subject.model(), inputs);
+  const std::optional<double> wrong = misrouted(takes_NK, inputs.groups_N, own);
   if (wrong) measurement.numbers["misrouted"] = 100.0 * *wrong;
   measurement.numbers["misrouted_limit"] = 100.0 * overlap(mean_Cd);
   const at::Tensor cosine_KC = cosines(subject.model(), mean_Cd);
-  measurement.tables["router_cosine"] = measured_table(numbered("expert ", cosine_KC.size(0)),
-                                                       numbered("v", mean_Cd.size(0)), cosine_KC);
+  // Every expert has a cluster here: that of the largest cosine, whatever the signs.
+  const at::Tensor is_own_NK = inputs.groups_N.unsqueeze(1).eq(cosine_KC.argmax(1));
+  measurement.numbers["wrong_pairs"] =
+      100.0 * takes_NK.ne(is_own_NK).to(at::kDouble).mean().item<double>();
+  const auto add_table = [&](const char* name, const at::Tensor& values_KC) {
+    measurement.tables[name] = measured_table(numbered("expert ", values_KC.size(0)),
+                                              numbered("v", values_KC.size(1)), values_KC);
+  };
+  add_table("router_cosine", cosine_KC);
+  add_table("router_leading", cosine_KC.eq(cosine_KC.amax(1, true)).to(at::kDouble));
 }
 
 constexpr double kAligned = 0.5;
@@ -139,6 +155,7 @@ std::vector<Metric> specialisation_metrics(const Model& model, const DataSplits&
   }
   metrics.push_back(table_metric("largest", "largest |alignment| of an expert"));
   metrics.push_back(table_metric("leading", "task of the largest |alignment|", 0));
+  metrics.push_back(table_metric("above_random", "neurons aligned more than a random largest", 0));
   for (const std::string& task : tasks) {
     metrics.push_back(
         table_metric("distribution_" + task, "neurons by |alignment| with " + task, 0));
@@ -177,6 +194,14 @@ at::Tensor counts_by_bin(const at::Tensor& magnitude_KJ) {
   return counts;
 }
 
+/// Returns how many neurons of each expert have a larger <w, w_t> than the largest that J random
+/// neurons have with C tasks, about sqrt(2 log(J C) / d) (definition 4.7, figure 1a): [K, T].
+at::Tensor count_above_random(const at::Tensor& alignment_KJT, int64_t d) {
+  const auto drawn = static_cast<double>(alignment_KJT.size(1) * (alignment_KJT.size(2) - 1));
+  const double largest = std::sqrt(2.0 * std::log(drawn) / static_cast<double>(d));
+  return alignment_KJT.gt(largest).sum(1).to(at::kDouble);
+}
+
 /// Measures experts that have a cluster; where none has there is nothing to say.
 void measure_own(ProbeSubject& subject, const at::Tensor& magnitude_KJT, Measurement& measurement) {
   const int64_t clusters = magnitude_KJT.size(2) - 1;
@@ -211,7 +236,8 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
   const at::Tensor tasks_Td = at::cat({known.at("local"), known.at("global")});
   const int64_t clusters = known.at("local").size(0);
   const at::Tensor w_KJd = weights.at("neuron").to(at::kCPU, at::kFloat);
-  const at::Tensor magnitude_KJT = w_KJd.matmul(tasks_Td.t()).abs().to(at::kDouble);
+  const at::Tensor alignment_KJT = w_KJd.matmul(tasks_Td.t());
+  const at::Tensor magnitude_KJT = alignment_KJT.abs().to(at::kDouble);
   const at::Tensor largest_KT = magnitude_KJT.amax(1);
   const std::vector<std::string> names = task_names(clusters);
   const std::vector<std::string> experts = numbered("expert ", w_KJd.size(0));
@@ -230,6 +256,8 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
         leading_local.eq(c).sum().item<double>();
   }
   measurement.tables["largest"] = measured_table(experts, names, largest_KT);
+  measurement.tables["above_random"] =
+      measured_table(names, experts, count_above_random(alignment_KJT, w_KJd.size(2)).t());
   measurement.tables["leading"] = measured_table(
       experts, names, largest_KT.eq(largest_KT.amax(1, /*keepdim=*/true)).to(at::kDouble));
   if (weights.contains("router") && known.contains("mean")) {
@@ -243,7 +271,8 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
     // The probe of the largest |alignment| of each expert's neurons with the data's directions
     // "local" and "global", "max_<task>" in the mean over experts, of those that a router gives to
     // one cluster "max_own" and "max_other"; "share_<task>" of the neurons above 0.5;
-    // "experts_<c>" whose largest alignment with a local task is with c's; and tables of all that.
+    // "experts_<c>" whose largest alignment with a local task is with c's; and tables of all that,
+    // among them figure 1a: "above_random".
     probes().add(
         "specialisation",
         {.description = "alignments of experts' neurons with the tasks of the data's clusters",
@@ -251,7 +280,8 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
          .measure = measure_specialisation}) &&
     // The probe of the experts that a router gives to one cluster alone, by the data's directions
     // "mean": "routed", "covered", and "misrouted" beside what the overlap of the nearest clusters
-    // costs the best rule.
+    // costs the best rule; "wrong_pairs" of a sample and an expert, whose cluster has the largest
+    // cosine: taken though of another cluster, or left though of its own.
     probes().add("cluster_routing",
                  {.description = "separation by the router of the means of the data's clusters",
                   .metrics = routing_metrics,

@@ -133,15 +133,31 @@ TEST(LatentClusters, SignsSumToZero) {
   EXPECT_EQ(signs(5), (std::vector<double>{1, -1, 1, -0.5, -0.5}));
 }
 
+TEST(LatentClusters, TakeTheSignsOfExample41) {
+  const LatentClustersConfig config{
+      .width = 19, .clusters = 3, .local = {{0, 0, 1}}, .global = {0, 2}, .signs = {1, -1, 0}};
+  const LatentTruth truth = latent_truth(config);
+  const DatasetInputs found = latent_examples(config, truth, "train", 7, 90);
+  for (int64_t i = 0; i < 90; ++i) {
+    const auto c = found.groups_N[i].item<int64_t>();
+    const Tensor x = found.values_NCHW.flatten(1)[i];
+    const double z = latent_product(x, truth.local_Cd[c]);
+    const double g = 2 * latent_product(x, truth.global_1d[0]);
+    const double wanted = (z * z - 1) / std::sqrt(2.0) + (c == 0 ? g : c == 1 ? -g : 0.0);
+    EXPECT_NEAR(found.targets_NK[i][0].item<double>(), wanted, 1e-4 * (1.0 + std::abs(wanted)));
+  }
+}
+
 TEST(LatentClusters, RefusesWhatCannotBeLearned) {
   const auto problem = [](const LatentClustersConfig& config) {
     return config_problem(config).text;
   };
   EXPECT_EQ(problem({.width = 5}), "");
   EXPECT_THAT(problem({.width = 4}), HasSubstr("2 clusters have 5 directions"));
-  EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {0, 0, 1, 1}}}),
-              HasSubstr("local.1 has the information exponent 2; it must be 3 or more"));
-  EXPECT_THAT(problem({.global = {0, 1}}), HasSubstr("global has the information exponent 1"));
+  EXPECT_EQ(problem({.local = {{0, 0, 1}}, .global = {0, 1}}), "");
+  EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {1, 0, 0, 1}}}),
+              HasSubstr("local.1 has a constant term"));
+  EXPECT_THAT(problem({.signs = {1, -1, 0}}), HasSubstr("signs has 3 numbers for 2 clusters"));
   EXPECT_THAT(problem({.global = {0, 0, 0, 0}}), HasSubstr("no coefficient that is not 0"));
   EXPECT_THAT(problem({.local = {{0, 0, 0, 1}, {0, 0, 0, 1}, {0, 0, 0, 1}}}),
               HasSubstr("local has 3 tasks for 2 clusters"));
@@ -150,6 +166,10 @@ TEST(LatentClusters, RefusesWhatCannotBeLearned) {
 TEST(LatentClusters, SaysWhatTheTheoremsDoNotCover) {
   EXPECT_EQ(departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, -1}}), "");
   EXPECT_EQ(departures({}), "an odd information exponent, 3, tasks whose mean square is not 1");
+  EXPECT_EQ(departures({.local = {{0, 0, 1}}, .global = {0, 0, 1}}),
+            "an information exponent below 3, 2");
+  EXPECT_EQ(departures({.local = {{0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}, .signs = {1, 1}}),
+            "signs whose sum is not 0");
   EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0, 0, 1}}, .global = {0, 0, 0, 0, 1}}),
               HasSubstr("different information exponents"));
   EXPECT_THAT(departures({.local = {{0, 0, 0, 0, 0.8, 0.6}}, .global = {0, 0, 0, 0, 1}}),

@@ -315,6 +315,28 @@ TEST(LatentRun, RestartsDrawFirstLayersAndSigns) {
   EXPECT_TRUE(torch::equal(drawn.model->experts->b, drawn.before.at("moe.experts.b")));
 }
 
+TEST(LatentRun, ARestartMayChangeTheNumbersOfExpertsAndNeurons) {
+  const std::vector<std::string> changes = {"phases.specialise.num_experts=3",
+                                            "phases.specialise.num_neurons=9",
+                                            "phases.specialise.router=as_it_is"};
+  const TrainedLatent found = train_latent(latent_run(only_phase("specialise", changes)), "route");
+  const nn::ShallowExpertsImpl& own = *found.model->experts;
+  EXPECT_EQ(own.w.sizes(), at::IntArrayRef({3, 9, 24}));
+  testing::expect_close(own.w.detach().norm(2, {2}), torch::ones({3, 9}), 1e-5);
+  EXPECT_TRUE(own.a.abs().eq(1).all().item<bool>());
+  EXPECT_GT(own.b.abs().max().item<double>(), 0.5);
+  EXPECT_LE(own.b.abs().max().item<double>(), 1.0);
+  EXPECT_EQ(found.model->config().at("experts"), 3);
+  EXPECT_EQ(found.model->config().at("hidden"), 9);
+  const TrainedLatent routed = train_latent(
+      latent_run({changes[0], changes[1], changes[2], "phases.solve.steps=0"}), "route");
+  const Tensor before = routed.before.at("moe.router.weight");
+  EXPECT_GT(before.norm().item<double>(), 0.0);
+  EXPECT_TRUE(routed.model->moe->router->weight.equal(
+      before.index_select(0, torch::tensor({0, 1, 0}, torch::kLong))));
+  expect_same_bits(latent_run(changes), 500, {200, 260, 380});
+}
+
 TEST(LatentRun, EndsOnceTheLocalTasksAreFound) {
   const auto steps = [](const std::string& until) {
     TrainerOptions options = options_with_described("");
@@ -340,6 +362,8 @@ TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
               AllOf(HasSubstr("phase 'solve'"), HasSubstr("leave 'trainable' and 'frozen' out")));
   EXPECT_THAT(refusal({"phases.explore.routing=top2"}), HasSubstr("'top1'"));
   EXPECT_THAT(refusal({"phases.solve.lambdas=[0]"}), HasSubstr("lambdas"));
+  EXPECT_THAT(refusal({"phases.explore.num_neurons=9"}),
+              HasSubstr("phase 'explore': only a restart changes num_experts and num_neurons"));
   EXPECT_THAT(error_of([] {
                 Trainer(config_of(R"({"name": "x", "model": {"name": "gated-moe", "width": 5},
                     "phases": [{"name": "p", "kind": "ridge", "data": "gated-small", "steps": 1}]})"),
@@ -382,6 +406,9 @@ std::string failure_that_changes_nothing(const StartedPhase& started) {
 
 TEST(LatentRun, AStepThatFailsLeavesTheNetworkAsItWas) {
   EXPECT_THAT(failure_that_changes_nothing(start_phase(2, {"phases.specialise.lr=1000"})),
+              HasSubstr("turns a neuron by more than 45 degrees"));
+  EXPECT_THAT(failure_that_changes_nothing(
+                  start_phase(2, {"phases.specialise.lr=1000", "phases.specialise.num_neurons=9"})),
               HasSubstr("turns a neuron by more than 45 degrees"));
   EXPECT_THAT(failure_that_changes_nothing(start_phase(1, {"phases.route.lr=1e5"})),
               HasSubstr("a step moves logits by"));

@@ -216,8 +216,8 @@ Table read_table(const DatasetSpec& spec, const fs::path& folder, const std::str
   Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
                                                    : read_csv_table(path, config, spec.classes);
   if (config.width > 0 && table.x_Nd.size(1) != config.width) {
-    fail("{}: a row has {} inputs, the description says {}", path.string(), table.x_Nd.size(1),
-         config.width);
+    fail("{}: a row has {}, the description says {}", path.string(),
+         count_text(table.x_Nd.size(1), "input"), config.width);
   }
   if (config.file.empty()) return table;
   const at::Tensor rows = rows_of_split({config.test_fraction, config.seed, "table.split", "row"},

@@ -58,7 +58,7 @@ TEST_F(CsvTest, ReadsRowsWithEveryEndOfLine) {
   const Rows expected = {{"a", "b"}, {"1", "2"}, {"", "3"}};
   for (const std::string end : {"\n", "\r\n"}) {
     for (const std::string begin : {"", "\xEF\xBB\xBF"}) {
-      for (const std::string last : {std::string(), end}) {
+      for (const std::string& last : {std::string(), end}) {
         const std::string bytes = begin + "a,b" + end + "1,2" + end + ",3" + last;
         EXPECT_EQ(rows(bytes), expected);
         EXPECT_EQ(rows(test::gzip(bytes)), expected);

@@ -15,7 +15,8 @@ Registry<DatasetFormat>& dataset_formats() {
                                            {"image_folder", image_folder_format()},
                                            {"celeba", celeba_format()},
                                            {"embeddings", embeddings_format()},
-                                           {"shards", shards_format()}});
+                                           {"shards", shards_format()},
+                                           {"table", table_format()}});
   return registry;
 }
 

@@ -236,6 +236,7 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
     const SnapshotConfig& snapshots = *experiment.snapshots;
     if (snapshots.by_epoch) run.unit = plans.back().steps_per_epoch;
     run.every = snapshots.every * run.unit;
+    run.begins_last_phase = std::ranges::any_of(experiment.plots, &PlotConfig::last_phase);
     add_probes(snapshots.probes, place({"snapshots.probes"}), *shape, run.snapshots,
                own.snapshot_metrics);
     for (const std::string& name : snapshots.probes) {
@@ -290,10 +291,12 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
   options.device = run.device;
   options.open = opener_of(datasets);
   int64_t before = -run.every;  // Step 0 is a multiple, too.
+  const int64_t last_phase = run.result_rows.back().steps_before_last_phase;
   options.on_step = [&](Model& model, int64_t step) {
     if (!on_images(run.images(step))) return false;
     pause();
-    if (passes_multiple(before, step, run.every)) take_snapshot(model, step);
+    const bool begins = run.begins_last_phase && before < last_phase && step >= last_phase;
+    if (begins || passes_multiple(before, step, run.every)) take_snapshot(model, step);
     before = step;
     since = Clock::now();
     return true;

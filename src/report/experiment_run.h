@@ -97,6 +97,8 @@ struct ExperimentRun {
   std::vector<std::string> converged = {};  ///< See SnapshotConfig.
   int64_t unit = 1;                         ///< Updates that `converged` counts as one.
   int64_t every = 1;                        ///< Updates between two snapshots.
+  bool begins_last_phase =
+      false;  ///< Whether there is one before the last phase, for a plot of it.
   std::vector<std::pair<int64_t, int64_t>> phases = {};  ///< Planned updates, and images of each.
 
   /// Returns how many images the first so many updates take; all of them by default.

@@ -114,8 +114,8 @@ int64_t last_step(const PlotInput& input) {
 }
 
 /// Returns mean and spread by update, counted from `first` on, over the runs that have a snapshot
-/// there. Appends the ends of the band to `ends`.
-std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t first,
+/// there. Appends the ends of the band to `ends`, on a logarithmic axis means above 0 only.
+std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t first, bool log_y,
                        std::vector<double>& ends) {
   std::map<int64_t, std::vector<double>> by_step;
   for (const RunRecord& run : row.runs) {
@@ -128,20 +128,27 @@ std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t fir
   std::string data = "# updates\tmean\tstd\n";
   for (const auto& [step, values] : by_step) {
     const auto [mean, std, n] = moments(values);
+    if (log_y) {
+      if (!(mean > 0.0)) continue;
+      data += fmt::format("{}\t{:.5g}\t{:.5g}\n", step, mean, std.value_or(0.0));
+      ends.push_back(mean);
+      continue;
+    }
     data += fmt::format("{}\t{:.5f}\t{:.5f}\n", step, mean, std.value_or(0.0));
     with_spread(mean, std, metric, ends);
   }
   return data;
 }
 
-Panel number_panel(const PlotInput& input, const Metric& metric) {
+Panel number_panel(const PlotInput& input, Metric metric) {
+  const bool log_y = input.plot.log_y;
   Panel panel;
   std::vector<std::string> lines;
   std::vector<double> ends;
   for (const MeasuredRow& row : input.rows) {
     if (find_metric(row.metrics, metric.name) == nullptr) continue;
     const size_t block = panel.blocks.size();
-    panel.blocks.push_back(curve_data(row, metric, first_step(input, row), ends));
+    panel.blocks.push_back(curve_data(row, metric, first_step(input, row), log_y, ends));
     if (row.runs.size() > 1) {
       panel.plot_again(
           fmt::format("using 1:(within($2 - $3)):(within($2 + $3)) with filledcurves "
@@ -154,9 +161,13 @@ Panel number_panel(const PlotInput& input, const Metric& metric) {
                     block, block + 1, block + 1, plot_name(row.name)));
   }
   panel.plots.insert(panel.plots.end(), lines.begin(), lines.end());  // Over all bands.
-  panel.commands =
-      fmt::format("  unset title\n{}{}  set yrange {}\n", axis_label("y", metric.label),
-                  range_commands(metric), padded_range(ends));
+  std::string range = padded_range(ends);
+  if (log_y && !ends.empty()) {  // Bands end where a logarithm can show them.
+    metric.least = std::max(metric.least, *std::ranges::min_element(ends) / 2.0);
+    range = fmt::format("[{:.6g}:*]\n  set logscale y", metric.least);
+  }
+  panel.commands = fmt::format("  unset title\n{}{}  set yrange {}\n",
+                               axis_label("y", metric.label), range_commands(metric), range);
   return panel;
 }
 

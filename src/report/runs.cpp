@@ -89,6 +89,9 @@ ConfigProblem config_problem(const PlotConfig& config) {
                      : "series and x are for plots of kind 'lines' and 'map'",
             {"series", "x", "kind"}};
   }
+  if (config.log_y && config.kind != "curves") {
+    return {"log_y is for plots of kind 'curves'", {"log_y", "kind"}};
+  }
   if (config.kind != "scatter" || config.metrics.size() == 2) return {};
   return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
           {"metrics"}};

@@ -61,6 +61,23 @@ TEST(CurvesPlot, OfTheLastPhaseBeginsWithIt) {
   EXPECT_EQ(figure(plot, kRows, rows).data, "# updates\tmean\tstd\n0\t0.22000\t0.02828\n");
 }
 
+TEST(CurvesPlot, OnALogarithmicAxisLeavesZerosOut) {
+  std::vector<MeasuredRow> rows = report_test::measured_rows();
+  for (RunRecord& run : rows[0].runs) {
+    run.snapshots[0].numbers["entropy"] = 0.0;
+    run.snapshots[1].numbers["entropy"] = 2.5e-7;
+  }
+  PlotConfig plot{"curves", {"entropy"}};
+  plot.log_y = true;
+  const Figure drawn = figure(plot, kRows, rows);
+  EXPECT_EQ(drawn.data, "# updates\tmean\tstd\n7\t2.5e-07\t0\n");
+  EXPECT_THAT(drawn.script, HasSubstr("set logscale y"));
+  draw(drawn);
+  EXPECT_EQ(config_problem(plot).text, "");
+  plot.kind = "points";
+  EXPECT_THAT(config_problem(plot).text, HasSubstr("log_y is for plots of kind 'curves'"));
+}
+
 TEST(Plots, HaveTheRowsThatTheyName) {
   PlotConfig plot{"points", {"test_accuracy"}};
   plot.rows = {"single"};

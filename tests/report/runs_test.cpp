@@ -324,6 +324,28 @@ TEST_F(Runs, SnapshotsMayCountEpochs) {
   EXPECT_THAT(steps, ElementsAre(0, 4, 8, 9));
 }
 
+TEST_F(Runs, APlotOfTheLastPhaseHasASnapshotWhereItBegins) {
+  const auto steps = [&](const std::string& last_phase) {
+    std::filesystem::remove_all(folder_ / "out");
+    const std::string phase = R"("kind": "gated_sgd", "data": "gated-small", "loss": "squared",
+                                 "block": 1, "batch_size": 64, "steps": )";
+    const std::string text = R"({"name": "x", "kind": "runs", "description": "d", "runs": 1,
+        "train": {"name": "x", "model": {"name": "gated-moe", "width": 5}, "phases": [
+          {"name": "a", )" + phase +
+                             R"(5}, {"name": "b", )" + phase + R"(6}]},
+        "rows": [{"name": "row"}], "probes": ["steps"],
+        "snapshots": {"every": 4, "probes": ["steps"]},
+        "plots": [{"kind": "curves", "metrics": ["steps"], "last_phase": )" +
+                             last_phase + "}]}";
+    const auto rows = run(parse<RunsConfig>(Document::from_text(text, "runs.json").root()));
+    std::vector<int64_t> steps;
+    for (const Measurement& at : rows.at(0).runs.at(0).snapshots) steps.push_back(at.step);
+    return steps;
+  };
+  EXPECT_THAT(steps("true"), ElementsAre(0, 4, 5, 8, 11));
+  EXPECT_THAT(steps("false"), ElementsAre(0, 4, 8, 11));
+}
+
 TEST_F(Runs, SnapshotsAreTakenWhileARunTrainsAndAtItsEnd) {
   const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "runs": 1}],
       "snapshots": {"every": 2, "probes": ["dispatch", "entropy"]})"));

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
@@ -32,10 +33,12 @@ struct GatedMixtureOptions {
   int64_t width = 10, experts = 2;
   Link link = Link::identity;
   double noise = 0.05;  ///< sigma of the outputs, which likelihoods need.
+  bool has_gate_biases = false;
 };
 
 /// The gated mixture of "Learning in Gated Neural Networks" (eq. 1): expert i outputs g(<a_i, x>),
-/// and P[z_i = 1 | x] = softmax_i(<w_1, x>, ..., <w_k-1, x>, 0).
+/// and P[z_i = 1 | x] = softmax_i(<w_1, x>, ..., <w_k-1, x>, 0). Gates may have biases,
+/// <w_i, x> + b_i (appendix A).
 class GatedMixtureImpl : public torch::nn::Module {
  public:
   /// Regressors are random unit vectors, gates 0: every expert is as probable.
@@ -47,7 +50,13 @@ class GatedMixtureImpl : public torch::nn::Module {
   }
   /// Returns P[z | x] [B, k].
   at::Tensor probabilities(const at::Tensor& x_Bd) const {
-    return at::constant_pad_nd(x_Bd.mm(gates.t()), {0, 1}).softmax(1);
+    const at::Tensor logits = x_Bd.mm(gates.t());
+    return at::constant_pad_nd(gates_bias.defined() ? logits + gates_bias : logits, {0, 1})
+        .softmax(1);
+  }
+  /// Returns gates [k - 1, d], or [k - 1, d + 1] with their biases last: those of inputs (x, 1).
+  at::Tensor full_gates() const {
+    return gates_bias.defined() ? at::cat({gates, gates_bias.unsqueeze(1)}, 1) : gates;
   }
   /// Returns the experts' outputs [B, k].
   at::Tensor outputs(const at::Tensor& x_Bd) const;
@@ -57,6 +66,7 @@ class GatedMixtureImpl : public torch::nn::Module {
 
   at::Tensor regressors;  ///< a_i, [k, d]
   at::Tensor gates;       ///< w_i, [k - 1, d]; w_k = 0
+  at::Tensor gates_bias;  ///< b_i, [k - 1], or undefined
 
  private:
   GatedMixtureOptions options_;
@@ -70,6 +80,12 @@ enum class GruView {
 };
 
 inline constexpr std::array<const char*, 2> kGruViewNames = {"mixture", "recurrent"};
+
+/// Gates of a GRU: sigmoid(x), or the threshold 1{x >= 0} (eq. 5), whose gradient is taken to be
+/// the sigmoid's (straight through).
+enum class GruGates { sigmoid, binary };
+
+inline constexpr std::array<const char*, 2> kGruGatesNames = {"sigmoid", "binary"};
 
 /// Hidden states and gates of every step, [B, T, m].
 struct GruStates {
@@ -86,13 +102,16 @@ struct GruStates {
 class GruMixtureImpl : public torch::nn::Module {
  public:
   /// Draws the initial values from `generator`.
-  GruMixtureImpl(int64_t width, int64_t hidden, GruView view, const at::Generator& generator);
+  GruMixtureImpl(int64_t width, int64_t hidden, GruView view, const at::Generator& generator,
+                 GruGates gates = GruGates::sigmoid);
 
   /// Runs over sequences [B, T, d], from a state of zeros.
   GruStates forward(const at::Tensor& x_BTd) const;
 
   /// Returns the form of the candidate state.
   GruView view() const { return view_; }
+  /// Returns the form of the gates.
+  GruGates gates() const { return gates_; }
 
   at::Tensor weight_ih;  ///< [3 m, d]
   at::Tensor weight_hh;  ///< [3 m, m]
@@ -101,6 +120,7 @@ class GruMixtureImpl : public torch::nn::Module {
 
  private:
   GruView view_;
+  GruGates gates_;
 };
 TORCH_MODULE(GruMixture);
 
@@ -116,6 +136,7 @@ struct GatedMixtureConfig {
   double noise = 0.05;
   std::string regressors = kAxes, gates = kAxes;
   double gate_norm = 1.0;
+  std::vector<double> gate_biases;
   int64_t train = 1024000, test = 4096;
   int64_t seed = 1;
 };
@@ -136,24 +157,28 @@ void describe(auto& f, GatedMixtureConfig& c) {
     "to each other and to the regressors, or random ones",
     one_of({kAxes, kOrthogonal, kRandom}));
   f("gate_norm", c.gate_norm, "norm of every gate", between(0.0, 1e3));
+  f("gate_biases", c.gate_biases,
+    "biases of the gates' logits (appendix A), one for each expert but the last; empty: 0",
+    between(-1e3, 1e3));
   f("train", c.train, "number of examples in an epoch of the endless training split",
     between(1, 1e12));
   f("test", c.test, "number of test examples", between(1, 1e8));
   f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
-/// Refuses 2 k - 1 > d (assumption 3).
+/// Refuses more directions that are orthogonal than dimensions, and a wrong number of biases.
 ConfigProblem config_problem(const GatedMixtureConfig& config);
 
-/// The regressors a_i [k, d], of norm 1, and gates w_i [k - 1, d], float32; w_k = 0.
+/// The regressors a_i [k, d], of norm 1, gates w_i [k - 1, d] and their biases b_i [k - 1],
+/// float32; w_k = 0, b_k = 0.
 struct GatedTruth {
-  at::Tensor a_kd, w_kd;
+  at::Tensor a_kd, w_kd, b_k;
 };
 /// Returns them, drawn from the seed of `config`.
 GatedTruth gated_truth(const GatedMixtureConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] whose values
 /// of a number lie side by side, with a target each: x ~ N(0, I), z ~ softmax of
-/// <w_i, x>, y = g(<a_z, x>) + noise. Example i depends on seed, split and i only.
+/// <w_i, x> + b_i, y = g(<a_z, x>) + noise. Example i depends on seed, split and i only.
 DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count);
 
@@ -166,6 +191,7 @@ struct GatedMoEConfig {
   std::string link = kLinkNames.front();
   double noise = 0.05;
   std::string regressors = "random", gates = "zero";
+  bool has_gate_biases = false;
 };
 void describe(auto& f, GatedMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGatedMoE}));
@@ -178,6 +204,8 @@ void describe(auto& f, GatedMoEConfig& c) {
   f("regressors", c.regressors, "initial regressors a_i: random unit vectors, or e_i",
     one_of({"random", "axes"}));
   f("gates", c.gates, "initial gates w_i: 0, or random unit vectors", one_of({"zero", "random"}));
+  f("has_gate_biases", c.has_gate_biases,
+    "biases of the gates (appendix A), which begin at 0 and are trained with them");
 }
 ConfigProblem config_problem(const GatedMoEConfig& config);
 
@@ -196,7 +224,7 @@ class GatedMoE : public OneLayerModel<GatedMoEConfig> {
   }
   SettingPaths setting_paths() const override { return {.image_size = "width"}; }
   std::optional<torch::jit::Module> torchscript() const override;
-  /// Returns "regressor" [k, 1, d] and "gate" [k - 1, 1, d].
+  /// Returns "regressor" [k, 1, d] and "gate" [k - 1, 1, d], or d + 1 with the biases.
   std::map<std::string, at::Tensor> weight_directions() const override;
 
   nn::GatedMixture mixture{nullptr};
@@ -208,7 +236,7 @@ inline constexpr char kGru[] = "gru";
 struct GruConfig {
   std::string name = kGru;
   int64_t steps = 28, width = 28, hidden = 64, classes = 10;
-  std::string view = nn::kGruViewNames.front();
+  std::string view = nn::kGruViewNames.front(), gates = nn::kGruGatesNames.front();
 };
 void describe(auto& f, GruConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGru}));
@@ -219,6 +247,9 @@ void describe(auto& f, GruConfig& c) {
   f("classes", c.classes, "number of outputs of the head", between(1, 65536));
   f("view", c.view, "form of the candidate state: a mixture of experts, or as in torch.nn.GRU",
     one_of({nn::kGruViewNames.begin(), nn::kGruViewNames.end()}));
+  f("gates", c.gates,
+    "form of the gates: sigmoids, or thresholds of 0 and 1 (eq. 5) with the sigmoids' gradients",
+    one_of({nn::kGruGatesNames.begin(), nn::kGruGatesNames.end()}));
 }
 
 /// Reads an image of one channel row by row by an nn::GruMixture; a linear head classifies its last
@@ -257,9 +288,12 @@ struct RecoveryError {
   /// expert whose true gate is 0; 1 for gates of 0. Of more than two experts several permutations
   /// may share the min; then this is of one of them, and tells little.
   double gates = 0.0;
+  /// max over i of |a_i - a*_p(i)| and of |w_i - w_m - w*_p(i)|, the norm of theorem 3; the former
+  /// depends on signs and lengths, which L4 leaves open.
+  double regressors_distance = 0.0, gates_distance = 0.0;
 };
 
-/// a: [k, d], w: [k - 1, d] or undefined, float64 on the CPU.
+/// a: [k, d], w: [k - 1, d] or undefined, float64 on the CPU. Biases are one more number of gates.
 RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd,
                              const at::Tensor& w_kd, const at::Tensor& true_w_kd);
 

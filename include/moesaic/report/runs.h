@@ -196,7 +196,7 @@ struct PlotConfig {
   std::vector<std::string> metrics, rows, series;
   std::vector<double> x;
   std::string x_label;
-  bool last_phase = false;
+  bool last_phase = false, log_y = false;
 };
 void describe(auto& f, PlotConfig& c) {
   f("kind", c.kind,
@@ -213,6 +213,7 @@ void describe(auto& f, PlotConfig& c) {
   f("x_label", c.x_label, "label of the x axis of lines, map and power");
   f("last_phase", c.last_phase,
     "restriction of curves to each run's last phase, from its first update");
+  f("log_y", c.log_y, "logarithmic y axis of curves, without means of 0");
 }
 ConfigProblem config_problem(const PlotConfig& config);
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checks.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "../files.h"
@@ -12,6 +14,8 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -75,6 +79,37 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
   const std::string problem = compare_file(path, file);
   if (!problem.empty()) fail("{}; see moesaic data verify {}", problem, spec.name);
   return path;
+}
+
+ConfigProblem split_files_problem(const std::string& file, const std::string& train,
+                                  const std::string& test) {
+  const bool one = !file.empty();
+  const bool any = !train.empty() || !test.empty();
+  const bool both = !train.empty() && !test.empty();
+  if (one == any || (any && !both)) {
+    return {"either 'file', or 'train' and 'test'", {"file", "train", "test"}};
+  }
+  for (const std::string* name : {&file, &train, &test}) {
+    if (name->empty() || is_file_name(*name)) continue;
+    return {file_name_problem("'file', 'train' and 'test' each", *name), {"file", "train", "test"}};
+  }
+  return {};
+}
+
+at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
+                         const fs::path& path) {
+  const auto test =
+      static_cast<int64_t>(std::llround(by.test_fraction * static_cast<double>(count)));
+  if (test == 0 || test == count) {
+    fail("{}: of {} {}s a fraction of {} leaves no {} to {}", path.string(), count, by.noun,
+         by.test_fraction, by.noun, test == 0 ? "test with" : "train on");
+  }
+  std::vector<int64_t> order =
+      permutation(count, static_cast<uint64_t>(by.seed), stream_id(by.stream));
+  std::sort(order.begin(), order.begin() + test);
+  std::sort(order.begin() + test, order.end());
+  const at::Tensor rows = at::tensor(order, at::kLong);
+  return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
 }
 
 void warn_of_twins(const DatasetInfo& info) {

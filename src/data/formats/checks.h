@@ -2,6 +2,7 @@
 // The built-in formats, and checks of descriptions and files that several share.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -24,6 +25,7 @@ DatasetFormat image_folder_format();
 DatasetFormat celeba_format();
 DatasetFormat embeddings_format();
 DatasetFormat shards_format();
+DatasetFormat table_format();
 
 /// Checks that every key of a setting is a stored split or, where those are free, "validation".
 template <class T>
@@ -70,6 +72,21 @@ std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const 
 /// Throws Error(failure) that begins with `where` and names the image unless every label has a
 /// class.
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
+
+/// Checks that there is one file, or one for each split, named without folders.
+ConfigProblem split_files_problem(const std::string& file, const std::string& train,
+                                  const std::string& test);
+
+/// How the rows of one file are divided at random.
+struct RowSplit {
+  double test_fraction;
+  int64_t seed;
+  const char *stream, *noun;  ///< Of the random numbers; what a row is in messages.
+};
+/// Returns the numbers, ascending, of the rows of a split, "train" or "test". Throws Error
+/// (failure) with `path` if either has none.
+at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
+                         const fs::path& path);
 
 /// Warns of classes that may be one, whose names differ in characters that nobody sees.
 void warn_of_twins(const DatasetInfo& info);

@@ -4,70 +4,25 @@
 #include <torch/torch.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <map>
 #include <optional>
 #include <set>
 
 #include "checks.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/path.h"
-#include "moesaic/base/random.h"
 #include "moesaic/config/document.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 #include "moesaic/formats/safetensors.h"
+#include "tensor_file.h"
 
 namespace moesaic {
 namespace {
 
-using DtypeMap = std::map<std::string, at::ScalarType>;
-
-const DtypeMap& floating_dtypes() {
-  static const DtypeMap list = {{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}};
-  return list;
-}
-
-const DtypeMap& integer_dtypes() {
-  static const DtypeMap list = {{"I64", at::kLong},
-                                {"I32", at::kInt},
-                                {"I16", at::kShort},
-                                {"I8", at::kChar},
-                                {"U8", at::kByte}};
-  return list;
-}
-
-/// The tensors of a file, each checked before it is read.
+/// The tensors of a file, each checked before it is read, and the names in its metadata.
 class EmbeddingsFile {
  public:
   explicit EmbeddingsFile(const fs::path& path) : path_(path.string()), file_(path) {}
-
-  at::Tensor read(const std::string& name, size_t dims, const DtypeMap& dtypes) const {
-    const safetensors::Entry* entry = file_.find(name);
-    if (entry == nullptr) fail("{}: tensor '{}' is missing", path_, name);
-    if (entry->shape.size() != dims) {
-      fail("{}: tensor '{}' must have {}, found shape [{}]", path_, name,
-           dims == 1 ? "one dimension" : "two dimensions", fmt::join(entry->shape, ", "));
-    }
-    if (std::find(entry->shape.begin(), entry->shape.end(), 0) != entry->shape.end()) {
-      fail("{}: tensor '{}' is empty: [{}]", path_, name, fmt::join(entry->shape, ", "));
-    }
-    const auto dtype = dtypes.find(entry->dtype);
-    if (dtype == dtypes.end()) {
-      std::vector<std::string> names;
-      for (const auto& [known, unused] : dtypes) names.push_back(known);
-      fail("{}: tensor '{}' must be one of {}, found {}", path_, name, fmt::join(names, ", "),
-           entry->dtype);
-    }
-    at::Tensor tensor = at::empty(entry->shape, at::TensorOptions(dtype->second));
-    const auto bytes = file_.bytes(*entry);
-    std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-    return tensor;
-  }
 
   /// Returns the list of names that the metadata stores as JSON.
   std::vector<std::string> names(const std::string& key) const {
@@ -92,7 +47,7 @@ class EmbeddingsFile {
   /// Returns the numbers [count] int64, each an index into `names`.
   at::Tensor numbers(const std::string& name, int64_t count,
                      const std::vector<std::string>& names) const {
-    const at::Tensor numbers = read(name, 1, integer_dtypes()).to(at::kLong);
+    const at::Tensor numbers = read_tensor(file_, path_, name, 1, integer_dtypes()).to(at::kLong);
     if (numbers.size(0) != count) {
       fail("{}: tensor '{}' has {} numbers for {} embeddings", path_, name, numbers.size(0), count);
     }
@@ -108,12 +63,9 @@ class EmbeddingsFile {
   }
 
   at::Tensor vectors() const {
-    const at::Tensor x_Nd = read("embeddings", 2, floating_dtypes()).to(at::kFloat);
-    const at::Tensor finite_N = x_Nd.isfinite().all(1);
-    if (!finite_N.all().item<bool>()) {
-      fail("{}: tensor 'embeddings' holds a number that is not finite in row {}", path_,
-           finite_N.to(at::kInt).argmin().item<int64_t>());
-    }
+    const at::Tensor x_Nd =
+        read_tensor(file_, path_, "embeddings", 2, floating_dtypes()).to(at::kFloat);
+    check_finite_rows(x_Nd, path_, "embeddings");
     return x_Nd;
   }
 
@@ -131,23 +83,6 @@ void check_same_names(const fs::path& one, const fs::path& other) {
   }
 }
 
-/// Returns the rows of a split, ascending.
-at::Tensor rows_of_split(const EmbeddingsConfig& config, int64_t count, const std::string& split,
-                         const fs::path& path) {
-  const auto test =
-      static_cast<int64_t>(std::llround(config.test_fraction * static_cast<double>(count)));
-  if (test == 0 || test == count) {
-    fail("{}: of {} texts a fraction of {} leaves no text to {}", path.string(), count,
-         config.test_fraction, test == 0 ? "test with" : "train on");
-  }
-  std::vector<int64_t> order =
-      permutation(count, static_cast<uint64_t>(config.seed), stream_id("embeddings.split"));
-  std::sort(order.begin(), order.begin() + test);
-  std::sort(order.begin() + test, order.end());
-  const at::Tensor rows = at::tensor(order, at::kLong);
-  return split == "test" ? rows.narrow(0, 0, test) : rows.narrow(0, test, count - test);
-}
-
 /// Returns the name of the file with `split`, "train" or "test".
 const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split) {
   if (!config.file.empty()) return config.file;
@@ -157,17 +92,7 @@ const std::string& embeddings_file(const EmbeddingsConfig& config, const std::st
 }  // namespace
 
 ConfigProblem config_problem(const EmbeddingsConfig& config) {
-  const bool one = !config.file.empty();
-  const bool any = !config.train.empty() || !config.test.empty();
-  const bool both = !config.train.empty() && !config.test.empty();
-  if (one == any || (any && !both)) {
-    return {"either 'file', or 'train' and 'test'", {"file", "train", "test"}};
-  }
-  for (const std::string* name : {&config.file, &config.train, &config.test}) {
-    if (name->empty() || is_file_name(*name)) continue;
-    return {file_name_problem("'file', 'train' and 'test' each", *name), {"file", "train", "test"}};
-  }
-  return {};
+  return split_files_problem(config.file, config.train, config.test);
 }
 
 Embeddings read_embeddings(const fs::path& path) {
@@ -194,7 +119,9 @@ Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folde
          all.x_Nd.size(1), config.width);
   }
   if (config.file.empty()) return all;
-  const at::Tensor rows = rows_of_split(config, all.x_Nd.size(0), split, path);
+  const at::Tensor rows =
+      rows_of_split({config.test_fraction, config.seed, "embeddings.split", "text"}, split,
+                    all.x_Nd.size(0), path);
   for (at::Tensor* tensor : {&all.x_Nd, &all.label_N, &all.language_N}) {
     *tensor = tensor->index_select(0, rows);
   }

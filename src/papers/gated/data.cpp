@@ -58,7 +58,8 @@ MOESAIC_IN_CLONE void project_part(const float* x, const float* weights, int64_t
 
 /// Writes g's argument of the expert that the gates give to each example's uniform number.
 MOESAIC_VECTOR_CLONES
-void choose_experts(const float* a, const float* w, int64_t d, int64_t k, Part& part, float* z) {
+void choose_experts(const float* a, const float* w, const float* b, int64_t d, int64_t k,
+                    Part& part, float* z) {
   project_part(part.normals.data(), a, k, d, part.products.data());
   project_part(part.normals.data(), w, k - 1, d, part.logits.data());
   float* const logits = part.logits.data();
@@ -70,6 +71,7 @@ void choose_experts(const float* a, const float* w, int64_t d, int64_t k, Part& 
   }
   for (int64_t i = 0; i + 1 < k; ++i) {
     for (int s = 0; s < kPart; ++s) {
+      logits[i * kPart + s] += b[i];
       max[s] = logits[i * kPart + s] > max[s] ? logits[i * kPart + s] : max[s];
     }
   }
@@ -90,11 +92,23 @@ void choose_experts(const float* a, const float* w, int64_t d, int64_t k, Part& 
 }  // namespace
 
 ConfigProblem config_problem(const GatedMixtureConfig& config) {
-  if (2 * config.experts - 1 <= config.width) return {};
-  return {fmt::format("{} experts have {} regressors and gates, which must be independent "
-                      "(assumption 3): {} dimensions are too few, at most {} experts fit",
-                      config.experts, 2 * config.experts - 1, config.width, (config.width + 1) / 2),
-          {"experts", "width"}};
+  const int64_t k = config.experts, d = config.width;
+  const int64_t biases = std::ssize(config.gate_biases);
+  if (biases != 0 && biases != k - 1) {
+    return {fmt::format("{} experts have {} gates, gate_biases has {} numbers", k, k - 1, biases),
+            {"gate_biases", "experts"}};
+  }
+  if (config.gates != kRandom && 2 * k - 1 > d) {
+    return {fmt::format("{} experts have {} regressors and gates, which are orthogonal unless "
+                        "'gates' is random: {} dimensions are too few, at most {} experts fit",
+                        k, 2 * k - 1, d, (d + 1) / 2),
+            {"experts", "width", "gates"}};
+  }
+  if (config.regressors == kRandom || k <= d) return {};
+  return {fmt::format("{} regressors are orthogonal unless 'regressors' is random: {} dimensions "
+                      "are too few",
+                      k, d),
+          {"experts", "width", "regressors"}};
 }
 
 GatedTruth gated_truth(const GatedMixtureConfig& config) {
@@ -115,7 +129,9 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
   const at::Tensor a =
       directions(config.regressors, "gated.regressors", 0, k, axes.narrow(0, 0, 0));
   const at::Tensor w = directions(config.gates, "gated.gates", k, k - 1, a) * config.gate_norm;
-  return {a.to(at::kFloat).contiguous(), w.to(at::kFloat).contiguous()};
+  const at::Tensor b = config.gate_biases.empty() ? at::zeros({k - 1}, at::kDouble)
+                                                  : at::tensor(config.gate_biases, at::kDouble);
+  return {a.to(at::kFloat).contiguous(), w.to(at::kFloat).contiguous(), b.to(at::kFloat)};
 }
 
 DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
@@ -133,7 +149,8 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
     random.normals(first + begin, examples, d + 1, part.normals.data(), kPart);
     random.uniforms(first + begin, examples, d / 4 + 1, part.choice.data());
     float z[kPart];
-    choose_experts(a.const_data_ptr<float>(), w.const_data_ptr<float>(), d, k, part, z);
+    choose_experts(a.const_data_ptr<float>(), w.const_data_ptr<float>(),
+                   truth.b_k.const_data_ptr<float>(), d, k, part, z);
     const float* const noise = part.normals.data() + d * kPart;
     with_link(link, [&](auto kind) {
       for (int64_t i = 0; i < examples; ++i) {
@@ -160,7 +177,11 @@ DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth&
           info.targets = {"y"};
           const GatedTruth truth = gated_truth(config);
           info.directions = {{"regressor", truth.a_kd}};
-          if (truth.w_kd.size(0) > 0) info.directions["gate"] = truth.w_kd;
+          const bool has_biases = !config.gate_biases.empty();
+          if (truth.w_kd.size(0) > 0) {
+            info.directions["gate"] =
+                has_biases ? at::cat({truth.w_kd, truth.b_k.unsqueeze(1)}, 1) : truth.w_kd;
+          }
           return [config, truth, split = info.split](int64_t first, int64_t count) {
             return gated_examples(config, truth, split, first, count);
           };

@@ -126,13 +126,19 @@ void check_gated(const char* op, const Tensor& x, const Tensor& y, const Tensor&
   if (a.size(0) < 1) fail("{}: there must be a regressor", op);
   ops::check_same_dtype(op, "regressors", a, x);
   if (!w.defined()) return;
-  ops::check_shape(op, "gates", w, {a.size(0) - 1, a.size(1)});
+  const int64_t biases = w.dim() == 2 && w.size(1) == a.size(1) + 1 ? 1 : 0;
+  ops::check_shape(op, "gates", w, {a.size(0) - 1, a.size(1) + biases});
   ops::check_same_dtype(op, "gates", w, a);
+}
+
+/// Returns what gates are multiplied with: inputs, followed by 1 where there are biases.
+Tensor gate_inputs(const Tensor& x_Bd, const Tensor& w_kd) {
+  return w_kd.size(1) == x_Bd.size(1) ? x_Bd : at::constant_pad_nd(x_Bd, {0, 1}, 1.0);
 }
 
 /// Returns log P[z | x] [B, k].
 Tensor log_gates(const Tensor& x_Bd, const Tensor& w_kd) {
-  return at::constant_pad_nd(x_Bd.mm(w_kd.t()), {0, 1}).log_softmax(1);
+  return at::constant_pad_nd(gate_inputs(x_Bd, w_kd).mm(w_kd.t()), {0, 1}).log_softmax(1);
 }
 
 /// Returns the log-density of y_B1 for each expert whose <a, x> is z [B, k], without its constant.
@@ -251,7 +257,7 @@ GatedEmStep gated_em_step(const Tensor& x, const Tensor& y, const Tensor& a, con
   }
   for (int64_t step = 0; step < options.gate_steps; ++step) {
     const Tensor off = posterior - log_gates(x, out.w_kd).exp();
-    const Tensor ascent = off.narrow(1, 0, w.size(0)).t().mm(x);
+    const Tensor ascent = off.narrow(1, 0, w.size(0)).t().mm(gate_inputs(x, w));
     out.w_kd.add_(ascent, options.lr / static_cast<double>(x.size(0)));
   }
   return out;

@@ -3,8 +3,8 @@
 // w_k = 0 ("Learning in Gated Neural Networks", eq. 1), as scalars that autograd differentiates;
 // their expectation-maximisation, and the regressors that follow from those of L4.
 //
-// Inputs x [B, d], outputs y [B], regressors a [k, d], gates w [k - 1, d], all float32 or all
-// float64. Losses throw Error for other shapes and dtypes.
+// Inputs x [B, d], outputs y [B], regressors a [k, d], gates w [k - 1, d], or [k - 1, d + 1] with
+// their biases last, all float32 or all float64. Losses throw Error for other shapes and dtypes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -48,6 +48,9 @@ GatedMixtureImpl::GatedMixtureImpl(GatedMixtureOptions options, const at::Genera
     : options_(options) {
   regressors = register_parameter("regressors", torch::empty({options.experts, options.width}));
   gates = register_parameter("gates", torch::zeros({options.experts - 1, options.width}));
+  if (options.has_gate_biases) {
+    gates_bias = register_parameter("gates_bias", torch::zeros({options.experts - 1}));
+  }
   const torch::NoGradGuard no_grad;
   regressors.normal_(0.0, 1.0, generator);
   regressors.div_(regressors.norm(2, {1}, true));
@@ -58,8 +61,8 @@ at::Tensor GatedMixtureImpl::outputs(const at::Tensor& x_Bd) const {
 }
 
 GruMixtureImpl::GruMixtureImpl(int64_t width, int64_t hidden, GruView view,
-                               const at::Generator& generator)
-    : view_(view) {
+                               const at::Generator& generator, GruGates gates)
+    : view_(view), gates_(gates) {
   weight_ih = register_parameter("weight_ih", torch::empty({3 * hidden, width}));
   weight_hh = register_parameter("weight_hh", torch::empty({3 * hidden, hidden}));
   bias_ih = register_parameter("bias_ih", torch::empty({3 * hidden}));
@@ -69,15 +72,28 @@ GruMixtureImpl::GruMixtureImpl(int64_t width, int64_t hidden, GruView view,
   for (const at::Tensor& parameter : parameters()) parameter.uniform_(-bound, bound, generator);
 }
 
+namespace {
+
+/// Returns 1{x >= 0} with the gradient of sigmoid(x).
+at::Tensor straight_through(const at::Tensor& x) {
+  const at::Tensor soft = at::sigmoid(x);
+  return x.ge(0.0).to(x.scalar_type()) + (soft - soft.detach());
+}
+
+}  // namespace
+
 GruStates GruMixtureImpl::forward(const at::Tensor& x_BTd) const {
+  const auto gate = [&](const at::Tensor& x) {
+    return gates_ == GruGates::binary ? straight_through(x) : at::sigmoid(x);
+  };
   const at::Tensor inputs = at::linear(x_BTd, weight_ih, bias_ih);  // [B, T, 3 m]
   at::Tensor h = at::zeros({x_BTd.size(0), weight_hh.size(1)}, inputs.options());
   std::vector<at::Tensor> states, updates, resets;
   for (int64_t t = 0; t < x_BTd.size(1); ++t) {
     const auto of_x = inputs.select(1, t).chunk(3, 1);
     const auto of_h = at::linear(h, weight_hh, bias_hh).chunk(3, 1);
-    const at::Tensor r = at::sigmoid(of_x[0] + of_h[0]);
-    const at::Tensor z = at::sigmoid(-(of_x[1] + of_h[1]));
+    const at::Tensor r = gate(of_x[0] + of_h[0]);
+    const at::Tensor z = gate(-(of_x[1] + of_h[1]));
     const at::Tensor candidate = view_ == GruView::recurrent
                                      ? at::tanh(of_x[2] + r * of_h[2])
                                      : at::lerp(at::tanh(of_x[2]), at::tanh(of_x[2] + of_h[2]), r);
@@ -111,7 +127,8 @@ std::string link_source(Link link) {
 
 constexpr char kMixture[] = R"(
 def forward(self, x: Tensor) -> Tensor:
-    gates = torch.softmax(torch.constant_pad_nd(torch.mm(x, self.gates.t()), [0, 1]), 1)
+    logits = torch.mm(x, self.gates.t()){bias}
+    gates = torch.softmax(torch.constant_pad_nd(logits, [0, 1]), 1)
     z = torch.mm(x, self.regressors.t())
     return torch.sum(gates * ({link}), [1])
 )";
@@ -123,9 +140,13 @@ def forward(self, x: Tensor) -> Tensor:
     for t in range(x.size(1)):
         a = torch.chunk(inputs.select(1, t), 3, 1)
         b = torch.chunk(torch.linear(h, self.weight_hh, self.bias_hh), 3, 1)
-        r = torch.sigmoid(a[0] + b[0])
-        z = torch.sigmoid(-(a[1] + b[1]))
 )";
+constexpr char kSigmoids[] =
+    "        r = torch.sigmoid(a[0] + b[0])\n"
+    "        z = torch.sigmoid(-(a[1] + b[1]))\n";
+constexpr char kThresholds[] =
+    "        r = torch.ge(a[0] + b[0], 0).to(x.dtype)\n"
+    "        z = torch.le(a[1] + b[1], 0).to(x.dtype)\n";
 constexpr char kMixtureCandidate[] =
     "        c = torch.lerp(torch.tanh(a[2]), torch.tanh(a[2] + b[2]), r)\n";
 constexpr char kRecurrent[] = "        c = torch.tanh(a[2] + r * b[2])\n";
@@ -143,10 +164,10 @@ ConfigProblem config_problem(const GatedMoEConfig& config) {
 GatedMoE::GatedMoE(GatedMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   mixture = register_module(
-      "mixture",
-      nn::GatedMixture(nn::GatedMixtureOptions{config_.width, config_.experts,
-                                               link_from_name(config_.link), config_.noise},
-                       generator));
+      "mixture", nn::GatedMixture(nn::GatedMixtureOptions{config_.width, config_.experts,
+                                                          link_from_name(config_.link),
+                                                          config_.noise, config_.has_gate_biases},
+                                  generator));
   const torch::NoGradGuard no_grad;
   if (config_.gates == "random") {
     mixture->gates.normal_(0.0, 1.0, generator);
@@ -165,7 +186,8 @@ std::optional<torch::jit::Module> GatedMoE::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   const auto script_mixture = script::make_module(
       unit, "GatedMixture", *mixture, {},
-      fmt::format(kMixture, fmt::arg("link", link_source(mixture->options().link))));
+      fmt::format(kMixture, fmt::arg("link", link_source(mixture->options().link)),
+                  fmt::arg("bias", config_.has_gate_biases ? " + self.gates_bias" : "")));
   return script::make_module(
       unit, "GatedMoE", *this, {{"mixture", script_mixture}},
       script::entrance(input_shape()) +
@@ -175,16 +197,18 @@ std::optional<torch::jit::Module> GatedMoE::torchscript() const {
 std::map<std::string, at::Tensor> GatedMoE::weight_directions() const {
   std::map<std::string, at::Tensor> directions = {
       {"regressor", mixture->regressors.detach().unsqueeze(1)}};
-  if (config_.experts > 1) directions["gate"] = mixture->gates.detach().unsqueeze(1);
+  if (config_.experts > 1) directions["gate"] = mixture->full_gates().detach().unsqueeze(1);
   return directions;
 }
 
 Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   const bool is_mixture = config_.view == nn::kGruViewNames.front();
+  const bool has_sigmoids = config_.gates == nn::kGruGatesNames.front();
   gru = register_module(
       "gru", nn::GruMixture(config_.width, config_.hidden,
-                            is_mixture ? nn::GruView::mixture : nn::GruView::recurrent, generator));
+                            is_mixture ? nn::GruView::mixture : nn::GruView::recurrent, generator,
+                            has_sigmoids ? nn::GruGates::sigmoid : nn::GruGates::binary));
   head = register_module("head", torch::nn::Linear(config_.hidden, config_.classes));
   nn::xavier_uniform(head->weight, generator);
   torch::nn::init::zeros_(head->bias);
@@ -205,11 +229,13 @@ void Gru::reset_head(int64_t classes) {
 
 std::optional<torch::jit::Module> Gru::torchscript() const {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  const std::string gates = gru->gates() == nn::GruGates::sigmoid ? kSigmoids : kThresholds;
   const std::string candidate =
       gru->view() == nn::GruView::mixture ? kMixtureCandidate : kRecurrent;
   return script::make_module(
       unit, "Gru", *this,
-      {{"gru", script::make_module(unit, "GruMixture", *gru, {}, kSteps + candidate + kUpdate)},
+      {{"gru",
+        script::make_module(unit, "GruMixture", *gru, {}, kSteps + gates + candidate + kUpdate)},
        {"head", script::make_linear(unit, *head)}},
       script::entrance(input_shape()) +
           "    return self.head.forward(self.gru.forward(images.squeeze(1)))\n");

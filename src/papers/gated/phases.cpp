@@ -20,6 +20,8 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/random.h"
 #include "moesaic/data/dataset.h"
+#include "moesaic/data/format.h"
+#include "moesaic/data/source.h"
 #include "moesaic/data/views.h"
 #include "moesaic/papers/gated.h"
 #include "moesaic/train/gradient_phase.h"
@@ -45,8 +47,9 @@ struct Moves {
   std::vector<std::string> names(const Model& model) const {
     const auto mixture = find_module<nn::GatedMixtureImpl>(model);
     std::vector<std::string> names;
-    for (const auto& [moves, tensor] :
-         {std::pair{regressors, mixture->regressors}, {gates, mixture->gates}}) {
+    for (const auto& [moves, tensor] : {std::pair{regressors, mixture->regressors},
+                                        {gates, mixture->gates},
+                                        {gates, mixture->gates_bias}}) {
       for (const auto& item : model.named_parameters()) {
         if (moves && item.value().is_same(tensor)) names.push_back(item.key());
       }
@@ -73,29 +76,43 @@ void check_samples(const SettingLocations& locations, int64_t samples, int64_t w
               locations.of({"batch_size", "num_samples"}), locations.phase().name, samples, width);
 }
 
-/// Checks the network's mixture against what can be recovered, and against the data's.
-void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture,
-                   const Dataset& data) {
-  const std::string& name = locations.phase().name;
-  if (2 * mixture.experts - 1 > mixture.width) {
-    fail_usage(
-        "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
-        "dimensions (assumption 3), at most {} experts do",
-        locations.of_model("experts", "kind"), name, mixture.experts, 2 * mixture.experts - 1,
-        mixture.width, (mixture.width + 1) / 2);
+/// Warns where the network's mixture differs from the one that makes the data.
+void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
+  constexpr double kSameNoise = 1e-6;  // A model's cannot be 0.
+  const std::string& data = locations.phase().data;
+  if (!has_spec(data)) return;
+  const DatasetSource source(data);
+  const auto* settings = source.base().format.find<GeneratedSettings<GatedMixtureConfig>>();
+  if (settings == nullptr) return;
+  const auto warn = [&](const char* setting, const auto& own, const auto& of_data) {
+    log_warning("{}: phase '{}': the model's {} is {}, that of '{}' is {}",
+                locations.of_model(setting, "data"), locations.phase().name, setting, own, data,
+                of_data);
+  };
+  const GatedMixtureConfig& truth = *settings->data;
+  const char* link = kLinkNames.at(static_cast<size_t>(mixture.link));
+  if (truth.experts != mixture.experts) warn("experts", mixture.experts, truth.experts);
+  if (truth.link != link) warn("link", link, truth.link);
+  if (std::abs(truth.noise - mixture.noise) > kSameNoise) warn("noise", mixture.noise, truth.noise);
+  if (!truth.gate_biases.empty() && !mixture.has_gate_biases) {
+    warn("has_gate_biases", false, "true");
   }
-  const Directions known = data.directions();
-  const auto regressors = known.find("regressor");
-  if (regressors == known.end() || regressors->second.size(0) == mixture.experts) return;
-  log_warning("{}: phase '{}': the model has {} experts, the mixture of '{}' has {}",
-              locations.of_model("experts", "data"), name, mixture.experts, locations.phase().data,
-              regressors->second.size(0));
+}
+
+/// Checks that regressors and gates may be independent, which L4 assumes.
+void check_independent(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
+  if (2 * mixture.experts - 1 <= mixture.width) return;
+  fail_usage(
+      "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
+      "dimensions (assumption 3 of L4), at most {} experts do",
+      locations.of_model("experts", "loss"), locations.phase().name, mixture.experts,
+      2 * mixture.experts - 1, mixture.width, (mixture.width + 1) / 2);
 }
 
 /// Completes the plan of a phase of `batch` samples a step that moves these parameters. Throws
-/// Error (usage) unless the network has a gated mixture with 2 k - 1 <= d, the data are inputs of
-/// its width with one real-valued target, and `trainable` and `frozen` leave something to move.
-/// Warns where the data's mixture has another number of experts.
+/// Error (usage) unless the network has a gated mixture, the data are inputs of its width with one
+/// real-valued target, and `trainable` and `frozen` leave something to move. Warns where the data's
+/// mixture is another one.
 void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model& model,
                 const Dataset& data, int64_t batch, const Moves& moves) {
   const PhaseConfig& phase = plan.config;
@@ -111,7 +128,7 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
                fmt::format("inputs of {} numbers with one real-valued target, which '{}' has not",
                            mixture->options().width, phase.data));
   }
-  check_mixture(locations, mixture->options(), data);
+  check_mixture(locations, mixture->options());
   check_samples(locations, batch, mixture->options().width);
   if (moves.within(phase, model).names(model).empty()) {
     fail_usage(
@@ -129,7 +146,7 @@ void plan_gated(PhasePlan& plan, const SettingLocations& locations, const Model&
 
 /// A mixture's parameters, copied to the CPU to work on.
 struct Parameters {
-  at::Tensor a_kd, w_kd;
+  at::Tensor a_kd, w_kd;  ///< The gates with their biases last, if they have any.
 };
 
 /// A phase of a gated mixture: which parameters it moves, and its samples.
@@ -153,7 +170,7 @@ class GatedPhase : public OnlinePhase {
 
   Parameters parameters() const {
     return {mixture_->regressors.detach().to(at::kCPU).clone(),
-            mixture_->gates.detach().to(at::kCPU).clone()};
+            mixture_->full_gates().detach().to(at::kCPU).clone()};
   }
   /// Copies both to the network. Throws Diverged before that if a number is not finite.
   void write(const Parameters& parameters) const {
@@ -162,7 +179,9 @@ class GatedPhase : public OnlinePhase {
     }
     const torch::NoGradGuard no_grad;
     mixture_->regressors.copy_(parameters.a_kd);
-    mixture_->gates.copy_(parameters.w_kd);
+    const int64_t d = options().width;
+    mixture_->gates.copy_(parameters.w_kd.narrow(1, 0, d));
+    if (mixture_->gates_bias.defined()) mixture_->gates_bias.copy_(parameters.w_kd.select(1, d));
   }
 
   /// Returns the samples of `count` batches from number `first` on, without an incomplete last one
@@ -306,7 +325,9 @@ class GatedSgd final : public GatedPhase {
     const std::vector<at::Tensor> slopes = torch::autograd::grad({loss}, moved);
     for (size_t i = 0; i < moved.size(); ++i) moved[i].sub_(slopes[i], lr);
     const LogConfig* const log = config_.loss.find<LogConfig>();
-    if (log != nullptr && moves_.gates) project_rows(at.w_kd, log->radius);
+    if (log != nullptr && moves_.gates) {
+      project_rows(at.w_kd.narrow(1, 0, options().width), log->radius);
+    }
     return loss.item<double>();
   }
 
@@ -331,6 +352,7 @@ void plan_sgd(PhasePlan& plan, const SettingLocations& locations, const Model& m
   plan_gated(plan, locations, model, data, config.batch_size, moves_of(config));
   const nn::GatedMixtureOptions& options = find_module<nn::GatedMixtureImpl>(model)->options();
   if (config.loss.name() != kL4) return;
+  check_independent(locations, options);
   at_location(locations.of_model("link", "loss"),
               [&] { return output_transforms(options.link, options.noise); });
   check_moments(config, locations, options.width);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "moesaic/base/text.h"
 #include "moesaic/data/loader.h"
@@ -75,10 +76,11 @@ std::vector<int64_t> best_permutation(const at::Tensor& values_kk) {
   return *Matching(values_kk, levels[low]).find();
 }
 
-/// Returns 1 - the min over gates of the cosine with the true one. Gates of both are completed by
-/// the last one, 0; a learned gate is referred to the one of the expert that is the true last.
-double gate_error(const at::Tensor& w, const at::Tensor& true_w,
-                  const std::vector<int64_t>& true_of) {
+/// Adds 1 - the min over gates of the cosine with the true one, and the max of the distances. Gates
+/// of both are completed by the last one, 0; a learned gate is referred to the one of the expert
+/// that is the true last.
+void add_gate_errors(const at::Tensor& w, const at::Tensor& true_w,
+                     const std::vector<int64_t>& true_of, RecoveryError& error) {
   const int64_t k = w.size(0) + 1;
   const at::Tensor all = at::constant_pad_nd(w, {0, 0, 0, 1});
   std::vector<int64_t> learned_of(static_cast<size_t>(k));
@@ -91,8 +93,10 @@ double gate_error(const at::Tensor& w, const at::Tensor& true_w,
     const at::Tensor own = all[learned_of[static_cast<size_t>(j)]] - last;
     const double norms = (own.norm() * true_w[j].norm()).item<double>();
     least = std::min(least, norms > 0.0 ? own.dot(true_w[j]).item<double>() / norms : 0.0);
+    const auto distance = (own - true_w[j]).norm().item<double>();
+    error.gates_distance = std::max(error.gates_distance, distance);
   }
-  return 1.0 - least;
+  error.gates = 1.0 - least;
 }
 
 std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data) {
@@ -107,7 +111,8 @@ std::vector<Metric> recovery_metrics(const Model& model, const DataSplits& data)
           {"recovered", "recovered, fraction of runs", 2, false, false, 0.0, 1.0}};
 }
 
-void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
+/// Returns the errors of a network, and whether it has learned any gates.
+std::pair<RecoveryError, bool> errors_of(ProbeSubject& subject) {
   const auto learned = subject.model().weight_directions();
   const auto truth = subject.data("train").directions();
   const auto of = [](const auto& directions, const char* name) {
@@ -115,15 +120,36 @@ void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
     return found == directions.end() ? at::Tensor()
                                      : found->second.to(at::kCPU, at::kDouble).contiguous();
   };
-  const at::Tensor gate = of(learned, kGate), true_gate = of(truth, kGate);
-  const RecoveryError error =
-      recovery_error(of(learned, kRegressor).select(1, 0), of(truth, kRegressor),
-                     gate.defined() ? gate.select(1, 0) : at::Tensor(), true_gate);
-  const bool gates_count = gate.defined() && gate.abs().max().item<double>() > 0.0;
+  at::Tensor gate = of(learned, kGate), true_gate = of(truth, kGate);
+  if (gate.defined()) {  // Only one of both may have biases.
+    gate = gate.select(1, 0);
+    const int64_t numbers = std::max(gate.size(1), true_gate.size(1));
+    gate = at::constant_pad_nd(gate, {0, numbers - gate.size(1)});
+    true_gate = at::constant_pad_nd(true_gate, {0, numbers - true_gate.size(1)});
+  }
+  return {
+      recovery_error(of(learned, kRegressor).select(1, 0), of(truth, kRegressor), gate, true_gate),
+      gate.defined() && gate.abs().max().item<double>() > 0.0};
+}
+
+void measure_recovery(ProbeSubject& subject, Measurement& measurement) {
+  const auto [error, gates_count] = errors_of(subject);
   const bool good = error.regressors <= kRecovered && (!gates_count || error.gates <= kRecovered);
   measurement.numbers["error_A"] = error.regressors;
   measurement.numbers["error_W"] = error.gates;
   measurement.numbers["recovered"] = good ? 1.0 : 0.0;
+}
+
+std::vector<Metric> distance_metrics(const Model& model, const DataSplits& data) {
+  if (recovery_metrics(model, data).empty()) return {};
+  return {amount_metric("distance_A", "largest distance of a regressor", 4),
+          amount_metric("distance_W", "largest distance of a gate", 4)};
+}
+
+void measure_distance(ProbeSubject& subject, Measurement& measurement) {
+  const RecoveryError error = errors_of(subject).first;
+  measurement.numbers["distance_A"] = error.regressors_distance;
+  measurement.numbers["distance_W"] = error.gates_distance;
 }
 
 std::string table_name(const std::string& gate) {
@@ -183,8 +209,10 @@ RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd
   for (size_t i = 0; i < true_of.size(); ++i) {
     const auto cosine = cosines[static_cast<int64_t>(i)][true_of[i]].item<double>();
     error.regressors = std::max(error.regressors, 1.0 - cosine);
+    const at::Tensor off = a_kd[static_cast<int64_t>(i)] - true_a_kd[true_of[i]];
+    error.regressors_distance = std::max(error.regressors_distance, off.norm().item<double>());
   }
-  if (w_kd.defined() && w_kd.size(0) > 0) error.gates = gate_error(w_kd, true_w_kd, true_of);
+  if (w_kd.defined() && w_kd.size(0) > 0) add_gate_errors(w_kd, true_w_kd, true_of, error);
   return error;
 }
 
@@ -196,6 +224,12 @@ RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd
                       "errors of a gated mixture's regressors and gates against those of its data",
                   .metrics = recovery_metrics,
                   .measure = measure_recovery}) &&
+    // The probe of the distances of recovery_error(), theorem 3's norm: "distance_A", "distance_W".
+    probes().add(
+        "mixture_distance",
+        {.description = "distances of a gated mixture's regressors and gates from its data's",
+         .metrics = distance_metrics,
+         .measure = measure_distance}) &&
     // The probe of a recurrent network's gates (Model::gates_over_time()): for each a table
     // "<name>_gate" of their means over the test data, by class and step.
     probes().add("gates", {.description = "a recurrent network's gates at each step, by class",

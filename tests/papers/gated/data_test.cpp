@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
@@ -104,6 +106,30 @@ TEST(GatedMixture, TooManyExpertsAreRefused) {
   EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .experts = 3}).text,
               ::testing::HasSubstr("4 dimensions are too few, at most 2 experts fit"));
   EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 5, .experts = 3}).text, "");
+  // Random gates need not be orthogonal to anything, nor random regressors.
+  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 4, .experts = 3, .gates = kRandom}).text,
+            "");
+  const GatedMixtureConfig many{.width = 4, .experts = 6, .regressors = kRandom, .gates = kRandom};
+  EXPECT_EQ(config_problem(many).text, "");
+  EXPECT_EQ(gated_truth(many).w_kd.sizes(), (std::vector<int64_t>{5, 4}));
+  EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .experts = 6, .gates = kRandom}).text,
+              ::testing::HasSubstr("6 regressors are orthogonal unless 'regressors' is random"));
+  EXPECT_THAT(config_problem(GatedMixtureConfig{.experts = 3, .gate_biases = {1.0}}).text,
+              ::testing::HasSubstr("3 experts have 2 gates, gate_biases has 1 numbers"));
+}
+
+TEST(GatedMixture, BiasesAloneMakeTheExpertsAsProbableAsTheirSoftmax) {
+  const GatedMixtureConfig config{
+      .experts = 3, .noise = 0.0, .gate_norm = 0.0, .gate_biases = {1.0, -0.5}};
+  const GatedTruth truth = gated_truth(config);
+  const DatasetInputs found = gated_examples(config, truth, "train", 0, 40000);
+  const Tensor chosen =
+      (found.values_NCHW.flatten(1).mm(truth.a_kd.t()) - found.targets_NK).abs().argmin(1);
+  const double sum = std::exp(1.0) + std::exp(-0.5) + 1.0;
+  for (const auto& [expert, logit] : {std::pair{0, 1.0}, {1, -0.5}, {2, 0.0}}) {
+    const double share = chosen.eq(expert).to(torch::kDouble).mean().item<double>();
+    EXPECT_NEAR(share, std::exp(logit) / sum, 0.0125);  // Five standard errors.
+  }
 }
 
 TEST(GatedMixture, IsADatasetWhoseTrainingSplitIsEndless) {

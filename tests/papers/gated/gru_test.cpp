@@ -13,12 +13,15 @@ namespace {
 
 TEST(Gru, TorchScriptEqualsItInBothViews) {
   for (const char* view : nn::kGruViewNames) {
-    SCOPED_TRACE(view);
-    Gru model({.steps = 6, .width = 4, .hidden = 7, .classes = 3, .view = view}, 2);
-    torch::jit::Module script = to_torchscript(model);
-    for (const int64_t batch : {1, 5}) {
-      const at::Tensor images = randn({batch, 1, 6, 4}, 3, torch::kFloat);
-      expect_close(script.forward({images}).toTensor(), model.forward(images).logits, 1e-6);
+    for (const char* gates : nn::kGruGatesNames) {
+      SCOPED_TRACE(std::string(view) + ", " + gates);
+      Gru model({.steps = 6, .width = 4, .hidden = 7, .classes = 3, .view = view, .gates = gates},
+                2);
+      torch::jit::Module script = to_torchscript(model);
+      for (const int64_t batch : {1, 5}) {
+        const at::Tensor images = randn({batch, 1, 6, 4}, 3, torch::kFloat);
+        expect_close(script.forward({images}).toTensor(), model.forward(images).logits, 1e-6);
+      }
     }
   }
 }

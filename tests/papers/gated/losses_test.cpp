@@ -141,6 +141,25 @@ TEST(MixtureLosses, EqualPlainLoopsAndFiniteDifferencesForEveryLink) {
   }
 }
 
+TEST(MixtureLosses, BiasesOfGatesAreWeightsOfOneMoreInput) {
+  const Tensor x = randn({40, 3}, 1), y = randn({40}, 2), a = randn({3, 3}, 3),
+               w = randn({2, 4}, 4);
+  const Tensor one = torch::ones({40, 1}, torch::kDouble);
+  const Tensor wide_x = at::cat({x, one}, 1);
+  const Tensor wide_a = at::cat({a, torch::zeros({3, 1}, torch::kDouble)}, 1);
+  expect_close(log_loss(x, y, a, w, Link::tanh, 0.3),
+               log_loss(wide_x, y, wide_a, w, Link::tanh, 0.3), 1e-13);
+  expect_close(squared_loss(x, y, a, w, Link::tanh), squared_loss(wide_x, y, wide_a, w, Link::tanh),
+               1e-13);
+  const GatedEmStep step = gated_em_step(x, y, a, w, Link::identity, 0.3, {});
+  const Tensor off = gated_posterior(x, y, a, w, Link::identity, 0.3) -
+                     at::constant_pad_nd(wide_x.mm(w.t()), {0, 1}).softmax(1);
+  const GatedEmStep once =
+      gated_em_step(x, y, a, w, Link::identity, 0.3, {.gate_steps = 1, .lr = 2});
+  expect_close(once.w_kd, w + 2.0 / 40.0 * off.narrow(1, 0, 2).t().mm(wide_x), 1e-13);
+  EXPECT_EQ(step.w_kd.sizes(), w.sizes());
+}
+
 TEST(GatedLosses, InFloat32AreThoseOfFloat64) {
   for (const Link link : {Link::identity, Link::relu, Link::tanh}) {
     const Mixture of = some_mixture(link, 3);

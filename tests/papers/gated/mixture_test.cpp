@@ -66,6 +66,33 @@ TEST(GruMixture, EqualsTorchsWithTheSameWeights) {
   }
 }
 
+TEST(GruMixture, BinaryGatesAreThresholdsWithTheGradientOfSigmoids) {
+  for (const GruView view : {GruView::mixture, GruView::recurrent}) {
+    GruMixture binary(kWidth, kHidden, view, make_generator(1), GruGates::binary);
+    GruMixture sigmoid(kWidth, kHidden, view, make_generator(1));
+    for (auto* gru : {&binary, &sigmoid}) (*gru)->to(torch::kDouble);
+    const Tensor x = randn({4, 1, kWidth}, 5);
+    const GruStates hard = binary->forward(x), soft = sigmoid->forward(x);
+    // In one step the gates depend on the input alone.
+    EXPECT_TRUE(torch::equal(hard.reset, soft.reset.ge(0.5).to(torch::kDouble)));
+    EXPECT_TRUE(torch::equal(hard.update, soft.update.ge(0.5).to(torch::kDouble)));
+    const auto slopes = [](const GruMixture& gru, const GruStates& of) {
+      return torch::autograd::grad({(of.reset + 2.0 * of.update).sum()}, {gru->weight_ih})[0];
+    };
+    expect_close(slopes(binary, hard), slopes(sigmoid, soft), 1e-12);
+    const GruStates longer = binary->forward(randn({4, 9, kWidth}, 6));
+    for (const Tensor& gate : {longer.reset, longer.update}) {
+      EXPECT_TRUE(torch::equal(gate, gate.square()));
+    }
+    // Both forms of the candidate agree for such gates (section 2).
+    GruMixture other(kWidth, kHidden,
+                     view == GruView::mixture ? GruView::recurrent : GruView::mixture,
+                     make_generator(1), GruGates::binary);
+    other->to(torch::kDouble);
+    expect_close(other->forward(randn({4, 9, kWidth}, 6)).states, longer.states, 1e-12);
+  }
+}
+
 TEST(GruMixture, IsAMixtureOfMixturesByPlainLoops) {
   const auto [gru, other] = both_views(false);
   const Tensor x = randn({1, 4, kWidth}, 5);

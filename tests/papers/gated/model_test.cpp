@@ -57,6 +57,25 @@ TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
               ::testing::HasSubstr("3 regressors along axes do not fit into 2 dimensions"));
 }
 
+TEST(GatedMoE, GatesMayHaveBiases) {
+  const auto model = build(R"({"name": "gated-moe", "width": 4, "experts": 3, "gates": "random",
+                               "has_gate_biases": true})");
+  auto& mixture = *dynamic_cast<GatedMoE&>(*model).mixture;
+  const torch::NoGradGuard no_grad;
+  EXPECT_EQ(mixture.gates_bias.abs().sum().item<double>(), 0.0);
+  mixture.gates_bias.copy_(torch::tensor({2.0F, -1.0F}));
+  const Tensor x = randn({6, 1, 1, 4}, 1, torch::kFloat), rows = x.flatten(1);
+  const Tensor logits =
+      at::cat({rows.mm(mixture.gates.t()) + torch::tensor({2.0F, -1.0F}), torch::zeros({6, 1})}, 1);
+  const Tensor wanted = (logits.softmax(1) * rows.mm(mixture.regressors.t())).sum(1, true);
+  expect_close(model->forward(x).logits, wanted, 1e-6);
+  torch::jit::Module script = to_torchscript(*model);
+  expect_close(script.forward({x}).toTensor(), wanted, 1e-6);
+  const Tensor gate = model->weight_directions().at("gate");
+  EXPECT_EQ(gate.sizes(), (std::vector<int64_t>{2, 1, 5}));
+  expect_close(gate.select(1, 0).select(1, 4), mixture.gates_bias, 0.0);
+}
+
 TEST(GatedMoE, TorchScriptEqualsItForEveryLink) {
   for (const char* link : kLinkNames) {
     SCOPED_TRACE(link);

@@ -72,6 +72,18 @@ TEST(Recovery, IsExactForAPermutedMixtureOfOtherSignsAndScales) {
   EXPECT_NEAR(recovery_error(a, true_a, -w, true_w).gates, 2.0, 1e-12);
 }
 
+TEST(Recovery, DistancesAreTheLargestOfARow) {
+  const Tensor true_a = randn({3, 8}, 1), true_w = randn({2, 8}, 2);
+  const Tensor off_a = 0.01 * randn({3, 8}, 3), off_w = 0.01 * randn({3, 8}, 4);
+  // Experts 2, 0 and 1 of the truth, whose gates are referred to that of expert 2.
+  const Tensor a = at::stack({true_a[2], true_a[0], true_a[1]}) + off_a;
+  const Tensor w = at::stack({-true_w[1] + off_w[0], true_w[0] - true_w[1] + off_w[1]});
+  const RecoveryError found = recovery_error(a, true_a, w, true_w);
+  EXPECT_NEAR(found.regressors_distance, off_a.norm(2, {1}).max().item<double>(), 1e-12);
+  const double first = (off_w[1] - off_w[0]).norm().item<double>();
+  EXPECT_NEAR(found.gates_distance, std::max(first, off_w[0].norm().item<double>()), 1e-12);
+}
+
 TEST(Recovery, WithoutLearnedGatesTheirErrorIsOne) {
   const Tensor a = randn({2, 3}, 1), w = randn({1, 3}, 2);
   EXPECT_EQ(recovery_error(a, a, torch::zeros_like(w), w).gates, 1.0);

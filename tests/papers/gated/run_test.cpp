@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases of gated mixtures: what they recover, that they continue with the same bits, and what they
 // refuse.
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "moesaic/data/dataset.h"
@@ -170,6 +171,64 @@ TEST(GatedRun, WarnsOfFewerSamplesThanARegressorHasNumbers) {
   Trainer(gated_run({"phases.signs.num_samples=4"}), options_with_described(""));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("phase 'signs': 4 samples do not determine regressors of 5 dimensions"));
+}
+
+TEST(GatedRun, WarnsOfAnotherMixtureThanTheDatas) {
+  const auto said = [](const std::vector<std::string>& changes) {
+    ::testing::internal::CaptureStderr();
+    Trainer(gated_run(changes), options_with_described(""));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(
+      said({"model.link=relu"}),
+      HasSubstr("phase 'signs': the model's link is relu, that of 'gated-small' is identity"));
+  EXPECT_THAT(said({"model.noise=1"}),
+              HasSubstr("the model's noise is 1, that of 'gated-small' is 0.05"));
+  EXPECT_THAT(said({"model.experts=3"}),
+              HasSubstr("the model's experts is 3, that of 'gated-small' is 2"));
+  EXPECT_THAT(said({}), Not(HasSubstr("that of 'gated-small'")));
+}
+
+TEST(GatedRun, OnlyL4NeedsAsManyDimensionsAsRegressorsAndGates) {
+  EXPECT_NO_THROW(Trainer(gated_run({"model.experts=4", "phases.regressors.loss=squared"}),
+                          options_with_described("")));
+}
+
+/// Writes a table of the biased mixture's samples and returns its description.
+std::string write_table(const TempDir& folder, const GatedMixtureConfig& mixture) {
+  const DatasetInputs drawn = gated_examples(mixture, gated_truth(mixture), "train", 0, 4000);
+  std::string text = "x1,x2,x3,y\n";
+  for (int64_t i = 0; i < 4000; ++i) {
+    for (int64_t j = 0; j < 3; ++j) {
+      text += fmt::format("{},", drawn.values_NCHW[i][0][0][j].item<float>());
+    }
+    text += fmt::format("{}\n", drawn.targets_NK[i][0].item<float>());
+  }
+  write_atomic(folder / "mine.csv", text);
+  write_atomic(folder / "mine.json",
+               R"({"name": "mine", "format": "table", "paths": ["./"],
+                   "table": {"file": "mine.csv", "targets": ["y"], "test_fraction": 0.1}})");
+  return (folder / "mine.json").string();
+}
+
+TEST(GatedRun, LearnsBiasesOfGatesFromATableOfOnesOwn) {
+  const GatedMixtureConfig mixture{.width = 3, .gate_biases = {-1.0}};
+  const TempDir folder;
+  const std::string data = write_table(folder, mixture);
+  const RunConfig config = config_of(
+      R"({"name": "own", "seed": 2, "evaluate_batch_size": 400, "loader_threads": 0,
+          "model": {"name": "gated-moe", "width": 3, "has_gate_biases": true},
+          "phases": [{"name": "em", "kind": "gated_em", "data": ")" +
+      data + R"(", "steps": 40,
+                      "num_samples": 3600, "gate_lr": 1.0}]})");
+  const auto model = train_in_memory(config);
+  // Which expert comes last is open, so that gates may be the true ones or their negatives.
+  const at::Tensor a = parameter(*model, "regressors"), w = parameter(*model, "gates")[0];
+  const double bias = parameter(*model, "gates_bias").item<double>();
+  const double sign = a[0][0].abs().item<double>() > 0.5 ? 1.0 : -1.0;
+  EXPECT_NEAR(a.abs().amax(1).min().item<double>(), 1.0, 0.02);
+  EXPECT_NEAR(sign * bias, -1.0, 0.25);
+  EXPECT_NEAR(sign * w[2].item<double>(), 1.0, 0.25);
 }
 
 TEST(GatedRun, ARateThatIsTooHighIsADivergence) {

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of numbers, a row per example: CSV files, or tensors of a safetensors file whose first
+// dimension is the rows. Columns or tensors are inputs, real-valued targets, or the class.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "checks.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/process.h"
+#include "moesaic/base/text.h"
+#include "moesaic/formats/csv.h"
+#include "tensor_file.h"
+
+namespace moesaic {
+namespace {
+
+struct TableConfig {
+  std::string train, test, file;
+  double test_fraction = 0.2;
+  int64_t seed = 1;
+  bool has_header = true;
+  std::vector<std::string> inputs, targets;
+  std::string label;
+  int64_t width = 0;
+};
+void describe(auto& f, TableConfig& c) {
+  f("train", c.train, "CSV file (also compressed by gzip) or .safetensors file of the train split");
+  f("test", c.test, "file of the test split");
+  f("file", c.file, "one file to split at random, instead of train and test");
+  f("test_fraction", c.test_fraction, "fraction of the rows in 'file' that form the test split",
+    between(0.0001, 0.9999));
+  f("seed", c.seed, "seed of the random split of 'file'", at_least(0));
+  f("has_header", c.has_header,
+    "names of columns in the first row of a CSV file; false: columns are named 1, 2, ...");
+  f("inputs", c.inputs,
+    "columns, or tensors [N] or [N, d], that are the inputs, in this order; empty: all others");
+  f("targets", c.targets, "columns or tensors that are real-valued targets");
+  f("label", c.label,
+    "column of the names of classes, or integer tensor [N] of their numbers, instead of targets");
+  f("width", c.width, "required number of inputs of a row; 0: any", between(0, 1048576));
+}
+ConfigProblem config_problem(const TableConfig& config) {
+  if (config.targets.empty() == config.label.empty()) {
+    return {"either 'targets' or 'label'", {"targets", "label"}};
+  }
+  std::set<std::string> used;
+  for (const auto* names : {&config.inputs, &config.targets}) {
+    for (const std::string& name : *names) {
+      if (used.insert(name).second && name != config.label) continue;
+      return {fmt::format("'{}' is named twice", name), {"inputs", "targets", "label"}};
+    }
+  }
+  return split_files_problem(config.file, config.train, config.test);
+}
+
+struct TableSettings {
+  std::optional<TableConfig> table;
+};
+void describe(auto& f, TableSettings& c) {
+  f("table", c.table, "files of numbers, and what their columns are");
+}
+
+const TableConfig& table_of(const DatasetSpec& spec) {
+  return *spec.format.as<TableSettings>().table;
+}
+
+const std::string& table_file(const TableConfig& config, const std::string& split) {
+  if (!config.file.empty()) return config.file;
+  return split == "train" ? config.train : config.test;
+}
+
+/// Indices of a table's columns or tensors by their use.
+struct TableColumns {
+  std::vector<size_t> inputs, targets;
+  std::optional<size_t> label;
+};
+
+TableColumns table_columns(const TableConfig& config, const std::vector<std::string>& names,
+                           const std::string& path) {
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (places.emplace(names[i], i).second) continue;
+    fail("{}: two columns are called {}", path, printable(names[i]));
+  }
+  TableColumns columns;
+  const auto take = [&](const std::string& name) {
+    const auto found = places.find(name);
+    if (found == places.end()) {
+      fail("{}: there is no '{}'; {}", path, name, one_line(did_you_mean(name, names)));
+    }
+    return found->second;
+  };
+  for (const std::string& name : config.targets) columns.targets.push_back(take(name));
+  if (!config.label.empty()) columns.label = take(config.label);
+  for (const std::string& name : config.inputs) columns.inputs.push_back(take(name));
+  for (size_t i = 0; config.inputs.empty() && i < names.size(); ++i) {
+    const bool other = i != columns.label && std::ranges::count(columns.targets, i) == 0;
+    if (other) columns.inputs.push_back(i);
+  }
+  if (columns.inputs.empty()) fail("{}: no column is left for the inputs", path);
+  return columns;
+}
+
+/// The rows of a file, and the names of its targets.
+struct Table {
+  at::Tensor x_Nd, y_NK, label_N;
+  std::vector<std::string> targets;
+};
+
+/// Numbers of rows that are read one after the other.
+class NumberRows {
+ public:
+  /// Appends a number; checks that there is memory before it doubles.
+  void add(float number, const std::string& path) {
+    if (numbers_.size() == numbers_.capacity()) {
+      const auto bytes = 3.0 * sizeof(float) * static_cast<double>(numbers_.capacity());
+      check_memory(bytes, "a table of so many rows", path);
+    }
+    numbers_.push_back(number);
+  }
+  at::Tensor rows(int64_t count) {
+    return at::from_blob(numbers_.data(), {count, std::ssize(numbers_) / count}).clone();
+  }
+
+ private:
+  std::vector<float> numbers_;
+};
+
+Table read_csv_table(const fs::path& file, const TableConfig& config,
+                     const std::vector<std::string>& classes) {
+  const std::string path = file.string();
+  csv::Reader reader(file);
+  bool more = reader.next();
+  if (!more) fail("{}: the file is empty", path);
+  std::vector<std::string> names = numbered("", static_cast<int64_t>(reader.size()));
+  if (config.has_header) {
+    for (size_t i = 0; i < names.size(); ++i) names[i] = reader.text(i);
+    more = reader.next();
+  }
+  if (!more) fail("{}: there are no rows but the header", path);
+  const TableColumns columns = table_columns(config, names, path);
+  NumberRows x, y;
+  std::vector<int64_t> labels;
+  int64_t count = 0;
+  for (; more; more = reader.next(), ++count) {
+    for (const size_t i : columns.inputs) x.add(reader.number(i), path);
+    for (const size_t i : columns.targets) y.add(reader.number(i), path);
+    if (!columns.label) continue;
+    const std::string name(reader.text(*columns.label));
+    const auto found = std::ranges::find(classes, name);
+    if (found == classes.end()) {
+      fail("{}: there is no class {}; {}", reader.where(*columns.label), printable(name),
+           did_you_mean(name, classes));
+    }
+    labels.push_back(found - classes.begin());
+  }
+  Table table{.x_Nd = x.rows(count), .targets = config.targets};
+  if (columns.label) table.label_N = at::tensor(labels, at::kLong);
+  if (!columns.label) table.y_NK = y.rows(count);
+  return table;
+}
+
+/// Joins tensors [N] or [N, w] to [N, d]; appends to `labels`, if any, a name for each column.
+at::Tensor joined_tensors(const safetensors::File& file, const std::string& path,
+                          const std::vector<std::string>& names, const std::vector<size_t>& which,
+                          std::vector<std::string>* labels) {
+  std::vector<at::Tensor> parts;
+  for (const size_t i : which) {
+    const std::string& name = names[i];
+    const size_t dims = file.find(name)->shape.size() == 1 ? 1 : 2;
+    const at::Tensor read = read_tensor(file, path, name, dims, number_dtypes()).to(at::kFloat);
+    const at::Tensor x_Nw = dims == 1 ? read.unsqueeze(1) : read;
+    check_finite_rows(x_Nw, path, name);
+    if (!parts.empty() && parts[0].size(0) != x_Nw.size(0)) {
+      fail("{}: tensor '{}' has {} rows, tensor '{}' has {}", path, name, x_Nw.size(0),
+           names[which[0]], parts[0].size(0));
+    }
+    parts.push_back(x_Nw);
+    if (labels == nullptr) continue;
+    const std::vector<std::string> own =
+        x_Nw.size(1) == 1 ? std::vector<std::string>{name} : numbered(name + " ", x_Nw.size(1));
+    labels->insert(labels->end(), own.begin(), own.end());
+  }
+  return at::cat(parts, 1);
+}
+
+Table read_tensor_table(const fs::path& file_path, const TableConfig& config) {
+  const std::string path = file_path.string();
+  const safetensors::File file(file_path);
+  std::vector<std::string> names;
+  for (const safetensors::Entry& entry : file.entries()) names.push_back(entry.name);
+  std::ranges::sort(names);
+  const TableColumns columns = table_columns(config, names, path);
+  Table table;
+  table.x_Nd = joined_tensors(file, path, names, columns.inputs, nullptr);
+  at::Tensor& target = columns.label ? table.label_N : table.y_NK;
+  target = columns.label
+               ? read_tensor(file, path, names[*columns.label], 1, integer_dtypes()).to(at::kLong)
+               : joined_tensors(file, path, names, columns.targets, &table.targets);
+  if (target.size(0) != table.x_Nd.size(0)) {
+    fail("{}: there are {} rows of inputs and {} of targets", path, table.x_Nd.size(0),
+         target.size(0));
+  }
+  return table;
+}
+
+Table read_table(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
+  const TableConfig& config = table_of(spec);
+  const fs::path path = folder / table_file(config, split);
+  Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
+                                                   : read_csv_table(path, config, spec.classes);
+  if (config.width > 0 && table.x_Nd.size(1) != config.width) {
+    fail("{}: a row has {}, the description says {}", path.string(),
+         count_text(table.x_Nd.size(1), "input"), config.width);
+  }
+  if (config.file.empty()) return table;
+  const at::Tensor rows = rows_of_split({config.test_fraction, config.seed, "table.split", "row"},
+                                        split, table.x_Nd.size(0), path);
+  for (at::Tensor* tensor : {&table.x_Nd, &table.y_NK, &table.label_N}) {
+    if (tensor->defined()) *tensor = tensor->index_select(0, rows);
+  }
+  return table;
+}
+
+ConfigProblem check_table(const DatasetSpec& spec) {
+  const auto& table = spec.format.as<TableSettings>().table;
+  if (!table) return {"format table needs 'table'"};
+  if (!spec.files.empty() || !spec.mean.empty() || !spec.std.empty()) {
+    return {"format table has no files, mean or std", {"files:", "mean:", "std:"}};
+  }
+  if (table->label.empty() != spec.classes.empty()) {
+    return {"'label' of a table and 'classes' go together", {"classes", "table.label"}};
+  }
+  return first_problem({classes_problem(spec), unknown_split(spec.images, "images")});
+}
+
+/// Opens rows as images of one channel and one row.
+std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo info,
+                                          const fs::path& folder) {
+  Table table = read_table(spec, folder, info.split);
+  info.targets = std::move(table.targets);
+  return make_input_dataset(std::move(info), {.values_NCHW = table.x_Nd.unsqueeze(1).unsqueeze(1),
+                                              .labels_N = table.label_N,
+                                              .targets_NK = table.y_NK});
+}
+
+void outline_table(const DatasetSpec& spec, DatasetInfo& info) {
+  info.targets = table_of(spec).targets;
+  info.channels = info.height = 1;
+  info.width = table_of(spec).width;
+  info.mean = {0.0};
+  info.std = {1.0};
+}
+
+/// Verifies the files; a single file that is split at random is read once, for the train split.
+std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::string& split,
+                                           const fs::path& folder) {
+  if (!table_of(spec).file.empty() && split == "test") return {};
+  const std::string& name = table_file(table_of(spec), split);
+  FileVerification result{name, folder / name, ""};
+  try {
+    read_table(spec, folder, split);
+  } catch (const Error& error) {
+    result.problem = error.what();
+  }
+  return {result};
+}
+
+}  // namespace
+
+DatasetFormat table_format() {
+  return {.settings = Choice("table", TableSettings{}),
+          .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
+          .images = false,
+          .check = check_table,
+          .open = open_table,
+          .parts =
+              [](const DatasetSpec& spec, const std::string& split) {
+                return std::vector<RequiredPath>{
+                    {table_file(table_of(spec), split), /*is_folder=*/false}};
+              },
+          .fill_info = outline_table,
+          .verify = verify_table};
+}
+
+}  // namespace moesaic

@@ -111,10 +111,9 @@ Ids best_of_groups(const std::vector<RankedGroup>& groups, const ExpertRanking& 
   Ids kept;
   for (const RankedGroup& group : groups) {
     const int64_t number = std::min<int64_t>(count(group), group.size());
-    const Ids own = ranking.products_EE.defined()
-                        ? best_subset(ranking.products_EE, group.begin, group.end, group.present,
-                                      number)
-                        : best(ranking.scores, group.present, number);
+    const Ids own = ranking.products_EE.defined() ? best_subset(ranking.products_EE, group.begin,
+                                                                group.end, group.present, number)
+                                                  : best(ranking.scores, group.present, number);
     kept.insert(kept.end(), own.begin(), own.end());
   }
   return kept;

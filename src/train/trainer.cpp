@@ -272,7 +272,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
   std::optional<ExpertUse> use;
-  if (config.replace == kReplaceByMean || criterion_needs_images(config.criterion)) {
+  if (replacement_needs_images(config.replace) || criterion_needs_images(config.criterion)) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),

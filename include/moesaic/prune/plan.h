@@ -115,6 +115,7 @@ struct PruneLayerPlan {
   std::vector<double> scores;  ///< Scores of all experts, [E]; empty in a plan made by hand.
   int64_t groups = 1;          ///< Groups that are ranked apart, of E / G experts in turn.
   at::Tensor means_Eo;         ///< What experts leave behind, see PrunePlan::replace.
+  at::Tensor rows_E;           ///< Rows of each expert, for merging_of().
   at::Tensor products_EE;      ///< See ExpertRanking.
 };
 void describe(auto& f, PruneLayerPlan& c) {
@@ -125,17 +126,24 @@ void describe(auto& f, PruneLayerPlan& c) {
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
-/// What a token gets of a removed expert that it selects: nothing, or the expert's mean output; or
-/// it selects among the experts that are left.
+/// What a token gets of a removed expert that it selects: nothing, the expert's mean output, or the
+/// output of the kept expert that it was merged into (prune/merge.h); or it selects among the
+/// experts that are left.
 inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
-                            *kReroute = "reroute";
+                            *kMerge = "merge", *kReroute = "reroute";
 /// Returns these names.
 inline std::vector<std::string> replacement_names() {
-  return {kReplaceByNothing, kReplaceByMean, kReroute};
+  return {kReplaceByNothing, kReplaceByMean, kMerge, kReroute};
+}
+/// Returns whether calibration images say what removed experts leave behind.
+inline bool replacement_needs_images(const std::string& replace) {
+  return replace == kReplaceByMean || replace == kMerge;
 }
 inline constexpr const char* kReplaceHelp =
     "replacement of a removed expert's output, for tokens that still select it: nothing; mean, its "
-    "mean output on calibration images; or reroute, a choice among the experts left";
+    "mean output on calibration images; merge, the kept expert of the most similar mean output, "
+    "whose weights are then averages by numbers of tokens; or reroute, a choice among the experts "
+    "left";
 
 /// The experts of a network to keep.
 struct PrunePlan {
@@ -159,7 +167,7 @@ PrunePlan read_plan(const fs::path& path);
 struct PruneInput {
   const Model& finetuned;
   const Model* pretrained = nullptr;            ///< For criteria that compare.
-  const ExpertUse* use = nullptr;               ///< For criteria that need images, and for means.
+  const ExpertUse* use = nullptr;               ///< For criteria and replacements by images.
   const TensorMap* finetuned_values = nullptr;  ///< Null: its own.
   const TensorMap* pretrained_values = nullptr;
 };
@@ -251,7 +259,8 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 /// network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
-/// Leaves a layer on the meta device only these experts; mean outputs have no values yet.
-void keep_shapes(nn::MoELayer layer, const std::vector<int64_t>& ids, const std::string& replace);
+/// Leaves a layer on the meta device only these experts; what they leave has no values yet.
+void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
+                 const std::string& replace);
 
 }  // namespace moesaic

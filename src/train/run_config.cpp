@@ -100,6 +100,8 @@ void make_names_absolute(RunConfig& config) {
   };
   for (PhaseConfig& phase : config.phases) {
     phase.data = absolute_name(phase.data);
+    std::string* const teacher = find_teacher(phase);
+    if (teacher != nullptr && !is_phase(*teacher)) *teacher = absolute_path(*teacher);
     auto& prune = phase.on_entry.prune;
     if (prune && !is_phase(prune->pretrained)) prune->pretrained = absolute_path(prune->pretrained);
   }

@@ -12,6 +12,7 @@
 #include "moesaic/data/source.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/train/distill.h"
 
 namespace moesaic {
 namespace {

@@ -24,6 +24,7 @@
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/distill.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {
@@ -154,6 +155,48 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
   if (problem.empty()) return;
   fail_usage("{}: phase '{}': prune.pretrained {} is another network than the one to prune: {}",
              place, phase.name, prune.pretrained, problem);
+}
+
+/// A network that teaches, on the meta device, and the names of its outputs if they are known.
+struct PlannedTeacher {
+  std::shared_ptr<Model> shape;
+  std::vector<std::string> classes;
+};
+
+/// Returns the teacher that a checkpoint holds; nothing, with a warning, where a plan lacks it.
+std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
+                                         const SettingLocations& locations, MissingFiles missing) {
+  const std::string place = locations.of({"distill.teacher", "distill"});
+  if (!path_exists(teacher)) {
+    if (missing == MissingFiles::planned) {
+      log_warning("{}: phase '{}': teacher {} is not here; it is left unchecked", place,
+                  locations.phase().name, teacher);
+      return std::nullopt;
+    }
+    fail_usage("{}: phase '{}': teacher '{}' is neither an earlier phase nor a checkpoint{}", place,
+               locations.phase().name, teacher, nearest_network(teacher));
+  }
+  return at_location(place, [&] {
+    const Checkpoint found =
+        load_newest_checkpoint(teacher, {.verify = false, .model = false, .optimizer = false});
+    return std::optional(
+        PlannedTeacher{build_meta_model(model_config(found)), class_names_of(found)});
+  });
+}
+
+/// Checks that a teacher has the inputs and outputs of the network.
+void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
+                   const Model& model, const std::vector<std::string>& classes) {
+  const auto refuse = [&](const char* what) {
+    fail_usage("{}: phase '{}': the teacher has other {} than the network; choose one like it",
+               locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
+  };
+  if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
+  if (teacher.shape->members() != model.members()) refuse("members");
+  const bool named = !classes.empty() && !teacher.classes.empty();
+  if (teacher.shape->classes() != model.classes() || (named && teacher.classes != classes)) {
+    refuse("classes");
+  }
 }
 
 /// Checks the batches of an evaluation, whose last one may be smaller.
@@ -320,6 +363,14 @@ class PlannedModel {
     classes_ = data.classes_named ? data.classes : std::vector<std::string>();
   }
 
+  /// Returns the network of an earlier phase, as a teacher; nothing where no phase is called so.
+  std::optional<PlannedTeacher> after(const std::string& phase) const {
+    const auto ended = ended_.find(phase);
+    if (ended == ended_.end()) return std::nullopt;
+    return PlannedTeacher{build_meta_model(Value::from_json(ended->second.model, "model")),
+                          ended->second.classes};
+  }
+
   /// Remembers the network as it is at the end of a phase, for restore().
   void end(const std::string& phase) { ended_[phase] = {model_->config(), guessed_, classes_}; }
 
@@ -430,6 +481,14 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   plan.outputs = task.outputs(data->info());
   plan.classes = network.classes();
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);
+  if (const std::string name = teacher_of(phase); !name.empty()) {
+    std::optional<PlannedTeacher> teacher = network.after(name);
+    if (!teacher) teacher = teacher_in(name, locations, missing);
+    if (teacher) {
+      check_teacher(*teacher, locations, network.model(), network.classes());
+      plan.taught = teacher->shape->parameter_count();
+    }
+  }
   plan.images = data->size();
   plan.trained = count_trained_parameters(network.model(), locations);
   check_expert_shards(config, locations, network.model());

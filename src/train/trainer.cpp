@@ -18,6 +18,7 @@
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
+#include "moesaic/train/distill.h"
 #include "moesaic/train/distributed_run.h"
 
 namespace moesaic {
@@ -233,7 +234,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     context.processes = options_.processes;
     shard_experts(*model_, options_.processes);
   }
-  auto phase = kind.make(plan(), std::move(context));
+  PhasePlan made = plan();
+  if (std::string* const teacher = find_teacher(made.config)) {
+    *teacher = teacher_checkpoint(*teacher);
+  }
+  auto phase = kind.make(made, std::move(context));
   if (fresh) {
     state_.phase = config.name;
     if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
@@ -308,6 +313,17 @@ std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) cons
   const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
                                    [&](const PhasePlan& plan) { return plan.config.name == name; });
   return earlier ? network_after(name) : load_model(name, config_.trust);
+}
+
+std::string Trainer::teacher_checkpoint(const std::string& name) const {
+  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
+                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
+  if (!earlier) return name;
+  if (in_memory()) {
+    fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
+               plan().config.name, name);
+  }
+  return folder_->phase_checkpoint(name).string();
 }
 
 bool Trainer::is_restored_later(const std::string& phase) const {

@@ -157,48 +157,6 @@ void check_pretrained(const RunConfig& config, size_t index, const Model& model,
              place, phase.name, prune.pretrained, problem);
 }
 
-/// A network that teaches, on the meta device, and the names of its outputs if they are known.
-struct PlannedTeacher {
-  std::shared_ptr<Model> shape;
-  std::vector<std::string> classes;
-};
-
-/// Returns the teacher that a checkpoint holds; nothing, with a warning, where a plan lacks it.
-std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
-                                         const SettingLocations& locations, MissingFiles missing) {
-  const std::string place = locations.of({"distill.teacher", "distill"});
-  if (!path_exists(teacher)) {
-    if (missing == MissingFiles::planned) {
-      log_warning("{}: phase '{}': teacher {} is not here; it is left unchecked", place,
-                  locations.phase().name, teacher);
-      return std::nullopt;
-    }
-    fail_usage("{}: phase '{}': teacher '{}' is neither an earlier phase nor a checkpoint{}", place,
-               locations.phase().name, teacher, nearest_network(teacher));
-  }
-  return at_location(place, [&] {
-    const Checkpoint found =
-        load_newest_checkpoint(teacher, {.verify = false, .model = false, .optimizer = false});
-    return std::optional(
-        PlannedTeacher{build_meta_model(model_config(found)), class_names_of(found)});
-  });
-}
-
-/// Checks that a teacher has the inputs and outputs of the network.
-void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
-                   const Model& model, const std::vector<std::string>& classes) {
-  const auto refuse = [&](const char* what) {
-    fail_usage("{}: phase '{}': the teacher has other {} than the network; choose one like it",
-               locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
-  };
-  if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
-  if (teacher.shape->members() != model.members()) refuse("members");
-  const bool named = !classes.empty() && !teacher.classes.empty();
-  if (teacher.shape->classes() != model.classes() || (named && teacher.classes != classes)) {
-    refuse("classes");
-  }
-}
-
 /// Checks the batches of an evaluation, whose last one may be smaller.
 void check_evaluation(const RunConfig& config, const SettingLocations& locations,
                       const Model& model, int64_t images) {
@@ -483,7 +441,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);
   if (const std::string name = teacher_of(phase); !name.empty()) {
     std::optional<PlannedTeacher> teacher = network.after(name);
-    if (!teacher) teacher = teacher_in(name, locations, missing);
+    if (!teacher) teacher = teacher_in(name, locations, missing == MissingFiles::planned);
     if (teacher) {
       check_teacher(*teacher, locations, network.model(), network.classes());
       plan.taught = teacher->shape->parameter_count();

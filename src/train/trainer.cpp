@@ -315,17 +315,6 @@ std::shared_ptr<Model> Trainer::pretrained_network(const std::string& name) cons
   return earlier ? network_after(name) : load_model(name, config_.trust);
 }
 
-std::string Trainer::teacher_checkpoint(const std::string& name) const {
-  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
-                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
-  if (!earlier) return name;
-  if (in_memory()) {
-    fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
-               plan().config.name, name);
-  }
-  return folder_->phase_checkpoint(name).string();
-}
-
 bool Trainer::is_restored_later(const std::string& phase) const {
   return std::any_of(plan_.begin(), plan_.end(), [&](const PhasePlan& plan) {
     const EntryConfig& entry = plan.config.on_entry;

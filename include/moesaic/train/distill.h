@@ -6,7 +6,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "moesaic/models/model.h"
 #include "moesaic/train/phase_config.h"
@@ -45,5 +47,21 @@ class Teacher {
 std::string* find_teacher(PhaseConfig& phase);
 /// Returns its value, "" where there is none.
 std::string teacher_of(const PhaseConfig& phase);
+
+/// A network that teaches, on the meta device, and the names of its outputs if they are known.
+struct PlannedTeacher {
+  std::shared_ptr<Model> shape;
+  std::vector<std::string> classes;
+};
+
+/// Returns the teacher that a checkpoint holds. Where there is none, returns nothing with a warning
+/// if it `may_be_missing`, and throws Error (usage) with the location of the setting otherwise.
+std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
+                                         const SettingLocations& locations, bool may_be_missing);
+
+/// Throws Error (usage), likewise, where a teacher lacks the inputs, the members or the classes of
+/// the network.
+void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
+                   const Model& model, const std::vector<std::string>& classes);
 
 }  // namespace moesaic

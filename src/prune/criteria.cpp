@@ -26,15 +26,6 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.to(at::kCPU, at::kDouble);
 }
 
-LayerUse empty_use(int64_t experts) {
-  LayerUse use;
-  for (const Powers powers : kUsePowers) use.sums[powers] = zeros({experts});
-  use.selections = zeros({experts});
-  use.first_gates = zeros({experts});
-  use.products_EE = zeros({experts, experts});
-  return use;
-}
-
 /// Adds what tokens select, and the gates of those that an expert has the largest of.
 void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse& use) {
   const Routing& routing = record.routing;
@@ -265,6 +256,15 @@ Scores random_scores(const ScoreInput& in) {
 }
 
 }  // namespace
+
+LayerUse empty_use(int64_t experts) {
+  LayerUse use;
+  for (const Powers powers : kUsePowers) use.sums[powers] = zeros({experts});
+  use.selections = zeros({experts});
+  use.first_gates = zeros({experts});
+  use.products_EE = zeros({experts, experts});
+  return use;
+}
 
 ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {

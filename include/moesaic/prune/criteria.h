@@ -45,6 +45,9 @@ struct LayerUse {
   }
 };
 
+/// Returns the sums over no token of a layer of so many experts; outputs are undefined.
+LayerUse empty_use(int64_t experts);
+
 /// By block.
 using ExpertUse = std::map<int64_t, LayerUse>;
 

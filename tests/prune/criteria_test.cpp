@@ -179,7 +179,7 @@ TEST(Criteria, RefusesWhatItCannotScore) {
   EXPECT_EQ(
       test::usage_of([] { criterion_needs_images("random.reroute"); }),
       "unknown pruning criterion 'random.reroute'; choose 'random', and one of nothing, mean, "
-      "reroute for replace");
+      "merge, reroute for replace");
   EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-chang", {.finetuned = block}); }),
               HasSubstr("did you mean 'router-norm-change'"));
   EXPECT_THAT(test::usage_of([&] { expert_scores("router-norm-change", {.finetuned = block}); }),

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/train/objective.h"
+#include "moesaic/train/run_plan.h"
 #include "support/matchers.h"
 #include "support/tensors.h"
 #include "train/train_fixture.h"
@@ -100,6 +102,21 @@ TEST(Distillation, RefusesATeacherThatDoesNotFitOrIsNotThere) {
               HasSubstr("is neither an earlier phase nor a checkpoint"));
   EXPECT_THAT(refusal({kDistill, "phases.recover.loss=softmax_twice"}),
               HasSubstr("loss 'softmax_twice' has no distillation; choose softmax"));
+  EXPECT_THAT(
+      error_of([&] { Trainer(config_of(four_phases(), {kDistill}), options_for("")).run(); }),
+      HasSubstr("teacher 'finetune' is a phase of a run without a folder; give a checkpoint"));
+}
+
+TEST(Distillation, IsCountedInThePlanOfMemory) {
+  RunConfig config = config_of(four_phases(), {kDistill});
+  const std::shared_ptr<Model> model = build_meta_model(config.model);
+  Datasets datasets{DatasetOpener(open_tiny)};
+  const std::vector<PhasePlan> plans = plan_phases(config, *model, datasets);
+  model->reset_head(2);  // The teacher has two classes and all experts.
+  EXPECT_EQ(plans[3].taught, model->parameter_count());
+  EXPECT_EQ(plans[0].taught, 0);
+  EXPECT_EQ(training_memory(*model, plans[3]).teacher,
+            4.0 * static_cast<double>(model->parameter_count()));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/prune/calibration.h"
 
+#include <limits>
+
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "prune/small_vmoe.h"

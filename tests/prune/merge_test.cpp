@@ -86,6 +86,7 @@ ExpertUse use_of(Model& model) {
 TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
   const test::TempDir folder;
   const auto model = small_vmoe();
+  model->eval();
   Checkpoint checkpoint;
   checkpoint.config = {{"model", model->config()}, {"run", nullptr}};
   checkpoint.model = state_of(*model);

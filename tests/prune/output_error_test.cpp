@@ -29,7 +29,7 @@ VMoEConfig expert_choice() {
 }
 
 /// Two members of three experts.
-VMoEConfig ensemble() {
+VMoEConfig two_members() {
   VMoEConfig config = small_vmoe_config();
   config.name = kE3;
   config.encoder.moe.ensemble_size = 2;
@@ -133,7 +133,7 @@ TEST_P(OutputError, EqualsLoopsOverTokensAndSubsets) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, OutputError,
-                         ::testing::Values(token_choice, expert_choice, ensemble));
+                         ::testing::Values(token_choice, expert_choice, two_members));
 
 /// A Gram matrix of random vectors.
 at::Tensor products_of(int64_t experts, uint64_t seed) {

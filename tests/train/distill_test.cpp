@@ -112,7 +112,7 @@ TEST(Distillation, IsCountedInThePlanOfMemory) {
   const std::shared_ptr<Model> model = build_meta_model(config.model);
   Datasets datasets{DatasetOpener(open_tiny)};
   const std::vector<PhasePlan> plans = plan_phases(config, *model, datasets);
-  model->reset_head(2);  // The teacher has two classes and all experts.
+  replace_head(*model, 2);  // The teacher has two classes and all experts.
   EXPECT_EQ(plans[3].taught, model->parameter_count());
   EXPECT_EQ(plans[0].taught, 0);
   EXPECT_EQ(training_memory(*model, plans[3]).teacher,

@@ -46,7 +46,7 @@ TEST(Merging, OfTwoExpertsIsTheirAverageForAllTokens) {
   // Both experts are selected, and the gates of a softmax over both sum to 1.
   const at::Tensor x_Td = testing::randn({5, 2}, 4, torch::kFloat);
   const at::Tensor hidden = at::gelu(x_Td.mm(experts->w1[0]) + experts->b1[0], "tanh");
-  const MoEOutput out = block.layer->forward(x_Td);
+  const nn::MoEOutput out = block.layer->forward(x_Td);
   testing::expect_close(out.y_Td, hidden.mm(experts->w2[0]) + experts->b2[0], 1e-5);
   EXPECT_EQ(out.routing.offsets[1].item<int64_t>(), 5) << "a token is computed once";
 }

@@ -58,7 +58,7 @@ SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.round
 REDUCED = {
     "pruning/e3-cifar10": [*SWEEP, "runs=1"], "pruning/vmoe-cifar10": [*SWEEP, "runs=1"],
     "pruning/vmoe-cifar10-whole": [*SWEEP, "runs=2"],
-    "vmoe/cifar10-scratch": SWEEP, "vmoe/cifar10-scratch-top1": SWEEP,
+    "vmoe/cifar10-scratch": SWEEP, "vmoe/cifar10-scratch-top1": SWEEP, "vmoe/cifar10-tools": SWEEP,
     "quickstart": ["throughput.rounds=2", "train.phases.pretrain.steps=20", "train.phases.finetune.steps=10"],
     "pmoe/wrn-cifar10": ["runs=1", "max_steps=8"], "pmoe/wrn-vehicles": ["runs=1", "max_steps=8"],
 }

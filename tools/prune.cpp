@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -19,10 +20,12 @@
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
+#include "moesaic/prune/calibration.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/report/figure.h"
 #include "moesaic/report/prune_search.h"
+#include "moesaic/train/distributed_run.h"
 #include "moesaic/train/evaluate.h"
 #include "verbs.h"
 
@@ -31,7 +34,7 @@ namespace {
 
 struct PruneArguments {
   PruneCheckpointOptions options;
-  std::string keep, plan, scope = "layer", data, split, figure;
+  std::string keep, plan, scope = "layer", data, split, figure, calibration, save_calibration;
   std::optional<double> keep_parameters, max_drop;
   std::string search = kBisection;
   std::vector<int64_t> exclude_blocks;
@@ -61,21 +64,44 @@ struct Stopped {
   int signal;
 };
 
+/// Returns what the statistics of these images are of.
+CalibrationSource calibration_source(const PruneArguments& arguments, const Checkpoint& checkpoint,
+                                     const CheckpointData& data) {
+  return {{"network", hash_of(checkpoint.model).substr(0, 16)},
+          {"data", data_fingerprint(*data.dataset)},
+          {"split", data.split},
+          {"images", std::to_string(std::min(arguments.images, data.dataset->size()))},
+          {"batch_size", std::to_string(trained_batch_size(checkpoint))},
+          {"seed", std::to_string(arguments.options.prune.seed)}};
+}
+
 ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,
                              Model& model, const StopSignal& stop) {
   CheckpointData data = open_checkpoint_data(checkpoint, {}, arguments.data, arguments.split);
   check_split(data.split);
   adapt_data(data, checkpoint, model, ClassesOf::data);  // Calibration looks at no label.
+  CalibrationSource source;
+  if (!arguments.calibration.empty() || !arguments.save_calibration.empty()) {
+    source = calibration_source(arguments, checkpoint, data);
+  }
+  if (!arguments.calibration.empty()) {
+    return read_calibration(arguments.calibration, source, model);
+  }
   log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate"});
-  return calibrate(model, data.dataset,
-                   {.images = arguments.images,
-                    .batch_size = trained_batch_size(checkpoint),
-                    .seed = arguments.options.prune.seed,
-                    .progress = [&](int64_t done, int64_t total) {
-                      if (stop.requested()) throw Stopped{stop.number()};
-                      bar.show(done, total);
-                    }});
+  ExpertUse use = calibrate(model, data.dataset,
+                            {.images = arguments.images,
+                             .batch_size = trained_batch_size(checkpoint),
+                             .seed = arguments.options.prune.seed,
+                             .progress = [&](int64_t done, int64_t total) {
+                               if (stop.requested()) throw Stopped{stop.number()};
+                               bar.show(done, total);
+                             }});
+  if (!arguments.save_calibration.empty()) {
+    save_calibration(arguments.save_calibration, use, source);
+    log_written(arguments.save_calibration);
+  }
+  return use;
 }
 
 /// Returns what the command line keeps. A search finds the number, so it is given scope and
@@ -130,11 +156,13 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
   if (!ranks || options.prune.criterion != "random") {
     refuse("--seed", "--criterion random and the order of calibration images");
   }
-  std::string users = "--replace mean and the criteria that need images:";
+  std::string users = "--replace mean, merge and the criteria that need images:";
   for (const Criterion& criterion : criteria()) {
     if (criterion.needs_images) users += ' ' + criterion.name;
   }
-  refuse("--images", users);
+  for (const char* option : {"--images", "--calibration", "--save-calibration"}) {
+    refuse(option, users);
+  }
   if (searches) return;
   for (const char* option : {"--data", "--split"}) refuse(option, "--max-drop, " + users);
 }
@@ -190,6 +218,10 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
     fail_usage("prune: --out is missing; name a new folder, or give --dry-run for the plan alone");
   }
   check_outside_images(options.out, arguments.data);
+  if (!arguments.save_calibration.empty()) {
+    check_new_file(arguments.save_calibration, "--save-calibration");
+    check_outside_images(arguments.save_calibration, arguments.data);
+  }
   if (!options.plan) options.prune.keep = keep_of(arguments);
   if (!options.plan && options.pretrained.empty() &&
       criterion_needs_pretrained(options.prune.criterion)) {
@@ -272,7 +304,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("BLOCKS");
   verb.add_option("--replace", prune.replace,
                   std::string(kReplaceHelp) + "; overrides that of --plan")
-      ->type_name("nothing|mean|reroute")
+      ->type_name("nothing|mean|merge|reroute")
       ->check(one_of_words(replacement_names()));
   verb.add_option("--seed", prune.seed,
                   "seed of --criterion random, and of the order of calibration images")
@@ -294,7 +326,8 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group =
-      "Images for --replace mean and criteria that need them; for --max-drop without --images";
+      "Images for --replace mean, merge and criteria that need them; for --max-drop without "
+      "--images";
   verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME")
@@ -306,6 +339,19 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
   verb.add_option("--images", arguments->images, "number of calibration images, drawn by the seed")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
+      ->group(group);
+  CLI::Option* const read =
+      verb.add_option("--calibration", arguments->calibration,
+                      "statistics of the same network and images to use in place of calibration, "
+                      "as --save-calibration wrote them")
+          ->check(not_empty())
+          ->type_name("FILE.safetensors")
+          ->group(group);
+  verb.add_option("--save-calibration", arguments->save_calibration,
+                  "new file for the statistics of calibration, which serve every criterion")
+      ->check(not_empty())
+      ->excludes(read)
+      ->type_name("FILE.safetensors")
       ->group(group);
 }
 

@@ -28,6 +28,16 @@ void set_batch_shard(torch::nn::Module& network, const BatchShard& shard) {
   }
 }
 
+BatchShard batch_shard_of(const torch::nn::Module& network) {
+  if (const auto* const shares = dynamic_cast<const DataParallelModule*>(&network))
+    return shares->batch_shard();
+  for (const auto& module : network.modules(/*include_self=*/false)) {
+    if (const auto* const shares = dynamic_cast<const DataParallelModule*>(module.get()))
+      return shares->batch_shard();
+  }
+  return {};
+}
+
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // Numbers that a thread draws at least.

@@ -100,6 +100,14 @@ std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
+at::Tensor average_experts(const at::Tensor& stacked, const at::Tensor& weights_KK) {
+  const at::Tensor values = stacked.detach().to(at::kDouble);
+  return weights_KK.to(values.options())
+      .mm(values.reshape({values.size(0), -1}))
+      .view(values.sizes())
+      .to(stacked.scalar_type());
+}
+
 void replace_value(at::Tensor tensor, const at::Tensor& value) {
   tensor.mutable_grad() = at::Tensor();
   tensor.set_data(value);
@@ -149,6 +157,13 @@ void Experts::keep(const std::vector<int64_t>& slots) {
   for (const at::Tensor& tensor : tensors_of(*this)) {
     // LibTorch's index_select() has no meta kernel.
     replace_value(tensor, at::index(tensor, {index_on(tensor.device(), slots)}));
+  }
+}
+
+void Experts::average(const at::Tensor& weights_KK) {
+  const torch::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors_of(*this)) {
+    replace_value(tensor, average_experts(tensor, weights_KK));
   }
 }
 

@@ -15,7 +15,10 @@ namespace {
 
 void check_can_replace(const RoutingRule& rule) {
   if (pruned_selection(rule) == PrunedSelection::reroute) {
-    fail("MoELayer: tokens are rerouted from removed experts, so mean outputs cannot replace them");
+    fail(
+        "MoELayer: tokens are rerouted from removed experts, so mean outputs or merged experts "
+        "cannot replace "
+        "them");
   }
 }
 
@@ -45,6 +48,7 @@ MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generat
                         generator);
   experts = register_module<Experts>("experts", mlps.ptr());
   if (options.mean_replacement && is_pruned()) add_replacement_outputs();
+  merged_into = options.merged_into;
 }
 
 MoELayerImpl::MoELayerImpl(RouterOptions options, std::shared_ptr<Experts> given,
@@ -65,10 +69,21 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
                                 const at::Generator& random) const {
   // Experts dispatch and combine, see Experts::forward(), since some do it in one operator.
   RoutingRecord record = router->forward(router_input_Td, random, experts->need_whole_batch());
+  if (!merged_into.empty()) record.routing = merged_routing(record);
   if (observer_) observer_(record, experts_input);
   ExpertsOutput computed = experts->run(experts_input, record, random);
   if (replacement_outputs.defined()) computed.y_To = computed.y_To + replacement_of(record);
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
+}
+
+Routing MoELayerImpl::merged_routing(const RoutingRecord& record) const {
+  std::vector<int64_t> slots;
+  for (const int64_t id : merged_into) {
+    const auto place = std::lower_bound(record.kept.begin(), record.kept.end(), id);
+    slots.push_back(place - record.kept.begin());
+  }
+  return routing_to_merged(router->route_to_all(record), slots,
+                           static_cast<int64_t>(record.kept.size()));
 }
 
 at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {
@@ -118,6 +133,14 @@ void MoELayerImpl::keep_experts(const std::vector<int64_t>& ids, const at::Tenso
           : merge_replacement_outputs(means, gone, replacement_outputs, ids).to(options);
   if (!replacement_outputs.defined()) add_replacement_outputs();
   replace_value(replacement_outputs, left);
+}
+
+void MoELayerImpl::merge_experts(const std::vector<int64_t>& ids, std::vector<int64_t> into,
+                                 const at::Tensor& weights_PP) {
+  check_can_replace(options().rule);
+  experts->average(weights_PP);
+  keep_experts(ids);
+  merged_into = std::move(into);
 }
 
 at::Tensor merge_replacement_outputs(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,

@@ -106,4 +106,33 @@ at::Tensor combine_weights(const Routing& routing) {
       .narrow(1, 0, routing.experts());
 }
 
+Routing routing_to_merged(const Routing& routing, const std::vector<int64_t>& slots,
+                          int64_t experts) {
+  Routing merged = routing;
+  if (routing.token.is_meta()) {
+    merged.offsets = routing.offsets.narrow(0, 0, experts + 1);
+    return merged;
+  }
+  const at::Tensor slot_E = index_on(routing.token.device(), slots);
+  const auto by_slot = [&](const Routing& of_all) {
+    const at::Tensor weights_TE = combine_weights(of_all);
+    return weights_TE.new_zeros({routing.tokens(), experts}).index_add(1, slot_E, weights_TE);
+  };
+  Routing counted = routing;  // A gate may be 0.
+  counted.gate = at::ones_like(routing.gate);
+  const at::Tensor gates_KT = by_slot(routing).t();
+  const at::Tensor is_routed_KT = by_slot(counted).t().gt(0).contiguous();
+  const at::Tensor row_KT = is_routed_KT.flatten().cumsum(0, at::kInt).sub(1).view_as(is_routed_KT);
+  const auto ends_of = [&](int64_t summed) {
+    const at::Tensor counts = is_routed_KT.sum(summed, /*keepdim=*/false, at::kInt);
+    return at::cat({counts.new_zeros({1}), counts.cumsum(0, at::kInt)});
+  };
+  merged.offsets = ends_of(1);
+  merged.token = is_routed_KT.nonzero().select(1, 1).to(at::kInt).contiguous();
+  merged.gate = gates_KT.masked_select(is_routed_KT);
+  merged.token_offsets = ends_of(0);
+  merged.token_row = row_KT.t().masked_select(is_routed_KT.t());
+  return merged;
+}
+
 }  // namespace moesaic

@@ -105,12 +105,15 @@ void check_present(const KeepRule& rule, const MoEBlock& block) {
   }
 }
 
-/// Returns the `count(group)` experts of highest score of each group, or all that it has.
-Ids best_of_groups(const std::vector<RankedGroup>& groups, const std::vector<double>& scores,
+/// Returns the `count(group)` best experts of each group, or all that it has.
+Ids best_of_groups(const std::vector<RankedGroup>& groups, const ExpertRanking& ranking,
                    const auto& count) {
   Ids kept;
   for (const RankedGroup& group : groups) {
-    const Ids own = best(scores, group.present, std::min<int64_t>(count(group), group.size()));
+    const int64_t number = std::min<int64_t>(count(group), group.size());
+    const Ids own = ranking.products_EE.defined() ? best_subset(ranking.products_EE, group.begin,
+                                                                group.end, group.present, number)
+                                                  : best(ranking.scores, group.present, number);
     kept.insert(kept.end(), own.begin(), own.end());
   }
   return kept;
@@ -153,12 +156,12 @@ class NetworkChoice {
     fail_too_small(bound);
   }
 
-  KeptExperts best_of_all(const KeepRule& rule, const ExpertScores& scores) const {
+  KeptExperts best_of_all(const KeepRule& rule, const ExpertRankings& rankings) const {
     KeptExperts kept;
     std::vector<Candidate> rest;
     int64_t chosen = 0, parameters = parameters_;
     for (const RankedGroup& group : groups_) {
-      const std::vector<double>& own = scores.at(group.block->block);
+      const std::vector<double>& own = rankings.at(group.block->block).scores;
       const Ids first = best(own, group.present, group.least());
       chosen += group.least();
       for (const int64_t id : group.present) {
@@ -242,13 +245,13 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
   const std::vector<double> equal(static_cast<size_t>(block.layer->options().experts), 0.0);
-  return best_of_groups(groups_of(block), equal,
+  return best_of_groups(groups_of(block), {equal},
                         [&](const RankedGroup& group) { return group.kept_by(rule); });
 }
 
-std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
+std::vector<int64_t> best_experts(const MoEBlock& block, const ExpertRanking& ranking,
                                   int64_t count) {
-  return best_of_groups(groups_of(block), scores,
+  return best_of_groups(groups_of(block), ranking,
                         [&](const RankedGroup& group) { return std::max(group.least(), count); });
 }
 
@@ -267,15 +270,16 @@ CountRange count_range(const Model& model, const KeepSpec& keep) {
 
 std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
                                                   const std::vector<int64_t>& kept,
-                                                  const std::vector<double>& scores) {
-  const Ids left = best_of_groups(groups_of(block, kept), scores, [](const RankedGroup& group) {
+                                                  const ExpertRanking& ranking) {
+  const Ids left = best_of_groups(groups_of(block, kept), ranking, [](const RankedGroup& group) {
     return std::max(group.least(), group.size() - 1);
   });
   if (left.size() == kept.size()) return std::nullopt;
   return left;
 }
 
-KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores) {
+KeptExperts choose_experts(const Model& model, const KeepSpec& keep,
+                           const ExpertRankings& rankings) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   if (blocks.empty()) {
     fail_usage("prune: the network has no layer with experts; choose another (moesaic inspect)");
@@ -286,7 +290,7 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
   const NetworkChoice network(model, keep, blocks);
   KeptExperts kept;
   if (keep.rule_of_network() != nullptr) {
-    kept = network.best_of_all(*keep.rule_of_network(), scores);
+    kept = network.best_of_all(*keep.rule_of_network(), rankings);
   }
   for (const MoEBlock& block : blocks) {
     if (kept.contains(block.block)) continue;
@@ -295,14 +299,14 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
     if (rule == nullptr) {
       own = block.layer->kept();
     } else if (rule->parameters() != nullptr) {
-      own = best_experts(block, scores.at(block.block), network.count_within(*rule));
+      own = best_experts(block, rankings.at(block.block), network.count_within(*rule));
     } else {
       if (rule->ids() != nullptr) check_present(*rule, block);
       const std::vector<RankedGroup> groups = groups_of(block);
       for (const RankedGroup& group : groups) check_count(*rule, group);
       own = rule->ids() != nullptr
                 ? *rule->ids()
-                : best_of_groups(groups, scores.at(block.block),
+                : best_of_groups(groups, rankings.at(block.block),
                                  [&](const RankedGroup& group) { return group.kept_by(*rule); });
     }
   }
@@ -310,9 +314,9 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const Exper
 }
 
 KeptExperts check_keep(const Model& model, const KeepSpec& keep) {
-  ExpertScores equal;
+  ExpertRankings equal;
   for (const MoEBlock& block : model.moe_blocks()) {
-    equal[block.block].assign(static_cast<size_t>(block.layer->options().experts), 0.0);
+    equal[block.block].scores.assign(static_cast<size_t>(block.layer->options().experts), 0.0);
   }
   return choose_experts(model, keep, equal);
 }

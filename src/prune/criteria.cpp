@@ -24,14 +24,6 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.to(at::kCPU, at::kDouble);
 }
 
-LayerUse empty_use(int64_t experts) {
-  LayerUse use;
-  for (const Powers powers : kUsePowers) use.sums[powers] = zeros({experts});
-  use.selections = zeros({experts});
-  use.first_gates = zeros({experts});
-  return use;
-}
-
 /// Adds what tokens select, and the gates of those that an expert has the largest of.
 void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse& use) {
   const Routing& routing = record.routing;
@@ -51,6 +43,41 @@ void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse&
   use.first_gates.index_add_(0, first_T1.squeeze(1), weights_TE.gather(1, first_T1).squeeze(1));
 }
 
+/// Adds gated outputs and, where two are of one token, their inner products. `gate_R1` is 1 where
+/// gates are within the outputs.
+void add_gated(const Routing& routing, const at::Tensor& outputs_Ro, const at::Tensor& gate_R1,
+               const at::Tensor& id_R, LayerUse& use) {
+  constexpr int64_t kChunk = 8192;  // Rows that are copied at a time.
+  const int64_t rows = outputs_Ro.size(0), experts = use.selections.size(0);
+  // A token's rows are beside each other in this order.
+  const at::Tensor order_R = routing.token_row.narrow(0, 0, rows).to(at::kCPU, at::kLong);
+  const at::Tensor token_R = routing.token.to(at::kCPU).index_select(0, order_R);
+  const at::Tensor ordered_id_R = id_R.index_select(0, order_R);
+  const auto gated = [&](int64_t first, int64_t count) {
+    const at::Tensor row = order_R.narrow(0, first, count);
+    return outputs_Ro.index_select(0, row) * gate_R1.index_select(0, row);
+  };
+  at::Tensor products = use.products_EE.view({-1});
+  bool is_shared = true;  // Whether a token has rows at this distance.
+  for (int64_t distance = 0; is_shared && distance < rows; ++distance) {
+    is_shared = false;
+    for (int64_t first = 0; first < rows - distance; first += kChunk) {
+      const int64_t count = std::min(kChunk, rows - distance - first), other = first + distance;
+      const at::Tensor same =
+          token_R.narrow(0, first, count).eq(token_R.narrow(0, other, count)).to(at::kDouble);
+      if (!same.any().item<bool>()) continue;
+      is_shared = true;
+      const at::Tensor one_Ro = gated(first, count);
+      const at::Tensor of_pairs = (one_Ro * gated(other, count)).sum(1) * same;
+      const at::Tensor id = ordered_id_R.narrow(0, first, count);
+      const at::Tensor other_id = ordered_id_R.narrow(0, other, count);
+      products.index_add_(0, id * experts + other_id, of_pairs);
+      if (distance > 0) products.index_add_(0, other_id * experts + id, of_pairs);
+      if (distance == 0) use.gated_Eo.index_add_(0, id, one_Ro);
+    }
+  }
+}
+
 /// Adds the experts' outputs. Where gates are within them, a gate times the norm is the norm alone.
 void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const at::Tensor& ids_K,
               LayerUse& use) {
@@ -67,8 +94,11 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
   }
   if (!use.outputs_Eo.defined()) {
     use.outputs_Eo = zeros({use.selections.size(0), outputs_Ro.size(1)});
+    use.gated_Eo = at::zeros_like(use.outputs_Eo);
   }
   use.outputs_Eo.index_add_(0, id_R, outputs_Ro);
+  const at::Tensor gate_R1 = (computed.gated ? at::ones_like(gate_R) : gate_R).unsqueeze(1);
+  add_gated(routing, outputs_Ro, gate_R1, id_R, use);
 }
 
 const Criterion& find_criterion(const std::string& name) {
@@ -196,6 +226,23 @@ Scores mean_over_rows(const ScoreInput& in) {
   });
 }
 
+Scores output_error(const ScoreInput& in) {
+  return of_use(in, [](const LayerUse& use, int64_t e) {
+    return over_tokens(use.products_EE[e][e].item<double>(), use);
+  });
+}
+
+Scores output_variance(const ScoreInput& in) {
+  Scores scores = output_error(in);
+  if (!in.use->gated_Eo.defined()) return scores;
+  for (size_t e = 0; e < scores.size(); ++e) {
+    const double mean =
+        over_tokens(in.use->gated_Eo[static_cast<int64_t>(e)].norm().item<double>(), *in.use);
+    scores[e] = std::max(0.0, scores[e] - mean * mean);
+  }
+  return scores;
+}
+
 Scores random_scores(const ScoreInput& in) {
   const uint64_t stream = mix64(stream_id("prune.random") + in.finetuned.block);
   Scores scores(in.finetuned.layer->options().experts);
@@ -206,6 +253,15 @@ Scores random_scores(const ScoreInput& in) {
 }
 
 }  // namespace
+
+LayerUse empty_use(int64_t experts) {
+  LayerUse use;
+  for (const Powers powers : kUsePowers) use.sums[powers] = zeros({experts});
+  use.selections = zeros({experts});
+  use.first_gates = zeros({experts});
+  use.products_EE = zeros({experts, experts});
+  return use;
+}
 
 ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {
@@ -255,6 +311,12 @@ const std::vector<Criterion>& criteria() {
        "mean squared norm of output over the expert's tokens"},
       {"msan-sum", false, kImages, sum_over_rows<0, 2>,
        "sum of squared norm of output over the expert's tokens"},
+      {"output-variance", false, kImages, output_variance,
+       "variance over tokens of gate times output"},
+      {"output-error", false, kImages, output_error,
+       "squared error of the layer's output without the expert; experts are removed as the set of "
+       "smallest joint error, by trying up to a million sets, else one by one",
+       true},
       {"aimer", false, false, aimer, "ratio of mean absolute to root mean square weight, negated"},
       {"random", false, false, random_scores, "random number, as a baseline"},
   };
@@ -273,6 +335,12 @@ bool criterion_needs_pretrained(const std::string& criterion) {
 
 bool criterion_needs_images(const std::string& criterion) {
   return find_criterion(criterion).needs_images;
+}
+
+bool criterion_is_by_subset(const std::string& criterion) {
+  return std::ranges::any_of(criteria(), [&](const Criterion& other) {
+    return other.name == criterion && other.by_subset;
+  });
 }
 
 std::vector<double> expert_scores(const std::string& criterion, const ScoreInput& input) {

@@ -251,10 +251,6 @@ const MoEBlock* find_block(const std::vector<MoEBlock>& blocks, int64_t block) {
   return found == blocks.end() ? nullptr : &*found;
 }
 
-bool reroutes(const MoEBlock& block) {
-  return nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute;
-}
-
 bool is_ascending(const std::vector<int64_t>& ids) {
   return std::is_sorted(ids.begin(), ids.end(), std::less_equal<>());
 }
@@ -289,16 +285,17 @@ const LayerUse* use_of(const ExpertUse* use, int64_t block) {
   return found == use->end() ? nullptr : &found->second;
 }
 
-/// Sets what the removed experts of each layer leave behind.
+/// Sets what the removed experts of each layer leave behind, or are merged by.
 void add_means(PrunePlan& plan, const ExpertUse* use) {
-  if (plan.replace != kReplaceByMean) return;
+  if (!replacement_needs_images(plan.replace)) return;
   for (PruneLayerPlan& layer : plan.layers) {
     const LayerUse* found = use_of(use, layer.block);
     if (found == nullptr || !found->outputs_Eo.defined()) {
-      fail_usage("prune: replacing experts of block {} by their means needs calibration images",
+      fail_usage("prune: --replace {}: block {} needs calibration images", *plan.replace,
                  layer.block);
     }
     layer.means_Eo = found->mean_outputs_Eo();
+    layer.rows_E = found->sums.at({0, 0});
   }
 }
 
@@ -366,29 +363,34 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
     old_values = values_for(*input.pretrained, input.pretrained_values);
   }
   const nn::ParameterValues values = values_for(input.finetuned, input.finetuned_values);
-  ExpertScores scores;
+  const bool by_subset = criterion_is_by_subset(options.criterion);
+  ExpertRankings rankings;
   for (const MoEBlock& block : blocks) {
     const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
     if (compares && input.pretrained != nullptr && old == nullptr) {
       fail_usage("prune: block {} has no experts in the pretrained network", block.block);
     }
-    scores[block.block] = expert_scores(options.criterion, {.finetuned = block,
-                                                            .pretrained = old,
-                                                            .use = use_of(input.use, block.block),
-                                                            .seed = options.seed,
-                                                            .finetuned_values = values,
-                                                            .pretrained_values = old_values});
+    const LayerUse* use = use_of(input.use, block.block);
+    ExpertRanking& ranking = rankings[block.block];
+    ranking.scores = expert_scores(options.criterion, {.finetuned = block,
+                                                       .pretrained = old,
+                                                       .use = use,
+                                                       .seed = options.seed,
+                                                       .finetuned_values = values,
+                                                       .pretrained_values = old_values});
+    if (by_subset) ranking.products_EE = use->products_EE;
   }
-  const KeptExperts kept = choose_experts(input.finetuned, options.keep, scores);
+  const KeptExperts kept = choose_experts(input.finetuned, options.keep, rankings);
   PrunePlan plan{
       options.criterion, {}, options.replace.value_or(default_replacement(input.finetuned))};
   for (const MoEBlock& block : blocks) {
-    plan.layers.push_back({block.block,
-                           block.layer->options().experts,
-                           kept.at(block.block),
-                           scores.at(block.block),
-                           block.ranked_groups(),
-                           {}});
+    const ExpertRanking& ranking = rankings.at(block.block);
+    plan.layers.push_back({.block = block.block,
+                           .experts = block.layer->options().experts,
+                           .kept = kept.at(block.block),
+                           .scores = ranking.scores,
+                           .groups = block.ranked_groups(),
+                           .products_EE = ranking.products_EE});
   }
   add_means(plan, input.use);
   return plan;
@@ -416,36 +418,6 @@ CriterionChoice CriterionChoice::parse(const std::string& text) {
   return {text.substr(0, dot), text.substr(dot + 1)};
 }
 
-std::string default_replacement(const Model& model) {
-  return std::ranges::any_of(model.moe_blocks(), reroutes) ? kReroute : kReplaceByNothing;
-}
-
-std::string replacement_problem(const Model& model, const std::string& replace) {
-  const bool means = replace == kReplaceByMean;
-  const bool can_reroute = model.members() == 1 && !model.setting_paths().pruned.empty();
-  for (const MoEBlock& block : model.moe_blocks()) {
-    const nn::MoELayer& layer = block.layer;
-    const bool is_rerouted = reroutes(block);
-    if (replace == kReroute && !is_rerouted && !can_reroute) {
-      // Of these networks only ensembles can all store means.
-      return fmt::format(
-          "networks of the family '{}' cannot reroute tokens; choose the replacement {}'{}'",
-          model.config().at("name").get<std::string>(),
-          model.members() > 1 ? fmt::format("'{}' or ", kReplaceByMean) : "", kReplaceByNothing);
-    }
-    if (replace != kReroute && is_rerouted) {
-      return fmt::format(
-          "block {} reroutes tokens of removed experts, so '{}' cannot replace their outputs; "
-          "choose the replacement '{}'",
-          block.block, replace, kReroute);
-    }
-    if (!layer->is_pruned() || means == layer->replacement_outputs.defined()) continue;
-    return fmt::format("earlier pruning kept {}mean outputs; choose the replacement '{}'",
-                       means ? "no " : "", means ? kReplaceByNothing : kReplaceByMean);
-  }
-  return "";
-}
-
 std::string plan_problem(const Model& model, const PrunePlan& plan) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   for (const PruneLayerPlan& layer : plan.layers) {
@@ -458,35 +430,6 @@ std::string plan_problem(const Model& model, const PrunePlan& plan) {
   // Tokens are rerouted from experts too that were removed before.
   if (!removes && plan.replace != kReroute) return "";
   return replacement_problem(model, plan.replace.value_or(default_replacement(model)));
-}
-
-void apply_plan(Model& model, const PrunePlan& plan) {
-  const std::string problem = plan_problem(model, plan);
-  if (!problem.empty()) fail_usage("prune: {}", problem);
-  const std::vector<MoEBlock> blocks = model.moe_blocks();
-  for (const PruneLayerPlan& layer : plan.layers) {
-    nn::MoELayer target = find_block(blocks, layer.block)->layer;
-    if (layer.kept.size() < target->kept().size()) {
-      target->keep_experts(layer.kept, layer.means_Eo);
-    }
-  }
-  if (plan.replace != kReroute) return;
-  for (MoEBlock block : blocks) {
-    nn::RouterOptions options = block.layer->options();
-    const auto reroute = [](auto& rule) {  // By a threshold both ways agree.
-      if constexpr (requires { rule.pruned; }) rule.pruned = PrunedSelection::reroute;
-    };
-    std::visit(reroute, options.rule);
-    block.layer->router->set_options(std::move(options));
-  }
-}
-
-void keep_shapes(nn::MoELayer layer, const std::vector<int64_t>& ids, const std::string& replace) {
-  at::Tensor means_Eo;
-  if (replace == kReplaceByMean) {
-    means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
-  }
-  layer->keep_experts(ids, means_Eo);
 }
 
 }  // namespace moesaic

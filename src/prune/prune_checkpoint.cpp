@@ -18,6 +18,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/prune/criteria.h"
+#include "moesaic/prune/merge.h"
 
 namespace moesaic {
 namespace {
@@ -158,16 +159,29 @@ at::Tensor slots_of(const std::vector<int64_t>& kept, const std::vector<int64_t>
   return at::tensor(slots, at::kLong);
 }
 
+/// Returns the plan of a block, null where the plan does not change it.
+const PruneLayerPlan* layer_of(const PrunePlan& plan, const MoEBlock& block) {
+  const auto layer = std::ranges::find(plan.layers, block.block, &PruneLayerPlan::block);
+  return layer == plan.layers.end() ? nullptr : &*layer;
+}
+
 /// Returns what removed experts leave behind in a layer where `old` was left before, by `removed`.
 at::Tensor left_behind(const MoEBlock& block, const PrunePlan& plan, const at::Tensor& old,
                        const std::vector<int64_t>& removed) {
   const at::Tensor& replacement_outputs = block.layer->replacement_outputs;
   if (old.defined() && old.sizes() == replacement_outputs.sizes()) return old;
-  const auto layer =
-      std::find_if(plan.layers.begin(), plan.layers.end(),
-                   [&](const PruneLayerPlan& other) { return other.block == block.block; });
-  return nn::merge_replacement_outputs(layer->means_Eo, removed, old, block.layer->kept())
+  const at::Tensor& means_Eo = layer_of(plan, block)->means_Eo;
+  return nn::merge_replacement_outputs(means_Eo, removed, old, block.layer->kept())
       .to(replacement_outputs.scalar_type());
+}
+
+/// Returns the weights of a block's present experts in those that they are merged into, undefined
+/// where none is.
+at::Tensor merging_weights(const MoEBlock& block, const PrunePlan& plan) {
+  const PruneLayerPlan* layer = layer_of(plan, block);
+  const bool merges =
+      plan.replace == kMerge && layer != nullptr && layer->kept.size() < block.layer->kept().size();
+  return merges ? merging_of(block, *layer).weights_PP : at::Tensor();
 }
 
 using TensorMaker = std::function<at::Tensor(const std::string& name)>;
@@ -177,7 +191,7 @@ using TensorMaker = std::function<at::Tensor(const std::string& name)>;
 /// network need be in memory. Pruning keeps the handles of tensors, but not all of their names.
 TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& plan) {
   struct Source {
-    at::Tensor shape, slots, made;
+    at::Tensor shape, slots, made, weights_PP;
     std::string name = {};  ///< Before.
   };
   std::map<const void*, Source> sources;
@@ -186,13 +200,14 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
   });
   struct Layer {
     std::vector<int64_t> present, removed;
-    at::Tensor left;
+    at::Tensor left, weights_PP;
   };
   std::vector<Layer> before;
   for (const MoEBlock& block : shape.moe_blocks()) {
     const at::Tensor& left = block.layer->replacement_outputs;
     before.push_back({block.layer->kept(), block.layer->removed(),
-                      left.defined() ? values.at(sources.at(identity(left)).name) : left});
+                      left.defined() ? values.at(sources.at(identity(left)).name) : left,
+                      merging_weights(block, plan)});
   }
   apply_plan(shape, plan);
   auto old = before.begin();
@@ -200,6 +215,7 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
     const at::Tensor slots = slots_of(block.layer->kept(), old->present);
     for (const at::Tensor& tensor : nn::tensors_of(*block.layer->experts)) {
       sources[identity(tensor)].slots = slots;
+      sources[identity(tensor)].weights_PP = old->weights_PP;
     }
     if (const at::Tensor& replacement_outputs = block.layer->replacement_outputs;
         replacement_outputs.defined()) {
@@ -217,7 +233,10 @@ TensorMaker prune_shape(Model& shape, const TensorMap& values, const PrunePlan& 
     const Source& source = named.at(name);
     if (source.made.defined()) return source.made;
     const at::Tensor& value = values.at(source.name);
-    return value.sizes() == source.shape.sizes() ? value : value.index_select(0, source.slots);
+    if (value.sizes() == source.shape.sizes()) return value;
+    const bool merges = source.weights_PP.defined();
+    return (merges ? nn::average_experts(value, source.weights_PP) : value)
+        .index_select(0, source.slots);
   };
 }
 
@@ -310,43 +329,6 @@ fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust) {
   return !start.empty() && path_exists(start) ? start : fs::path();
 }
 
-namespace {
-
-/// Returns the rows per token that `count` gives all experts of each layer, less the removed ones'.
-RowsPerToken rows_of_kept(const Model& model, const auto& count) {
-  RowsPerToken rows;
-  for (const auto& [block, layer, unused] : model.moe_blocks()) {
-    const double fraction =
-        static_cast<double>(layer->kept().size()) / static_cast<double>(layer->options().experts);
-    const auto& options = layer->options();
-    const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
-    const auto kept = static_cast<int64_t>(layer->kept().size());
-    rows[block] = count(layer->router->evaluation_rule(), model.tokens_per_image(),
-                        is_rerouted ? kept : options.experts) *
-                  (is_rerouted ? 1.0 : fraction);
-  }
-  return rows;
-}
-
-}  // namespace
-
-RowsPerToken even_rows_per_token(const Model& model) {
-  return rows_of_kept(model, nn::rows_per_token);
-}
-
-RowsPerToken capacity_rows_per_token(const Model& model) {
-  return rows_of_kept(model, nn::capacity_rows_per_token);
-}
-
-Footprint footprint(const Model& model) {
-  Footprint total;
-  total.parameters = model.parameter_count();
-  total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
-  total.flops = model.flops_per_image(even_rows_per_token(model));
-  total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));
-  return total;
-}
-
 std::string relation_problem(const Model& finetuned, const Model& pretrained) {
   const auto family = [](const Model& model) {
     return model.config().at("name").get<std::string>();
@@ -365,9 +347,9 @@ std::string relation_problem(const Model& finetuned, const Model& pretrained) {
 
 bool needs_images(const PruneCheckpointOptions& options) {
   const PruneOptions& prune = options.prune;
-  if (prune.replace == kReplaceByMean) return true;
+  if (prune.replace && replacement_needs_images(*prune.replace)) return true;
   if (!options.plan) return criterion_needs_images(prune.criterion);
-  return !prune.replace && options.plan->replace == kReplaceByMean;
+  return !prune.replace && replacement_needs_images(options.plan->replace);
 }
 
 PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,

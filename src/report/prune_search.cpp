@@ -35,7 +35,9 @@ class Search {
         ranking_(std::move(ranking)),
         keep_(keep),
         shape_(std::move(shape)) {
-    for (const PruneLayerPlan& layer : ranking_.layers) scores_[layer.block] = layer.scores;
+    for (const PruneLayerPlan& layer : ranking_.layers) {
+      rankings_[layer.block] = {layer.scores, layer.products_EE};
+    }
   }
 
   PruneSearch run() {
@@ -89,11 +91,11 @@ class Search {
       KeepSpec keep = KeepSpec::count(count);
       keep.set_scope(keep_.scope());
       keep.exclude_blocks(keep_.excluded_blocks());
-      kept = choose_experts(*shape_, keep, scores_);
+      kept = choose_experts(*shape_, keep, rankings_);
     } else {
       for (const MoEBlock& block : shape_->moe_blocks()) {
         if (keep_.rule_of(block.block) == nullptr) continue;
-        kept[block.block] = best_experts(block, scores_.at(block.block), count);
+        kept[block.block] = best_experts(block, rankings_.at(block.block), count);
       }
     }
     for (PruneLayerPlan& layer : plan.layers) {
@@ -120,7 +122,7 @@ class Search {
     PruneLayerPlan& layer = next.layers[index];
     const MoEBlock block = shape_->moe_blocks()[index];
     if (keep_.rule_of(block.block) == nullptr) return std::nullopt;
-    auto left = without_worst(block, layer.kept, layer.scores);
+    auto left = without_worst(block, layer.kept, rankings_.at(block.block));
     if (!left) return std::nullopt;
     layer.kept = std::move(*left);
     return next;
@@ -154,7 +156,7 @@ class Search {
   PrunePlan ranking_;
   const KeepSpec& keep_;
   std::shared_ptr<const Model> shape_;
-  ExpertScores scores_;
+  ExpertRankings rankings_;
   double whole_ = 0.0;
   int64_t at_most_ = 1;
   PruneSearch result_;

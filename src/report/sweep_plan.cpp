@@ -133,7 +133,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
     if (size.count < plan.experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
-        keep_shapes(block.layer, kept.at(block.block), replace);
+        keep_shapes(block, kept.at(block.block), replace);
       }
     }
     costs.push_back(footprint(*shape));

@@ -15,6 +15,7 @@
 #include "moesaic/export/formats.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/distill.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/phase_config.h"
 #include "moesaic/train/trainer.h"
@@ -311,6 +312,10 @@ class Sweep {
     run.model = Value();
     run.checkpoint_every.count = 0;  // The run is too short for checkpoints.
     run.phases = {*config_.recover};
+    if (std::string* const teacher = find_teacher(run.phases.front())) {
+      const auto phase = std::ranges::find(train_.phases, *teacher, &PhaseConfig::name);
+      if (phase != train_.phases.end()) *teacher = phase_checkpoint(*phase, index).string();
+    }
     run.phases.front().evaluate = false;  // The network is measured afterwards, with its routing.
     return run;
   }

@@ -139,6 +139,7 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
   const StepMemory step = kind.memory(phase.config, model);
   memory.gradients = step.gradients;
   memory.optimizer = step.optimizer;
+  memory.teacher = static_cast<double>(phase.taught) * sizeof(float);
   // One is used; the number of threads, which share a batch, matters to small batches only.
   const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .threads = 1}, true);
   memory.batches =
@@ -189,11 +190,12 @@ std::string describe_memory(Model& model, const RunConfig& config,
     const double copy = memory.weights + memory.optimizer;  // See AsyncSave.
     const double sum = memory.sum() + copy + gaps + process;
     text += fmt::format(
-        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, activations {}, "
+        "memory        {}: {} {}: weights {}, gradients {}, optimizer {}, {}activations {}, "
         "allocator overhead {}, batches {}, copy for checkpoints {}, process and resident data "
         "{}{}\n",
         phase.config.name, memory.activations ? "about" : "more than", bytes_text(sum),
         bytes_text(memory.weights), bytes_text(memory.gradients), bytes_text(memory.optimizer),
+        memory.teacher > 0.0 ? fmt::format("teacher {}, ", bytes_text(memory.teacher)) : "",
         memory.activations ? bytes_text(*memory.activations)
                            : "not known (LibTorch cannot tell an operator's shapes)",
         bytes_text(gaps), bytes_text(memory.batches), bytes_text(copy), bytes_text(process),

@@ -10,6 +10,7 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/train/distill.h"
 
 namespace moesaic {
 namespace {
@@ -162,6 +163,39 @@ class OfOutput final : public Objective {
   Terms terms_;
 };
 
+/// An objective of classes that another network teaches too. What that one computes is free before
+/// the network's activations are made.
+class Distilled final : public Objective {
+ public:
+  Distilled(const std::string& loss, ClassificationObjectiveConfig config, const Model& model,
+            const std::string& precision)
+      : loss_(loss),
+        config_(std::move(config)),
+        precision_(precision),
+        teacher_(config_.distill->teacher, model.device(), precision) {}
+
+  LossTerms operator()(Model& model, const Batch& batch,
+                       const at::Generator& random) const override {
+    const at::Tensor taught = teacher_.logits(model, batch.images);
+    at::Tensor logits;
+    const OfOutput of_labels(precision_, [&](const ModelOutput& output, const Batch& labelled) {
+      logits = output.logits;
+      return classification_terms(loss_, config_, output, labelled.labels, labelled.soft_labels);
+    });
+    LossTerms sum = of_labels(model, batch, random);
+    const at::Tensor term = distillation_loss(loss_, logits, taught, config_.distill->temperature);
+    sum.terms.emplace_back("distill", term);
+    sum.loss = sum.loss + config_.distill->weight * term;
+    return sum;
+  }
+
+ private:
+  std::string loss_;
+  ClassificationObjectiveConfig config_;
+  std::string precision_;
+  Teacher teacher_;
+};
+
 /// Adds auxiliary losses by their weights.
 LossTerms with_aux_losses(LossTerms sum, const std::map<std::string, double>& weights,
                           const ModelOutput& output) {
@@ -211,9 +245,13 @@ ObjectiveKind classification_objective(const std::string& loss) {
   ObjectiveKind kind;
   kind.settings = Choice(loss, ClassificationObjectiveConfig{});
   kind.description = classification_losses().at(loss).description;
-  kind.make = [loss](const Choice& settings, const Model& model, const std::string& precision) {
+  kind.make = [loss](const Choice& settings, const Model& model,
+                     const std::string& precision) -> std::unique_ptr<Objective> {
     auto config = settings.as<ClassificationObjectiveConfig>();
     config.aux_losses = aux_loss_weights(config.aux_losses, model);
+    if (config.distill) {
+      return std::make_unique<Distilled>(loss, std::move(config), model, precision);
+    }
     return std::make_unique<OfOutput>(
         precision, [loss, config = std::move(config)](const auto& output, const Batch& batch) {
           return classification_terms(loss, config, output, batch.labels, batch.soft_labels);
@@ -229,6 +267,10 @@ ObjectiveKind classification_objective(const std::string& loss) {
     }
     check_aux_losses(settings.as<ClassificationObjectiveConfig>().aux_losses, locations, model);
     check_members(loss, locations, model);
+    if (settings.as<ClassificationObjectiveConfig>().distill && loss == "softmax_twice") {
+      fail_usage("{}: phase '{}': loss 'softmax_twice' has no distillation; choose softmax",
+                 locations.of({"distill", "loss"}), locations.phase().name);
+    }
   };
   return kind;
 }

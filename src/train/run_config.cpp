@@ -12,6 +12,7 @@
 #include "moesaic/data/source.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/train/distill.h"
 
 namespace moesaic {
 namespace {
@@ -100,6 +101,8 @@ void make_names_absolute(RunConfig& config) {
   };
   for (PhaseConfig& phase : config.phases) {
     phase.data = absolute_name(phase.data);
+    std::string* const teacher = find_teacher(phase);
+    if (teacher != nullptr && !is_phase(*teacher)) *teacher = absolute_path(*teacher);
     auto& prune = phase.on_entry.prune;
     if (prune && !is_phase(prune->pretrained)) prune->pretrained = absolute_path(prune->pretrained);
   }

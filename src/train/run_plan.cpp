@@ -24,6 +24,7 @@
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/distill.h"
 #include "moesaic/train/evaluate.h"
 
 namespace moesaic {
@@ -321,6 +322,14 @@ class PlannedModel {
     classes_ = data.classes_named ? data.classes : std::vector<std::string>();
   }
 
+  /// Returns the network of an earlier phase, as a teacher; nothing where no phase is called so.
+  std::optional<PlannedTeacher> after(const std::string& phase) const {
+    const auto ended = ended_.find(phase);
+    if (ended == ended_.end()) return std::nullopt;
+    return PlannedTeacher{build_meta_model(Value::from_json(ended->second.model, "model")),
+                          ended->second.classes};
+  }
+
   /// Remembers the network as it is at the end of a phase, for restore().
   void end(const std::string& phase) { ended_[phase] = {model_->config(), guessed_, classes_}; }
 
@@ -348,7 +357,7 @@ class PlannedModel {
     for (MoEBlock& block : copy_->moe_blocks()) {
       if (kept.at(block.block).size() == block.layer->kept().size()) continue;
       guessed_.insert(block.block);
-      keep_shapes(block.layer, kept.at(block.block), replace_);
+      keep_shapes(block, kept.at(block.block), replace_);
     }
   }
 
@@ -356,7 +365,7 @@ class PlannedModel {
     const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
     const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
     if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
-    keep_shapes(block.layer, ids, replace_);
+    keep_shapes(block, ids, replace_);
   }
 
   bool names_unknown_experts(const KeepSpec& keep) const {
@@ -432,6 +441,14 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   plan.outputs = task.outputs(data->info());
   plan.classes = network.classes();
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);
+  if (const std::string name = teacher_of(phase); !name.empty()) {
+    std::optional<PlannedTeacher> teacher = network.after(name);
+    if (!teacher) teacher = teacher_in(name, locations, missing == MissingFiles::planned);
+    if (teacher) {
+      check_teacher(*teacher, locations, network.model(), network.classes());
+      plan.taught = teacher->shape->parameter_count();
+    }
+  }
   plan.images = data->size();
   plan.trained = count_trained_parameters(network.model(), locations);
   check_expert_shards(config, locations, network.model());

@@ -371,6 +371,17 @@ void Trainer::restore(Phase& phase) {
   }
 }
 
+std::string Trainer::teacher_checkpoint(const std::string& name) const {
+  const bool earlier = std::any_of(plan_.begin(), plan_.begin() + state_.phase_index,
+                                   [&](const PhasePlan& plan) { return plan.config.name == name; });
+  if (!earlier) return name;
+  if (in_memory()) {
+    fail_usage("phase '{}': teacher '{}' is a phase of a run without a folder; give a checkpoint",
+               plan().config.name, name);
+  }
+  return folder_->phase_checkpoint(name).string();
+}
+
 void Trainer::open_recorder() {
   if (recorder_ || complete() || in_memory() || !is_rank_zero()) return;
   recorder_.emplace(folder_->root(), state_.metrics_lines);

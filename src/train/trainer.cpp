@@ -18,6 +18,7 @@
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
+#include "moesaic/train/distill.h"
 #include "moesaic/train/distributed_run.h"
 
 namespace moesaic {
@@ -233,7 +234,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     context.processes = options_.processes;
     shard_experts(*model_, options_.processes);
   }
-  auto phase = kind.make(plan(), std::move(context));
+  PhasePlan made = plan();
+  if (std::string* const teacher = find_teacher(made.config)) {
+    *teacher = teacher_checkpoint(*teacher);
+  }
+  auto phase = kind.make(made, std::move(context));
   if (fresh) {
     state_.phase = config.name;
     if (phase->done()) state_.evaluations_due = evaluations_after(*phase, 0);
@@ -272,7 +277,7 @@ void Trainer::prune(const PrunePhaseConfig& config) {
   const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
   const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
   std::optional<ExpertUse> use;
-  if (config.replace == kReplaceByMean || criterion_needs_images(config.criterion)) {
+  if (replacement_needs_images(config.replace) || criterion_needs_images(config.criterion)) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),

@@ -68,6 +68,29 @@ TEST(RoutingOfExperts, IsAPartOfTheMatrix) {
   EXPECT_TRUE(at::allclose(gradient, logits.grad()));
 }
 
+TEST(RoutingToMerged, SumsTheGatesOfTheExpertsOfASlot) {
+  const at::Tensor logits = testing::randn({12, 4}, 3, torch::kFloat).requires_grad_();
+  const at::Tensor slots_EK =
+      torch::tensor({{1.0f, 0.0f}, {0.0f, 1.0f}, {1.0f, 0.0f}, {1.0f, 0.0f}});
+  const Routing all = with_unused_rows(logits);
+  const Routing merged = routing_to_merged(all, {0, 1, 0, 0}, 2);
+  const at::Tensor wanted = combine_weights(all).mm(slots_EK);
+  testing::expect_close(combine_weights(merged), wanted, 1e-6);
+  EXPECT_LT(merged.max_rows(), all.offsets[4].item<int64_t>())
+      << "some tokens select two of a slot";
+  expect_part(merged, combine_weights(merged));
+  for (int64_t e = 0; e < 2; ++e) {
+    for (int64_t row = merged.offsets[e].item<int64_t>() + 1;
+         row < merged.offsets[e + 1].item<int64_t>(); ++row) {
+      EXPECT_LT(merged.token[row - 1].item<int64_t>(), merged.token[row].item<int64_t>());
+    }
+  }
+  wanted.square().sum().backward();
+  const at::Tensor gradient = std::exchange(logits.mutable_grad(), at::Tensor());
+  routing_to_merged(with_unused_rows(logits), {0, 1, 0, 0}, 2).gate.square().sum().backward();
+  testing::expect_close(logits.grad(), gradient, 1e-6);
+}
+
 TEST(IndexOn, ListsTheIds) {
   using Ids = std::vector<int64_t>;
   for (const Ids& ids : {Ids{}, Ids{0}, Ids{3}, Ids{0, 1, 2}, Ids{0, 2, 3, 4, 7}, Ids{1, 3, 5}}) {

@@ -67,6 +67,7 @@ struct SettingPaths {
   std::string image_size = {};
   std::string channels = {};
   std::string kept_experts = {};  ///< Experts that pruning kept.
+  std::string merged_into = {};   ///< Experts that others were merged into; empty: none can be.
   std::string pruned = {};        ///< What tokens get of the others; empty: it cannot be set.
 };
 

@@ -44,6 +44,9 @@ class DataParallelModule {
 /// Sets the batch shard of a network and of all its modules.
 void set_batch_shard(torch::nn::Module& network, const BatchShard& shard);
 
+/// Returns the batch shard of the first module of a network that has one.
+BatchShard batch_shard_of(const torch::nn::Module& network);
+
 /// Sets each value to 0 with probability `rate`, 0 <= rate < 1, and divides it by 1 - rate
 /// otherwise. Draws from `random`; returns x where `random` is undefined or the rate is 0. Where
 /// processes share a batch, x [B, ...] is that of this one, and on the CPU what falls is what would

@@ -98,6 +98,10 @@ class Experts : public torch::nn::Module {
   /// parameters shrink. Parameters and buffers are stacked [K, ...] unless a kind overrides this.
   virtual void keep(const std::vector<int64_t>& slots);
 
+  /// Gives each of the K experts an average of all, see average_experts(). Parameters and buffers
+  /// must be stacked [K, ...].
+  void average(const at::Tensor& weights_KK);
+
   /// Number K of experts that are present.
   virtual int64_t count() const = 0;
 
@@ -137,6 +141,10 @@ double neuron_magnitude(const ExpertMatrices& expert);
 
 /// Returns the parameters and buffers of a module.
 std::vector<at::Tensor> tensors_of(const torch::nn::Module& module);
+
+/// Returns the averages of stacked parameters [K, ...] of experts: of expert i the sum over experts
+/// j of weights_KK[i, j] times the parameter of j, in float64 and rounded to its type.
+at::Tensor average_experts(const at::Tensor& stacked, const at::Tensor& weights_KK);
 
 /// Gives a parameter or buffer another value, of any shape, and drops its gradient.
 void replace_value(at::Tensor tensor, const at::Tensor& value);

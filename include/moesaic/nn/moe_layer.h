@@ -27,6 +27,7 @@ struct MoELayerOptions {
   bool shared_init = false;       ///< See MlpExpertsOptions.
   RoutingRule rule;               ///< `kept` names the experts that exist; empty means all.
   bool mean_replacement = false;  ///< See MoELayer::replacement_outputs.
+  std::vector<int64_t> merged_into = {};  ///< See MoELayer::merged_into.
   NoiseOptions noise = {.scale = 0.0};
   std::optional<uint64_t> evaluation_seed = {};           ///< See RouterOptions.
   std::optional<double> evaluation_capacity_factor = {};  ///< See RouterOptions.
@@ -78,6 +79,12 @@ class MoELayerImpl : public torch::nn::Module {
   /// means where pruned experts cannot be selected, and for none where others have a replacement.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
+  /// The same for experts that are merged into the kept ones: these get averages of the present
+  /// experts by Experts::average(), and `into` becomes `merged_into`. Throws Error where tokens are
+  /// rerouted.
+  void merge_experts(const std::vector<int64_t>& ids, std::vector<int64_t> into,
+                     const at::Tensor& weights_PP);
+
   /// Has every later forward pass seen by `observer`; an empty function ends it.
   void set_observer(RoutingObserver observer) { observer_ = std::move(observer); }
 
@@ -99,8 +106,12 @@ class MoELayerImpl : public torch::nn::Module {
   /// selects such an expert gets its vector, weighted with its gate, in place of its output.
   /// Undefined where removed experts give 0.
   at::Tensor replacement_outputs;
+  /// Of each of the E experts the kept one that computes the tokens that select it, see
+  /// routing_to_merged(). Empty where no expert was merged.
+  std::vector<int64_t> merged_into;
 
  private:
+  Routing merged_routing(const RoutingRecord& record) const;
   at::Tensor replacement_of(const RoutingRecord& record) const;
 
   RoutingObserver observer_;

@@ -67,6 +67,13 @@ Routing routing_of_tokens(const Routing& routing, int64_t first, int64_t count);
 /// their share of the rows. The gates stay differentiable.
 Routing routing_of_experts(const Routing& routing, int64_t first, int64_t count);
 
+/// Returns the routing of the same tokens to `experts` experts, each of which takes the rows of all
+/// of the given routing's that `slots` [E] sends to it. Of several rows of a token it gets one,
+/// with the sum of their gates, which stay differentiable. The host waits for the number of rows;
+/// on the meta device there are as many as before. `choice` stays.
+Routing routing_to_merged(const Routing& routing, const std::vector<int64_t>& slots,
+                          int64_t experts);
+
 /// Returns the weight of each expert's output for each token: [T, K], 0 where not routed. Columns
 /// of a pruned layer are its kept experts, in the order of their ids.
 at::Tensor combine_weights(const Routing& routing);

@@ -31,6 +31,9 @@ struct LayerUse {
   at::Tensor first_gates;  ///< Over tokens whose first choice it is, and that it computes, of their
                            ///< gates; where tokens do not choose, of their largest gates.
   at::Tensor outputs_Eo;   ///< Over an expert's rows, of its output, [E, o].
+  at::Tensor gated_Eo;     ///< Over an expert's rows, of gate times output, [E, o].
+  at::Tensor products_EE;  ///< G: over tokens, of the inner products <g_e y_e, g_f y_f> of two
+                           ///< experts' gated outputs, [E, E]; 0 where a token has no row.
 
   /// Returns the sum of these powers over the rows of one expert.
   double sum(Powers powers, int64_t expert) const { return sums.at(powers)[expert].item<double>(); }
@@ -41,6 +44,9 @@ struct LayerUse {
     return outputs_Eo / sums.at({0, 0}).clamp_min(1.0).unsqueeze(1);
   }
 };
+
+/// Returns the sums over no token of a layer of so many experts; outputs are undefined.
+LayerUse empty_use(int64_t experts);
 
 /// By block.
 using ExpertUse = std::map<int64_t, LayerUse>;
@@ -79,6 +85,7 @@ struct Criterion {
   bool needs_pretrained = false, needs_images = false;
   std::vector<double> (*score)(const ScoreInput& input) = nullptr;
   std::string description;  ///< Of an expert's score, in a few words.
+  bool by_subset = false;   ///< Whether layers keep the best_subset() in place of the best scores.
 };
 
 /// Returns all criteria. Of a layer with the router rows w_s, the experts E_s, and over calibration
@@ -98,6 +105,10 @@ struct Criterion {
 ///   man, msan                means over T_s of ||E_s(x)|| and ||E_s(x)||^2 (arXiv 2606.15716)
 ///   gate-sum, reap-sum,      sums over T_s of the same, over T: the means times frequency, which
 ///   man-sum, msan-sum        is the sum of 1
+///   output-variance          sum over T of ||g y||^2, over T, less ||mean over T of g y||^2, where
+///                            g y = g_s(x) E_s(x) is 0 for tokens that are not routed to s: the
+///                            error per token of a constant in place of the expert
+///   output-error             G[s, s] / T, the error per token without s alone; see best_subset()
 ///   aimer                    -mean |w| / sqrt(mean w^2) of the expert's weights, without biases
 ///                            (arXiv 2603.18492)
 ///   random                   uniform on [0, 1), a function of seed, block and expert only
@@ -107,6 +118,20 @@ const std::vector<Criterion>& criteria();
 
 /// Returns the names of all criteria.
 std::vector<std::string> criterion_names();
+
+/// Returns whether layers keep the best_subset() by this criterion; false for names of none.
+bool criterion_is_by_subset(const std::string& criterion);
+
+/// Returns the `count` of the `present` experts, all among [begin, end), that leave the smallest
+/// error of the layer's output, where removed experts R (those of [begin, end) that are not kept)
+/// contribute zero:
+///
+///     sum_t || sum_{e in R} g_e y_e(x_t) ||^2 = sum_{e, f in R} G[e, f],  G = products_EE
+///
+/// Searches all subsets where there are at most a million, else removes one expert after the other
+/// where it costs least. Of equal errors the first subset in the order of indices wins.
+std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, int64_t end,
+                                 const std::vector<int64_t>& present, int64_t count);
 
 /// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
 /// another.

@@ -115,6 +115,8 @@ struct PruneLayerPlan {
   std::vector<double> scores;  ///< Scores of all experts, [E]; empty in a plan made by hand.
   int64_t groups = 1;          ///< Groups that are ranked apart, of E / G experts in turn.
   at::Tensor means_Eo;         ///< What experts leave behind, see PrunePlan::replace.
+  at::Tensor rows_E;           ///< Rows of each expert, for merging_of().
+  at::Tensor products_EE;      ///< See ExpertRanking.
 };
 void describe(auto& f, PruneLayerPlan& c) {
   f("layer", c.block, "index of the block with these experts", required, at_least(0));
@@ -124,17 +126,24 @@ void describe(auto& f, PruneLayerPlan& c) {
 }
 ConfigProblem config_problem(const PruneLayerPlan& layer);
 
-/// What a token gets of a removed expert that it selects: nothing, or the expert's mean output; or
-/// it selects among the experts that are left.
+/// What a token gets of a removed expert that it selects: nothing, the expert's mean output, or the
+/// output of the kept expert that it was merged into (prune/merge.h); or it selects among the
+/// experts that are left.
 inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
-                            *kReroute = "reroute";
+                            *kMerge = "merge", *kReroute = "reroute";
 /// Returns these names.
 inline std::vector<std::string> replacement_names() {
-  return {kReplaceByNothing, kReplaceByMean, kReroute};
+  return {kReplaceByNothing, kReplaceByMean, kMerge, kReroute};
+}
+/// Returns whether calibration images say what removed experts leave behind.
+inline bool replacement_needs_images(const std::optional<std::string>& replace) {
+  return replace == kReplaceByMean || replace == kMerge;
 }
 inline constexpr const char* kReplaceHelp =
-    "replacement of removed experts' outputs: nothing; mean, their means on calibration images; "
-    "reroute, a choice among those left; default: reroute if the network does, else nothing";
+    "replacement of removed experts' outputs, for tokens that still select them: nothing; mean, "
+    "their means on calibration images; merge, the kept expert of the most similar mean output, "
+    "whose weights are then averages by numbers of tokens; reroute, a choice among those left; "
+    "default: reroute if the network does, else nothing";
 
 /// What ranks experts, and what replaces those that are removed, by default default_replacement().
 struct CriterionChoice {
@@ -170,7 +179,7 @@ PrunePlan read_plan(const fs::path& path);
 struct PruneInput {
   const Model& finetuned;
   const Model* pretrained = nullptr;            ///< For criteria that compare.
-  const ExpertUse* use = nullptr;               ///< For criteria that need images, and for means.
+  const ExpertUse* use = nullptr;               ///< For criteria and replacements by images.
   const TensorMap* finetuned_values = nullptr;  ///< Null: its own.
   const TensorMap* pretrained_values = nullptr;
 };
@@ -203,20 +212,27 @@ PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
 /// Adds to a plan that was read what its network and the use of its experts say.
 void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use);
 
-using ExpertScores = std::map<int64_t, std::vector<double>>;  ///< By block, [E].
+/// What the experts of a layer are chosen by.
+struct ExpertRanking {
+  std::vector<double> scores;   ///< [E].
+  at::Tensor products_EE = {};  ///< Where defined, each group keeps its best_subset(); in the scope
+                                ///< of the network scores alone choose.
+};
+using ExpertRankings = std::map<int64_t, ExpertRanking>;      ///< By block.
 using KeptExperts = std::map<int64_t, std::vector<int64_t>>;  ///< By block, ascending.
 
-/// Returns the experts that each layer keeps by these scores. Throws Error (usage), as
+/// Returns the experts that each layer keeps by these rankings. Throws Error (usage), as
 /// plan_pruning() does.
-KeptExperts choose_experts(const Model& model, const KeepSpec& keep, const ExpertScores& scores);
+KeptExperts choose_experts(const Model& model, const KeepSpec& keep,
+                           const ExpertRankings& rankings);
 
 /// Checks `keep` against the experts of the network and returns what it would keep of experts that
 /// are all equal. Throws Error (usage), as plan_pruning() would.
 KeptExperts check_keep(const Model& model, const KeepSpec& keep);
 
-/// Returns the `count` experts of highest score of each of the layer's groups, or of a smaller one
-/// all that it has, but never fewer than a token selects.
-std::vector<int64_t> best_experts(const MoEBlock& block, const std::vector<double>& scores,
+/// Returns the `count` best experts of each of the layer's groups, or of a smaller one all that it
+/// has, but never fewer than a token selects.
+std::vector<int64_t> best_experts(const MoEBlock& block, const ExpertRanking& ranking,
                                   int64_t count);
 
 /// Numbers of experts, of the network or of each group, between which a search chooses.
@@ -228,11 +244,11 @@ struct CountRange {
 /// Returns the range of the scope of `keep`, over the blocks that it does not leave whole.
 CountRange count_range(const Model& model, const KeepSpec& keep);
 
-/// Returns `kept` without the expert of lowest score of each of the layer's groups that has more
-/// than a token selects; nothing where none has.
+/// Returns `kept` without the worst expert of each of the layer's groups that has more than a token
+/// selects; nothing where none has.
 std::optional<std::vector<int64_t>> without_worst(const MoEBlock& block,
                                                   const std::vector<int64_t>& kept,
-                                                  const std::vector<double>& scores);
+                                                  const ExpertRanking& ranking);
 
 /// Returns the first experts of each group, as many as the rule keeps: the shape of a pruned layer
 /// before there are scores. Checks nothing.
@@ -254,7 +270,8 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 /// network, before anything is removed.
 void apply_plan(Model& model, const PrunePlan& plan);
 
-/// Leaves a layer on the meta device only these experts; mean outputs have no values yet.
-void keep_shapes(nn::MoELayer layer, const std::vector<int64_t>& ids, const std::string& replace);
+/// Leaves a layer on the meta device only these experts; what they leave has no values yet.
+void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
+                 const std::string& replace);
 
 }  // namespace moesaic

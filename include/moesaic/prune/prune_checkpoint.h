@@ -26,7 +26,8 @@ struct Footprint {
 Footprint footprint(const Model& model);
 
 /// Returns the expected expert rows per token if tokens spread evenly over the E experts: k K / E
-/// with K experts left. The true number depends on the data.
+/// with K experts left, or at most k where the others were merged into them. The true number
+/// depends on the data.
 RowsPerToken even_rows_per_token(const Model& model);
 
 /// Returns the rows per token of the capacity buffers of the experts that are left, which programs
@@ -47,7 +48,7 @@ struct PruneCheckpointOptions {
   std::optional<PrunePlan> found;  ///< A plan in place of all these.
   PruneOptions prune;
   bool dry_run = false;        ///< Plans only.
-  Calibrate calibrate;         ///< For criteria that need images, and for means.
+  Calibrate calibrate;         ///< For criteria and replacements by images.
   std::string device = "cpu";  ///< Where it runs.
   bool trust = false;          ///< Of finetuned and pretrained, see LoadOptions.
 

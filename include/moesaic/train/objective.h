@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,10 +111,27 @@ at::Tensor evaluation_losses(const std::string& name, const at::Tensor& logits,
 at::Tensor log_mean_probabilities(const std::string& name, const at::Tensor& logits,
                                   int64_t members);
 
+/// Settings of `distill`, see train/distill.h.
+struct DistillConfig {
+  std::string teacher;
+  double temperature = 1.0, weight = 1.0;
+};
+void describe(auto& f, DistillConfig& c) {
+  f("teacher", c.teacher,
+    "network whose outputs are learned on the same augmented images, frozen and in evaluation "
+    "mode: an earlier phase, a run or a checkpoint",
+    required, not_empty);
+  f("temperature", c.temperature, "temperature that divides the logits of both networks",
+    between(0.01, 1000.0));
+  f("weight", c.weight, "weight of the distillation loss, which is added to the loss of the labels",
+    at_least(0.0));
+}
+
 /// Settings of the objectives of classification.
 struct ClassificationObjectiveConfig {
   double label_smoothing = 0.0;
   std::map<std::string, double> aux_losses;  ///< Weight of each, see aux_loss_names().
+  std::optional<DistillConfig> distill = {};
 };
 void describe(auto& f, ClassificationObjectiveConfig& c) {
   f("label_smoothing", c.label_smoothing, "fraction of the target spread over all classes",
@@ -122,6 +140,8 @@ void describe(auto& f, ClassificationObjectiveConfig& c) {
     "weights of auxiliary losses: gshard, importance, load, router_z, switch_balance, "
     "switch_balance_logit",
     at_least(0.0));
+  f("distill", c.distill,
+    "distillation from another network, such as the unpruned one; null: none");
 }
 ConfigProblem config_problem(const ClassificationObjectiveConfig& config);
 

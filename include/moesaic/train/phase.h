@@ -91,6 +91,7 @@ struct PhasePlan {
   int64_t steps_per_epoch = 1;       ///< Without a last batch that is left out.
   int64_t steps = 0;
   int64_t trained = 0;  ///< Number of values that the phase trains, after its entry.
+  int64_t taught = 0;   ///< Number of values of the teacher, see train/distill.h; 0: there is none.
 };
 
 /// The inputs of a phase that runs.

@@ -90,6 +90,7 @@ at::Tensor meta_inputs(const Model& model, int64_t images);
 /// LibTorch and gaps in the heap.
 struct TrainingMemory {
   double weights = 0.0, gradients = 0.0, optimizer = 0.0;
+  double teacher = 0.0;  ///< Weights of the network that teaches.
   double batches = 0.0;  ///< The batch that is trained on and those that are prepared ahead.
   /// What else a step holds at once at most, in float32: what backward needs and what it makes, or
   /// what an evaluation's forward pass holds, where that is more. Unset means unknown.
@@ -98,7 +99,8 @@ struct TrainingMemory {
 
   /// Returns the sum of what is known.
   double sum() const {
-    return weights + gradients + optimizer + batches + activations.value_or(0.0) + buffers;
+    return weights + gradients + optimizer + teacher + batches + activations.value_or(0.0) +
+           buffers;
   }
 };
 

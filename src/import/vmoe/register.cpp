@@ -31,6 +31,12 @@ int64_t pruned_experts(const VMoE& model) {
           "store; choose safetensors",
           block);
     }
+    if (!layer->merged_into.empty()) {
+      fail_usage(
+          "export: block {} has merged experts, which a V-MoE checkpoint cannot express; choose "
+          "safetensors",
+          block);
+    }
     const int64_t gone = options.experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
       fail_usage(

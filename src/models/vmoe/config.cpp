@@ -29,6 +29,35 @@ ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
+/// Checks that every expert of a merged block goes to a kept one, and kept ones to themselves.
+ConfigProblem merged_problem(const VMoEMoeConfig& moe) {
+  for (const auto& [block, into] : moe.merged_into) {
+    const std::string key = "encoder.moe.merged_into." + block;
+    const auto kept = moe.kept_experts.find(block);
+    if (kept == moe.kept_experts.end()) {
+      return {fmt::format("{} needs the block's kept_experts", key), {key}};
+    }
+    if (std::ssize(into) != moe.num_experts) {
+      return {fmt::format("{} must have {} experts, found {}", key, moe.num_experts, into.size()),
+              {key}};
+    }
+    for (const int64_t id : into) {
+      const bool is_kept = std::ranges::binary_search(kept->second, id);
+      if (is_kept && into[static_cast<size_t>(id)] == id) continue;
+      return {fmt::format("{} names expert {}, which is not a kept one", key, id), {key}};
+    }
+    for (const int64_t id : kept->second) {
+      if (into[static_cast<size_t>(id)] == id) continue;
+      return {fmt::format("{} merges expert {}, which is kept", key, id), {key}};
+    }
+    if (moe.router.pruned != "zero" || moe.mean_replacement) {
+      return {fmt::format("{} needs router.pruned to be 'zero', and no mean_replacement", key),
+              {key, "encoder.moe.router.pruned", "encoder.moe.mean_replacement"}};
+    }
+  }
+  return {};
+}
+
 /// Returns the context of the routers for checks.
 RouterContext router_place(const VMoEMoeConfig& moe) {
   return {.experts = moe.num_experts,
@@ -104,6 +133,7 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
     problem = capacity_problem(moe.router, moe.router.dispatcher, place);
   }
   if (problem.empty()) problem = kept_blocks_problem(moe);
+  if (problem.empty()) problem = merged_problem(moe);
   if (!problem.empty()) return problem;
   return mean_replacement_problem(moe.mean_replacement, moe.router, place.router,
                                   "encoder.moe.mean_replacement");

@@ -110,6 +110,10 @@ at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& nam
 void VMoE::initialise_from(const Model& source, const TensorMap& values, bool new_head,
                            const std::string& from) {
   const auto* const other = dynamic_cast<const VMoE*>(&source);
+  if (other != nullptr &&
+      other->settings().encoder.moe.merged_into != settings().encoder.moe.merged_into) {
+    fail_usage("{}: the network has other merged experts; leave 'model' out to take its own", from);
+  }
   if (other == nullptr || !differ_as_in_fine_tuning(*other, *this)) {
     Model::initialise_from(source, values, new_head, from);
     return;

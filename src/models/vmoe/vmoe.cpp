@@ -41,6 +41,10 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
       kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
   if (pruned) nn::set_kept_experts(options.rule, kept->second);
   options.mean_replacement = moe.mean_replacement;
+  if (const auto into = moe.merged_into.find(std::to_string(block));
+      into != moe.merged_into.end()) {
+    options.merged_into = into->second;
+  }
   return options;
 }
 
@@ -224,9 +228,13 @@ Json VMoE::config() const {
   VMoEMoeConfig& moe = config.encoder.moe;
   moe.kept_experts.clear();
   moe.mean_replacement = false;
+  moe.merged_into.clear();
   for (const MoEBlock& block : moe_blocks()) {
     if (!block.layer->is_pruned()) continue;
     moe.kept_experts[std::to_string(block.block)] = block.layer->kept();
+    if (!block.layer->merged_into.empty()) {
+      moe.merged_into[std::to_string(block.block)] = block.layer->merged_into;
+    }
     moe.mean_replacement |= block.layer->replacement_outputs.defined();
     if (nn::pruned_selection(block.layer->options().rule) == PrunedSelection::reroute) {
       moe.router.pruned = "reroute";
@@ -312,6 +320,7 @@ SettingPaths VMoE::setting_paths() const {
       .image_size = "image_size",
       .channels = "channels",
       .kept_experts = moe + "kept_experts",
+      .merged_into = moe + "merged_into",
       .pruned = router + "pruned"};
 }
 

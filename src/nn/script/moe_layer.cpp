@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/script.h"
@@ -391,6 +392,7 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
+  if (!from.merged_into.empty()) fail("torchscript: experts are merged; {}", kOtherFormat);
   return make_module(unit, "MoELayer", from,
                      {{"router", make_router(unit, *from.router)},
                       {"experts", make_experts(unit, *from.experts, shape)}},

@@ -70,6 +70,7 @@ struct VMoEMoeConfig {
   VMoERouterConfig router;
   std::map<std::string, std::vector<int64_t>> kept_experts;
   bool mean_replacement = false;
+  std::map<std::string, std::vector<int64_t>> merged_into;
 };
 void describe(auto& f, VMoEMoeConfig& c) {
   f("layers", c.layers, "blocks whose MLP is a mixture of experts, from 0",
@@ -98,6 +99,9 @@ void describe(auto& f, VMoEMoeConfig& c) {
   f("router", c.router, "router of the mixture-of-experts layers");
   f("kept_experts", c.kept_experts, "experts left after pruning, by block; missing blocks: all");
   f("mean_replacement", c.mean_replacement, kMeanReplacementHelp, renamed_from("stand_ins"));
+  f("merged_into", c.merged_into,
+    "kept expert that computes the tokens of each expert after merging, by block; missing blocks: "
+    "none was merged");
 }
 
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";

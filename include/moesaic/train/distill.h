@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Distillation (Hinton et al., arXiv 1503.02531): a network learns the outputs of another one, such
+// as a pruned network those of the unpruned one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/models/model.h"
+#include "moesaic/train/phase_config.h"
+
+namespace moesaic {
+
+struct DistillConfig;  // train/objective.h
+
+/// Returns the distillation loss of rows of logits [R, classes] of which `taught` are the
+/// teacher's, at temperature T:
+///
+///     T^2 mean over rows of l(logits / T, p) - l(taught / T, p)
+///
+/// where l is training_losses() of this name without smoothing and p are the probabilities of
+/// taught / T: of softmax, T^2 KL(p || softmax(logits / T)); of sigmoid, that of each class,
+/// summed. The factor keeps gradients of the size that they have at T = 1. A float32 scalar.
+at::Tensor distillation_loss(const std::string& loss, const at::Tensor& logits,
+                             const at::Tensor& taught, double temperature);
+
+/// A frozen network in evaluation mode.
+class Teacher {
+ public:
+  /// Reads the checkpoint or run `path` to the device; products run in `precision`, see Autocast.
+  Teacher(const std::string& path, at::Device device, std::string precision);
+
+  /// Returns its logits of the images that `student` is trained on now. Where processes share the
+  /// student's batch, it routes as one process would.
+  at::Tensor logits(const Model& student, const at::Tensor& images) const;
+
+ private:
+  std::shared_ptr<Model> model_;
+  std::string precision_;
+};
+
+/// Returns the setting of the phase that names a teacher, null where it has none.
+std::string* find_teacher(PhaseConfig& phase);
+/// Returns its value, "" where there is none.
+std::string teacher_of(const PhaseConfig& phase);
+
+/// A network that teaches, on the meta device, and the names of its outputs if they are known.
+struct PlannedTeacher {
+  std::shared_ptr<Model> shape;
+  std::vector<std::string> classes;
+};
+
+/// Returns the teacher that a checkpoint holds. Where there is none, returns nothing with a warning
+/// if it `may_be_missing`, and throws Error (usage) with the location of the setting otherwise.
+std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
+                                         const SettingLocations& locations, bool may_be_missing);
+
+/// Throws Error (usage), likewise, where a teacher lacks the inputs, the members or the classes of
+/// the network.
+void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
+                   const Model& model, const std::vector<std::string>& classes);
+
+}  // namespace moesaic

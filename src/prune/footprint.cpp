@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/prune/prune_checkpoint.h"
+
+namespace moesaic {
+namespace {
+
+/// Returns the rows per token that `count` gives all experts of each layer, less the removed ones'.
+RowsPerToken rows_of_kept(const Model& model, const auto& count) {
+  RowsPerToken rows;
+  for (const auto& [block, layer, unused] : model.moe_blocks()) {
+    const double fraction = layer->merged_into.empty()
+                                ? static_cast<double>(layer->kept().size()) /
+                                      static_cast<double>(layer->options().experts)
+                                : 1.0;
+    const auto& options = layer->options();
+    const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
+    const auto kept = static_cast<int64_t>(layer->kept().size());
+    rows[block] = count(layer->router->evaluation_rule(), model.tokens_per_image(),
+                        is_rerouted ? kept : options.experts) *
+                  (is_rerouted ? 1.0 : fraction);
+  }
+  return rows;
+}
+
+}  // namespace
+
+RowsPerToken even_rows_per_token(const Model& model) {
+  return rows_of_kept(model, nn::rows_per_token);
+}
+
+RowsPerToken capacity_rows_per_token(const Model& model) {
+  return rows_of_kept(model, nn::capacity_rows_per_token);
+}
+
+Footprint footprint(const Model& model) {
+  Footprint total;
+  total.parameters = model.parameter_count();
+  total.bytes = static_cast<int64_t>(bytes_of(state_of(model)));
+  total.flops = model.flops_per_image(even_rows_per_token(model));
+  total.capacity_flops = model.flops_per_image(capacity_rows_per_token(model));
+  return total;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/train/distill.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/nn/batch_shard.h"
+#include "moesaic/ops/autocast.h"
+#include "moesaic/train/gradient_phase.h"
+#include "moesaic/train/objective.h"
+
+namespace moesaic {
+
+at::Tensor distillation_loss(const std::string& loss, const at::Tensor& logits,
+                             const at::Tensor& taught, double temperature) {
+  const ClassificationLoss& rows = classification_losses().at(loss);
+  const at::Tensor wanted = taught.detach().to(at::kFloat) / temperature;
+  const Targets targets{.labels = {}, .soft_labels = rows.log_probabilities(wanted).exp()};
+  const at::Tensor least = rows.of_rows(wanted, targets);
+  const at::Tensor found = rows.of_rows(logits.to(at::kFloat) / temperature, targets);
+  return (found - least).mean() * (temperature * temperature);
+}
+
+Teacher::Teacher(const std::string& path, at::Device device, std::string precision)
+    : model_(load_model(path)), precision_(std::move(precision)) {
+  model_->to(device);
+  model_->eval();
+  for (at::Tensor& parameter : model_->parameters()) parameter.requires_grad_(false);
+}
+
+at::Tensor Teacher::logits(const Model& student, const at::Tensor& images) const {
+  const torch::NoGradGuard no_grad;
+  nn::set_batch_shard(*model_, {nn::batch_shard_of(student).processes});
+  const Autocast autocast(precision_, images.device());
+  return model_->forward(images).logits;
+}
+
+std::string* find_teacher(PhaseConfig& phase) {
+  if (phase.kind.find<GradientConfig>() == nullptr) return nullptr;
+  Choice& loss = phase.kind.as<GradientConfig>().loss;
+  if (loss.find<ClassificationObjectiveConfig>() == nullptr) return nullptr;
+  auto& distill = loss.as<ClassificationObjectiveConfig>().distill;
+  return distill ? &distill->teacher : nullptr;
+}
+
+std::string teacher_of(const PhaseConfig& phase) {
+  PhaseConfig copy = phase;
+  const std::string* const teacher = find_teacher(copy);
+  return teacher == nullptr ? "" : *teacher;
+}
+
+std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
+                                         const SettingLocations& locations, bool may_be_missing) {
+  const std::string place = locations.of({"distill.teacher", "distill"});
+  if (!path_exists(teacher)) {
+    if (may_be_missing) {
+      log_warning("{}: phase '{}': teacher {} is not here; it is left unchecked", place,
+                  locations.phase().name, teacher);
+      return std::nullopt;
+    }
+    fail_usage("{}: phase '{}': teacher '{}' is neither an earlier phase nor a checkpoint{}", place,
+               locations.phase().name, teacher, nearest_network(teacher));
+  }
+  return at_location(place, [&] {
+    const Checkpoint found =
+        load_newest_checkpoint(teacher, {.verify = false, .model = false, .optimizer = false});
+    return std::optional(
+        PlannedTeacher{build_meta_model(model_config(found)), class_names_of(found)});
+  });
+}
+
+void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
+                   const Model& model, const std::vector<std::string>& classes) {
+  const auto refuse = [&](const char* what) {
+    fail_usage("{}: phase '{}': the teacher has other {} than the network; choose one like it",
+               locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
+  };
+  if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");
+  if (teacher.shape->members() != model.members()) refuse("members");
+  const bool named = !classes.empty() && !teacher.classes.empty();
+  if (teacher.shape->classes() != model.classes() || (named && teacher.classes != classes)) {
+    refuse("classes");
+  }
+}
+
+}  // namespace moesaic

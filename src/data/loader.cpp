@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 #include "shards.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <system_error>

@@ -8,7 +8,6 @@
 
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/difference.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/registry.h"

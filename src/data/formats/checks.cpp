@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checks.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include "../image_files.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {

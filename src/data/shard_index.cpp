@@ -88,7 +88,6 @@ bool is_image(const std::string& extension) {
   return extension.find('.') == std::string::npos && has_image_name("a." + extension);
 }
 
-/// Lists the images of one shard.
 class ShardListing {
  public:
   ShardListing(const fs::path& path, const ShardFile& described, const ClassNumbers& classes)

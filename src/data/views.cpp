@@ -102,7 +102,6 @@ DatasetInfo renamed_info(const Dataset& base, std::string name, std::string desc
   return info;
 }
 
-/// Returns the first few names.
 std::string first_names(const std::vector<std::string>& names) {
   constexpr size_t kListed = 8;
   const auto shown = std::span(names).first(std::min(kListed, names.size()));

@@ -300,7 +300,6 @@ std::string results_note(const Results& results) {
 
 namespace {
 
-/// Returns what a side of the ratio is, or nothing.
 std::optional<double> side_of(const RatioConfig& config, const std::string& side,
                               const std::vector<ResultRow>& rows, int64_t& runs) {
   std::vector<double> y;

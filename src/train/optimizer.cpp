@@ -242,7 +242,6 @@ std::optional<at::Tensor> found_inf(const UpdateRule::Group& group) {
   return group.skip.defined() ? std::optional(group.skip) : std::nullopt;
 }
 
-/// Multiplies the parameters of a group.
 void scale_parameters(UpdateRule::Group& group, double factor) {
   if (!group.skip.defined()) return at::_foreach_mul_(group.parameters, factor);
   const auto options = group.parameters[0].options().requires_grad(false);

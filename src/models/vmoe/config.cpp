@@ -29,7 +29,6 @@ ConfigProblem kept_blocks_problem(const VMoEMoeConfig& moe) {
   return {};
 }
 
-/// Returns the context of the routers for checks.
 RouterContext router_place(const VMoEMoeConfig& moe) {
   return {.experts = moe.num_experts,
           .group_size = moe.group_size,

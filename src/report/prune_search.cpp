@@ -162,9 +162,8 @@ class Search {
 
 std::vector<PrunePoint> by_size(const PruneSearch& search) {
   std::vector<PrunePoint> points = search.points;
-  std::stable_sort(points.begin(), points.end(), [](const PrunePoint& a, const PrunePoint& b) {
-    return a.parameters > b.parameters;
-  });
+  std::ranges::stable_sort(
+      points, [](const PrunePoint& a, const PrunePoint& b) { return a.parameters > b.parameters; });
   return points;
 }
 

@@ -209,9 +209,8 @@ std::string data_fingerprint(const Dataset& data, DataRecord record) {
 int sync_replaced_images(const Replaced& replaced, Loader& loader, const ProcessMesh* processes,
                          std::vector<int64_t>& known, int signal) {
   Replaced fresh = replaced;
-  std::erase_if(fresh, [&](const auto& image) {
-    return std::binary_search(known.begin(), known.end(), image.first);
-  });
+  std::erase_if(fresh,
+                [&](const auto& image) { return std::ranges::binary_search(known, image.first); });
   if (processes == nullptr) {
     for (const auto& [index, what] : fresh) add_index(known, index);
     return signal;

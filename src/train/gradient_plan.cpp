@@ -44,8 +44,7 @@ std::string nearest_parameters(const Model& model, const std::string& pattern) {
   for (const auto& item : model.named_parameters()) {
     names.emplace_back(distance_to(pattern, item.key()), item.key());
   }
-  std::stable_sort(names.begin(), names.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(names, [](const auto& a, const auto& b) { return a.first < b.first; });
   names.resize(std::min<size_t>(names.size(), 3));
   std::string text;
   for (const auto& [unused, name] : names) text += (text.empty() ? "" : ", ") + name;

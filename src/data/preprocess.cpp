@@ -15,11 +15,6 @@
 namespace moesaic {
 namespace {
 
-ResizeOptions resize_options(const PreprocessConfig& config) {
-  return {config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
-          config.antialias, config.truncate};
-}
-
 bool same_orientation(const DatasetInfo& a, const DatasetInfo& b) {
   return a.upright.value_or(true) == b.upright.value_or(true);
 }
@@ -196,7 +191,9 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                     info.channels == own.channels && same_orientation(info, own) &&
                     info.mean == own.mean && info.std == own.std;
   if (same && config.central_crop == 0.0) return base;
-  info.resize = resize_options(config);
+  info.resize = {
+      config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
+      config.antialias, config.truncate};
   return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
 }
 
@@ -207,11 +204,6 @@ constexpr double kByte = 1.0 / 255.0;
 /// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
 /// the settings and is none.
 constexpr const char* kReductions = "jpeg_reductions";
-
-Json reductions_of(const InputSpec& spec) {
-  if (!spec.images) return nullptr;
-  return spec.preprocess.antialias ? Json({2, 4, 8}) : Json::array();
-}
 
 }  // namespace
 
@@ -283,7 +275,9 @@ Json document_of(const InputSpec& spec) {
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;
   }
-  document[kReductions] = reductions_of(spec);
+  document[kReductions] = !spec.images                ? Json()
+                          : spec.preprocess.antialias ? Json({2, 4, 8})
+                                                      : Json::array();
   return document;
 }
 

@@ -27,11 +27,6 @@ namespace {
 
 using DtypeMap = std::map<std::string, at::ScalarType>;
 
-const DtypeMap& floating_dtypes() {
-  static const DtypeMap list = {{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}};
-  return list;
-}
-
 const DtypeMap& integer_dtypes() {
   static const DtypeMap list = {{"I64", at::kLong},
                                 {"I32", at::kInt},
@@ -108,7 +103,8 @@ class EmbeddingsFile {
   }
 
   at::Tensor vectors() const {
-    const at::Tensor x_Nd = read("embeddings", 2, floating_dtypes()).to(at::kFloat);
+    const DtypeMap types = {{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}};
+    const at::Tensor x_Nd = read("embeddings", 2, types).to(at::kFloat);
     const at::Tensor finite_N = x_Nd.isfinite().all(1);
     if (!finite_N.all().item<bool>()) {
       fail("{}: tensor 'embeddings' holds a number that is not finite in row {}", path_,

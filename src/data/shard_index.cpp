@@ -258,8 +258,7 @@ std::string ClassNumbers::problem(std::string_view text) const {
   if (numbered(word) && named(word)) return ambiguity();
   if (number) {
     return fmt::format("class {}, but the {} count from 0 to {}", *number,
-                       count_text(static_cast<int64_t>(classes_.size()), "class"),
-                       classes_.size() - 1);
+                       count_text(std::ssize(classes_), "class"), classes_.size() - 1);
   }
   if (texts_ == "number") return fmt::format("class {} is not a number", printable(word));
   return fmt::format("unknown class {}{}", printable(word),

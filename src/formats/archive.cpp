@@ -217,8 +217,7 @@ class TarIndexing {
     if (result == ARCHIVE_EOF) return false;
     if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
     check_was_read(open_.get(), path_);
-    cut(fmt::format("corrupt after {}: {}",
-                    count_text(static_cast<int64_t>(index_.members.size()), "file"),
+    cut(fmt::format("corrupt after {}: {}", count_text(std::ssize(index_.members), "file"),
                     last_reason(open_.get())));
     return false;
   }

@@ -167,9 +167,7 @@ class Classification final : public Task {
     fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "class"),
                model.classes());
   }
-  int64_t outputs(const DatasetInfo& data) const override {
-    return static_cast<int64_t>(data.classes.size());
-  }
+  int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.classes); }
 };
 
 /// "mse" and "mae": means over images and targets of (output - target)^2 and |output - target|;
@@ -215,9 +213,7 @@ class Regression final : public Task {
     fail_usage("'{}' has {} targets, the model has {} outputs", data.name, outputs(data),
                model.classes());
   }
-  int64_t outputs(const DatasetInfo& data) const override {
-    return static_cast<int64_t>(data.targets.size());
-  }
+  int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.targets); }
 };
 
 }  // namespace

@@ -37,8 +37,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
   if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
   const auto kept = moe.kept_experts.find(std::to_string(block));
-  const bool pruned =
-      kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
+  const bool pruned = kept != moe.kept_experts.end() && std::ssize(kept->second) < moe.num_experts;
   if (pruned) nn::set_kept_experts(options.rule, kept->second);
   options.mean_replacement = moe.mean_replacement;
   return options;

@@ -35,9 +35,7 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
   if (options.prefetch < 1) {
     fail_usage("loader: prefetch must be at least 1, not {}", options.prefetch);
   }
-  if (dataset.size() == 0) {
-    fail_usage("loader: dataset '{}' has no images", dataset.info().name);
-  }
+  if (dataset.size() == 0) fail_usage("loader: dataset '{}' has no images", dataset.info().name);
   if (!dataset.has_images() && to_json(options.augment) != to_json(AugmentConfig())) {
     fail_usage(
         "loader: 'augment' needs images, but the inputs of '{}' are not images; leave 'augment' "

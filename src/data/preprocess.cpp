@@ -125,21 +125,15 @@ ConfigProblem config_problem(const PreprocessConfig& config) {
   if (config.truncate && (config.antialias || config.interpolation != "bilinear")) {
     return {"truncate needs interpolation bilinear and antialias false"};
   }
-  if (config.mean.size() != config.std.size()) {
-    return {"mean and std must be of the same channels"};
-  }
+  if (config.mean.size() != config.std.size()) return {"mean and std must be of the same channels"};
   if (!config.mean.empty() && config.values != "standardized") {
     return "mean and std are for the values 'standardized', found '" + config.values + "'";
   }
   if ((config.size.height == 0) != (config.size.width == 0)) {
     return {"size must have both sides above 0, or be 0"};
   }
-  if (config.channels == 2) {
-    return {"channels must be 1 (grey), 3 (colours) or 0, found 2"};
-  }
-  if (config.central_crop > 0 && config.size == Size2d(0)) {
-    return {"central_crop needs size"};
-  }
+  if (config.channels == 2) return {"channels must be 1 (grey), 3 (colours) or 0, found 2"};
+  if (config.central_crop > 0 && config.size == Size2d(0)) return {"central_crop needs size"};
   return unit_problem(config.mean, config.std);
 }
 

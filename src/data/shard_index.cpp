@@ -228,9 +228,7 @@ std::vector<ShardFile> expanded(const ShardFile& file) {
 
 ClassNumbers::ClassNumbers(const std::vector<std::string>& classes, std::string texts)
     : texts_(std::move(texts)), classes_(classes) {
-  for (size_t i = 0; i < classes.size(); ++i) {
-    numbers_.emplace(classes[i], static_cast<int32_t>(i));
-  }
+  for (size_t i = 0; i < classes.size(); ++i) numbers_.emplace(classes[i], static_cast<int32_t>(i));
 }
 
 std::optional<int32_t> ClassNumbers::numbered(std::string_view word) const {

@@ -320,9 +320,7 @@ ConfigProblem config_problem(const RatioConfig& config) {
   if (config.level.has_value() == config.x.empty()) {
     return {"a ratio of curves has a level and sizes, a ratio of rows neither", {"level", "x"}};
   }
-  if (std::ranges::adjacent_find(config.x, std::greater_equal<>()) == config.x.end()) {
-    return {};
-  }
+  if (std::ranges::adjacent_find(config.x, std::greater_equal<>()) == config.x.end()) return {};
   return {"the sizes of a ratio's curves ascend", {"x"}};
 }
 

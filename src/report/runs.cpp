@@ -167,16 +167,12 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
   PlannedRow empty{"", {}, config.runs};
   if (!config.set.is_null()) empty.sets.push_back(config.set);
   std::vector<PlannedRow> rows;
-  for (const RowConfig& row : config.rows) {
-    rows.push_back(with_point(empty, row, config.separator));
-  }
+  for (const RowConfig& row : config.rows) rows.push_back(with_point(empty, row, config.separator));
   std::vector<PlannedRow> grid(config.grid.empty() ? 0 : 1, empty);
   for (const std::vector<RowConfig>& axis : config.grid) {
     std::vector<PlannedRow> finer;
     for (const PlannedRow& row : grid) {
-      for (const RowConfig& point : axis) {
-        finer.push_back(with_point(row, point, config.separator));
-      }
+      for (const RowConfig& point : axis) finer.push_back(with_point(row, point, config.separator));
     }
     grid = std::move(finer);
   }

@@ -130,9 +130,7 @@ ConfigProblem config_problem(const ParamGroupConfig& config) {
 
 ConfigProblem config_problem(const ScheduleConfig& config) {
   const bool falls = config.name == "cosine" || config.name == "linear";
-  if (config.end > 0.0 && config.end_lr) {
-    return excluding({"end", "0"}, {"end_lr", "null"});
-  }
+  if (config.end > 0.0 && config.end_lr) return excluding({"end", "0"}, {"end_lr", "null"});
   if (!falls && (config.end > 0.0 || config.end_lr)) {
     return {fmt::format("'{}' has no end value; choose cosine or linear", config.name),
             {"end_lr", "end", "name"}};

@@ -419,9 +419,7 @@ double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update
                      int64_t steps_per_epoch) {
   if (schedule.by_epoch) update -= update % steps_per_epoch;
   const int64_t warmup = schedule.warmup_steps;
-  if (update < warmup) {
-    return peak * static_cast<double>(update) / static_cast<double>(warmup);
-  }
+  if (update < warmup) return peak * static_cast<double>(update) / static_cast<double>(warmup);
   if (schedule.name == "constant") return peak;
   if (schedule.name == "rsqrt") return inverse_root(schedule, peak, update, steps);
   const double end = schedule.end_lr.value_or(peak * schedule.end);

@@ -33,9 +33,7 @@ ConfigProblem name_problem(const std::string& name) {
 }
 
 ConfigProblem length_problem(const PhaseConfig& config) {
-  if (config.epochs && config.steps) {
-    return excluding({"epochs", "null"}, {"steps", "null"});
-  }
+  if (config.epochs && config.steps) return excluding({"epochs", "null"}, {"steps", "null"});
   if (!config.epochs && !config.steps) {
     return {"'epochs' or 'steps' must be given", {"steps", "epochs"}};
   }

@@ -165,9 +165,7 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
 }  // namespace
 
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config) {
-  if (!config.stem.empty()) {
-    fail_usage("a V-MoE of the reference has no 'stem'; leave it out");
-  }
+  if (!config.stem.empty()) fail_usage("a V-MoE of the reference has no 'stem'; leave it out");
   return std::move(VMoETable(config).tensors);
 }
 

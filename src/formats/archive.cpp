@@ -77,8 +77,7 @@ ArchiveReader open_archive(const fs::path& path) {
 
 /// Returns the entry's path relative to the output directory. Throws Error if it is unsafe.
 fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
-  const std::string name = entry_name(entry);
-  const std::string refusal = entry_refusal(entry, name);
+  const std::string name = entry_name(entry), refusal = entry_refusal(entry, name);
   if (!refusal.empty()) {
     fail("{}: entry {} {}: refused", archive_path.string(), printable(name), refusal);
   }

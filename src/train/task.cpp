@@ -61,8 +61,7 @@ class ClassificationMeter final : public Meter {
     const at::Tensor log_BC = log_mean_probabilities(loss_, logits, members_);
     // The logarithm's rounding could make different logits equal.
     const at::Tensor& ranks = members_ == 1 ? logits : log_BC;
-    const at::Tensor predicted = ranks.argmax(1);
-    const at::Tensor hits = predicted.eq(labels);
+    const at::Tensor predicted = ranks.argmax(1), hits = predicted.eq(labels);
     confusion_.add(labels, predicted);
     predicted_.push_back(predicted);
     correct_ += sum_of(hits);

@@ -171,8 +171,7 @@ std::vector<PrunePoint> by_size(const PruneSearch& search) {
 
 const PrunePoint& PruneSearch::found() const {
   const std::string experts = experts_text(plan);
-  return *std::find_if(points.begin(), points.end(),
-                       [&](const PrunePoint& point) { return point.experts == experts; });
+  return *std::ranges::find(points, experts, &PrunePoint::experts);
 }
 
 PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,

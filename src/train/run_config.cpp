@@ -92,8 +92,7 @@ ConfigProblem config_problem(const RunConfig& config) {
 void make_names_absolute(RunConfig& config) {
   config.init = absolute_path(config.init);
   const auto is_phase = [&](const std::string& name) {
-    return std::any_of(config.phases.begin(), config.phases.end(),
-                       [&](const PhaseConfig& phase) { return phase.name == name; });
+    return std::ranges::find(config.phases, name, &PhaseConfig::name) != config.phases.end();
   };
   for (PhaseConfig& phase : config.phases) {
     phase.data = absolute_name(phase.data);

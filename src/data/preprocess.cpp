@@ -87,6 +87,12 @@ class PreprocessedDataset final : public Dataset {
   bool unchanged_;
 };
 
+constexpr double kByte = 1.0 / 255.0;
+
+/// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
+/// the settings and is none.
+constexpr const char* kReductions = "jpeg_reductions";
+
 }  // namespace
 
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
@@ -190,16 +196,6 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
       config.antialias, config.truncate};
   return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
 }
-
-namespace {
-
-constexpr double kByte = 1.0 / 255.0;
-
-/// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
-/// the settings and is none.
-constexpr const char* kReductions = "jpeg_reductions";
-
-}  // namespace
 
 std::string channel_order(int64_t channels) {
   return channels == 3 ? "rgb" : channels == 1 ? "gray" : "as stored";

@@ -152,6 +152,20 @@ SeedValues values_in(const Value& by_seed) {
   return values;
 }
 
+std::optional<double> side_of(const RatioConfig& config, const std::string& side,
+                              const std::vector<ResultRow>& rows, int64_t& runs) {
+  std::vector<double> y;
+  for (const double x : config.level ? config.x : std::vector<double>{0.0}) {
+    const ResultRow* found =
+        find_result(rows, config.level ? row_of_size(side, x) : side, config.of);
+    if (found == nullptr) break;
+    y.push_back(found->measured);
+    runs = found->runs;
+  }
+  if (config.level) return crossing(config.x, y, *config.level);
+  return y.empty() ? std::nullopt : std::optional(y.front());
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const PaperBound& bound) {
@@ -297,24 +311,6 @@ std::string results_note(const Results& results) {
   }
   return text;
 }
-
-namespace {
-
-std::optional<double> side_of(const RatioConfig& config, const std::string& side,
-                              const std::vector<ResultRow>& rows, int64_t& runs) {
-  std::vector<double> y;
-  for (const double x : config.level ? config.x : std::vector<double>{0.0}) {
-    const ResultRow* found =
-        find_result(rows, config.level ? row_of_size(side, x) : side, config.of);
-    if (found == nullptr) break;
-    y.push_back(found->measured);
-    runs = found->runs;
-  }
-  if (config.level) return crossing(config.x, y, *config.level);
-  return y.empty() ? std::nullopt : std::optional(y.front());
-}
-
-}  // namespace
 
 ConfigProblem config_problem(const RatioConfig& config) {
   if (config.level.has_value() == config.x.empty()) {

@@ -204,21 +204,6 @@ std::set<std::string> lost_arguments(const RunsConfig& experiment, const Planned
   return lost;
 }
 
-}  // namespace
-
-RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
-  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
-  config.loader_threads = 0;  // Runs already use all cores in parallel.
-  for (PhaseConfig& phase : config.phases) {
-    if (experiment.max_steps == 0) continue;
-    phase.epochs.reset();
-    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
-  }
-  return config;
-}
-
-namespace {
-
 /// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
 /// and warns of those that some rows' do.
 std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
@@ -381,6 +366,17 @@ PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& opti
 }
 
 }  // namespace
+
+RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
+  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
+  config.loader_threads = 0;  // Runs already use all cores in parallel.
+  for (PhaseConfig& phase : config.phases) {
+    if (experiment.max_steps == 0) continue;
+    phase.epochs.reset();
+    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
+  }
+  return config;
+}
 
 std::string plan_rows_of(const RunsConfig& config) {
   if (config.sweep.is_given()) return plan_of_sweep(config);

@@ -297,6 +297,17 @@ MOESAIC_IN_CLONE void with(Activation activation, auto use) {
   }
 }
 
+template <class Scalar>
+MOESAIC_IN_CLONE void narrow_rows(const float* sums, int64_t rows, int64_t columns, int64_t stride,
+                                  Scalar* to, int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < columns; ++j) {
+      store(rounded<Scalar>(sums[i * stride + j]), to[i * to_stride + j]);
+    }
+  }
+}
+
 }  // namespace
 
 #define MOESAIC_FINISH(Scalar)                                                                 \
@@ -313,21 +324,6 @@ MOESAIC_FINISH(c10::BFloat16)
 MOESAIC_FINISH(c10::Half)
 #undef MOESAIC_IN_LAMBDA
 #undef MOESAIC_FINISH
-
-namespace {
-
-template <class Scalar>
-MOESAIC_IN_CLONE void narrow_rows(const float* sums, int64_t rows, int64_t columns, int64_t stride,
-                                  Scalar* to, int64_t to_stride) {
-  for (int64_t i = 0; i < rows; ++i) {
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; ++j) {
-      store(rounded<Scalar>(sums[i * stride + j]), to[i * to_stride + j]);
-    }
-  }
-}
-
-}  // namespace
 
 MOESAIC_VECTOR_CLONES void round_rows(const float* sums, int64_t rows, int64_t columns,
                                       int64_t stride, c10::BFloat16* to, int64_t to_stride) {

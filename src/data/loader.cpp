@@ -291,11 +291,8 @@ class Loader::State {
   void make_piece(Assembly& assembly, int64_t piece, uint64_t generation) {
     if (!dataset->has_images()) return take_inputs(assembly);
     std::call_once(assembly.allocated, [&] { allocate(assembly.count, assembly.batch); });
-    if (options.bytes) {
-      make_images<uint8_t>(assembly, piece, generation);
-    } else {
-      make_images<float>(assembly, piece, generation);
-    }
+    options.bytes ? make_images<uint8_t>(assembly, piece, generation)
+                  : make_images<float>(assembly, piece, generation);
   }
 
   /// Returns whether epochs continue where the previous one ended.

@@ -243,11 +243,9 @@ Json to_json(const Metrics& metrics) {
   auto json = Json::object();
   for (const auto& [name, value] : metrics) {
     const size_t dot = name.find('.');
-    if (dot == std::string::npos) {
-      json[name] = value;
-    } else {
-      json[name.substr(0, dot)][name.substr(dot + 1)] = value;
-    }
+    Json& place =
+        dot == std::string::npos ? json[name] : json[name.substr(0, dot)][name.substr(dot + 1)];
+    place = value;
   }
   return json;
 }

@@ -243,11 +243,8 @@ MOESAIC_IN_CLONE void finish_rows(const Epilogue<Scalar>& e) {
 
 template <class Function, class Scalar>
 MOESAIC_IN_CLONE void finish_as(const Epilogue<Scalar>& e) {
-  if (e.before != nullptr) {
-    finish_rows<Function, Scalar, true>(e);
-  } else {
-    finish_rows<Function, Scalar, false>(e);
-  }
+  e.before != nullptr ? finish_rows<Function, Scalar, true>(e)
+                      : finish_rows<Function, Scalar, false>(e);
 }
 
 template <class Function, class Scalar, bool activates>
@@ -270,11 +267,8 @@ MOESAIC_IN_CLONE void finish_backward_rows(const BackwardEpilogue<Scalar>& e) {
 
 template <class Function, class Scalar>
 MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
-  if (e.active != nullptr) {
-    finish_backward_rows<Function, Scalar, true>(e);
-  } else {
-    finish_backward_rows<Function, Scalar, false>(e);
-  }
+  e.active != nullptr ? finish_backward_rows<Function, Scalar, true>(e)
+                      : finish_backward_rows<Function, Scalar, false>(e);
 }
 
 /// Calls use(the activation's functions).

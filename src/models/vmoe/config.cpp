@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "moesaic/base/error.h"
-
 namespace moesaic {
 namespace {
 

@@ -132,8 +132,7 @@ std::string beginning(const std::string& name, size_t max_bytes) {
 
 fs::path unique_sibling(const fs::path& path, std::string_view suffix) {
   static std::atomic<unsigned> counter{0};
-  fs::path name = path.filename();
-  fs::path folder = path.parent_path();
+  fs::path name = path.filename(), folder = path.parent_path();
   if (name.empty()) {  // "runs/a/" names the directory a itself.
     name = folder.filename();
     folder = folder.parent_path();

@@ -104,10 +104,6 @@ bool abbreviates(std::string_view full, std::string_view brief) {
   return brief.size() >= 2 && brief.size() < full.size() && equal_letters(initials(full), brief);
 }
 
-bool akin(std::string_view a, std::string_view b) {
-  return begins_with(a, b) || begins_with(b, a) || abbreviates(a, b) || abbreviates(b, a);
-}
-
 /// Returns the distinct names in the order of their first occurrence.
 std::vector<std::string_view> each_once(std::span<const std::string> names) {
   std::vector<std::string_view> list;
@@ -212,8 +208,10 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
     }
   }
   if (best != nullptr) return *best;
-  const auto found = std::find_if(candidates.begin(), candidates.end(),
-                                  [&](const std::string& c) { return akin(name, c); });
+  const auto found = std::ranges::find_if(candidates, [&](const std::string& c) {
+    return begins_with(name, c) || begins_with(c, name) || abbreviates(name, c) ||
+           abbreviates(c, name);
+  });
   if (found != candidates.end()) return *found;
   return std::nullopt;
 }

@@ -71,10 +71,6 @@ void check_leads_somewhere(const fs::path& path, std::string_view what,
              suggestion);
 }
 
-bool is_name(const fs::path& part) {
-  return !part.empty();
-}
-
 bool is_plain(unsigned char c) {
   return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
 }
@@ -96,7 +92,9 @@ std::string nearest_sibling(const fs::path& path, Sibling as, bool (*takes)(cons
     named /= *part;
     if (!fs::exists(status_of(named))) break;
   }
-  const bool is_inner = part != path.end() && std::any_of(std::next(part), path.end(), is_name);
+  const bool is_inner =
+      part != path.end() &&
+      std::any_of(std::next(part), path.end(), [](const auto& name) { return !name.empty(); });
   if (parent.empty()) parent = ".";
   if (!fs::is_directory(status_of(parent))) {
     return fmt::format("; '{}' is not a folder", parent.string());

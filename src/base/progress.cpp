@@ -106,11 +106,7 @@ void Progress::advance(int64_t items, std::string_view note) {
   record(now);
   if (now - last_shown_ < (terminal_ ? kRedrawSeconds : kPlainSeconds)) return;
   last_shown_ = now;
-  if (terminal_) {
-    draw();
-  } else {
-    print(plain_line() + "\n");
-  }
+  terminal_ ? draw() : print(plain_line() + "\n");
 }
 
 void Progress::finish() {

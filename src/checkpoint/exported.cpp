@@ -205,9 +205,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
   }
   checkpoint.config = config_of(texts, path);
   checkpoint.state = Json::object();
-  if (options.model) {
-    checkpoint.model = read_weights(weights, options.mapped);
-  }
+  if (options.model) checkpoint.model = read_weights(weights, options.mapped);
   return checkpoint;
 }
 

@@ -143,8 +143,7 @@ void add_config(const Checkpoint& checkpoint, Json& out) {
 
 double relative_change(const at::Tensor& from, const at::Tensor& to) {
   const at::Tensor a = from.to(torch::kDouble), b = to.to(torch::kDouble);
-  const double size = a.norm().item<double>();
-  const double moved = (b - a).norm().item<double>();
+  const double size = a.norm().item<double>(), moved = (b - a).norm().item<double>();
   return size > 0 ? moved / size : moved;
 }
 

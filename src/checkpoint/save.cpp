@@ -102,6 +102,38 @@ void write_index(const fs::path& folder, const std::string& file, Manifest& mani
   write_json(folder, index_name(file), checked_index(folder, names), manifest);
 }
 
+class Stopwatch {
+ public:
+  /// Returns the seconds since the last lap or the start.
+  double lap() {
+    const Clock::time_point now = Clock::now();
+    return std::chrono::duration<double>(now - std::exchange(begin_, now)).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin_ = Clock::now();
+};
+
+bool takes(const at::Tensor& copy, const at::Tensor& tensor) {
+  return copy.defined() && copy.layout() == at::kStrided && copy.sizes() == tensor.sizes() &&
+         copy.scalar_type() == tensor.scalar_type();
+}
+
+/// Copies a tensor and returns whether it is finite: in pieces, which are summed while they are in
+/// the cache.
+bool copy_finite(const at::Tensor& from, at::Tensor& to) {
+  constexpr int64_t kPiece = int64_t{1} << 17;
+  if (!from.is_cpu() || !from.is_contiguous()) return all_finite(to.copy_(from));
+  const at::Tensor source = from.view({-1}), target = to.view({-1});
+  bool finite = true;
+  for (int64_t first = 0; first < source.numel(); first += kPiece) {
+    at::Tensor piece = target.slice(0, first, first + kPiece);
+    finite = all_finite(piece.copy_(source.slice(0, first, first + kPiece))) && finite;
+  }
+  return finite;
+}
+
 }  // namespace
 
 WrittenShard write_shard(const fs::path& staging, int64_t index, int64_t count,
@@ -190,42 +222,6 @@ void save_distributed(const ProcessMesh* together, const fs::path& folder,
   if (staged) publish(*staged, parts, config, state, progress);
   exchange("");  // It is published.
 }
-
-namespace {
-
-class Stopwatch {
- public:
-  /// Returns the seconds since the last lap or the start.
-  double lap() {
-    const Clock::time_point now = Clock::now();
-    return std::chrono::duration<double>(now - std::exchange(begin_, now)).count();
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point begin_ = Clock::now();
-};
-
-bool takes(const at::Tensor& copy, const at::Tensor& tensor) {
-  return copy.defined() && copy.layout() == at::kStrided && copy.sizes() == tensor.sizes() &&
-         copy.scalar_type() == tensor.scalar_type();
-}
-
-/// Copies a tensor and returns whether it is finite: in pieces, which are summed while they are in
-/// the cache.
-bool copy_finite(const at::Tensor& from, at::Tensor& to) {
-  constexpr int64_t kPiece = int64_t{1} << 17;
-  if (!from.is_cpu() || !from.is_contiguous()) return all_finite(to.copy_(from));
-  const at::Tensor source = from.view({-1}), target = to.view({-1});
-  bool finite = true;
-  for (int64_t first = 0; first < source.numel(); first += kPiece) {
-    at::Tensor piece = target.slice(0, first, first + kPiece);
-    finite = all_finite(piece.copy_(source.slice(0, first, first + kPiece))) && finite;
-  }
-  return finite;
-}
-
-}  // namespace
 
 std::string snapshot(const TensorMap& tensors, TensorMap& copy, bool check) {
   const at::NoGradGuard no_grad;

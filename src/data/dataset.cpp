@@ -122,6 +122,56 @@ void check_numbers(const std::string& dataset, const char* what, const at::Tenso
   }
 }
 
+/// Checks that targets are [count, names] float32, all finite.
+void check_targets(const DatasetInfo& info, const at::Tensor& targets, int64_t count) {
+  const auto names = static_cast<int64_t>(info.targets.size());
+  if (targets.dim() != 2 || targets.size(0) != count || targets.size(1) != names ||
+      targets.scalar_type() != at::kFloat) {
+    fail("dataset '{}': targets must be [{}, {}] float32, found {} {}", info.name, count, names,
+         c10::str(targets.sizes()), c10::toString(targets.scalar_type()));
+  }
+  const at::Tensor finite_N = targets.isfinite().all(1);
+  if (!finite_N.all().item<bool>()) {
+    fail("dataset '{}': a target of input {} is not finite", info.name,
+         finite_N.to(at::kInt).argmin().item<int64_t>());
+  }
+}
+
+/// Checks inputs against what `info` names and completes it by their shape.
+void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
+  const at::Tensor& values = inputs.values_NCHW;
+  if (!values.defined() || values.dim() != 4 || values.scalar_type() != at::kFloat) {
+    fail("dataset '{}': inputs must be [N, C, H, W] float32, found {}", info.name,
+         !values.defined()
+             ? "none"
+             : fmt::format("{} {}", c10::str(values.sizes()), c10::toString(values.scalar_type())));
+  }
+  const int64_t count = values.size(0);
+  if (inputs.labels_N.defined() == inputs.targets_NK.defined() ||
+      info.classes.empty() == info.targets.empty()) {
+    fail("dataset '{}': targets are either labels with classes, or real numbers with names",
+         info.name);
+  }
+  if (inputs.labels_N.defined()) {
+    inputs.labels_N = inputs.labels_N.contiguous();
+    check_numbers(info.name, "labels", inputs.labels_N, count, info.classes.size());
+  } else {
+    inputs.targets_NK = inputs.targets_NK.contiguous();
+    check_targets(info, inputs.targets_NK, count);
+  }
+  if (inputs.groups_N.defined()) {
+    inputs.groups_N = inputs.groups_N.contiguous();
+    check_numbers(info.name, "groups", inputs.groups_N, count, info.groups.size());
+  }
+  inputs.values_NCHW = values.contiguous();
+  info.images = false;
+  info.channels = values.size(1);
+  info.height = values.size(2);
+  info.width = values.size(3);
+  info.mean.assign(static_cast<size_t>(info.channels), 0.0);
+  info.std.assign(static_cast<size_t>(info.channels), 1.0);
+}
+
 }  // namespace
 
 Dataset::Dataset(DatasetInfo info) : info_(std::move(info)) {
@@ -212,60 +262,6 @@ at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = dataset.group(first + i);
   return numbers;
 }
-
-namespace {
-
-/// Checks that targets are [count, names] float32, all finite.
-void check_targets(const DatasetInfo& info, const at::Tensor& targets, int64_t count) {
-  const auto names = static_cast<int64_t>(info.targets.size());
-  if (targets.dim() != 2 || targets.size(0) != count || targets.size(1) != names ||
-      targets.scalar_type() != at::kFloat) {
-    fail("dataset '{}': targets must be [{}, {}] float32, found {} {}", info.name, count, names,
-         c10::str(targets.sizes()), c10::toString(targets.scalar_type()));
-  }
-  const at::Tensor finite_N = targets.isfinite().all(1);
-  if (!finite_N.all().item<bool>()) {
-    fail("dataset '{}': a target of input {} is not finite", info.name,
-         finite_N.to(at::kInt).argmin().item<int64_t>());
-  }
-}
-
-/// Checks inputs against what `info` names and completes it by their shape.
-void check_inputs(DatasetInfo& info, DatasetInputs& inputs) {
-  const at::Tensor& values = inputs.values_NCHW;
-  if (!values.defined() || values.dim() != 4 || values.scalar_type() != at::kFloat) {
-    fail("dataset '{}': inputs must be [N, C, H, W] float32, found {}", info.name,
-         !values.defined()
-             ? "none"
-             : fmt::format("{} {}", c10::str(values.sizes()), c10::toString(values.scalar_type())));
-  }
-  const int64_t count = values.size(0);
-  if (inputs.labels_N.defined() == inputs.targets_NK.defined() ||
-      info.classes.empty() == info.targets.empty()) {
-    fail("dataset '{}': targets are either labels with classes, or real numbers with names",
-         info.name);
-  }
-  if (inputs.labels_N.defined()) {
-    inputs.labels_N = inputs.labels_N.contiguous();
-    check_numbers(info.name, "labels", inputs.labels_N, count, info.classes.size());
-  } else {
-    inputs.targets_NK = inputs.targets_NK.contiguous();
-    check_targets(info, inputs.targets_NK, count);
-  }
-  if (inputs.groups_N.defined()) {
-    inputs.groups_N = inputs.groups_N.contiguous();
-    check_numbers(info.name, "groups", inputs.groups_N, count, info.groups.size());
-  }
-  inputs.values_NCHW = values.contiguous();
-  info.images = false;
-  info.channels = values.size(1);
-  info.height = values.size(2);
-  info.width = values.size(3);
-  info.mean.assign(static_cast<size_t>(info.channels), 0.0);
-  info.std.assign(static_cast<size_t>(info.channels), 1.0);
-}
-
-}  // namespace
 
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
   check_inputs(info, inputs);

@@ -227,6 +227,41 @@ std::vector<std::string> joint_classes(const std::vector<std::string>& classes,
   return joint;
 }
 
+class OnBackdrops final : public Dataset {
+ public:
+  OnBackdrops(DatasetInfo info, std::shared_ptr<const Dataset> images,
+              std::shared_ptr<const Dataset> backdrops, const BackdropConfig& config)
+      : Dataset(std::move(info)),
+        images_(std::move(images)),
+        backdrops_(std::move(backdrops)),
+        size_(config.size),
+        seed_(static_cast<uint64_t>(config.seed)),
+        stream_(stream_id("backdrop." + this->info().split)) {}
+
+  int64_t size() const override { return images_->size(); }
+  int64_t label(int64_t index) const override { return images_->label(index); }
+  int64_t group(int64_t index) const override { return images_->group(index); }
+
+  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
+    check_index(index);
+    std::vector<uint8_t> small(static_cast<size_t>(images_->image_size()));
+    images_->oriented_image(index, upright, small.data());
+    CounterRng rng(seed_, stream_, static_cast<uint64_t>(index));
+    const auto below = [&](int64_t n) {
+      return static_cast<int64_t>(rng.below(static_cast<uint64_t>(n)));
+    };
+    backdrops_->oriented_image(below(backdrops_->size()), upright, out);
+    const int64_t top = below(info().height - size_.height + 1);
+    const int64_t left = below(info().width - size_.width + 1);
+    paste(small, size_, top, left, info(), out);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> images_, backdrops_;
+  Size2d size_;
+  uint64_t seed_, stream_;
+};
+
 }  // namespace
 
 std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset> base,
@@ -299,45 +334,6 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   if (of == MosaicOf::images) made->list();
   return made;
 }
-
-namespace {
-
-class OnBackdrops final : public Dataset {
- public:
-  OnBackdrops(DatasetInfo info, std::shared_ptr<const Dataset> images,
-              std::shared_ptr<const Dataset> backdrops, const BackdropConfig& config)
-      : Dataset(std::move(info)),
-        images_(std::move(images)),
-        backdrops_(std::move(backdrops)),
-        size_(config.size),
-        seed_(static_cast<uint64_t>(config.seed)),
-        stream_(stream_id("backdrop." + this->info().split)) {}
-
-  int64_t size() const override { return images_->size(); }
-  int64_t label(int64_t index) const override { return images_->label(index); }
-  int64_t group(int64_t index) const override { return images_->group(index); }
-
-  void oriented_image(int64_t index, std::optional<bool> upright, uint8_t* out) const override {
-    check_index(index);
-    std::vector<uint8_t> small(static_cast<size_t>(images_->image_size()));
-    images_->oriented_image(index, upright, small.data());
-    CounterRng rng(seed_, stream_, static_cast<uint64_t>(index));
-    const auto below = [&](int64_t n) {
-      return static_cast<int64_t>(rng.below(static_cast<uint64_t>(n)));
-    };
-    backdrops_->oriented_image(below(backdrops_->size()), upright, out);
-    const int64_t top = below(info().height - size_.height + 1);
-    const int64_t left = below(info().width - size_.width + 1);
-    paste(small, size_, top, left, info(), out);
-  }
-
- private:
-  std::shared_ptr<const Dataset> images_, backdrops_;
-  Size2d size_;
-  uint64_t seed_, stream_;
-};
-
-}  // namespace
 
 std::shared_ptr<const Dataset> make_on_backdrops(std::shared_ptr<const Dataset> base,
                                                  std::shared_ptr<const Dataset> backdrops,

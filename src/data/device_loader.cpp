@@ -85,9 +85,7 @@ Batch DeviceLoader::receive(Sent sent) const {
 Batch DeviceLoader::prepared(const Batch& batch) const {
   Batch moved = batch.to(device_);
   if (loader_.options().bytes) moved.images = normalised(moved.images, mean_C_, std_C_);
-  if (moved.own_weight < 1.0) {
-    apply_mixup(moved, moved.own_weight, classes_);
-  }
+  if (moved.own_weight < 1.0) apply_mixup(moved, moved.own_weight, classes_);
   return moved;
 }
 

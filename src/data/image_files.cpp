@@ -38,6 +38,46 @@ Rectangle reduced(const Rectangle& part, int64_t denominator, const Bitmap& bitm
           end(part.left + part.width, bitmap.width) - left};
 }
 
+using Problems = std::map<int64_t, StoredImages::Problem>;
+
+Problems find_problems(const StoredImages& images) {
+  Problems problems;
+  std::mutex mutex;
+  Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
+  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  on_threads(static_cast<size_t>(images.size()), processors, [&](size_t i) {
+    const auto index = static_cast<int64_t>(i);
+    StoredImages::Problem problem = images.problem(index);
+    const std::lock_guard lock(mutex);
+    if (!problem.text.empty() || !problem.readable) problems[index] = std::move(problem);
+    progress.advance(1);
+  });
+  progress.finish();
+  return problems;
+}
+
+/// Returns the classes whose images all cannot be read. Those lost with their labels do not count.
+std::vector<FileVerification> lost_classes(const StoredImages& images, const Problems& problems) {
+  std::map<int64_t, int64_t> unreadable, all;
+  for (const auto& [index, problem] : problems) {
+    if (!problem.readable && !problem.text.empty()) ++unreadable[images.label(index)];
+  }
+  for (int64_t i = 0; !unreadable.empty() && i < images.size(); ++i) {
+    if (const auto label = known_label(images, i)) ++all[*label];
+  }
+  std::vector<FileVerification> results;
+  for (const auto& [label, count] : unreadable) {
+    if (count != all[label]) continue;
+    const std::string& name = images.info().classes[static_cast<size_t>(label)];
+    const std::string split = images.info().split;
+    results.push_back({name,
+                       {},
+                       fmt::format("{}: none of the {} of class '{}' can be read", split,
+                                   count_text(count, "image"), name)});
+  }
+  return results;
+}
+
 }  // namespace
 
 int32_t FileList::add_folder(const std::string& name) {
@@ -174,50 +214,6 @@ std::shared_ptr<const Dataset> make_image_dataset(DatasetInfo info,
   return std::make_shared<ImageFiles>(std::move(info), std::move(list), std::vector<uint8_t>(),
                                       /*pause=*/nullptr);
 }
-
-namespace {
-
-using Problems = std::map<int64_t, StoredImages::Problem>;
-
-Problems find_problems(const StoredImages& images) {
-  Problems problems;
-  std::mutex mutex;
-  Progress progress({.label = images.info().split, .total = images.size(), .unit = "images"});
-  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
-  on_threads(static_cast<size_t>(images.size()), processors, [&](size_t i) {
-    const auto index = static_cast<int64_t>(i);
-    StoredImages::Problem problem = images.problem(index);
-    const std::lock_guard lock(mutex);
-    if (!problem.text.empty() || !problem.readable) problems[index] = std::move(problem);
-    progress.advance(1);
-  });
-  progress.finish();
-  return problems;
-}
-
-/// Returns the classes whose images all cannot be read. Those lost with their labels do not count.
-std::vector<FileVerification> lost_classes(const StoredImages& images, const Problems& problems) {
-  std::map<int64_t, int64_t> unreadable, all;
-  for (const auto& [index, problem] : problems) {
-    if (!problem.readable && !problem.text.empty()) ++unreadable[images.label(index)];
-  }
-  for (int64_t i = 0; !unreadable.empty() && i < images.size(); ++i) {
-    if (const auto label = known_label(images, i)) ++all[*label];
-  }
-  std::vector<FileVerification> results;
-  for (const auto& [label, count] : unreadable) {
-    if (count != all[label]) continue;
-    const std::string& name = images.info().classes[static_cast<size_t>(label)];
-    const std::string split = images.info().split;
-    results.push_back({name,
-                       {},
-                       fmt::format("{}: none of the {} of class '{}' can be read", split,
-                                   count_text(count, "image"), name)});
-  }
-  return results;
-}
-
-}  // namespace
 
 std::vector<FileVerification> verify_images(const StoredImages& images) {
   const Problems problems = find_problems(images);

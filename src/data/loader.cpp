@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -36,9 +35,7 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
   if (options.prefetch < 1) {
     fail_usage("loader: prefetch must be at least 1, not {}", options.prefetch);
   }
-  if (dataset.size() == 0) {
-    fail_usage("loader: dataset '{}' has no images", dataset.info().name);
-  }
+  if (dataset.size() == 0) fail_usage("loader: dataset '{}' has no images", dataset.info().name);
   if (!dataset.has_images() && to_json(options.augment) != to_json(AugmentConfig())) {
     fail_usage(
         "loader: 'augment' needs images, but the inputs of '{}' are not images; leave 'augment' "
@@ -294,11 +291,8 @@ class Loader::State {
   void make_piece(Assembly& assembly, int64_t piece, uint64_t generation) {
     if (!dataset->has_images()) return take_inputs(assembly);
     std::call_once(assembly.allocated, [&] { allocate(assembly.count, assembly.batch); });
-    if (options.bytes) {
-      make_images<uint8_t>(assembly, piece, generation);
-    } else {
-      make_images<float>(assembly, piece, generation);
-    }
+    options.bytes ? make_images<uint8_t>(assembly, piece, generation)
+                  : make_images<float>(assembly, piece, generation);
   }
 
   /// Returns whether epochs continue where the previous one ended.

@@ -136,9 +136,8 @@ void DamagedImages::tell(int64_t index, const std::string& what, bool warn) {
 std::string DamagedImages::of_one_class() const {
   if (sound_.size() < 2) return "";
   const int64_t label = dataset_.label(known_.begin()->first);
-  const bool one = std::all_of(known_.begin(), known_.end(), [&](const auto& image) {
-    return dataset_.label(image.first) == label;
-  });
+  const bool one = std::ranges::all_of(
+      known_, [&](const auto& image) { return dataset_.label(image.first) == label; });
   const std::string& name = dataset_.info().classes[static_cast<size_t>(label)];
   return one ? fmt::format(" (all of class '{}')", name) : "";
 }

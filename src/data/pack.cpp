@@ -304,17 +304,6 @@ Json description_of(const std::string& name, std::string_view source, const Data
   return json;
 }
 
-Json listed(const std::vector<ShardFile>& shards) {
-  Json list = Json::array();
-  for (const ShardFile& shard : shards) {
-    list.push_back({{"name", shard.name},
-                    {"images", shard.images},
-                    {"size", shard.size},
-                    {"sha256", shard.sha256}});
-  }
-  return list;
-}
-
 PackedSplit summary(const std::string& split, const std::vector<ShardFile>& shards,
                     int64_t skipped) {
   PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, skipped};
@@ -351,7 +340,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
     }
     result.splits.push_back(summary(split, written, packing.skipped()));
     json["images"][split] = result.splits.back().images;
-    json["shards"][split] = listed(written);
+    json["shards"][split] = to_json(written);
   }
   write_atomic(staged.path() / (packed_name + ".json"), json.dump(1) + "\n");
   staged.commit();

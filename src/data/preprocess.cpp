@@ -15,11 +15,6 @@
 namespace moesaic {
 namespace {
 
-ResizeOptions resize_options(const PreprocessConfig& config) {
-  return {config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
-          config.antialias, config.truncate};
-}
-
 bool same_orientation(const DatasetInfo& a, const DatasetInfo& b) {
   return a.upright.value_or(true) == b.upright.value_or(true);
 }
@@ -92,6 +87,12 @@ class PreprocessedDataset final : public Dataset {
   bool unchanged_;
 };
 
+constexpr double kByte = 1.0 / 255.0;
+
+/// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
+/// the settings and is none.
+constexpr const char* kReductions = "jpeg_reductions";
+
 }  // namespace
 
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config) {
@@ -130,21 +131,15 @@ ConfigProblem config_problem(const PreprocessConfig& config) {
   if (config.truncate && (config.antialias || config.interpolation != "bilinear")) {
     return {"truncate needs interpolation bilinear and antialias false"};
   }
-  if (config.mean.size() != config.std.size()) {
-    return {"mean and std must be of the same channels"};
-  }
+  if (config.mean.size() != config.std.size()) return {"mean and std must be of the same channels"};
   if (!config.mean.empty() && config.values != "standardized") {
     return "mean and std are for the values 'standardized', found '" + config.values + "'";
   }
   if ((config.size.height == 0) != (config.size.width == 0)) {
     return {"size must have both sides above 0, or be 0"};
   }
-  if (config.channels == 2) {
-    return {"channels must be 1 (grey), 3 (colours) or 0, found 2"};
-  }
-  if (config.central_crop > 0 && config.size == Size2d(0)) {
-    return {"central_crop needs size"};
-  }
+  if (config.channels == 2) return {"channels must be 1 (grey), 3 (colours) or 0, found 2"};
+  if (config.central_crop > 0 && config.size == Size2d(0)) return {"central_crop needs size"};
   return unit_problem(config.mean, config.std);
 }
 
@@ -196,24 +191,11 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
                     info.channels == own.channels && same_orientation(info, own) &&
                     info.mean == own.mean && info.std == own.std;
   if (same && config.central_crop == 0.0) return base;
-  info.resize = resize_options(config);
+  info.resize = {
+      config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
+      config.antialias, config.truncate};
   return std::make_shared<PreprocessedDataset>(std::move(base), std::move(info), config);
 }
-
-namespace {
-
-constexpr double kByte = 1.0 / 255.0;
-
-/// What a reader has to do as the decoder of JPEG does, see ImageDecoder::decode(): it follows from
-/// the settings and is none.
-constexpr const char* kReductions = "jpeg_reductions";
-
-Json reductions_of(const InputSpec& spec) {
-  if (!spec.images) return nullptr;
-  return spec.preprocess.antialias ? Json({2, 4, 8}) : Json::array();
-}
-
-}  // namespace
 
 std::string channel_order(int64_t channels) {
   return channels == 3 ? "rgb" : channels == 1 ? "gray" : "as stored";
@@ -283,7 +265,9 @@ Json document_of(const InputSpec& spec) {
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;
   }
-  document[kReductions] = reductions_of(spec);
+  document[kReductions] = !spec.images                ? Json()
+                          : spec.preprocess.antialias ? Json({2, 4, 8})
+                                                      : Json::array();
   return document;
 }
 

@@ -2,7 +2,6 @@
 #include "shards.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <system_error>
@@ -43,8 +42,7 @@ ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetc
   begins_ = {0};
   for (size_t i = 0; i < shards_.size(); ++i) {
     const int64_t described = shards_[i]->placed.described.images;
-    const int64_t images =
-        described > 0 ? described : static_cast<int64_t>(shards_[i]->index->images.size());
+    const int64_t images = described > 0 ? described : std::ssize(shards_[i]->index->images);
     begins_.push_back(begins_.back() + images);
   }
   check_lost();

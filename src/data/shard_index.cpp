@@ -88,7 +88,6 @@ bool is_image(const std::string& extension) {
   return extension.find('.') == std::string::npos && has_image_name("a." + extension);
 }
 
-/// Lists the images of one shard.
 class ShardListing {
  public:
   ShardListing(const fs::path& path, const ShardFile& described, const ClassNumbers& classes)
@@ -229,9 +228,7 @@ std::vector<ShardFile> expanded(const ShardFile& file) {
 
 ClassNumbers::ClassNumbers(const std::vector<std::string>& classes, std::string texts)
     : texts_(std::move(texts)), classes_(classes) {
-  for (size_t i = 0; i < classes.size(); ++i) {
-    numbers_.emplace(classes[i], static_cast<int32_t>(i));
-  }
+  for (size_t i = 0; i < classes.size(); ++i) numbers_.emplace(classes[i], static_cast<int32_t>(i));
 }
 
 std::optional<int32_t> ClassNumbers::numbered(std::string_view word) const {
@@ -259,8 +256,7 @@ std::string ClassNumbers::problem(std::string_view text) const {
   if (numbered(word) && named(word)) return ambiguity();
   if (number) {
     return fmt::format("class {}, but the {} count from 0 to {}", *number,
-                       count_text(static_cast<int64_t>(classes_.size()), "class"),
-                       classes_.size() - 1);
+                       count_text(std::ssize(classes_), "class"), classes_.size() - 1);
   }
   if (texts_ == "number") return fmt::format("class {} is not a number", printable(word));
   return fmt::format("unknown class {}{}", printable(word),

@@ -332,8 +332,7 @@ std::vector<FileVerification> DatasetSource::verify() const {
       results.push_back(std::move(file));
     }
   }
-  const bool sound =
-      std::all_of(results.begin(), results.end(), [](const auto& file) { return file.ok(); });
+  const bool sound = std::ranges::all_of(results, [](const auto& file) { return file.ok(); });
   const bool opened_whole = base().files.empty() && !base_ && validation() == 0.0;
   if (!sound || opened_whole) return results;
   for (const std::string& split : splits()) {
@@ -348,9 +347,8 @@ std::vector<FileVerification> DatasetSource::verify() const {
 
 DatasetSpec DatasetSource::fetched() const {
   const std::vector<DatasetSpec> specs = files();
-  const auto absent = std::find_if(specs.begin(), specs.end(), [](const DatasetSpec& one) {
-    return !one.generated() && find_folder(one).empty();
-  });
+  const auto absent = std::ranges::find_if(
+      specs, [](const DatasetSpec& one) { return !one.generated() && find_folder(one).empty(); });
   return absent == specs.end() ? specs.front() : *absent;
 }
 

@@ -33,8 +33,7 @@ class View final : public Dataset {
         labels_(std::move(labels)) {}
   View(DatasetInfo info, std::shared_ptr<const Dataset> base, std::vector<int64_t> indices,
        std::vector<int64_t> labels = {})
-      : View(std::move(info), std::move(base), 0, static_cast<int64_t>(indices.size()),
-             std::move(labels)) {
+      : View(std::move(info), std::move(base), 0, std::ssize(indices), std::move(labels)) {
     indices_ = std::move(indices);
   }
 
@@ -102,7 +101,6 @@ DatasetInfo renamed_info(const Dataset& base, std::string name, std::string desc
   return info;
 }
 
-/// Returns the first few names.
 std::string first_names(const std::vector<std::string>& names) {
   constexpr size_t kListed = 8;
   const auto shown = std::span(names).first(std::min(kListed, names.size()));
@@ -240,9 +238,7 @@ std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, doub
   const int64_t size = all->size(), train = training_count(size, validation);
   std::vector<int64_t> indices;
   if (by_class) indices = chosen_by_class(*all, size - train, held);
-  const int64_t count = by_class ? static_cast<int64_t>(indices.size())
-                        : held   ? size - train
-                                 : train;
+  const int64_t count = by_class ? std::ssize(indices) : held ? size - train : train;
   if (count == 0) {
     fail("dataset '{}': of {} training examples a validation fraction of {} leaves none for '{}'",
          all->info().name, size, validation, split);

@@ -77,8 +77,7 @@ ArchiveReader open_archive(const fs::path& path) {
 
 /// Returns the entry's path relative to the output directory. Throws Error if it is unsafe.
 fs::path safe_place(const fs::path& archive_path, archive_entry* entry) {
-  const std::string name = entry_name(entry);
-  const std::string refusal = entry_refusal(entry, name);
+  const std::string name = entry_name(entry), refusal = entry_refusal(entry, name);
   if (!refusal.empty()) {
     fail("{}: entry {} {}: refused", archive_path.string(), printable(name), refusal);
   }
@@ -217,8 +216,7 @@ class TarIndexing {
     if (result == ARCHIVE_EOF) return false;
     if (result == ARCHIVE_OK || result == ARCHIVE_WARN) return true;
     check_was_read(open_.get(), path_);
-    cut(fmt::format("corrupt after {}: {}",
-                    count_text(static_cast<int64_t>(index_.members.size()), "file"),
+    cut(fmt::format("corrupt after {}: {}", count_text(std::ssize(index_.members), "file"),
                     last_reason(open_.get())));
     return false;
   }

@@ -159,11 +159,6 @@ Metadata in_webp(Span file) {
   return found;
 }
 
-/// Returns whether Pillow reads values of this type of TIFF; it passes over entries of others.
-bool is_known_type(uint32_t type) {
-  return (type >= 1 && type <= 13) || type == 16;
-}
-
 /// Returns the bytes of a TIFF's integer of this type; 0 for what is none.
 size_t bytes_of_type(uint32_t type) {
   switch (type) {
@@ -197,7 +192,7 @@ std::optional<uint32_t> tiff_orientation(Span tiff) {
     const uint32_t count = number(tiff, at + 4, 4, big);
     if (number(tiff, at, 2, big) != kOrientation || count == 0) continue;
     const uint32_t type = number(tiff, at + 2, 2, big);
-    if (!is_known_type(type)) continue;
+    if ((type < 1 || type > 13) && type != 16) continue;  // Pillow reads no others.
     const size_t bytes = bytes_of_type(type);
     const bool inside = uint64_t{bytes} * count <= 4;
     return number(tiff, inside ? at + 8 : number(tiff, at + 8, 4, big), bytes, big);

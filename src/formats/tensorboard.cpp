@@ -85,11 +85,6 @@ std::string host_name() {
   return text;
 }
 
-double seconds_since_1970() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
 }  // namespace
 
 uint32_t crc32c(std::span<const std::byte> bytes) {
@@ -104,7 +99,9 @@ EventWriter::EventWriter(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail("{}: cannot create: {}", folder.string(), error.message());
-  const double now = seconds_since_1970();
+  const std::chrono::duration<double> since_1970 =
+      std::chrono::system_clock::now().time_since_epoch();
+  const double now = since_1970.count();
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}",
                                        static_cast<int64_t>(now), host_name(), ::getpid());
   // Further writers of this process within the same second get a numeric suffix.

@@ -86,7 +86,6 @@ at::Tensor gradient_of(bool wanted, Optional tensor) {
   return wanted && tensor && tensor->defined() ? at::empty_like(*tensor) : at::Tensor();
 }
 
-/// Of query, key and value.
 Gradients attention_gradients(const at::Tensor&, const at::Tensor& query, const at::Tensor& key,
                               const at::Tensor& value, const at::Tensor&, const at::Tensor&, double,
                               bool, Optional, std::optional<double>) {

@@ -74,7 +74,6 @@ ConfigProblem expert_choice_problem(const RoutingConfig& routing,
   return {};
 }
 
-/// Checks the settings of the dispatcher.
 ConfigProblem dispatcher_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                                  const RouterContext& place) {
   const std::string path = place.router + "dispatcher.";

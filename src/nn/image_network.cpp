@@ -164,7 +164,7 @@ class InvertedResidualImpl : public torch::nn::Module {
                        const at::Generator& generator)
       : stride_(stride) {
     const int64_t wide = expansion * maps.channels;
-    Maps beside = maps;
+    Maps beside{maps.channels, maps.side};
     const auto layer = [&](Maps& from, const ConvolutionOptions& options) {
       return conv_norm(from, options, generator);
     };
@@ -173,9 +173,8 @@ class InvertedResidualImpl : public torch::nn::Module {
         register_module("within", layer(maps, {.outputs = wide, .stride = stride, .groups = wide}));
     project_ = register_module("project", layer(maps, {.outputs = outputs, .kernel = 1}));
     if (stride != 1 || beside.channels == outputs) return;
-    const double before = beside.flops;
     shortcut_ = register_module("shortcut", layer(beside, {.outputs = outputs, .kernel = 1}));
-    maps.flops += beside.flops - before;
+    maps.flops += beside.flops;
   }
 
   at::Tensor forward(const at::Tensor& x_BCHW) {
@@ -230,16 +229,15 @@ class MobileNetV2 final : public ImageNetwork {
 class ResidualBlockImpl : public torch::nn::Module {
  public:
   ResidualBlockImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
-    Maps beside = maps;
+    Maps beside{maps.channels, maps.side};
     first_ = register_module("first",
                              conv_norm(maps, {.outputs = outputs, .stride = stride}, generator));
     second_ = register_module("second", conv_norm(maps, {.outputs = outputs}, generator));
     if (stride == 1 && beside.channels == outputs) return;
-    const double before = beside.flops;
     shortcut_ = register_module(
         "shortcut",
         conv_norm(beside, {.outputs = outputs, .kernel = 1, .stride = stride}, generator));
-    maps.flops += beside.flops - before;
+    maps.flops += beside.flops;
   }
 
   at::Tensor forward(const at::Tensor& x_BCHW) {
@@ -352,15 +350,14 @@ class WideBlockImpl : public torch::nn::Module {
  public:
   /// With stride 0 the block keeps its input's shape and adds the input itself.
   WideBlockImpl(Maps& maps, int64_t outputs, int64_t stride, const at::Generator& generator) {
-    Maps beside = maps;
+    Maps beside{maps.channels, maps.side};
     first_ =
         register_module("first", NormConv(maps, outputs, std::max<int64_t>(1, stride), generator));
     second_ = register_module("second", NormConv(maps, outputs, 1, generator));
     if (stride == 0) return;
-    const double before = beside.flops;
     shortcut_ =
         register_module("shortcut", make_convolution(beside, outputs, 1, stride, generator));
-    maps.flops += beside.flops - before;
+    maps.flops += beside.flops;
   }
 
   at::Tensor forward(const at::Tensor& x_BCHW) {

@@ -82,9 +82,7 @@ at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
 ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
                                       const at::Generator& random) {
   const bool drops = is_training() && options_.dropout > 0.0 && random.defined();
-  if (options_.bfloat16 || drops) {
-    return Experts::forward(x_Td, routing, random);
-  }
+  if (options_.bfloat16 || drops) return Experts::forward(x_Td, routing, random);
   return {routed_mlp(x_Td, routing, weights_for(), options_.activation), {}};
 }
 

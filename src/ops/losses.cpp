@@ -21,8 +21,7 @@ at::Tensor grouped_logits(const char* name, const at::Tensor& logits_TE, int64_t
   }
   if (logits_TE.size(1) < 1) fail("{}: there must be an expert", name);
   if (group_size < 0) fail("{}: group_size must not be negative: {}", name, group_size);
-  const int64_t tokens = logits_TE.size(0);
-  const int64_t size = group_size > 0 ? group_size : tokens;
+  const int64_t tokens = logits_TE.size(0), size = group_size > 0 ? group_size : tokens;
   if (size == 0 || tokens % size != 0) {
     fail("{}: group_size {} must divide the {} tokens", name, size, tokens);
   }

@@ -115,7 +115,6 @@ at::Tensor linear_by_expert(const at::Tensor& rows, const at::Tensor& offsets, c
 at::Tensor linear_by_grouped_mm(const at::Tensor& rows, const at::Tensor& offsets,
                                 const at::Tensor& w, const at::Tensor& b);
 
-/// See pack_experts().
 ExpertWeights pack_experts_cpu(const ExpertWeights& weights);
 
 }  // namespace moesaic::ops

@@ -59,7 +59,6 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// Completes the address of the rendezvous.
 void find_rendezvous(const Environment& environment, const Names& names, Launch& launch) {
   const std::optional<std::string> address = environment("MASTER_ADDR");
   const std::optional<std::string> port = environment("MASTER_PORT");

@@ -41,6 +41,41 @@ std::string numbered(const char* key, int64_t rank) {
   return fmt::format("{}/{}", key, rank);
 }
 
+using Bytes = std::vector<uint8_t>;
+
+std::string key_of(int64_t exchange) {
+  return "exchange/" + std::to_string(exchange) + "/";
+}
+
+/// Returns whether the keys are there within `pause`. Throws what the store does where it is gone.
+bool come(c10d::Store& store, const std::vector<std::string>& keys,
+          std::chrono::milliseconds pause) {
+  try {
+    store.wait(keys, pause);
+    return true;
+  } catch (const c10::DistStoreError&) {
+    return false;  // Not in time.
+  }
+}
+
+// No value of a store may be empty, and a text may hold any bytes, such as those of a path.
+Bytes packed(const std::vector<std::string>& texts) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const std::string& text : texts) {
+    list.push_back(nlohmann::json::binary(Bytes(text.begin(), text.end())));
+  }
+  return nlohmann::json::to_msgpack(list);
+}
+
+std::vector<std::string> unpacked(const Bytes& bytes) {
+  std::vector<std::string> texts;
+  for (const nlohmann::json& item : nlohmann::json::from_msgpack(bytes)) {
+    const Bytes& text = item.get_binary();
+    texts.emplace_back(text.begin(), text.end());
+  }
+  return texts;
+}
+
 }  // namespace
 
 ProcessMesh::Monitor::Monitor(c10::intrusive_ptr<c10d::Store> store, const Launch& launch)
@@ -259,45 +294,6 @@ void ProcessMesh::Monitor::shut_down_after_failure() noexcept {
     // Nobody is left to wait for.
   }
 }
-
-namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-std::string key_of(int64_t exchange) {
-  return "exchange/" + std::to_string(exchange) + "/";
-}
-
-/// Returns whether the keys are there within `pause`. Throws what the store does where it is gone.
-bool come(c10d::Store& store, const std::vector<std::string>& keys,
-          std::chrono::milliseconds pause) {
-  try {
-    store.wait(keys, pause);
-    return true;
-  } catch (const c10::DistStoreError&) {
-    return false;  // Not in time.
-  }
-}
-
-// No value of a store may be empty, and a text may hold any bytes, such as those of a path.
-Bytes packed(const std::vector<std::string>& texts) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const std::string& text : texts) {
-    list.push_back(nlohmann::json::binary(Bytes(text.begin(), text.end())));
-  }
-  return nlohmann::json::to_msgpack(list);
-}
-
-std::vector<std::string> unpacked(const Bytes& bytes) {
-  std::vector<std::string> texts;
-  for (const nlohmann::json& item : nlohmann::json::from_msgpack(bytes)) {
-    const Bytes& text = item.get_binary();
-    texts.emplace_back(text.begin(), text.end());
-  }
-  return texts;
-}
-
-}  // namespace
 
 StoreAllGather::StoreAllGather(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
     : store_(std::move(store)), rank_(rank), size_(size) {}

@@ -254,6 +254,25 @@ std::string patch_lines(const RoutedImages& images, const Sheet& sheet, int64_t 
   return lines;
 }
 
+/// Returns the bytes of image `index` as a network sees it, [C, H, W].
+at::Tensor sample_pixels(const Dataset& data, const ImageTransform& transform, int64_t index,
+                         CounterRng rng) {
+  const DatasetInfo& info = data.info();
+  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
+  at::Tensor values = at::empty({info.channels, info.height, info.width}, at::kFloat);
+  data.image(index, bytes.data());
+  transform(bytes.data(), rng, values.mutable_data_ptr<float>());
+  return bytes_of(values, info);
+}
+
+std::string sample_title(const Dataset& data, int64_t index) {
+  const DatasetInfo& info = data.info();
+  const std::string group =
+      info.groups.empty() ? "" : info.groups.at(static_cast<size_t>(data.group(index))) + ", ";
+  return group + (info.classes.empty() ? fmt::format("{}", index)
+                                       : info.classes.at(static_cast<size_t>(data.label(index))));
+}
+
 }  // namespace
 
 Figure routing_images_figure(const RoutedImages& images, const std::string& stem) {
@@ -290,29 +309,6 @@ Figure routing_images_figure(const RoutedImages& images, const std::string& stem
                        .gap_x = 25,
                        .gap_y = 40});
 }
-
-namespace {
-
-/// Returns the bytes of image `index` as a network sees it, [C, H, W].
-at::Tensor sample_pixels(const Dataset& data, const ImageTransform& transform, int64_t index,
-                         CounterRng rng) {
-  const DatasetInfo& info = data.info();
-  std::vector<uint8_t> bytes(static_cast<size_t>(data.image_size()));
-  at::Tensor values = at::empty({info.channels, info.height, info.width}, at::kFloat);
-  data.image(index, bytes.data());
-  transform(bytes.data(), rng, values.mutable_data_ptr<float>());
-  return bytes_of(values, info);
-}
-
-std::string sample_title(const Dataset& data, int64_t index) {
-  const DatasetInfo& info = data.info();
-  const std::string group =
-      info.groups.empty() ? "" : info.groups.at(static_cast<size_t>(data.group(index))) + ", ";
-  return group + (info.classes.empty() ? fmt::format("{}", index)
-                                       : info.classes.at(static_cast<size_t>(data.label(index))));
-}
-
-}  // namespace
 
 ConfigProblem config_problem(const SamplesConfig& config) {
   if (config.augment.mixup == 0.0) return {};

@@ -20,7 +20,6 @@ constexpr const char* kKeyAbove =
     "  set key at graph 1, 1.02 right bottom horizontal Left reverse samplen 2 textcolor rgb ink\n";
 constexpr const char* kMeasured = "title 'measured, mean and spread of the runs'";
 
-/// Inputs of a figure.
 struct PlotInput {
   const PlotConfig& plot;
   const std::vector<MeasuredRow>& rows;

@@ -128,8 +128,7 @@ Probe load_probe() {
 
 bool is_measured(const Dataset& data, const std::string& metric) {
   const std::vector<MetricInfo> metrics = task_of(data.info()).metrics(data.info());
-  return std::any_of(metrics.begin(), metrics.end(),
-                     [&](const MetricInfo& known) { return known.name == metric; });
+  return std::ranges::find(metrics, metric, &MetricInfo::name) != metrics.end();
 }
 
 /// Returns the accuracy in % that guesses among the classes exceed once in 700 times.

@@ -164,9 +164,8 @@ class Search {
 
 std::vector<PrunePoint> by_size(const PruneSearch& search) {
   std::vector<PrunePoint> points = search.points;
-  std::stable_sort(points.begin(), points.end(), [](const PrunePoint& a, const PrunePoint& b) {
-    return a.parameters > b.parameters;
-  });
+  std::ranges::stable_sort(
+      points, [](const PrunePoint& a, const PrunePoint& b) { return a.parameters > b.parameters; });
   return points;
 }
 
@@ -174,8 +173,7 @@ std::vector<PrunePoint> by_size(const PruneSearch& search) {
 
 const PrunePoint& PruneSearch::found() const {
   const std::string experts = experts_text(plan);
-  return *std::find_if(points.begin(), points.end(),
-                       [&](const PrunePoint& point) { return point.experts == experts; });
+  return *std::ranges::find(points, experts, &PrunePoint::experts);
 }
 
 PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoint& checkpoint,

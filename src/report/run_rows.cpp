@@ -239,9 +239,8 @@ std::string snapshots_problem(const std::vector<Metric>& metrics,
       return fmt::format("its tables of {} differ in rows or columns", metric);
     }
   }
-  const bool ascending =
-      std::is_sorted(snapshots.begin(), snapshots.end(),
-                     [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
+  const bool ascending = std::ranges::is_sorted(
+      snapshots, [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
   if (!ascending || snapshots.back().step != last_step) {
     return fmt::format("its snapshots do not ascend to its last update, {}", last_step);
   }

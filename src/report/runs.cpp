@@ -176,16 +176,12 @@ std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
   PlannedRow empty{"", {}, config.runs};
   if (!config.set.is_null()) empty.sets.push_back(config.set);
   std::vector<PlannedRow> rows;
-  for (const RowConfig& row : config.rows) {
-    rows.push_back(with_point(empty, row, config.separator));
-  }
+  for (const RowConfig& row : config.rows) rows.push_back(with_point(empty, row, config.separator));
   std::vector<PlannedRow> grid(config.grid.empty() ? 0 : 1, empty);
   for (const std::vector<RowConfig>& axis : config.grid) {
     std::vector<PlannedRow> finer;
     for (const PlannedRow& row : grid) {
-      for (const RowConfig& point : axis) {
-        finer.push_back(with_point(row, point, config.separator));
-      }
+      for (const RowConfig& point : axis) finer.push_back(with_point(row, point, config.separator));
     }
     grid = std::move(finer);
   }
@@ -216,21 +212,6 @@ std::set<std::string> lost_arguments(const RunsConfig& experiment, const Planned
   }
   return lost;
 }
-
-}  // namespace
-
-RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
-  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
-  config.loader_threads = 0;  // Runs already use all cores in parallel.
-  for (PhaseConfig& phase : config.phases) {
-    if (experiment.max_steps == 0) continue;
-    phase.epochs.reset();
-    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
-  }
-  return config;
-}
-
-namespace {
 
 /// Returns all rows. Refuses arguments of the command line that every row's own settings replace,
 /// and warns of those that some rows' do.
@@ -394,6 +375,17 @@ PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& opti
 }
 
 }  // namespace
+
+RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
+  RunConfig config = parse<RunConfig>(settings_of(experiment, row));
+  config.loader_threads = 0;  // Runs already use all cores in parallel.
+  for (PhaseConfig& phase : config.phases) {
+    if (experiment.max_steps == 0) continue;
+    phase.epochs.reset();
+    phase.steps = std::min(phase.steps.value_or(experiment.max_steps), experiment.max_steps);
+  }
+  return config;
+}
 
 std::string plan_rows_of(const RunsConfig& config) {
   if (config.sweep.is_given()) return plan_of_sweep(config);

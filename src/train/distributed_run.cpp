@@ -26,13 +26,6 @@ bool starts_with_any(const std::string& name, const std::vector<std::string>& pr
 
 constexpr size_t kHashDigits = 16;
 
-/// Returns the hash of the file that this code was loaded from.
-std::string library_hash() {
-  Dl_info info = {};
-  if (dladdr(reinterpret_cast<const void*>(&check_same_build), &info) == 0) return "unknown";
-  return sha256_file_hex(info.dli_fname);
-}
-
 /// Returns a hash of the pixels of some images, which have no files.
 std::string pixel_hash(const Dataset& data) {
   if (!data.has_images() || data.endless() || data.image_size() == 0) return "";
@@ -158,7 +151,9 @@ TensorMap ExpertShards::own(TensorMap tensors) const {
 
 void check_same_build(const ProcessMesh& processes) {
   processes.barrier();
-  processes.check_same("build", library_hash());
+  Dl_info info = {};  // Names the file that this code was loaded from.
+  const bool found = dladdr(reinterpret_cast<const void*>(&check_same_build), &info) != 0;
+  processes.check_same("build", found ? sha256_file_hex(info.dli_fname) : "unknown");
 }
 
 void check_same_settings(const ProcessMesh& processes, const std::string& what,
@@ -209,9 +204,8 @@ std::string data_fingerprint(const Dataset& data, DataRecord record) {
 int sync_replaced_images(const Replaced& replaced, Loader& loader, const ProcessMesh* processes,
                          std::vector<int64_t>& known, int signal) {
   Replaced fresh = replaced;
-  std::erase_if(fresh, [&](const auto& image) {
-    return std::binary_search(known.begin(), known.end(), image.first);
-  });
+  std::erase_if(fresh,
+                [&](const auto& image) { return std::ranges::binary_search(known, image.first); });
   if (processes == nullptr) {
     for (const auto& [index, what] : fresh) add_index(known, index);
     return signal;

@@ -200,9 +200,7 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
   // What an older version did not store is as it is in the data.
   if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
   warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
-  if (classes_of == ClassesOf::checkpoint) {
-    match_classes(data, checkpoint.folder, suggestion);
-  }
+  if (classes_of == ClassesOf::checkpoint) match_classes(data, checkpoint.folder, suggestion);
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
 

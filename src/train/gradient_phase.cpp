@@ -164,9 +164,7 @@ Batch part_of(const Batch& batch, int64_t index, const GradientConfig& config) {
 std::map<std::string, double> finite_metrics(const std::vector<std::string>& names,
                                              const at::Tensor& values) {
   std::map<std::string, double> metrics;
-  for (size_t i = 0; i < names.size(); ++i) {
-    metrics[names[i]] = values.const_data_ptr<double>()[i];
-  }
+  for (size_t i = 0; i < names.size(); ++i) metrics[names[i]] = values.const_data_ptr<double>()[i];
   for (const char* name : {"loss", "grad_norm"}) {
     const double value = metrics.at(name);
     if (std::isnan(value))

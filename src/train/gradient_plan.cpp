@@ -44,8 +44,7 @@ std::string nearest_parameters(const Model& model, const std::string& pattern) {
   for (const auto& item : model.named_parameters()) {
     names.emplace_back(distance_to(pattern, item.key()), item.key());
   }
-  std::stable_sort(names.begin(), names.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(names, [](const auto& a, const auto& b) { return a.first < b.first; });
   names.resize(std::min<size_t>(names.size(), 3));
   std::string text;
   for (const auto& [unused, name] : names) text += (text.empty() ? "" : ", ") + name;
@@ -131,9 +130,7 @@ ConfigProblem config_problem(const ParamGroupConfig& config) {
 
 ConfigProblem config_problem(const ScheduleConfig& config) {
   const bool falls = config.name == "cosine" || config.name == "linear";
-  if (config.end > 0.0 && config.end_lr) {
-    return excluding({"end", "0"}, {"end_lr", "null"});
-  }
+  if (config.end > 0.0 && config.end_lr) return excluding({"end", "0"}, {"end_lr", "null"});
   if (!falls && (config.end > 0.0 || config.end_lr)) {
     return {fmt::format("'{}' has no end value; choose cosine or linear", config.name),
             {"end_lr", "end", "name"}};

@@ -209,9 +209,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
   std::string text =
       fmt::format("run           {}\nmodel         {}\nparameters    {}\n", config.name,
                   model.config().at("name").get<std::string>(), model.parameter_count());
-  if (model.moe_blocks().empty()) {
-    text += "experts       none are routed: nothing can be pruned\n";
-  }
+  if (model.moe_blocks().empty()) text += "experts       none are routed: nothing can be pruned\n";
   text += fmt::format("FLOPs/image   {:.4g}\n", model.flops_per_image(even_rows_per_token(model)));
   const auto every = [](const Interval& interval) {
     return interval.count == 0 ? "never" : "every " + to_text(interval);

@@ -242,7 +242,6 @@ std::optional<at::Tensor> found_inf(const UpdateRule::Group& group) {
   return group.skip.defined() ? std::optional(group.skip) : std::nullopt;
 }
 
-/// Multiplies the parameters of a group.
 void scale_parameters(UpdateRule::Group& group, double factor) {
   if (!group.skip.defined()) return at::_foreach_mul_(group.parameters, factor);
   const auto options = group.parameters[0].options().requires_grad(false);
@@ -362,6 +361,20 @@ class AdamW : public UpdateRule {
   double beta1_, beta2_, eps_;
 };
 
+double shape(const std::string& name, double x) {
+  if (name == "cosine") return 0.5 * (1.0 + std::cos(std::numbers::pi * x));
+  return 1.0 - x;
+}
+
+double inverse_root(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
+  const int64_t cooldown = steps - schedule.cooldown_steps;
+  const auto after = static_cast<double>(std::min(update, cooldown) - schedule.warmup_steps);
+  const double rate = peak / std::sqrt(1.0 + after / static_cast<double>(schedule.timescale));
+  if (update < cooldown) return rate;
+  return rate * std::max(0.0, static_cast<double>(steps - update)) /
+         static_cast<double>(std::max<int64_t>(1, schedule.cooldown_steps));
+}
+
 }  // namespace
 
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config) {
@@ -398,31 +411,11 @@ void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit) {
   for (at::Tensor& gradient : gradients) gradient.clamp_(-limit, limit);
 }
 
-namespace {
-
-double shape(const std::string& name, double x) {
-  if (name == "cosine") return 0.5 * (1.0 + std::cos(std::numbers::pi * x));
-  return 1.0 - x;
-}
-
-double inverse_root(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps) {
-  const int64_t cooldown = steps - schedule.cooldown_steps;
-  const auto after = static_cast<double>(std::min(update, cooldown) - schedule.warmup_steps);
-  const double rate = peak / std::sqrt(1.0 + after / static_cast<double>(schedule.timescale));
-  if (update < cooldown) return rate;
-  return rate * std::max(0.0, static_cast<double>(steps - update)) /
-         static_cast<double>(std::max<int64_t>(1, schedule.cooldown_steps));
-}
-
-}  // namespace
-
 double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
                      int64_t steps_per_epoch) {
   if (schedule.by_epoch) update -= update % steps_per_epoch;
   const int64_t warmup = schedule.warmup_steps;
-  if (update < warmup) {
-    return peak * static_cast<double>(update) / static_cast<double>(warmup);
-  }
+  if (update < warmup) return peak * static_cast<double>(update) / static_cast<double>(warmup);
   if (schedule.name == "constant") return peak;
   if (schedule.name == "rsqrt") return inverse_root(schedule, peak, update, steps);
   const double end = schedule.end_lr.value_or(peak * schedule.end);

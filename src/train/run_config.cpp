@@ -8,7 +8,6 @@
 
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/difference.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/model.h"
 #include "moesaic/models/registry.h"
@@ -35,9 +34,7 @@ ConfigProblem name_problem(const std::string& name) {
 }
 
 ConfigProblem length_problem(const PhaseConfig& config) {
-  if (config.epochs && config.steps) {
-    return excluding({"epochs", "null"}, {"steps", "null"});
-  }
+  if (config.epochs && config.steps) return excluding({"epochs", "null"}, {"steps", "null"});
   if (!config.epochs && !config.steps) {
     return {"'epochs' or 'steps' must be given", {"steps", "epochs"}};
   }
@@ -96,8 +93,7 @@ ConfigProblem config_problem(const RunConfig& config) {
 void make_names_absolute(RunConfig& config) {
   config.init = absolute_path(config.init);
   const auto is_phase = [&](const std::string& name) {
-    return std::any_of(config.phases.begin(), config.phases.end(),
-                       [&](const PhaseConfig& phase) { return phase.name == name; });
+    return std::ranges::find(config.phases, name, &PhaseConfig::name) != config.phases.end();
   };
   for (PhaseConfig& phase : config.phases) {
     phase.data = absolute_name(phase.data);

@@ -9,7 +9,6 @@
 #include <span>
 #include <system_error>
 
-#include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"

@@ -177,9 +177,7 @@ std::string classes_without_images(const Dataset& data, int64_t outputs) {
   std::vector<std::string> names = data.info().classes;
   if (std::ssize(names) <= outputs || data.endless() || !data.blocks().empty()) return "";
   std::vector<bool> used(names.size());
-  for (int64_t i = 0; i < data.size(); ++i) {
-    used[static_cast<size_t>(data.label(i))] = true;
-  }
+  for (int64_t i = 0; i < data.size(); ++i) used[static_cast<size_t>(data.label(i))] = true;
   size_t label = 0;
   std::erase_if(names, [&](const std::string&) { return used[label++]; });
   if (names.empty() || std::ssize(used) - std::ssize(names) != outputs) return "";

@@ -61,8 +61,7 @@ class ClassificationMeter final : public Meter {
     const at::Tensor log_BC = log_mean_probabilities(loss_, logits, members_);
     // The logarithm's rounding could make different logits equal.
     const at::Tensor& ranks = members_ == 1 ? logits : log_BC;
-    const at::Tensor predicted = ranks.argmax(1);
-    const at::Tensor hits = predicted.eq(labels);
+    const at::Tensor predicted = ranks.argmax(1), hits = predicted.eq(labels);
     confusion_.add(labels, predicted);
     predicted_.push_back(predicted);
     correct_ += sum_of(hits);
@@ -167,9 +166,7 @@ class Classification final : public Task {
     fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "class"),
                model.classes());
   }
-  int64_t outputs(const DatasetInfo& data) const override {
-    return static_cast<int64_t>(data.classes.size());
-  }
+  int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.classes); }
 };
 
 /// "mse" and "mae": means over images and targets of (output - target)^2 and |output - target|;
@@ -215,9 +212,7 @@ class Regression final : public Task {
     fail_usage("'{}' has {} targets, the model has {} outputs", data.name, outputs(data),
                model.classes());
   }
-  int64_t outputs(const DatasetInfo& data) const override {
-    return static_cast<int64_t>(data.targets.size());
-  }
+  int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.targets); }
 };
 
 }  // namespace
@@ -248,11 +243,9 @@ Json to_json(const Metrics& metrics) {
   auto json = Json::object();
   for (const auto& [name, value] : metrics) {
     const size_t dot = name.find('.');
-    if (dot == std::string::npos) {
-      json[name] = value;
-    } else {
-      json[name.substr(0, dot)][name.substr(dot + 1)] = value;
-    }
+    Json& place =
+        dot == std::string::npos ? json[name] : json[name.substr(0, dot)][name.substr(dot + 1)];
+    place = value;
   }
   return json;
 }

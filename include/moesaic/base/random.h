@@ -21,9 +21,7 @@ constexpr uint64_t mix64(uint64_t x) {
 /// Returns the stream id of a purpose, e.g. stream_id("loader.shuffle"); each purpose has its own.
 constexpr uint64_t stream_id(std::string_view purpose) {
   uint64_t hash = 0xcbf29ce484222325ULL;  // Offset basis of FNV-1a.
-  for (const char c : purpose) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  }
+  for (const char c : purpose) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   return mix64(hash);
 }
 

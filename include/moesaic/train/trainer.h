@@ -202,9 +202,7 @@ class Trainer {
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }
-  bool in_last_phase() const {
-    return state_.phase_index + 1 == static_cast<int64_t>(plan_.size());
-  }
+  bool in_last_phase() const { return state_.phase_index + 1 == std::ssize(plan_); }
   /// Returns whether this process writes the run's folder.
   bool is_rank_zero() const;
   /// Waits until no process writes a checkpoint: all of them call it together.

@@ -313,7 +313,6 @@ void keep_selected(std::vector<Face>& faces, const DatasetSpec& spec, const Data
   faces.resize(count);
 }
 
-/// Adds the groups.
 void outline_celeba(const DatasetSpec& spec, DatasetInfo& info) {
   const auto& spurious = spec.format.as<CelebaSettings>().spurious;
   if (spurious) info.groups = {spurious->without, spurious->with};

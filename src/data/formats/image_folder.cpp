@@ -374,10 +374,9 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
                         found.skipped);
   }
   if (!found.empty.empty()) {
-    log_once(LogLevel::warning,
-             fmt::format("dataset '{}': {} in {} without images: {}", info.name,
-                         count_text(static_cast<int64_t>(found.empty.size()), "class"),
-                         part.string(), quoted_names(found.empty)));
+    log_once(LogLevel::warning, fmt::format("dataset '{}': {} in {} without images: {}", info.name,
+                                            count_text(std::ssize(found.empty), "class"),
+                                            part.string(), quoted_names(found.empty)));
   }
   if (!skipped.empty()) {
     log_once(LogLevel::warning,
@@ -387,9 +386,8 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
     log_once(LogLevel::warning,
              fmt::format("dataset '{}': {} of {} {} read in another split too, so that its "
                          "results are of images that were seen before: {}",
-                         info.name, count_text(static_cast<int64_t>(split.shared.size()), "folder"),
-                         part.string(), split.shared.size() == 1 ? "is" : "are",
-                         quoted_names(split.shared)));
+                         info.name, count_text(std::ssize(split.shared), "folder"), part.string(),
+                         split.shared.size() == 1 ? "is" : "are", quoted_names(split.shared)));
   }
   warn_of_twins(info);
   if (info.split == "train") report_splits(spec, folder);

@@ -265,8 +265,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
   }
   if (!result.fetched.empty()) {
     log_info("dataset '{}': fetched {} to {}", spec.name,
-             count_text(static_cast<int64_t>(result.fetched.size()), "shard"),
-             result.folder.string());
+             count_text(std::ssize(result.fetched), "shard"), result.folder.string());
   }
   return result;
 }

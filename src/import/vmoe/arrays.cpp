@@ -126,11 +126,8 @@ class VMoETable {
     layer_norm(name + ".norm1", array + "/LayerNorm_0");
     attention(name + ".attention", array + "/SelfAttention", config_.encoder.attention_qk_norm);
     layer_norm(name + ".norm2", array + "/LayerNorm_1");
-    if (std::ranges::count(config_.encoder.moe.layers, block) == 0) {
-      mlp(name + ".mlp", array + "/Mlp");
-    } else {
-      moe(name + ".moe", array + "/Moe");
-    }
+    const bool routes = std::ranges::count(config_.encoder.moe.layers, block) > 0;
+    routes ? moe(name + ".moe", array + "/Moe") : mlp(name + ".mlp", array + "/Mlp");
   }
 
   const VMoEConfig& config_;
@@ -165,9 +162,7 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
 }  // namespace
 
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config) {
-  if (!config.stem.empty()) {
-    fail_usage("a V-MoE of the reference has no 'stem'; leave it out");
-  }
+  if (!config.stem.empty()) fail_usage("a V-MoE of the reference has no 'stem'; leave it out");
   return std::move(VMoETable(config).tensors);
 }
 

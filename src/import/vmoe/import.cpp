@@ -156,13 +156,6 @@ Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& give
                             image, notes);
 }
 
-/// Checks that no array is missing: without fine-tuning rules, the checkpoint is the whole network.
-void check_complete(const VMoEPlan& plan, const std::string& from) {
-  if (plan.fresh.empty()) return;
-  fail("{}: no array '{}', which the network needs{}", from, plan.fresh.front(),
-       plan.fresh.size() == 1 ? "" : fmt::format(", nor {} others", plan.fresh.size() - 1));
-}
-
 int64_t numbers_in(const std::vector<VMoETensor>& tensors) {
   int64_t numbers = 0;
   for (const VMoETensor& tensor : tensors) numbers += c10::multiply_integers(tensor.shape);
@@ -256,7 +249,10 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
       parse<VMoEConfig>(target_model(options, given, facts, arrays.from, result.notes), "model");
   Initialiser initialiser(arrays, config, rules, options.rules.string());
   const VMoEPlan& plan = initialiser.plan;
-  if (!fine_tunes(options)) check_complete(plan, arrays.from);
+  if (!fine_tunes(options) && !plan.fresh.empty()) {  // The checkpoint is the whole network.
+    fail("{}: no array '{}', which the network needs{}", arrays.from, plan.fresh.front(),
+         plan.fresh.size() == 1 ? "" : fmt::format(", nor {} others", plan.fresh.size() - 1));
+  }
   initialiser.draw_fresh(config, options.seed);
   note_rounded(plan, result.notes);
 

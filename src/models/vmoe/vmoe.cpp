@@ -37,8 +37,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   options.noise.scale = moe.router.noise == kNoiseNever ? 0.0 : moe.router.noise_std;
   if (moe.router.noise == kNoiseAlways) options.evaluation_seed = static_cast<uint64_t>(block);
   const auto kept = moe.kept_experts.find(std::to_string(block));
-  const bool pruned =
-      kept != moe.kept_experts.end() && static_cast<int64_t>(kept->second.size()) < moe.num_experts;
+  const bool pruned = kept != moe.kept_experts.end() && std::ssize(kept->second) < moe.num_experts;
   if (pruned) nn::set_kept_experts(options.rule, kept->second);
   options.mean_replacement = moe.mean_replacement;
   if (const auto into = moe.merged_into.find(std::to_string(block));
@@ -126,9 +125,7 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
       "embedding",
       torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, width, kernel).stride(kernel)));
   nn::lecun_normal(embedding->weight, inputs * patch.height * patch.width, generator);
-  if (config_.has_class_token()) {
-    cls = register_parameter("cls", torch::zeros({1, 1, width}));
-  }
+  if (config_.has_class_token()) cls = register_parameter("cls", torch::zeros({1, 1, width}));
   if (config_.learns_positions()) {
     position_embedding = register_parameter(
         "position_embedding",
@@ -179,9 +176,7 @@ at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   at::Tensor x_BTd = at::linear(nn::patches_of(maps, config_.embedding_patch()),
                                 embedding->weight.flatten(1), embedding->bias);
   if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
-  if (cls.defined()) {
-    x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
-  }
+  if (cls.defined()) x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
   return position_embedding.defined() ? x_BTd + position_embedding : x_BTd;
 }
 

@@ -243,11 +243,8 @@ MOESAIC_IN_CLONE void finish_rows(const Epilogue<Scalar>& e) {
 
 template <class Function, class Scalar>
 MOESAIC_IN_CLONE void finish_as(const Epilogue<Scalar>& e) {
-  if (e.before != nullptr) {
-    finish_rows<Function, Scalar, true>(e);
-  } else {
-    finish_rows<Function, Scalar, false>(e);
-  }
+  e.before != nullptr ? finish_rows<Function, Scalar, true>(e)
+                      : finish_rows<Function, Scalar, false>(e);
 }
 
 template <class Function, class Scalar, bool activates>
@@ -270,11 +267,8 @@ MOESAIC_IN_CLONE void finish_backward_rows(const BackwardEpilogue<Scalar>& e) {
 
 template <class Function, class Scalar>
 MOESAIC_IN_CLONE void finish_backward_as(const BackwardEpilogue<Scalar>& e) {
-  if (e.active != nullptr) {
-    finish_backward_rows<Function, Scalar, true>(e);
-  } else {
-    finish_backward_rows<Function, Scalar, false>(e);
-  }
+  e.active != nullptr ? finish_backward_rows<Function, Scalar, true>(e)
+                      : finish_backward_rows<Function, Scalar, false>(e);
 }
 
 /// Calls use(the activation's functions).
@@ -297,6 +291,17 @@ MOESAIC_IN_CLONE void with(Activation activation, auto use) {
   }
 }
 
+template <class Scalar>
+MOESAIC_IN_CLONE void narrow_rows(const float* sums, int64_t rows, int64_t columns, int64_t stride,
+                                  Scalar* to, int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < columns; ++j) {
+      store(rounded<Scalar>(sums[i * stride + j]), to[i * to_stride + j]);
+    }
+  }
+}
+
 }  // namespace
 
 #define MOESAIC_FINISH(Scalar)                                                                 \
@@ -313,21 +318,6 @@ MOESAIC_FINISH(c10::BFloat16)
 MOESAIC_FINISH(c10::Half)
 #undef MOESAIC_IN_LAMBDA
 #undef MOESAIC_FINISH
-
-namespace {
-
-template <class Scalar>
-MOESAIC_IN_CLONE void narrow_rows(const float* sums, int64_t rows, int64_t columns, int64_t stride,
-                                  Scalar* to, int64_t to_stride) {
-  for (int64_t i = 0; i < rows; ++i) {
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; ++j) {
-      store(rounded<Scalar>(sums[i * stride + j]), to[i * to_stride + j]);
-    }
-  }
-}
-
-}  // namespace
 
 MOESAIC_VECTOR_CLONES void round_rows(const float* sums, int64_t rows, int64_t columns,
                                       int64_t stride, c10::BFloat16* to, int64_t to_stride) {

@@ -55,7 +55,6 @@ void finish_backward(const BackwardEpilogue<double>& epilogue);
 void finish_backward(const BackwardEpilogue<c10::BFloat16>& epilogue);
 void finish_backward(const BackwardEpilogue<c10::Half>& epilogue);
 
-/// Rounds rows of sums.
 void round_rows(const float* sums, int64_t rows, int64_t columns, int64_t sums_stride,
                 c10::BFloat16* to, int64_t to_stride);
 void round_rows(const float* sums, int64_t rows, int64_t columns, int64_t sums_stride,

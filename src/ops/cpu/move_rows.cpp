@@ -17,11 +17,9 @@ namespace moesaic::ops {
 namespace {
 
 at::Tensor dispatch_cpu(const DispatchArguments& in) {
-  const at::Tensor x = in.x.contiguous();
-  const at::Tensor offsets = in.offsets.contiguous();
+  const at::Tensor x = in.x.contiguous(), offsets = in.offsets.contiguous();
   const at::Tensor token = in.token.contiguous();
-  const int64_t width = x.size(1);
-  const int64_t bound = token.size(0);
+  const int64_t width = x.size(1), bound = token.size(0);
   at::Tensor rows = empty_large({bound, width}, x.options());
   // Only rows of an expert have a valid token index.
   const int64_t filled =
@@ -47,8 +45,7 @@ at::Tensor dispatch_cpu(const DispatchArguments& in) {
 /// where they are defined.
 at::Tensor sum_rows(const at::Tensor& rows_in, const at::Tensor& gate,
                     const at::Tensor& token_offsets_in, const at::Tensor& token_row_in) {
-  const at::Tensor rows = rows_in.contiguous();
-  const at::Tensor token_offsets = token_offsets_in.contiguous();
+  const at::Tensor rows = rows_in.contiguous(), token_offsets = token_offsets_in.contiguous();
   const at::Tensor token_row = token_row_in.contiguous();
   const int64_t tokens = token_offsets.size(0) - 1, width = rows.size(1);
   at::Tensor y = empty_large({tokens, width}, rows.options());
@@ -98,13 +95,10 @@ at::Tensor combine_cpu(const CombineArguments& in) {
 
 std::tuple<at::Tensor, at::Tensor> combine_backward_cpu(const CombineBackwardArguments& in) {
   const at::Tensor token_offsets = in.of.token_offsets.contiguous();
-  const at::Tensor token_row = in.of.token_row.contiguous();
-  const at::Tensor grad = in.grad.contiguous();
-  const at::Tensor rows = with_bias(in.of);
-  const at::Tensor gate = sums_of(in.of.gate, rows);
+  const at::Tensor token_row = in.of.token_row.contiguous(), grad = in.grad.contiguous();
+  const at::Tensor rows = with_bias(in.of), gate = sums_of(in.of.gate, rows);
   const int64_t width = rows.size(1);
-  at::Tensor grad_rows = at::zeros_like(rows);
-  at::Tensor grad_gate = at::zeros_like(gate);
+  at::Tensor grad_rows = at::zeros_like(rows), grad_gate = at::zeros_like(gate);
   const auto* begins = token_offsets.const_data_ptr<int32_t>();
   const auto* row_of = token_row.const_data_ptr<int32_t>();
   AT_DISPATCH_FLOATING_TYPES_AND2(

@@ -94,18 +94,18 @@ MOESAIC_IN_CLONE void transpose_words(const Rows& from, int64_t rows, int64_t co
   }
 }
 
-MOESAIC_VECTOR_CLONES void transpose_32(const uint32_t* from, int64_t stride, int64_t rows,
-                                        int64_t columns, uint32_t* to, int64_t to_stride) {
+MOESAIC_VECTOR_CLONES void transpose_whole(const uint32_t* from, int64_t stride, int64_t rows,
+                                           int64_t columns, uint32_t* to, int64_t to_stride) {
   transpose_words(PlainRows<uint32_t>{from, stride}, rows, columns, to, to_stride);
 }
 
-MOESAIC_VECTOR_CLONES void transpose_64(const uint64_t* from, int64_t stride, int64_t rows,
-                                        int64_t columns, uint64_t* to, int64_t to_stride) {
+MOESAIC_VECTOR_CLONES void transpose_whole(const uint64_t* from, int64_t stride, int64_t rows,
+                                           int64_t columns, uint64_t* to, int64_t to_stride) {
   transpose_words(PlainRows<uint64_t>{from, stride}, rows, columns, to, to_stride);
 }
 
-MOESAIC_VECTOR_CLONES void transpose_16(const uint16_t* from, int64_t stride, int64_t rows,
-                                        int64_t columns, uint16_t* to, int64_t to_stride) {
+MOESAIC_VECTOR_CLONES void transpose_whole(const uint16_t* from, int64_t stride, int64_t rows,
+                                           int64_t columns, uint16_t* to, int64_t to_stride) {
   transpose_words(PlainRows<uint16_t>{from, stride}, rows, columns, to, to_stride);
 }
 
@@ -135,19 +135,6 @@ template <class Scalar>
 using WordOf = std::conditional_t<sizeof(Scalar) == 8, uint64_t,
                                   std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>;
 
-void transpose_whole(const uint16_t* from, int64_t stride, int64_t rows, int64_t columns,
-                     uint16_t* to, int64_t to_stride) {
-  transpose_16(from, stride, rows, columns, to, to_stride);
-}
-void transpose_whole(const uint32_t* from, int64_t stride, int64_t rows, int64_t columns,
-                     uint32_t* to, int64_t to_stride) {
-  transpose_32(from, stride, rows, columns, to, to_stride);
-}
-void transpose_whole(const uint64_t* from, int64_t stride, int64_t rows, int64_t columns,
-                     uint64_t* to, int64_t to_stride) {
-  transpose_64(from, stride, rows, columns, to, to_stride);
-}
-
 template <class Scalar>
 bool is_paired() {
   if constexpr (kIsHalfWide<Scalar>) return product_layout<Scalar>() == ProductLayout::paired;
@@ -176,8 +163,8 @@ void pack_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t column
 template <class Scalar>
 void pack_columns(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to) {
   if (is_paired<Scalar>()) {
-    transpose_32(reinterpret_cast<const uint32_t*>(from), stride / 2, columns, depth / 2,
-                 reinterpret_cast<uint32_t*>(to), columns);
+    transpose_whole(reinterpret_cast<const uint32_t*>(from), stride / 2, columns, depth / 2,
+                    reinterpret_cast<uint32_t*>(to), columns);
   } else {
     using Word = WordOf<Scalar>;
     transpose_whole(reinterpret_cast<const Word*>(from), stride, columns, depth,

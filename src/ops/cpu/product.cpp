@@ -88,11 +88,7 @@ void multiply(const Product<double>& p) {
   const at::Tensor a = matrix(p.a, p.rows, p.depth, p.a_stride);
   const at::Tensor b = matrix(p.b, p.depth, p.columns, p.b_stride);
   at::Tensor c = matrix(p.c, p.rows, p.columns, p.c_stride);
-  if (p.accumulate) {
-    at::addmm_out(c, c, a, b);
-  } else {
-    at::mm_out(c, a, b);
-  }
+  p.accumulate ? at::addmm_out(c, c, a, b) : at::mm_out(c, a, b);
 }
 
 ProductsOfThread::~ProductsOfThread() {

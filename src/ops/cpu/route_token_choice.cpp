@@ -319,10 +319,8 @@ ChoiceTensors route_token_choice_cpu(const at::Tensor& logits_in,
 at::Tensor route_token_choice_backward_cpu(const at::Tensor& grad_in, const at::Tensor& logits_in,
                                            const at::Tensor& choice_in, const at::Tensor& row_in,
                                            const TokenChoiceOptions& options) {
-  const at::Tensor grad_gate = grad_in.contiguous();
-  const at::Tensor logits = logits_in.contiguous();
-  const at::Tensor choice = choice_in.contiguous();
-  const at::Tensor choice_row = row_in.contiguous();
+  const at::Tensor grad_gate = grad_in.contiguous(), logits = logits_in.contiguous();
+  const at::Tensor choice = choice_in.contiguous(), choice_row = row_in.contiguous();
   const int64_t experts = logits.size(1);
   const std::vector<int32_t> columns =
       TokenChoicePlan::seen_columns(experts, options.kept, options.pruned);

@@ -113,12 +113,11 @@ int64_t lot_rows(int64_t bytes_per_row, int64_t experts, int64_t rows) {
 /// Copies the tokens' values to the rows of a tile.
 template <class Scalar>
 void gather(const TokenTile& tile, const Scalar* x, int64_t width, Scalar* rows) {
-  at::parallel_for(0, static_cast<int64_t>(tile.token.size()), kRowsPerTask,
-                   [&](int64_t first, int64_t last) {
-                     for (int64_t r = first; r < last; ++r) {
-                       std::copy_n(x + tile.token[r] * width, width, rows + r * width);
-                     }
-                   });
+  at::parallel_for(0, std::ssize(tile.token), kRowsPerTask, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      std::copy_n(x + tile.token[r] * width, width, rows + r * width);
+    }
+  });
 }
 
 /// Computes all tiles; the tensors are contiguous, x in the type of the products, gates in that of

@@ -64,9 +64,7 @@ class ExpertProducts {
     const at::Tensor to = at::empty({experts, left.size(1), right.size(1)}, left.options());
     for_experts([&](int64_t e, int64_t begin, int64_t rows) {
       at::Tensor part = to.select(0, e);
-      if (rows > 0) {
-        at::mm_out(part, left.narrow(0, begin, rows).t(), right.narrow(0, begin, rows));
-      }
+      if (rows > 0) at::mm_out(part, left.narrow(0, begin, rows).t(), right.narrow(0, begin, rows));
     });
     return to;
   }

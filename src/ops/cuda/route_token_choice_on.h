@@ -113,10 +113,8 @@ Tensor route_token_choice_backward_on(const Device& device, const Tensor& grad_i
   if (logits_in.size(1) > kernels::kMaxExperts) {
     return token_choice_backward(grad_in, logits_in, choice_in, row_in, options);
   }
-  const Tensor grad_gate = grad_in.contiguous();
-  const Tensor logits = logits_in.contiguous();
-  const Tensor choice = choice_in.contiguous();
-  const Tensor choice_row = row_in.contiguous();
+  const Tensor grad_gate = grad_in.contiguous(), logits = logits_in.contiguous();
+  const Tensor choice = choice_in.contiguous(), choice_row = row_in.contiguous();
   const KeptScope computed("route_token_choice_backward", logits, options.kept, device);
   Tensor grad_logits = at::empty_like(logits);
   const int64_t tokens = logits.size(0);

@@ -47,8 +47,7 @@ inline constexpr uint64_t kNowhere = UINT64_MAX;
 /// "Encoder/encoderblock_1/Moe/Mlp/Dense_0/bias". `dtype` is NumPy's name: bool, int8 to int64,
 /// uint8 to uint64, float16, float32, float64, or bfloat16.
 struct Entry {
-  std::string name;
-  std::string dtype;
+  std::string name, dtype;
   Shape shape;  ///< Sizes of the axes; empty for a scalar.
 
   bool operator==(const Entry&) const = default;
@@ -106,15 +105,13 @@ class Runs {
   /// Bytes [first, first + count) of the array. `count` is at most `limit`, and 0 only if `limit`
   /// or left() is 0.
   struct Run {
-    uint64_t first = 0;
-    uint64_t count = 0;
+    uint64_t first = 0, count = 0;
   };
   Run next(uint64_t limit);
 
  private:
   struct Axis {
-    int64_t extent = 0;
-    int64_t index = 0;
+    int64_t extent = 0, index = 0;
     uint64_t stride = 0;  // Stride in bytes.
   };
 

@@ -105,7 +105,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->check(known_dataset())
       ->type_name("FOLDER|NAME");
   command
-      ->add_option("--shards", options.shards,
+      ->add_option("--shards", options.num_shards,
                    "number of tar archives of the largest split; archives of other splits hold as "
                    "many images each")
       ->required()

@@ -55,7 +55,7 @@ void check_operators(Report& report) {
 
 /// Runs one small layer forward and backward to check the arithmetic.
 void check_layer(Report& report) {
-  nn::MoELayer layer(nn::MoELayerOptions{.width = 16, .hidden = 32, .experts = 4});
+  nn::MoELayer layer(nn::MoELayerOptions{.width = 16, .hidden = 32, .num_experts = 4});
   const at::Tensor x = torch::linspace(-1, 1, 64 * 16).view({64, 16});
   const at::Tensor y = layer->forward(x).y_Td;
   y.square().sum().backward();

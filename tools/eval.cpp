@@ -195,7 +195,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
                         ->type_name("inputs|embedding")
                         ->check(one_of_words({"inputs", "embedding"}))
                         ->capture_default_str();
-  CLI::Option* points = verb.add_option("--tsne-points", arguments->points.points,
+  CLI::Option* points = verb.add_option("--tsne-points", arguments->points.num_points,
                                         "largest number of points, drawn at random with a fixed "
                                         "seed; time grows with its square")
                             ->check(whole_number(kMinPoints, kMaxPoints))

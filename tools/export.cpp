@@ -70,7 +70,7 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
 
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
-  if (arguments.options.shards && format.max_shards == 0) {
+  if (arguments.options.num_shards && format.max_shards == 0) {
     fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
   }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
@@ -122,7 +122,7 @@ void add_export(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("FILE");
   verb->add_option(
-          "--shards", options.shards,
+          "--shards", options.num_shards,
           fmt::format("number of data files, for the format {} (1)", formats_with_shards()))
       ->check(whole_number(1, most_shards()))
       ->type_name("N");

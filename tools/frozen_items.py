@@ -57,7 +57,7 @@ def resume(proof, record, family):
     else:
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(record.kept)), mode="r:xz") as archive:
             archive.extractall(run, filter="data")
-    proof.run("train", f"{proof.home}/models/{family}/recipes/smoke.json", "keep_checkpoints=100", "--out", run, "--resume")
+    proof.run("train", f"{proof.home}/models/{family}/recipes/smoke.json", "num_checkpoints=100", "--out", run, "--resume")
     record.run(run)
 
 

@@ -10,7 +10,7 @@ PRUNE = {**PHASE, "name": "prune", "on_entry": {"prune": {"criterion": "importan
 GREY = {"phases.0.preprocess.channels": 1}
 RECIPE = {
     "name": "pictures", "seed": 3, "log_every": 1, "evaluate_batch_size": 12,
-    "model": {"name": "vmoe", "image_size": 32, "channels": 3, "patch_size": 8, "hidden_size": 16, "classes": 3, "encoder": {
+    "model": {"name": "vmoe", "image_size": 32, "channels": 3, "patch_size": 8, "hidden_size": 16, "num_classes": 3, "encoder": {
         "num_layers": 2, "num_heads": 2, "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2}}}},
     "phases": [PHASE],
 }
@@ -23,7 +23,7 @@ NETWORKS = {
     "capacity": {CAPACITY + "_factor": 0.7, ROUTER + "gate": "softmax_selected"},
     "priority": {CAPACITY + "_factor": 0.5, ROUTER + "dispatcher.batch_priority": True},
     "groups": {CAPACITY + "_factor": 0.9, MOE + "group_size": 30, ROUTER + "dispatcher.evaluation_capacity_factor": 2.0},
-    "group_images": {CAPACITY + "_factor": 1.1, MOE + "group_images": 5, CAPACITY + "_rounding": "round",
+    "num_group_images": {CAPACITY + "_factor": 1.1, MOE + "num_group_images": 5, CAPACITY + "_rounding": "round",
                      CAPACITY + "_multiple_of": 1},
     "rows": {CAPACITY: 50},
     "kept": {MOE + "kept_experts": {"1": [0, 2, 3]}},
@@ -31,7 +31,7 @@ NETWORKS = {
     "expert_choice": {**BY_EXPERT, ROUTER + "num_selected_tokens": 9, MOE + "group_size": 34, ROUTER + "gate": "softmax_selected"},
     "expert_choice_tokens": {**BY_EXPERT, CAPACITY + "_factor": 1.0, ROUTER + "gate": "softmax_tokens",
                              MOE + "kept_experts": {"1": [1, 2]}},
-    "expert_choice_groups": {**BY_EXPERT, CAPACITY + "_factor": 1.0, MOE + "group_images": 1, ROUTER + "noise_std": 1.0,
+    "expert_choice_groups": {**BY_EXPERT, CAPACITY + "_factor": 1.0, MOE + "num_group_images": 1, ROUTER + "noise_std": 1.0,
                              ROUTER + "dispatcher.bfloat16": True},
     "adaptive": {ROUTER + "name": "adaptive", ROUTER + "threshold": 0.0, ROUTER + "gate": "one"},
     "bfloat16": {"precision": "bfloat16"},
@@ -45,22 +45,22 @@ NETWORKS = {
                   "phases.0.label_smoothing": 0.1, "phases.0.clip_norm": 1.0, "phases.0.schedule": {"name": "cosine", "warmup_steps": 2}},
     "sigmoid": {"phases.0.loss": "sigmoid", "phases.0.optimizer": {"name": "sgd", "momentum": 0.9, "lr": 0.01, "l2": 0.001}},
     "e3": {MOE + "ensemble_size": 2, "model.name": "e3", "phases.0.loss": "ensemble_softmax"},
-    **{expert: {"model": {"name": "image-moe", "expert": expert, "experts": 2, "classes": 3, "width": 0.0625}}
+    **{expert: {"model": {"name": "image-moe", "expert": expert, "num_experts": 2, "num_classes": 3, "width": 0.0625}}
        for expert in ("cnn", "resnet18", "mobilenetv2")},
-    "wrn-pmoe": {"model": {"name": "wrn-pmoe", "widening": 0.25, "classes": 3}},
-    "gru": {**GREY, "model": {"name": "gru", "hidden": 8, "classes": 3}},
+    "wrn-pmoe": {"model": {"name": "wrn-pmoe", "widening": 0.25, "num_classes": 3}},
+    "gru": {**GREY, "model": {"name": "gru", "hidden": 8, "num_classes": 3}},
 }
 VERBS = ("list", "inspect", "eval", "predict", "prune", "import", "data", "bench", "help")
 BENCHMARKS = ("operators", "vmoe")  # the others are of the papers' own steps
 # Experiments whose quick scale takes too long here: what is made smaller.
-SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.rounds=2"] + [
+SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.num_rounds=2"] + [
     f"train.phases.{phase}.{key}" for phase in ("pretrain", "finetune") for key in ("epochs=null", "steps=10", "schedule.warmup_steps=2")]
 REDUCED = {
-    "pruning/e3-cifar10": [*SWEEP, "runs=1"], "pruning/vmoe-cifar10": [*SWEEP, "runs=1"],
-    "pruning/vmoe-cifar10-whole": [*SWEEP, "runs=2"],
+    "pruning/e3-cifar10": [*SWEEP, "num_runs=1"], "pruning/vmoe-cifar10": [*SWEEP, "num_runs=1"],
+    "pruning/vmoe-cifar10-whole": [*SWEEP, "num_runs=2"],
     "vmoe/cifar10-scratch": SWEEP, "vmoe/cifar10-scratch-top1": SWEEP, "vmoe/cifar10-tools": SWEEP,
-    "quickstart": ["throughput.rounds=2", "train.phases.pretrain.steps=20", "train.phases.finetune.steps=10"],
-    "pmoe/wrn-cifar10": ["runs=1", "max_steps=8"], "pmoe/wrn-vehicles": ["runs=1", "max_steps=8"],
+    "quickstart": ["throughput.num_rounds=2", "train.phases.pretrain.steps=20", "train.phases.finetune.steps=10"],
+    "pmoe/wrn-cifar10": ["num_runs=1", "max_steps=8"], "pmoe/wrn-vehicles": ["num_runs=1", "max_steps=8"],
 }
 FULL_SIZE = "minutes for a step of its networks; networks/cnn, resnet18 and mobilenetv2 are small ones, plans/experiments has its plan"
 EXCLUDED = {

@@ -184,7 +184,7 @@ class Proof:
         kind, short_name = name.split("/")
 
         def make(path):
-            recipe, settings = self.home / f"models/{short_name}/recipes/smoke.json", ["keep_checkpoints=100"]
+            recipe, settings = self.home / f"models/{short_name}/recipes/smoke.json", ["num_checkpoints=100"]
             if kind == "networks":
                 recipe, changes = path.with_suffix(".json"), NETWORKS[short_name]
                 document = {**RECIPE, **{key: value for key, value in changes.items() if "." not in key}}

@@ -108,7 +108,7 @@ void add_import(CLI::App& app, int& exit_code) {
                    "moesaic's; optional where no block has experts")
       ->check(not_empty())
       ->type_name("FILE");
-  verb->add_option("--classes", options.classes,
+  verb->add_option("--classes", options.num_classes,
                    "number of classes of a new head of zeros, for fine-tuning")
       ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
       ->type_name("N");

@@ -30,7 +30,7 @@ HEADINGS = {
     "run": "A run",
     "description": "A data description",
     "experiment runs": "An experiment of kind `runs`",
-    "experiment samples": "An experiment of kind `samples`",
+    "experiment image_grid": "An experiment of kind `image_grid`",
 }
 NAMES = {
     "models": "Families and presets of networks",

@@ -38,7 +38,7 @@ struct PruneArguments {
   std::optional<double> keep_parameters, max_drop;
   std::string search = kBisection;
   std::vector<int64_t> exclude_blocks;
-  int64_t images = CalibrateOptions().images;
+  int64_t images = CalibrateOptions().num_images;
   bool json = false;
 };
 
@@ -90,7 +90,7 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
   log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
   Progress bar({.label = "calibrate"});
   ExpertUse use = calibrate(model, data.dataset,
-                            {.images = arguments.images,
+                            {.num_images = arguments.images,
                              .batch_size = trained_batch_size(checkpoint),
                              .seed = arguments.options.prune.seed,
                              .progress = [&](int64_t done, int64_t total) {
@@ -297,11 +297,24 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("layer|network")
       ->check(one_of_words(keep_scope_names()))
       ->capture_default_str();
-  verb.add_option("--exclude-blocks,--whole", arguments->exclude_blocks,
-                  "blocks that keep all their experts: --exclude-blocks 9,11")
+  const auto blocks = whole_number(0, std::numeric_limits<int64_t>::max());
+  CLI::Option* exclude =
+      verb.add_option("--exclude-blocks", arguments->exclude_blocks,
+                      "blocks that keep all their experts: --exclude-blocks 9,11")
+          ->delimiter(',')
+          ->check(blocks)
+          ->type_name("BLOCKS");
+  verb.add_option_function<std::vector<int64_t>>(
+          "--whole",
+          [arguments](const std::vector<int64_t>& given) {
+            log_warning(
+                "'--whole' is called '--exclude-blocks' now; the former name is still read");
+            arguments->exclude_blocks = given;
+          })
       ->delimiter(',')
-      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
-      ->type_name("BLOCKS");
+      ->check(blocks)
+      ->excludes(exclude)
+      ->group("");  // Not in the help.
   verb.add_option("--replace", prune.replace,
                   std::string(kReplaceHelp) + "; overrides that of --plan")
       ->type_name("nothing|mean|merge|reroute")

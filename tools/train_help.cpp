@@ -295,7 +295,7 @@ std::vector<SettingsGroup> all_settings() {
   }
   add("description", help_rows<DatasetSpec>(), choices_of_descriptions());
   add("experiment runs", help_rows<RunsConfig>(), {});
-  add("experiment samples", help_rows<SamplesConfig>(), {});
+  add("experiment image_grid", help_rows<SamplesConfig>(), {});
   return groups;
 }
 

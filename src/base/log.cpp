@@ -54,12 +54,12 @@ LogLevel log_threshold() {
   return threshold;
 }
 
-void log_once(LogLevel level, const std::string& message) {
+void log_once(LogLevel level, const std::string& message, const std::string& topic) {
   static std::mutex mutex;
   static std::set<std::string> said;
   {
     const std::lock_guard lock(mutex);
-    if (!said.insert(message).second) return;
+    if (!said.insert(topic.empty() ? message : topic).second) return;
   }
   log_at(level, "{}", message);
 }

@@ -125,7 +125,7 @@ Json moe_layers(const Checkpoint& checkpoint) {
   if (model == nullptr) return layers;
   for (const auto& [block, layer, unused] : model->moe_blocks()) {
     const Json kept = layer->is_pruned() ? Json(layer->kept()) : Json();
-    layers.push_back({{"layer", block}, {"experts", layer->options().experts}, {"kept", kept}});
+    layers.push_back({{"layer", block}, {"experts", layer->options().num_experts}, {"kept", kept}});
   }
   return layers;
 }

@@ -308,7 +308,7 @@ at::Tensor mapped(const StoredTensor& stored, at::ScalarType type) {
 }
 
 /// Widens what has two bytes, exactly: networks are made of float32.
-at::Tensor widened(at::Tensor tensor) {
+at::Tensor halves_in_float32(at::Tensor tensor) {
   const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
   return half ? tensor.to(at::kFloat) : std::move(tensor);
 }
@@ -345,7 +345,7 @@ TensorMap read_tensors(const fs::path& path) {
 
 TensorMap read_weights(const fs::path& path, bool in_file) {
   return tensors_of(path, [&](const StoredTensor& stored, at::ScalarType type) {
-    return widened(in_file ? mapped(stored, type) : copied(stored, type));
+    return halves_in_float32(in_file ? mapped(stored, type) : copied(stored, type));
   });
 }
 

@@ -79,12 +79,13 @@ std::string without_items(const std::vector<std::string>& key) {
   return text;
 }
 
-/// Returns the parts of a setting's key, and those of its former one.
+/// Returns the parts of a setting's key, and those of its former ones.
 std::vector<std::vector<std::string>> keys_of(const config_detail::HelpRow& row) {
   std::vector<std::vector<std::string>> keys = {split(row.key, '.')};
-  if (row.former.empty()) return keys;
-  keys.push_back(keys.front());
-  keys.back().back() = row.former;
+  for (const std::string& former : row.formers) {
+    keys.push_back(keys.front());
+    keys.back().back() = former;
+  }
   return keys;
 }
 
@@ -155,7 +156,7 @@ void Rules::add(const Rules& other) {
   take(at_least, other.at_least);
   take(below, other.below);
   take(at_most, other.at_most);
-  if (!other.former.empty()) former = other.former;
+  formers.insert(formers.end(), other.formers.begin(), other.formers.end());
 }
 
 std::string Rules::text() const {
@@ -223,7 +224,7 @@ Rules between(double low, double high) {
 }
 
 Rules renamed_from(std::string key) {
-  return {.former = std::move(key)};
+  return {.formers = {std::move(key)}};
 }
 
 HelpRows rows_about(const HelpRows& rows, const std::string& path) {
@@ -330,6 +331,19 @@ std::string remedy(const Value& object, const std::string& path, const ConfigPro
   return fmt::format("; give {} too", fmt::join(others, " "));
 }
 
+std::string source_name(const Origin& origin) {
+  return origin.source == nullptr ? "" : origin.source->name;
+}
+
+/// Returns a path without the numbers of items.
+std::string without_numbers(const std::string& path) {
+  std::string text;
+  for (const std::string& part : split(path, '.')) {
+    if (!is_number(part)) text = join_path(text, part);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string join_path(std::string_view path, std::string_view name) {
@@ -385,7 +399,8 @@ Value with_current_keys(const Value& object, const std::string& path,
     if (old->origin.source == nullptr || !old->origin.source->is_stored) {
       log_once(LogLevel::warning,
                fmt::format("{}: '{}' is called '{}' now; the former name is still read",
-                           old->origin.text(), former, name));
+                           old->origin.text(), former, name),
+               fmt::format("{}: {}", source_name(old->origin), without_numbers(former)));
     }
     if (now == members.end()) {
       old->key = key.name;

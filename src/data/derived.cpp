@@ -144,7 +144,7 @@ class Mosaic final : public Dataset {
     }
   }
 
-  int64_t size() const override { return endless() ? config_.train : config_.test; }
+  int64_t size() const override { return endless() ? config_.num_train : config_.num_test; }
 
   int64_t label(int64_t index) const override {
     check_index(index);

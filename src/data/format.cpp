@@ -20,7 +20,7 @@ Registry<DatasetFormat>& dataset_formats() {
   return registry;
 }
 
-std::vector<Choice> dataset_format_choices() {
+std::vector<NamedSettings> dataset_format_choices() {
   return choices_of(dataset_formats(), "idx");
 }
 
@@ -45,7 +45,7 @@ ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool giv
   if (endless && spec.validation.value_or(0.0) > 0.0) {
     return {"endless examples have no validation split; leave 'validation' out", {"validation"}};
   }
-  return first_problem({no_images_problem(spec), unknown_split(spec.images, "images")});
+  return first_problem({no_images_problem(spec), unknown_split(spec.num_images, "num_images")});
 }
 
 std::shared_ptr<const Dataset> open_generated(DatasetInfo info, const MakeInputs& make,

@@ -29,8 +29,8 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
   if (options.batch_size < 1) {
     fail_usage("loader: batch_size must be at least 1, not {}", options.batch_size);
   }
-  if (options.threads < 0 || options.threads > kMaxThreads) {
-    fail_usage("loader: threads must be 0 to {}, not {}", kMaxThreads, options.threads);
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
+    fail_usage("loader: threads must be 0 to {}, not {}", kMaxThreads, options.num_threads);
   }
   if (options.prefetch < 1) {
     fail_usage("loader: prefetch must be at least 1, not {}", options.prefetch);
@@ -57,14 +57,14 @@ void check_options(const Dataset& dataset, const LoaderOptions& options) {
 /// so that the first batch comes early and few are under way. Inputs that are no images are made
 /// at once.
 int64_t pieces_of(const LoaderOptions& options, bool images, int64_t count) {
-  return images ? std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(count, 1)) : 1;
+  return images ? std::clamp<int64_t>(options.num_threads, 1, std::max<int64_t>(count, 1)) : 1;
 }
 
 }  // namespace
 
 int64_t batches_ahead(const LoaderOptions& options, bool images) {
   const int64_t pieces = pieces_of(options, images, options.batch_size);
-  return std::min(options.prefetch, 1 + (options.threads + pieces - 1) / pieces);
+  return std::min(options.prefetch, 1 + (options.num_threads + pieces - 1) / pieces);
 }
 
 Batch Batch::to(at::Device device) const {
@@ -148,7 +148,7 @@ class Loader::State {
       fail_usage("loader: '{}' has no batch after the last one of an unshuffled epoch",
                  dataset->info().name);
     }
-    if (options.threads > 0) return take();
+    if (options.num_threads > 0) return take();
     Assembly whole(*this, next_);
     make_piece(whole, 0, generation_);
     if (options.augment.mixup > 0) mix(whole.batch);
@@ -227,7 +227,7 @@ class Loader::State {
 
   /// Waits for the next batch and returns it. A failed one stays the next.
   Batch take() {
-    while (static_cast<int64_t>(threads_.size()) < options.threads) {
+    while (static_cast<int64_t>(threads_.size()) < options.num_threads) {
       threads_.emplace_back([this] { work(); });
     }
     std::unique_lock lock(mutex_);

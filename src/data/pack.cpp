@@ -124,7 +124,7 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
     fail_usage("--out: its name has {}, but its description '{}' may have at most {}",
                count_text(static_cast<int64_t>(folder.size()), "byte"), one_line(file), NAME_MAX);
   }
-  if (options.shards < 1) fail_usage("--shards must be at least 1, not {}", options.shards);
+  if (options.num_shards < 1) fail_usage("--shards must be at least 1, not {}", options.num_shards);
   if (options.size < 0) fail_usage("--size must be at least 1, not {}", options.size);
   if (options.quality < 1 || options.quality > 100) {
     fail_usage("--quality must be 1 to 100, not {}", options.quality);
@@ -170,8 +170,8 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
   }
   int64_t largest = 0;
   for (const Source& source : sources) largest = std::max(largest, source->size());
-  if (options.shards > largest) {
-    fail_usage("--shards is {}, but '{}' has only {} to pack", options.shards, name,
+  if (options.num_shards > largest) {
+    fail_usage("--shards is {}, but '{}' has only {} to pack", options.num_shards, name,
                count_text(largest, "image"));
   }
   return sources;
@@ -207,9 +207,10 @@ class SplitPacking {
     if (stop_.requested()) return {};
     if (progress_) progress_->finish();
     for (const ShardFile& shard : written_) {
-      if (shard.images == 0) fs::remove(folder_ / shard.name);  // All of its images were left out.
+      if (shard.num_images == 0)
+        fs::remove(folder_ / shard.name);  // All of its images were left out.
     }
-    std::erase_if(written_, [](const ShardFile& shard) { return shard.images == 0; });
+    std::erase_if(written_, [](const ShardFile& shard) { return shard.num_images == 0; });
     return written_;
   }
 
@@ -228,7 +229,7 @@ class SplitPacking {
     const size_t end = (number + 1) * order_.size() / written_.size();
     for (size_t place = begin; place < end; ++place) {
       if (stops()) return;
-      if (add(place, tar)) ++shard.images;
+      if (add(place, tar)) ++shard.num_images;
       const std::lock_guard lock(mutex_);
       if (progress_) progress_->advance(1);
     }
@@ -308,7 +309,7 @@ PackedSplit summary(const std::string& split, const std::vector<ShardFile>& shar
                     int64_t skipped) {
   PackedSplit packed{split, static_cast<int64_t>(shards.size()), 0, 0, skipped};
   for (const ShardFile& shard : shards) {
-    packed.images += shard.images;
+    packed.images += shard.num_images;
     packed.bytes += shard.size;
   }
   return packed;
@@ -331,7 +332,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
     const std::string& split = source->info().split;
     // As many images a shard as the largest split has.
     const int64_t shards =
-        std::max<int64_t>(1, (source->size() * options.shards + largest - 1) / largest);
+        std::max<int64_t>(1, (source->size() * options.num_shards + largest - 1) / largest);
     SplitPacking packing(*source, staged.path(), shards, options, stop);
     const std::vector<ShardFile> written = packing.run();
     if (stop.requested()) {
@@ -339,7 +340,7 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
       return result;
     }
     result.splits.push_back(summary(split, written, packing.skipped()));
-    json["images"][split] = result.splits.back().images;
+    json["num_images"][split] = result.splits.back().images;
     json["shards"][split] = to_json(written);
   }
   write_atomic(staged.path() / (packed_name + ".json"), json.dump(1) + "\n");

@@ -253,7 +253,7 @@ void rand_augment_change(std::string_view name, double magnitude, CounterRng& rn
 }
 
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image) {
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const Change& change = changes()[rng.below(changes().size())];
     change.apply(image, config.magnitude / kFullMagnitude, rng);
   }

@@ -41,7 +41,7 @@ ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetc
   index_present();
   begins_ = {0};
   for (size_t i = 0; i < shards_.size(); ++i) {
-    const int64_t described = shards_[i]->placed.described.images;
+    const int64_t described = shards_[i]->placed.described.num_images;
     const int64_t images = described > 0 ? described : std::ssize(shards_[i]->index->images);
     begins_.push_back(begins_.back() + images);
   }
@@ -56,7 +56,7 @@ void ShardImages::index_present() {
                      .summary = false});
   on_threads(shards_.size(), kIndexingThreads, [&](size_t i) {
     const PlacedShard& placed = shards_[i]->placed;
-    if (placed.described.images == 0 || is_here(placed.path)) indexed(i);
+    if (placed.described.num_images == 0 || is_here(placed.path)) indexed(i);
     const std::lock_guard lock(mutex);
     progress.advance(1);
   });
@@ -75,7 +75,7 @@ const ShardIndex& ShardImages::indexed(size_t number) const {
 
 void ShardImages::count_lost(size_t number) const {
   const Shard& shard = *shards_[number];
-  const int64_t described = shard.placed.described.images;
+  const int64_t described = shard.placed.described.num_images;
   const auto found = static_cast<int64_t>(shard.index->images.size());
   const int64_t lost = described > 0 ? described - found : shard.index->skipped;
   log_warning("{}; {} of it left out", shard.index->problem, count_text(lost, "image"));

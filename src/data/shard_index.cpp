@@ -135,9 +135,10 @@ class ShardListing {
                                          "KEY without a dot",
                                          printable(other_))));
     }
-    if (described_.images == 0 || found == described_.images) return;
-    note(fmt::format("{}, expected {}", count_text(found, "image"), described_.images));
-    if (found > described_.images) index_.images.resize(static_cast<size_t>(described_.images));
+    if (described_.num_images == 0 || found == described_.num_images) return;
+    note(fmt::format("{}, expected {}", count_text(found, "image"), described_.num_images));
+    if (found > described_.num_images)
+      index_.images.resize(static_cast<size_t>(described_.num_images));
   }
 
   void find_labels() {
@@ -295,9 +296,9 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
       const auto images = std::ranges::count_if(tar.members, [](const TarMember& member) {
         return is_image(split_name(member.name).extension);
       });
-      if (images >= described.images) return "";  // Some may be without a label.
+      if (images >= described.num_images) return "";  // Some may be without a label.
       return fmt::format("{}: {}, expected {}", path.string(), count_text(images, "image"),
-                         described.images);
+                         described.num_images);
     }
     const std::string hash = sha256_file_hex(path);
     if (hash == described.sha256) return "";
@@ -309,11 +310,11 @@ std::string shard_problem(const fs::path& path, const ShardFile& described) {
 
 std::string shard_doubt(const ShardFile& described) {
   if (!described.sha256.empty()) return "";
-  const char* const compared = described.size > 0 && described.images > 0
+  const char* const compared = described.size > 0 && described.num_images > 0
                                    ? "size and number of images are right"
-                               : described.size > 0   ? "its size is right"
-                               : described.images > 0 ? "its number of images is right"
-                                                      : "it is a whole archive";
+                               : described.size > 0       ? "its size is right"
+                               : described.num_images > 0 ? "its number of images is right"
+                                                          : "it is a whole archive";
   return fmt::format("no SHA-256 is described; {}", compared);
 }
 

@@ -28,13 +28,13 @@ inline constexpr double kMaxShardImages = 1e9;
 /// A shard as a description gives it; what is not known is 0 or empty.
 struct ShardFile {
   std::string name, sha256;
-  int64_t images = 0, size = 0;
+  int64_t num_images = 0, size = 0;
 };
 void describe(auto& f, ShardFile& c) {
   f("name", c.name, "file name, or a range of names: train-{0000..0127}.tar", required, not_empty);
-  f("images", c.images,
+  f("num_images", c.num_images,
     "number of images per file; 0: unknown, so that the files must be there when data are opened",
-    between(0, kMaxShardImages));
+    between(0, kMaxShardImages), renamed_from("images"));
   f("size", c.size, "size in bytes; 0: unknown", at_least(0));
   f("sha256", c.sha256, "checksum (SHA-256) of the file");
 }

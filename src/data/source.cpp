@@ -56,7 +56,7 @@ class MetadataDataset final : public Dataset {
   int64_t size_;
 };
 
-[[noreturn]] void fail_outline(const DatasetSpec& spec) {
+[[noreturn]] void fail_without_numbers(const DatasetSpec& spec) {
   fail_usage("dataset '{}': its description does not tell how many images or classes there are",
              spec.name);
 }
@@ -139,7 +139,7 @@ std::shared_ptr<const Dataset> open_stored(DatasetSpec spec, const std::string& 
 }
 
 /// Returns the metadata that a description contains of a split, completed by its format.
-DatasetInfo outlined_info(const DatasetSpec& spec, const std::string& split) {
+DatasetInfo described_info(const DatasetSpec& spec, const std::string& split) {
   DatasetInfo info = info_from_spec(spec, split);
   info.channels = static_cast<int64_t>(spec.mean.size());
   format_of(spec).fill_info(spec, info);
@@ -228,7 +228,7 @@ int64_t DatasetSource::class_count() const {
   if (spec_.mosaic) return static_cast<int64_t>(spec_.mosaic->deciding.size());
   if (!spec_.keep_classes.empty()) return static_cast<int64_t>(spec_.keep_classes.size());
   if (base_) return base_->class_count();
-  return static_cast<int64_t>(outlined_info(spec_, "train").classes.size());
+  return static_cast<int64_t>(described_info(spec_, "train").classes.size());
 }
 
 const DatasetSource& DatasetSource::turned(const DatasetSource& part,
@@ -282,10 +282,10 @@ std::shared_ptr<const Dataset> DatasetSource::make(const Request& request, Mosai
     if (!request.cuts()) return data;
     return hold_out(std::move(data), request.validation, request.split, by_class);
   }
-  const auto images = spec.images.find(stored);
-  if (images == spec.images.end()) fail_outline(spec);
-  DatasetInfo info = outlined_info(spec, request.split);
-  if (info.classes.empty() && info.targets.empty()) fail_outline(spec);
+  const auto images = spec.num_images.find(stored);
+  if (images == spec.num_images.end()) fail_without_numbers(spec);
+  DatasetInfo info = described_info(spec, request.split);
+  if (info.classes.empty() && info.targets.empty()) fail_without_numbers(spec);
   int64_t size = images->second;
   if (request.cuts()) {
     const int64_t train = training_count(size, request.validation);
@@ -303,7 +303,7 @@ std::shared_ptr<const Dataset> DatasetSource::open_metadata(std::string_view spl
 }
 
 bool DatasetSource::has_metadata(std::string_view split) const {
-  return base().images.contains(request(split).stored());
+  return base().num_images.contains(request(split).stored());
 }
 
 std::string DatasetSource::missing(std::string_view split) const {

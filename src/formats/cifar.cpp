@@ -10,7 +10,7 @@ namespace moesaic::cifar {
 
 void read(const fs::path& path, int64_t bytes, const Layout& layout, Records& records) {
   constexpr int64_t kPixels = kChannels * kHeight * kWidth;
-  const int64_t record = layout.label_bytes + kPixels;
+  const int64_t record = layout.num_label_bytes + kPixels;
   if (bytes % record != 0) {
     fail("{}: {} bytes are not a whole number of records of {}", path.string(), bytes, record);
   }
@@ -24,7 +24,7 @@ void read(const fs::path& path, int64_t bytes, const Layout& layout, Records& re
   records.pixels.reserve(records.pixels.size() + static_cast<size_t>(bytes / record * kPixels));
   for (auto at = content.begin(); at != content.end(); at += record) {
     records.labels.push_back(at[layout.label_at]);
-    records.pixels.insert(records.pixels.end(), at + layout.label_bytes, at + record);
+    records.pixels.insert(records.pixels.end(), at + layout.num_label_bytes, at + record);
   }
 }
 

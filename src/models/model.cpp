@@ -40,9 +40,9 @@ double layer_flops(const MoEBlock& block, int64_t tokens, const RowsPerToken& ro
   const nn::RouterOptions& options = block.layer->options();
   const auto found = rows_per_token.find(block.block);
   const double rows = found == rows_per_token.end()
-                          ? nn::rows_per_token(options.rule, tokens, options.experts)
+                          ? nn::rows_per_token(options.rule, tokens, options.num_experts)
                           : found->second;
-  const auto router = static_cast<double>(2 * options.width * options.experts);
+  const auto router = static_cast<double>(2 * options.width * options.num_experts);
   return static_cast<double>(tokens) *
          (router + rows * block.layer->experts->flops_per_row() + replacement_flops(block.layer));
 }

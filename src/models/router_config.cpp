@@ -139,9 +139,9 @@ nn::RoutingRule routing_rule(const RoutingConfig& routing, const DispatcherConfi
 
 ConfigProblem routing_problem(const RoutingConfig& routing, const DispatcherConfig& dispatcher,
                               const RouterContext& place) {
-  if (routing.is_token_choice() && routing.num_selected_experts > place.experts) {
+  if (routing.is_token_choice() && routing.num_selected_experts > place.num_experts) {
     return {fmt::format("{}num_selected_experts is {}, but there are {} experts", place.router,
-                        routing.num_selected_experts, place.experts),
+                        routing.num_selected_experts, place.num_experts),
             {place.router + "num_selected_experts", place.experts_key}};
   }
   if (ConfigProblem problem = foreign_problem(routing, place); !problem.empty()) return problem;
@@ -164,7 +164,7 @@ ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherCon
                             dispatcher.capacity_multiple_of};
     const std::string key = fmt::format("{}dispatcher.{}", place.router, name);
     try {
-      if (factor > 0.0) expert_capacity(place.group_size, choices, rule, place.experts);
+      if (factor > 0.0) expert_capacity(place.group_size, choices, rule, place.num_experts);
     } catch (const Error& error) {
       return {fmt::format("{} {} is too small: {}", key, factor, error.what()),
               {key, place.group_size_key}};

@@ -59,7 +59,7 @@ bool is_slow_in_training(const at::Tensor& query) {
 at::Tensor attention(const at::Tensor& query_BHQc, const at::Tensor& key_BHTc,
                      const at::Tensor& value_BHTc) {
   if (is_slow_in_training(query_BHQc)) {
-    const NoAutocast beneath;
+    const NoAutocast no_autocast;
     return at::scaled_dot_product_attention(query_BHQc.to(at::kFloat), key_BHTc.to(at::kFloat),
                                             value_BHTc.to(at::kFloat))
         .to(query_BHQc.scalar_type());
@@ -87,8 +87,8 @@ AttentionImpl::AttentionImpl(AttentionOptions options, at::Generator generator)
   qkv = register_module("qkv", make_linear(width, 3 * width, generator, /*parts=*/3));
   out = register_module("out", make_linear(width, width, generator));
   if (!options.qk_norm) return;
-  query_norm = register_module("query_norm", HeadNorm(width / options.heads));
-  key_norm = register_module("key_norm", HeadNorm(width / options.heads));
+  query_norm = register_module("query_norm", HeadNorm(width / options.num_heads));
+  key_norm = register_module("key_norm", HeadNorm(width / options.num_heads));
 }
 
 at::Tensor AttentionImpl::mix(at::Tensor query_BHQc, at::Tensor key_BHTc,
@@ -159,7 +159,7 @@ EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
       x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, batch_shard());
   const at::Tensor normed = norm2->forward(mixed);
   if (moe.is_empty()) return {mixed + mlp->forward(normed, random), std::nullopt};
-  const int64_t members = moe->options().members;
+  const int64_t members = moe->options().num_members;
   MoEOutput out = moe->forward(to_member_order(normed, members), random);
   at::Tensor x = mixed + from_member_order(out.y_Td, members, mixed.sizes());
   return {x, std::move(out)};

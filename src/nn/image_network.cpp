@@ -144,7 +144,7 @@ class SmallCnn final : public ImageNetwork {
     };
     first_ = register_module("first", convolution(64));
     second_ = register_module("second", convolution(128));
-    make_head(maps.channels * maps.side * maps.side, maps.flops, options.classes, generator);
+    make_head(maps.channels * maps.side * maps.side, maps.flops, options.num_classes, generator);
   }
 
   at::Tensor embed(const at::Tensor& images_BCHW) override {
@@ -212,7 +212,7 @@ class MobileNetV2 final : public ImageNetwork {
     register_module("blocks", blocks_);
     last_ = register_module("last",
                             conv_norm(maps, {.outputs = channels(1280), .kernel = 1}, generator));
-    make_head(maps.channels, maps.flops, options.classes, generator);
+    make_head(maps.channels, maps.flops, options.num_classes, generator);
   }
 
   at::Tensor embed(const at::Tensor& images_BCHW) override {
@@ -261,7 +261,7 @@ class ResNet18 final : public ImageNetwork {
       blocks_->push_back(ResidualBlock(maps, channels(usual), 1, generator));
     }
     register_module("blocks", blocks_);
-    make_head(maps.channels, maps.flops, options.classes, generator);
+    make_head(maps.channels, maps.flops, options.num_classes, generator);
   }
 
   at::Tensor embed(const at::Tensor& images_BCHW) override {
@@ -390,7 +390,7 @@ WideResNetImpl::WideResNetImpl(const WideResNetOptions& options, const at::Gener
       groups_->push_back(NormConv(maps_, channels, stride, generator));
       break;
     }
-    for (int64_t b = 0; b < options.blocks; ++b) {
+    for (int64_t b = 0; b < options.num_blocks; ++b) {
       groups_->push_back(WideBlock(maps_, channels, b == 0 ? stride : 0, generator));
     }
   }

@@ -57,7 +57,7 @@ void PackedExperts::clear() {
 
 MlpExpertsImpl::MlpExpertsImpl(MlpExpertsOptions options, at::Generator generator)
     : options_(options) {
-  const int64_t experts = options.experts, width = options.width, hidden = options.hidden;
+  const int64_t experts = options.num_experts, width = options.width, hidden = options.hidden;
   w1 = register_parameter("w1", torch::empty({experts, width, hidden}));
   b1 = register_parameter("b1", torch::empty({experts, hidden}));
   w2 = register_parameter("w2", torch::empty({experts, hidden, width}));

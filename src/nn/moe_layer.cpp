@@ -31,14 +31,14 @@ MoELayerImpl::MoELayerImpl(const MoELayerOptions& options, at::Generator generat
   router = register_module(
       "router",
       Router(RouterOptions{.width = options.width,
-                           .experts = options.experts,
-                           .members = options.members,
+                           .num_experts = options.num_experts,
+                           .num_members = options.num_members,
                            .rule = options.rule,
                            .noise = options.noise,
                            .evaluation_seed = options.evaluation_seed,
                            .evaluation_capacity_factor = options.evaluation_capacity_factor},
              generator));
-  const MlpExperts mlps(MlpExpertsOptions{.experts = static_cast<int64_t>(kept().size()),
+  const MlpExperts mlps(MlpExpertsOptions{.num_experts = static_cast<int64_t>(kept().size()),
                                           .width = options.width,
                                           .hidden = options.hidden,
                                           .activation = options.activation,

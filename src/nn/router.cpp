@@ -170,25 +170,25 @@ Routing RoutingRecord::own(const Routing& of_all) const {
 }
 
 double RouterOptions::noise_scale() const {
-  return noise.kind == NoiseKind::gaussian ? gaussian_noise_std(noise, experts / members)
+  return noise.kind == NoiseKind::gaussian ? gaussian_noise_std(noise, num_experts / num_members)
                                            : noise.scale;
 }
 
 RouterImpl::RouterImpl(RouterOptions options, at::Generator generator)
     : options_(std::move(options)) {
-  if (options_.members < 1 || options_.experts % options_.members != 0) {
-    fail("Router: {} members cannot share {} experts", options_.members, options_.experts);
+  if (options_.num_members < 1 || options_.num_experts % options_.num_members != 0) {
+    fail("Router: {} members cannot share {} experts", options_.num_members, options_.num_experts);
   }
-  weight = register_parameter("weight", torch::empty({options_.experts, options_.width}));
+  weight = register_parameter("weight", torch::empty({options_.num_experts, options_.width}));
   lecun_normal(weight, options_.width, std::move(generator));
 }
 
 at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
   // Small differences of logits decide the routing.
-  const NoAutocast exact;
+  const NoAutocast no_autocast;
   const NoTf32 exact_products(x_Td.device());
   at::Tensor logits_TE = at::linear(x_Td.to(weight.scalar_type()), weight);
-  const int64_t members = options_.members;
+  const int64_t members = options_.num_members;
   if (members == 1) return logits_TE;
   if (x_Td.size(0) % members != 0) {
     fail("Router: {} tokens are not those of {} members", x_Td.size(0), members);
@@ -200,7 +200,7 @@ at::Tensor RouterImpl::logits(const at::Tensor& x_Td) const {
 
 at::Tensor RouterImpl::noise(int64_t tokens, const at::TensorOptions& options,
                              const at::Generator& random) const {
-  const int64_t each = options_.experts / options_.members;
+  const int64_t each = options_.num_experts / options_.num_members;
   const double scale = options_.noise_scale();
   if (replayed_noise_.defined()) return replayed_noise_ * scale;
   if (random.defined()) return router_noise(tokens, each, options, options_.noise, random);
@@ -267,7 +267,7 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
     const int64_t tokens = record.logits_TE.size(0), all = record.is_local ? parts->size() : 1;
     const at::Tensor of_own = noise(all * tokens, record.logits_TE.options(), random)
                                   .narrow(0, record.is_local ? parts->rank() * tokens : 0, tokens);
-    record.noisy_logits_TE = record.logits_TE + in_columns(of_own, options_.members);
+    record.noisy_logits_TE = record.logits_TE + in_columns(of_own, options_.num_members);
     const bool gaussian = options_.noise.kind == NoiseKind::gaussian;
     record.noise_std = gaussian ? options_.noise_scale() : 0.0;
   }
@@ -275,26 +275,26 @@ RoutingRecord RouterImpl::forward(const at::Tensor& x_Td, const at::Generator& r
   record.kept = kept();
   record.is_rerouted = is_pruned() && pruned_selection(options_.rule) == PrunedSelection::reroute;
   record.group_size = group;
-  record.members = options_.members;
+  record.num_members = options_.num_members;
   return record;
 }
 
 void RouterImpl::set_options(RouterOptions options) {
-  if (options.width != weight.size(1) || options.experts != weight.size(0)) {
+  if (options.width != weight.size(1) || options.num_experts != weight.size(0)) {
     fail("Router: {} x {} weights cannot become {} x {} ones", weight.size(0), weight.size(1),
-         options.experts, options.width);
+         options.num_experts, options.width);
   }
   options_ = std::move(options);
 }
 
 void RouterImpl::keep(const std::vector<int64_t>& experts) {
-  const bool all = static_cast<int64_t>(experts.size()) == options_.experts;
+  const bool all = static_cast<int64_t>(experts.size()) == options_.num_experts;
   set_kept_experts(options_.rule, all ? std::vector<int64_t>{} : experts);
 }
 
 std::vector<int64_t> RouterImpl::kept() const {
   if (is_pruned()) return kept_experts(options_.rule);
-  std::vector<int64_t> all(options_.experts);
+  std::vector<int64_t> all(options_.num_experts);
   std::iota(all.begin(), all.end(), 0);
   return all;
 }

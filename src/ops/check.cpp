@@ -134,7 +134,7 @@ void check_activation(const char* op, int64_t activation) {
 void check_logits(const char* op, const at::Tensor& logits) {
   check_shape(op, "logits", logits, {-1, -1});
   const auto type = logits.scalar_type();
-  if (type != at::kFloat && type != at::kDouble) {  // halves are widened() by now
+  if (type != at::kFloat && type != at::kDouble) {  // halves are halves_in_float32() by now
     fail("{}: logits must be bfloat16, float16, float32 or float64, found {}", op,
          c10::toString(type));
   }

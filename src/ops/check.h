@@ -21,7 +21,7 @@ inline bool is_half_wide(at::ScalarType type) {
 
 /// Returns bfloat16 and float16 as float32, anything else as it is: routing decisions and losses
 /// are computed in at least float32. Autograd casts the gradient back.
-inline at::Tensor widened(const at::Tensor& tensor) {
+inline at::Tensor halves_in_float32(const at::Tensor& tensor) {
   return is_half_wide(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
 }
 
@@ -47,7 +47,7 @@ void check_rows(const char* op, const char* name, const c10::SymInt& rows);
 void check_capacity(const char* op, const CapacityRule& capacity);
 /// Throws unless this is the number of an activation.
 void check_activation(const char* op, int64_t activation);
-/// Throws unless logits are [T, E], widened(), with at least one expert.
+/// Throws unless logits are [T, E], halves_in_float32(), with at least one expert.
 void check_logits(const char* op, const at::Tensor& logits);
 /// Throws where the indices of `rows` rows for each of `tokens` tokens exceed 32 bits.
 void check_row_count(const char* op, const c10::SymInt& tokens, const c10::SymInt& rows);

@@ -58,8 +58,8 @@ at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits
   const at::Tensor logits_GSE = grouped_logits(kOp, logits_TE, group_size);
   ops::check_shape(kOp, "noisy_logits", noisy_logits_TE, {logits_TE.size(0), logits_TE.size(1)});
   // Noise is drawn in float32 where logits have fewer digits.
-  ops::check_same_dtype(kOp, "noisy_logits", ops::widened(noisy_logits_TE),
-                        ops::widened(logits_TE));
+  ops::check_same_dtype(kOp, "noisy_logits", ops::halves_in_float32(noisy_logits_TE),
+                        ops::halves_in_float32(logits_TE));
   ops::check_same_device(kOp, "noisy_logits", noisy_logits_TE, logits_TE);
   if (k < 1 || k > logits_TE.size(1)) {
     fail("{}: k must be between 1 and the {} experts, found {}", kOp, logits_TE.size(1), k);
@@ -95,7 +95,7 @@ at::Tensor router_z_loss(const at::Tensor& logits_TE, int64_t group_size) {
 // The formula in ATen's operators, which have the gradients and the kernels of every device.
 at::Tensor cross_entropy(const at::Tensor& logits_in_NC, const at::Tensor& labels_N, bool twice) {
   constexpr const char* kOp = "cross_entropy";
-  const at::Tensor logits_NC = ops::widened(logits_in_NC);
+  const at::Tensor logits_NC = ops::halves_in_float32(logits_in_NC);
   ops::check_shape(kOp, "logits", logits_NC, {-1, -1});
   ops::check_floating(kOp, "logits", logits_NC);
   if (logits_NC.sym_size(1) < 1) fail("{}: there must be a class", kOp);

@@ -79,7 +79,7 @@ struct OptionsOperator<Packing, Out(Tensors...), Options(Arguments...)>
       Packing::check(wide..., options);
       return kernel(wide..., options);
     };
-    return checked(Packing::unpack(std::move(arguments)...), widened(tensors)...);
+    return checked(Packing::unpack(std::move(arguments)...), halves_in_float32(tensors)...);
   }
 
   static Out call(Tensors... tensors, const Options& options) {

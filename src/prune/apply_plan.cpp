@@ -33,7 +33,8 @@ std::string replacement_problem(const Model& model, const std::string& replace) 
   for (const MoEBlock& block : model.moe_blocks()) {
     const nn::MoELayer& layer = block.layer;
     const bool is_rerouted = reroutes(block);
-    if ((replace == kReroute && !is_rerouted && !can_reroute) || (replace == kMerge && !can_merge)) {
+    if ((replace == kReroute && !is_rerouted && !can_reroute) ||
+        (replace == kMerge && !can_merge)) {
       // Of the networks that cannot reroute only ensembles can all store means.
       return fmt::format("networks of the family '{}' cannot {}; choose the replacement {}'{}'",
                          model.config().at("name").get<std::string>(),
@@ -89,13 +90,14 @@ void keep_shapes(const MoEBlock& block, const std::vector<int64_t>& ids,
                  const std::string& replace) {
   nn::MoELayer layer = block.layer;
   if (replace == kMerge && ids.size() < layer->kept().size()) {
-    const Merging merging = merging_of(block, {.experts = layer->options().experts, .kept = ids});
+    const Merging merging =
+        merging_of(block, {.experts = layer->options().num_experts, .kept = ids});
     layer->merge_experts(ids, merging.into, merging.weights_PP);
     return;
   }
   at::Tensor means_Eo;
   if (replace == kReplaceByMean) {
-    means_Eo = at::empty({layer->options().experts, layer->experts->outputs()}, at::kMeta);
+    means_Eo = at::empty({layer->options().num_experts, layer->experts->outputs()}, at::kMeta);
   }
   layer->keep_experts(ids, means_Eo);
 }

@@ -73,7 +73,7 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
   };
   ExpertUse use;
   for (const MoEBlock& block : model.moe_blocks()) {
-    const int64_t experts = block.layer->options().experts;
+    const int64_t experts = block.layer->options().num_experts;
     const std::string prefix = fmt::format("{}.", block.block);
     LayerUse& layer = use[block.block] = empty_use(experts);
     layer.outputs_Eo = layer.gated_Eo =

@@ -33,7 +33,7 @@ struct RankedGroup {
 
   bool owns(int64_t id) const { return id >= begin && id < end; }
   int64_t size() const { return static_cast<int64_t>(present.size()); }
-  int64_t experts() const { return block->layer->options().experts / block->ranked_groups(); }
+  int64_t experts() const { return block->layer->options().num_experts / block->ranked_groups(); }
   /// A token selects k experts whether they are present or not; the paper forbids fewer than k.
   int64_t least() const {
     const int64_t selected = nn::experts_per_token(block->layer->options().rule);
@@ -50,13 +50,13 @@ struct RankedGroup {
 
 /// Returns a layer's groups with those of these experts that each has.
 std::vector<RankedGroup> groups_of(const MoEBlock& block, const Ids& present) {
-  const int64_t count = block.ranked_groups(), experts = block.layer->options().experts;
+  const int64_t count = block.ranked_groups(), experts = block.layer->options().num_experts;
   const int64_t each = experts / count;
   std::vector<RankedGroup> groups;
   for (int64_t i = 0; i < count; ++i) {
     RankedGroup group{&block, fmt::format("block {}", block.block), i * each,
                       i + 1 == count ? experts : (i + 1) * each};
-    const char* what = block.groups > 0 ? "group" : "member";
+    const char* what = block.num_groups > 0 ? "group" : "member";
     if (count > 1) group.where += fmt::format(", {} {}", what, i);
     std::copy_if(present.begin(), present.end(), std::back_inserter(group.present),
                  [&](int64_t id) { return group.owns(id); });
@@ -133,7 +133,7 @@ class NetworkChoice {
       : parameters_(model.parameter_count()) {
     for (const MoEBlock& block : blocks) {
       if (keep.rule_of(block.block) == nullptr) continue;
-      experts_ += block.layer->options().experts;
+      experts_ += block.layer->options().num_experts;
       for (RankedGroup& group : groups_of(block)) groups_.push_back(std::move(group));
     }
   }
@@ -244,7 +244,7 @@ std::string too_few_problem(const MoEBlock& block, const std::vector<int64_t>& k
 }
 
 std::vector<int64_t> first_experts(const KeepRule& rule, const MoEBlock& block) {
-  const std::vector<double> equal(static_cast<size_t>(block.layer->options().experts), 0.0);
+  const std::vector<double> equal(static_cast<size_t>(block.layer->options().num_experts), 0.0);
   return best_of_groups(groups_of(block), {equal},
                         [&](const RankedGroup& group) { return group.kept_by(rule); });
 }
@@ -316,7 +316,7 @@ KeptExperts choose_experts(const Model& model, const KeepSpec& keep,
 KeptExperts check_keep(const Model& model, const KeepSpec& keep) {
   ExpertRankings equal;
   for (const MoEBlock& block : model.moe_blocks()) {
-    equal[block.block].scores.assign(static_cast<size_t>(block.layer->options().experts), 0.0);
+    equal[block.block].scores.assign(static_cast<size_t>(block.layer->options().num_experts), 0.0);
   }
   return choose_experts(model, keep, equal);
 }

@@ -141,7 +141,7 @@ Scores router_norm_change(const ScoreInput& in) {
 Scores of_weights(const MoEBlock& block, const nn::ParameterValues& values, double absent,
                   auto number) {
   const std::vector<int64_t> kept = block.layer->kept();
-  Scores scores(static_cast<size_t>(block.layer->options().experts), absent);
+  Scores scores(static_cast<size_t>(block.layer->options().num_experts), absent);
   for (size_t slot = 0; slot < kept.size(); ++slot) {
     scores[static_cast<size_t>(kept[slot])] =
         number(block.layer->experts->matrices(static_cast<int64_t>(slot), values));
@@ -194,7 +194,7 @@ Scores aimer(const ScoreInput& in) {
 }
 
 Scores of_use(const ScoreInput& in, auto number) {
-  Scores scores(static_cast<size_t>(in.finetuned.layer->options().experts));
+  Scores scores(static_cast<size_t>(in.finetuned.layer->options().num_experts));
   for (size_t e = 0; e < scores.size(); ++e) {
     scores[e] = number(*in.use, static_cast<int64_t>(e));
   }
@@ -245,7 +245,7 @@ Scores output_variance(const ScoreInput& in) {
 
 Scores random_scores(const ScoreInput& in) {
   const uint64_t stream = mix64(stream_id("prune.random") + in.finetuned.block);
-  Scores scores(in.finetuned.layer->options().experts);
+  Scores scores(in.finetuned.layer->options().num_experts);
   for (size_t expert = 0; expert < scores.size(); ++expert) {
     scores[expert] = CounterRng(in.seed, stream, expert).uniform();
   }
@@ -265,7 +265,7 @@ LayerUse empty_use(int64_t experts) {
 
 ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {
-    LayerUse& use = use_[block.block] = empty_use(block.layer->options().experts);
+    LayerUse& use = use_[block.block] = empty_use(block.layer->options().num_experts);
     block.layer->set_observer([&use, experts = block.layer->experts](const RoutingRecord& record,
                                                                      const at::Tensor& inputs) {
       const torch::NoGradGuard no_grad;

@@ -11,7 +11,7 @@ RowsPerToken rows_of_kept(const Model& model, const auto& count) {
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
     const double fraction = layer->merged_into.empty()
                                 ? static_cast<double>(layer->kept().size()) /
-                                      static_cast<double>(layer->options().experts)
+                                      static_cast<double>(layer->options().num_experts)
                                 : 1.0;
     const auto& options = layer->options();
     const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;

@@ -303,7 +303,7 @@ void add_means(PrunePlan& plan, const ExpertUse* use) {
 std::string layer_problem(const std::vector<MoEBlock>& blocks, const PruneLayerPlan& layer) {
   const MoEBlock* block = find_block(blocks, layer.block);
   if (block == nullptr) return fmt::format("block {} has no experts", layer.block);
-  const int64_t experts = block->layer->options().experts;
+  const int64_t experts = block->layer->options().num_experts;
   if (experts != layer.experts) {
     return fmt::format("block {} has {} experts, the plan was made for {}", layer.block, experts,
                        layer.experts);
@@ -386,7 +386,7 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   for (const MoEBlock& block : blocks) {
     const ExpertRanking& ranking = rankings.at(block.block);
     plan.layers.push_back({.block = block.block,
-                           .experts = block.layer->options().experts,
+                           .experts = block.layer->options().num_experts,
                            .kept = kept.at(block.block),
                            .scores = ranking.scores,
                            .groups = block.ranked_groups(),

@@ -154,7 +154,8 @@ constexpr const char* kPixels = "using 1:2:3:4:5 with rgbimage notitle";
 /// the largest of its members.
 at::Tensor patch_weights(const RoutingRecord& record, const PatchTokens& patches, int64_t images) {
   const at::Tensor weight_TK = combine_weights(record.routing).to(at::kCPU, at::kFloat).abs();
-  const at::Tensor weight = weight_TK.view({images, -1, record.members, weight_TK.size(1)}).amax(2);
+  const at::Tensor weight =
+      weight_TK.view({images, -1, record.num_members, weight_TK.size(1)}).amax(2);
   return weight.narrow(1, patches.num_prefix_tokens, patches.grid.height * patches.grid.width);
 }
 
@@ -334,7 +335,7 @@ Figure samples_figure(const SamplesConfig& config, const ReproduceOptions& optio
   panels.front().commands.insert(
       0, image_commands(-0.5, data->info().width - 1, data->info().height - 1));
   return panel_figure("figure", panels,
-                      {.columns = static_cast<int>(config.columns),
+                      {.columns = static_cast<int>(config.num_columns),
                        .width = 128,
                        .height = 128,
                        .left = 20,

@@ -62,16 +62,23 @@ void shrink(Document& document) {
   }
 }
 
-/// Reads the former kind of experiments that prune as what it is now.
+/// Reads the former kinds of experiments as what they are now.
 void rename_kind(Document& document) {
   const Value root = document.root();
   const Value* kind = root.find("kind");
   if (kind == nullptr || kind->kind() != Value::Kind::string) return;
+  if (kind->as_string() == "samples") {
+    log_warning("{}: the kind 'samples' is 'image_grid' now", kind->where());
+    document.set("kind", Value::from_json("image_grid", kind->where()));
+  }
   if (kind->as_string() != "prune-sweep") return;
-  log_warning("{}: the kind 'prune-sweep' is 'runs' now, with \"runs\": 1 where it has no number",
-              kind->where());
+  log_warning(
+      "{}: the kind 'prune-sweep' is 'runs' now, with \"num_runs\": 1 where it has no number",
+      kind->where());
   document.set("kind", Value::from_json("runs", kind->where()));
-  if (root.find("runs") == nullptr) document.set("runs", Value::from_json(1, kind->where()));
+  if (root.find("num_runs") == nullptr && root.find("runs") == nullptr) {
+    document.set("num_runs", Value::from_json(1, kind->where()));
+  }
 }
 
 /// Throws Error (usage) for a name that cannot be that of a folder; '/' parts the family from it.
@@ -188,11 +195,11 @@ Report report_of_samples(const Experiment& experiment, const ReproduceOptions& o
           {figure}};
 }
 
-/// Returns the settings of runs, nothing of samples. Throws Error (usage) for another kind.
+/// Returns the settings of runs, nothing of an image grid. Throws Error (usage) for another kind.
 std::optional<RunsConfig> runs_in(const Experiment& experiment) {
   if (experiment.kind == "runs") return parse<RunsConfig>(experiment.config);
-  if (experiment.kind == "samples") return std::nullopt;
-  const std::vector<std::string> kinds = {"runs", "samples"};
+  if (experiment.kind == "image_grid") return std::nullopt;
+  const std::vector<std::string> kinds = {"runs", "image_grid"};
   fail_usage("{}: unknown kind of experiment '{}'; {}", experiment.config.at("kind").where(),
              experiment.kind, did_you_mean(experiment.kind, kinds));
 }

@@ -194,7 +194,7 @@ Measurement measured(const RunConfig& config, const ProbeContext& probe_context,
   const c10::InferenceMode inference;
   EvaluateOptions options;
   options.batch_size = config.evaluate_batch_size;
-  options.loader_threads = config.loader_threads;
+  options.num_loader_threads = config.num_loader_threads;
   options.loss = probe_context.loss;
   options.precision = config.precision;
   ProbeSubject subject(model, step, probe_context.data, options, start);

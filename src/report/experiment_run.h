@@ -36,7 +36,7 @@ struct PreparedRow {
   std::string name;
   /// Rows of the results that its runs fill, without them, its own last.
   std::vector<MeasuredRow> result_rows = {};
-  int64_t runs = 1;
+  int64_t num_runs = 1;
   int64_t images = 0;  ///< That a run takes.
   /// Makes run `index` while `on_images()`; nothing where that ended it.
   std::function<std::optional<RunResult>(int64_t index, const ImageCallback& on_images)> make = {};

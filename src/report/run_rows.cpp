@@ -311,7 +311,7 @@ class DistributedRuns {
     std::vector<MeasuredRow> rows;
     runs_.for_each_filled([&](const PreparedRow& row, const MeasuredRow& filled) {
       rows.push_back(filled);
-      for (int64_t i = 0; i < row.runs; ++i) {
+      for (int64_t i = 0; i < row.num_runs; ++i) {
         rows.back().runs.push_back(record_in(*log_->find(filled.name, i)));
       }
     });
@@ -372,7 +372,7 @@ class DistributedRuns {
     std::vector<int64_t> images;
     int64_t number = 0;
     for (const PreparedRow& row : rows) {
-      for (int64_t i = 0; i < row.runs; ++i) {
+      for (int64_t i = 0; i < row.num_runs; ++i) {
         if (is_made(row, i) || number++ % size() != rank()) continue;
         missing.emplace_back(&row, i);
         images.push_back(row.images);

@@ -25,7 +25,7 @@ constexpr size_t kMaxRows = 10000;
 PlannedRow with_point(PlannedRow row, const RowConfig& point, const std::string& separator) {
   row.name += (row.name.empty() ? "" : separator) + point.name;
   if (!point.set.is_null()) row.sets.push_back(point.set);
-  row.runs = point.runs.value_or(row.runs);
+  row.num_runs = point.num_runs.value_or(row.num_runs);
   row.phase_rows.insert(point.phase_rows.begin(), point.phase_rows.end());
   return row;
 }
@@ -65,7 +65,7 @@ std::vector<std::string> names_of_rows(const RunsConfig& config) {
 
 ConfigProblem grid_problem(const RunsConfig& config) {
   for (const char* key :
-       {"exclude_blocks", "per_layer", "criteria", "replace", "calibration_images", "finetuned",
+       {"exclude_blocks", "per_layer", "criteria", "replace", "num_calibration_images", "finetuned",
         "recover", "throughput", "export", "baseline_results"}) {
     if (config.source.find(key) == nullptr) continue;
     return {fmt::format("'{}' is for pruned networks; give 'keep' too", key), {key}};
@@ -173,7 +173,7 @@ std::vector<std::string> PlannedRow::names() const {
 }
 
 std::vector<PlannedRow> planned_rows(const RunsConfig& config) {
-  PlannedRow empty{"", {}, config.runs};
+  PlannedRow empty{"", {}, config.num_runs};
   if (!config.set.is_null()) empty.sets.push_back(config.set);
   std::vector<PlannedRow> rows;
   for (const RowConfig& row : config.rows) rows.push_back(with_point(empty, row, config.separator));
@@ -356,7 +356,7 @@ PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& opti
     ready.stages[0].push_back(
         {.name = row.name,
          .result_rows = run->result_rows,
-         .runs = row.runs,
+         .num_runs = row.num_runs,
          .images = run->images(),
          .make = [run, &datasets](int64_t index, const ImageCallback& on_images) {
            return make_run(*run, index, datasets, on_images);
@@ -378,7 +378,7 @@ PreparedRuns prepare_grid(const RunsConfig& config, const ReproduceOptions& opti
 
 RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
   RunConfig config = parse<RunConfig>(settings_of(experiment, row));
-  config.loader_threads = 0;  // Runs already use all cores in parallel.
+  config.num_loader_threads = 0;  // Runs already use all cores in parallel.
   for (PhaseConfig& phase : config.phases) {
     if (experiment.max_steps == 0) continue;
     phase.epochs.reset();
@@ -398,7 +398,8 @@ std::string plan_rows_of(const RunsConfig& config) {
     for (const PhasePlan& phase : plan_phases(run, *model, datasets)) updates += phase.steps;
     table.add({fmt::format("{}", fmt::join(row.names(), " + ")),
                model->config().at("name").get<std::string>(), with_commas(model->parameter_count()),
-               std::to_string(run.phases.size()), with_commas(updates), std::to_string(row.runs)});
+               std::to_string(run.phases.size()), with_commas(updates),
+               std::to_string(row.num_runs)});
   }
   return table.text();
 }

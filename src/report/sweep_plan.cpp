@@ -60,7 +60,7 @@ std::string choice_text(const std::string& name, const KeepSpec& keep, const Mod
 int64_t experts_of_group(const Model& model) {
   int64_t experts = 0;
   for (const MoEBlock& block : model.moe_blocks()) {
-    experts = std::max(experts, block.layer->options().experts / block.ranked_groups());
+    experts = std::max(experts, block.layer->options().num_experts / block.ranked_groups());
   }
   return experts;
 }
@@ -130,7 +130,7 @@ std::string savings_text(const RunsConfig& config, const SweepPlan& plan,
   for (const SweepSize& size : plan.sizes) {
     const std::shared_ptr<Model> shape = meta_copy(*plan.shape);
     apply_plan(*shape, {"", {}, replace});  // It removes nothing yet.
-    if (size.count < plan.experts) {
+    if (size.count < plan.num_experts) {
       const KeptExperts kept = check_keep(*shape, size.keep);
       for (const MoEBlock& block : shape->moe_blocks()) {
         keep_shapes(block, kept.at(block.block), replace);
@@ -284,8 +284,8 @@ SweepPlan sweep_plan(const RunsConfig& config, const std::vector<MeasuredRow>& r
   SweepPlan plan{.shape = build_initial_meta_model(first_run(config))};
   plan.criteria = config.sweep.criteria;
   plan.exported = config.sweep.exported;
-  plan.experts = experts_of_group(*plan.shape);
-  plan.sizes = sizes_of(config.sweep, config.source, *plan.shape, plan.experts);
+  plan.num_experts = experts_of_group(*plan.shape);
+  plan.sizes = sizes_of(config.sweep, config.source, *plan.shape, plan.num_experts);
   for (const std::string& text : plan.criteria) {
     const std::string problem =
         replacement_problem(*plan.shape, replacement(config.sweep, plan, text));
@@ -323,8 +323,8 @@ std::string plan_of_sweep(const RunsConfig& config) {
   text += fmt::format(
       "\nseeds         {}\nnetworks      {} of each seed, recovered and measured: {} of {} experts "
       "a layer by {}\n",
-      config.runs, 1 + (plan.sizes.size() - 1) * plan.criteria.size(), fmt::join(counts, ", "),
-      plan.experts, fmt::join(plan.criteria, ", "));
+      config.num_runs, 1 + (plan.sizes.size() - 1) * plan.criteria.size(), fmt::join(counts, ", "),
+      plan.num_experts, fmt::join(plan.criteria, ", "));
   if (!sweep.exclude_blocks.empty()) {
     text += fmt::format("unpruned      blocks {}\n", fmt::join(sweep.exclude_blocks, ", "));
   }

@@ -124,7 +124,7 @@ std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Result
   std::vector<RowComparison> comparisons;
   for (const SweepSize& size : plan.sizes) {
     for (const char* metric : {"accuracy", "accuracy_recovered"}) {
-      for (size_t i = 1; size.count < plan.experts && i < plan.criteria.size(); ++i) {
+      for (size_t i = 1; size.count < plan.num_experts && i < plan.criteria.size(); ++i) {
         const auto row_by = [&](const std::string& criterion) {
           return results.find(sweep_row(size.name, criterion), metric);
         };
@@ -140,7 +140,7 @@ std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Result
 
 std::string exported_sentence(const SweepPlan& plan, const Results& results) {
   return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
-                     plan.exported->keep, plan.experts, plan.exported->criterion,
+                     plan.exported->keep, plan.num_experts, plan.exported->criterion,
                      sweep_value(results, "export", "forward_time_ratio"));
 }
 
@@ -166,7 +166,7 @@ std::string largest_text(const SweepPlan& plan, const Results& results,
 Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
   if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
   for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
-                          "calibration_images", "images"}) {
+                          "num_calibration_images", "num_calibration_images", "images"}) {
     const Value* setting = experiment.config.find(key);
     if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }
@@ -358,7 +358,8 @@ Figure sweep_figure(const SweepPlan& plan, const Results& results) {
   const std::string head = fmt::format(
       "  criteria = '{}'\n  experts = {}\n  choices = ''{}\n  chosen = {}\n  whole = {}\n"
       "  span = {:.3f}\n  rows = {}\n  set xtics ({})\n",
-      fmt::join(plan.criteria, " "), plan.experts, lines, letters == 0 ? 0 : plan.criteria.size(),
+      fmt::join(plan.criteria, " "), plan.num_experts, lines,
+      letters == 0 ? 0 : plan.criteria.size(),
       plot_name(largest_text(plan, results, plan.criteria.front())), span, rows, tics);
   const Metric& accuracy = *find_metric(sweep_metrics(/*of_network=*/true), "accuracy");
   std::vector<std::string> blocks = {counts};

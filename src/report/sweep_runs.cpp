@@ -40,7 +40,7 @@ std::vector<Network> networks_of(const SweepPlan& plan) {
   std::vector<Network> networks;
   for (const SweepSize& size : plan.sizes) {
     for (const std::string& criterion : plan.criteria) {
-      const bool whole = size.count == plan.experts;
+      const bool whole = size.count == plan.num_experts;
       if (!whole || criterion == plan.criteria.front()) {
         networks.push_back({size, whole ? "" : criterion});
       }
@@ -59,7 +59,7 @@ Json folder_settings(const RunsConfig& config) {
                {"prune",
                 {{"whole", sweep.exclude_blocks},
                  {"replace", sweep.replace.value_or(kReplaceByNothing)},
-                 {"images", sweep.calibration_images}}},
+                 {"images", sweep.num_calibration_images}}},
                {"recover", to_json(*sweep.recover)}};
   for (const LayerChoice& choice : sweep.per_layer) {
     runs["by_layer." + choice.name] = choice.keep.to_json();
@@ -251,7 +251,7 @@ class Sweep {
   Evaluation evaluated(Model& model, const fs::path& checkpoint, const PhaseConfig& phase) const {
     return evaluate(model, test_data(model, checkpoint, phase),
                     {.batch_size = train_.evaluate_batch_size,
-                     .loader_threads = train_.loader_threads,
+                     .num_loader_threads = train_.num_loader_threads,
                      .on_progress = [this](int64_t, int64_t) { return go_on(); },
                      .loss = objective_name(phase)});
   }
@@ -274,9 +274,9 @@ class Sweep {
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     found->second =
         calibrate(model, datasets_.get(phase.data, split, phase.preprocess, model.input_shape()),
-                  {.images = config_.calibration_images,
+                  {.num_images = config_.num_calibration_images,
                    .batch_size = train_.evaluate_batch_size,
-                   .loader_threads = train_.loader_threads,
+                   .num_loader_threads = train_.num_loader_threads,
                    .seed = static_cast<uint64_t>(train_.seed + index),
                    .progress = [this](int64_t, int64_t) { go_on(); }});
     return found->second;
@@ -399,12 +399,12 @@ PreparedRuns prepare_sweep(const RunsConfig& config, const ReproduceOptions& opt
     row.result_rows.push_back(
         {.name = name, .metrics = sweep_metrics(of_network), .first_seed = sweep->train().seed});
   };
-  PreparedRow train{.name = "train", .runs = config.runs};
+  PreparedRow train{.name = "train", .num_runs = config.num_runs};
   for (const PhaseConfig& phase : sweep->train().phases) fills(train, phase.name, false);
   train.make = [sweep](int64_t index, const ImageCallback&) { return sweep->train(index); };
   std::vector<PreparedRow> recovered;
   for (const Network& network : sweep->networks()) {
-    PreparedRow row{.name = network.folder(), .runs = config.runs};
+    PreparedRow row{.name = network.folder(), .num_runs = config.num_runs};
     for (const std::string& name : network.rows) fills(row, name, true);
     row.make = [sweep, &network](int64_t index, const ImageCallback&) {
       return sweep->recover(network, index);

@@ -74,7 +74,7 @@ std::vector<double> measure_passes(const std::vector<ForwardPass>& passes,
   const std::vector<at::Tensor> batches =
       first_batches(std::move(dataset), config.batch_size, device);
   std::vector<std::vector<double>> seconds(passes.size());
-  for (int64_t round = -kWarmupRounds; round < config.rounds; ++round) {
+  for (int64_t round = -kWarmupRounds; round < config.num_rounds; ++round) {
     if (on_progress && !on_progress()) return {};
     const auto turn = static_cast<size_t>(round + kWarmupRounds);
     const at::Tensor& images = batches[turn % batches.size()];

@@ -27,7 +27,7 @@ namespace {
 at::Tensor experts_of_images(const ModelOutput& output, int64_t images) {
   if (output.routings.empty()) return {};
   const RoutingRecord& record = output.routings.back();
-  if (record.members > 1 || record.routing.tokens() != images) return {};
+  if (record.num_members > 1 || record.routing.tokens() != images) return {};
   const at::Tensor rows_of_image = record.routing.token_offsets.diff().to(at::kCPU, at::kLong);
   if (rows_of_image.max().item<int64_t>() > 1) return {};
   const at::Tensor row_expert = row_experts(record.routing).to(at::kCPU);
@@ -100,7 +100,7 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
   info_.classes = data.classes;
   info_.groups = data.groups;
   if (!batch.output.routings.empty()) {
-    info_.experts = batch.output.routings.back().logits_TE.size(1);
+    info_.num_experts = batch.output.routings.back().logits_TE.size(1);
   }
   if (options_.boundary && data.classes.size() != 2) {
     fail_usage(
@@ -112,12 +112,12 @@ void EvaluationPointCollector::begin(const EvaluatedBatch& batch) {
   }
   const Candidates candidates = candidates_of(batch.dataset, options_);
   const auto count = static_cast<int64_t>(candidates.images.size());
-  if (std::min(count, options_.points) < kMinPoints) {
+  if (std::min(count, options_.num_points) < kMinPoints) {
     fail_usage("an image by t-SNE needs {} points, {} has {}", kMinPoints, candidates.of, count);
   }
   const std::vector<int64_t> order =
       permutation(count, options_.seed, stream_id("report.evaluation_points"));
-  for (int64_t i = 0; i < std::min(count, options_.points); ++i) {
+  for (int64_t i = 0; i < std::min(count, options_.num_points); ++i) {
     chosen_.push_back(candidates.images[static_cast<size_t>(order[static_cast<size_t>(i)])]);
   }
   std::sort(chosen_.begin(), chosen_.end());
@@ -250,13 +250,13 @@ at::Tensor tsne(const at::Tensor& x_ND, const TsneOptions& options) {
   const at::Tensor exaggerated = p * options.exaggeration;
   at::Tensor y = principal_components(x).to(at::kFloat);
   at::Tensor move = at::zeros_like(y), gain = at::ones_like(y);
-  for (int64_t i = 0; i < options.iterations; ++i) {
+  for (int64_t i = 0; i < options.num_iterations; ++i) {
     const bool early = i < options.exaggerated;
     const at::Tensor grad = tsne_gradient(early ? exaggerated : p, y);
     gain = at::where((grad > 0) == (move > 0), gain * 0.8, gain + 0.2).clamp_min(0.01);
     move = (early ? 0.5 : 0.8) * move - rate * gain * grad;
     y = y + move;
-    if (options.on_progress && !options.on_progress(i + 1, options.iterations)) break;
+    if (options.on_progress && !options.on_progress(i + 1, options.num_iterations)) break;
   }
   return y.to(at::kDouble);
 }
@@ -335,7 +335,7 @@ Coloring coloring_of(const EvaluationPoints& points) {
   if (points.color == "class") return {4, points.label_N, points.classes};
   if (points.color == "group") return {7, points.group_N, points.groups};
   Coloring coloring{6, points.expert_N, {}};
-  for (int64_t e = 0; e < points.experts; ++e) {
+  for (int64_t e = 0; e < points.num_experts; ++e) {
     coloring.names.push_back(fmt::format("expert {}", e + 1));
   }
   return coloring;

@@ -30,11 +30,11 @@ at::Tensor no_loss(const RoutingRecord& record) {
 /// The record with the logits of those experts only that the router could choose. Members of an
 /// ensemble have losses of their own: one after the other, each of its groups becomes a group.
 RoutingRecord as_router_saw(RoutingRecord record) {
-  if (record.members > 1) {
+  if (record.num_members > 1) {
     const int64_t tokens = record.logits_TE.size(0);
-    record.group_size = (record.group_size > 0 ? record.group_size : tokens) / record.members;
+    record.group_size = (record.group_size > 0 ? record.group_size : tokens) / record.num_members;
     for (at::Tensor* logits : {&record.logits_TE, &record.noisy_logits_TE}) {
-      *logits = nn::member_logits(*logits, record.members).flatten(0, 1);
+      *logits = nn::member_logits(*logits, record.num_members).flatten(0, 1);
     }
     return record;
   }

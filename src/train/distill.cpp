@@ -44,7 +44,7 @@ at::Tensor Teacher::logits(const Model& student, const at::Tensor& images) const
 
 std::string* find_teacher(PhaseConfig& phase) {
   if (phase.kind.find<GradientConfig>() == nullptr) return nullptr;
-  Choice& loss = phase.kind.as<GradientConfig>().loss;
+  NamedSettings& loss = phase.kind.as<GradientConfig>().loss;
   if (loss.find<ClassificationObjectiveConfig>() == nullptr) return nullptr;
   auto& distill = loss.as<ClassificationObjectiveConfig>().distill;
   return distill ? &distill->teacher : nullptr;

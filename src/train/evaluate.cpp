@@ -75,7 +75,7 @@ class RoutingCounts {
       const RoutingRecord& record = records[i];
       Layer& layer = layers_[i];
       layer.routing.block = record.block;
-      layer.routing.experts = record.logits_TE.size(1);
+      layer.routing.num_experts = record.logits_TE.size(1);
       layer.routing.kept = record.kept;
       layer.tokens += record.routing.tokens();
       const at::Tensor rows = record.routing.offsets.diff().to(at::kCPU, at::kLong);
@@ -172,7 +172,7 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   const c10::InferenceMode inference;
   LoaderOptions loader_options;
   loader_options.batch_size = options.batch_size;
-  loader_options.threads = options.loader_threads;
+  loader_options.num_threads = options.num_loader_threads;
   loader_options.batch_indices = batch_indices_of(options);
   loader_options.shared = options.processes != nullptr;
   Loader loader(dataset, loader_options);
@@ -230,7 +230,7 @@ Json to_json(const std::vector<LayerRouting>& routing) {
   auto list = Json::array();
   for (const LayerRouting& layer : routing) {
     Json item = {{"layer", layer.block},
-                 {"experts", layer.experts},
+                 {"experts", layer.num_experts},
                  {"kept", layer.kept},
                  {"rows_per_token", layer.rows_per_token},
                  {"load", layer.load}};
@@ -253,10 +253,10 @@ ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
   if (dataset->size() == 0) fail_usage("'{}' has no images to calibrate by", dataset->info().name);
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
-  const int64_t total = std::min(options.images, dataset->size());
+  const int64_t total = std::min(options.num_images, dataset->size());
   LoaderOptions loading;
   loading.batch_size = std::min(options.batch_size, total);
-  loading.threads = options.loader_threads;
+  loading.num_threads = options.num_loader_threads;
   loading.seed = options.seed;
   loading.shuffle = true;
   Loader loader(dataset, loading);

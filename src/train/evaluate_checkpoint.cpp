@@ -279,7 +279,7 @@ std::string to_text(const CheckpointEvaluation& result) {
   for (const LayerRouting& layer : evaluation.routing) {
     row(fmt::format("block {}", layer.block),
         fmt::format("{} of {} experts, {:.3f} expert rows per token, load {:.2f}",
-                    layer.kept.size(), layer.experts, layer.rows_per_token,
+                    layer.kept.size(), layer.num_experts, layer.rows_per_token,
                     fmt::join(layer.load, " ")));
     std::vector<std::string> entropies;
     if (!layer.by_class.rows.empty())

@@ -136,7 +136,7 @@ LoaderOptions loader_options(const PhasePlan& plan, uint64_t seed, const PhaseCo
   options.seed = seed;
   options.shuffle = true;
   options.drop_last = config.drop_last;
-  options.threads = context.loader_threads;
+  options.num_threads = context.num_loader_threads;
   options.augment = config.augment;
   return options;
 }
@@ -182,7 +182,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       seed_(context.seed),
       model_(std::move(context.model)),
       processes_(context.processes),
-      before_update_(std::move(context.before_update)),
+      before_optimizer_step_(std::move(context.before_optimizer_step)),
       objective_(objectives().at(config_.loss.name()).make(config_.loss, *model_, plan.precision)),
       optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
                  config_.optimizers),
@@ -251,7 +251,7 @@ StepReport GradientPhase::step() {
     state_.stopped = ends_with(report.metrics.at("loss"));
   }
   advance(batch);
-  if (before_update_) before_update_();
+  if (before_optimizer_step_) before_optimizer_step_();
   if (state_.stopped) {
     report.steps = 0;
     optimizer_.zero_grad();

@@ -347,7 +347,7 @@ void check_share(const PhasePlan& plan, const SettingLocations& locations, int64
 
 PhaseKind gradient_phase_kind() {
   PhaseKind kind;
-  kind.settings = Choice("gradient", GradientConfig{});
+  kind.settings = NamedSettings("gradient", GradientConfig{});
   kind.description =
       "optimizer steps on batches by the gradients of a loss, for any network, with schedule";
   kind.plan = plan_gradient;

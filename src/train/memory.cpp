@@ -141,7 +141,7 @@ TrainingMemory training_memory(Model& model, const PhasePlan& phase, int64_t eva
   memory.optimizer = step.optimizer;
   memory.teacher = static_cast<double>(phase.taught) * sizeof(float);
   // One is used; the number of threads, which share a batch, matters to small batches only.
-  const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .threads = 1}, true);
+  const int64_t held = 1 + batches_ahead({.batch_size = phase.batch, .num_threads = 1}, true);
   memory.batches =
       static_cast<double>(held) * static_cast<double>(meta_inputs(model, phase.batch).nbytes());
   memory.activations = known_shapes([&] {

@@ -243,9 +243,9 @@ void check_is_one(const std::string& loss, const SettingLocations& locations, co
 
 ObjectiveKind classification_objective(const std::string& loss) {
   ObjectiveKind kind;
-  kind.settings = Choice(loss, ClassificationObjectiveConfig{});
+  kind.settings = NamedSettings(loss, ClassificationObjectiveConfig{});
   kind.description = classification_losses().at(loss).description;
-  kind.make = [loss](const Choice& settings, const Model& model,
+  kind.make = [loss](const NamedSettings& settings, const Model& model,
                      const std::string& precision) -> std::unique_ptr<Objective> {
     auto config = settings.as<ClassificationObjectiveConfig>();
     config.aux_losses = aux_loss_weights(config.aux_losses, model);
@@ -257,8 +257,8 @@ ObjectiveKind classification_objective(const std::string& loss) {
           return classification_terms(loss, config, output, batch.labels, batch.soft_labels);
         });
   };
-  kind.check = [loss](const Choice& settings, const SettingLocations& locations, const Model& model,
-                      const DatasetInfo& data) {
+  kind.check = [loss](const NamedSettings& settings, const SettingLocations& locations,
+                      const Model& model, const DatasetInfo& data) {
     if (data.classes.empty()) {
       fail_usage(
           "{}: phase '{}': loss '{}' compares logits with classes, but the targets of '{}' are "
@@ -289,9 +289,9 @@ ConfigProblem config_problem(const SquaredObjectiveConfig& config) {
 /// network's logits.
 ObjectiveKind squared_objective() {
   ObjectiveKind kind;
-  kind.settings = Choice("squared", SquaredObjectiveConfig{});
+  kind.settings = NamedSettings("squared", SquaredObjectiveConfig{});
   kind.description = "mean squared error, for real-valued targets";
-  kind.make = [](const Choice& settings, const Model& model, const std::string& precision) {
+  kind.make = [](const NamedSettings& settings, const Model& model, const std::string& precision) {
     const auto weights = aux_loss_weights(settings.as<SquaredObjectiveConfig>().aux_losses, model);
     return std::make_unique<OfOutput>(
         precision, [weights](const ModelOutput& output, const Batch& batch) {
@@ -300,8 +300,8 @@ ObjectiveKind squared_objective() {
           return with_aux_losses(std::move(sum), weights, output);
         });
   };
-  kind.check = [](const Choice& settings, const SettingLocations& locations, const Model& model,
-                  const DatasetInfo& data) {
+  kind.check = [](const NamedSettings& settings, const SettingLocations& locations,
+                  const Model& model, const DatasetInfo& data) {
     if (data.targets.empty()) {
       fail_usage(
           "{}: phase '{}': loss 'squared' is for real-valued targets, but those of '{}' are "
@@ -339,16 +339,16 @@ LossTerms hinge_terms(bool has_linear_gradient, const at::Tensor& logits_BC,
 
 ObjectiveKind hinge_objective() {
   ObjectiveKind kind;
-  kind.settings = Choice("hinge", HingeConfig{});
+  kind.settings = NamedSettings("hinge", HingeConfig{});
   kind.description =
       "mean of max(0, 1 - margin), the logit of the class less the largest of the others";
-  kind.make = [](const Choice& settings, const Model&, const std::string& precision) {
+  kind.make = [](const NamedSettings& settings, const Model&, const std::string& precision) {
     const bool linear = settings.as<HingeConfig>().linear;
     return std::make_unique<OfOutput>(precision, [linear](const auto& output, const Batch& batch) {
       return hinge_terms(linear, output.logits.to(at::kFloat), batch.labels);
     });
   };
-  kind.check = [](const Choice&, const SettingLocations& locations, const Model& model,
+  kind.check = [](const NamedSettings&, const SettingLocations& locations, const Model& model,
                   const DatasetInfo& data) {
     if (data.classes.size() < 2) {
       fail_usage("{}: phase '{}': loss 'hinge' is for two classes or more, '{}' has {}",
@@ -387,7 +387,7 @@ Registry<ObjectiveKind>& objectives() {
   return registry;
 }
 
-std::vector<Choice> objective_choices() {
+std::vector<NamedSettings> objective_choices() {
   return choices_of(objectives(), "softmax");
 }
 

@@ -18,7 +18,7 @@ Registry<PhaseKind>& phase_kinds() {
   return registry;
 }
 
-std::vector<Choice> phase_kind_choices() {
+std::vector<NamedSettings> phase_kind_choices() {
   return choices_of(phase_kinds(), "gradient");
 }
 

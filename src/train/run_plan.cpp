@@ -467,7 +467,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
 void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
                   const nn::RoutingRule& rule, int64_t tokens) {
   try {
-    const int64_t experts = block.layer->options().experts;
+    const int64_t experts = block.layer->options().num_experts;
     nn::route(at::empty({tokens, experts}, at::device(at::kMeta)), rule);
   } catch (const Error& error) {
     const SettingPaths paths = model.setting_paths();

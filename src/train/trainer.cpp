@@ -227,8 +227,8 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .data = data("train"),
                        .seed = phase_seed(config_.seed, state_.phase_index),
                        .run_seed = static_cast<uint64_t>(config_.seed),
-                       .loader_threads = config_.loader_threads};
-  context.before_update = [this] { saves_.wait_for_copy(); };
+                       .num_loader_threads = config_.num_loader_threads};
+  context.before_optimizer_step = [this] { saves_.wait_for_copy(); };
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
   if (options_.processes && kind.share) {
     context.processes = options_.processes;
@@ -281,9 +281,9 @@ void Trainer::prune(const PrunePhaseConfig& config) {
     const PhaseConfig& phase = plan().config;
     const std::string split = calibration_split(datasets_.evaluation_splits(phase.data));
     use = calibrate(*model_, datasets_.get(phase.data, split, phase.preprocess),
-                    {.images = config.calibration_images,
+                    {.num_images = config.num_calibration_images,
                      .batch_size = config_.evaluate_batch_size,
-                     .loader_threads = config_.loader_threads,
+                     .num_loader_threads = config_.num_loader_threads,
                      .seed = seed});
   }
   const PrunePlan pruned = plan_pruning(
@@ -347,7 +347,7 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   const PhaseConfig& config = plan().config;
   EvaluateOptions options;
   options.batch_size = config_.evaluate_batch_size;
-  options.loader_threads = config_.loader_threads;
+  options.num_loader_threads = config_.num_loader_threads;
   options.loss = objective_name(config);
   options.precision = config_.precision;
   options.processes = options_.processes;
@@ -453,7 +453,7 @@ void Trainer::save(const Phase& phase, const fs::path& folder) try {
   const bool of_step = step_of(folder).has_value();
   const auto write = [this, folder, config, state = to_json(state_), of_step](const auto& copy) {
     save_distributed(options_.processes.get(), folder, copy, config, state);
-    if (of_step && is_rank_zero()) folder_->keep_last(config_.keep_checkpoints);
+    if (of_step && is_rank_zero()) folder_->keep_last(config_.num_checkpoints);
   };
   const PhaseKind& kind = phase_kinds().at(plan().config.kind.name());
   CheckpointShard part{state_of(*model_), std::move(of_phase.tensors)};

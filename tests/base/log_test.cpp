@@ -50,6 +50,12 @@ TEST(Log, SaysOnceWhatIsSaidOften) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "warning: said once\n");
 }
 
+TEST(Log, SaysTheFirstLineOfATopic) {
+  ::testing::internal::CaptureStderr();
+  for (const char* line : {"first", "second"}) log_once(LogLevel::warning, line, "a topic");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "warning: first\n");
+}
+
 TEST_F(LogDeathTest, SaysSoWhenTheLevelIsUnknown) {
   const test::ScopedEnv env("MOESAIC_LOG", "warnin");
   EXPECT_EXIT(log_everything_and_exit(), ::testing::ExitedWithCode(0),

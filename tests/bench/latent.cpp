@@ -81,8 +81,8 @@ RunConfig run_of(To to) {
     "name": "bench", "model": {"name": "latent-moe"},
     "phases": [{"name": "steps", "kind": "spherical_sgd", "data": "latent-rho1", "steps": 1000000000}]})",
                                      "bench");
-  std::vector<std::string> changes = {c10::str("phases.0.block=", kLatentBlock)};
-  if (to == To::single) changes.insert(changes.end(), {"model.experts=1", "model.hidden=4000"});
+  std::vector<std::string> changes = {c10::str("phases.0.chunk_size=", kLatentBlock)};
+  if (to == To::single) changes.insert(changes.end(), {"model.num_experts=1", "model.hidden=4000"});
   if (to == To::above_zero) {
     changes.insert(changes.end(), {"phases.0.data=latent-rho3", "phases.0.routing=adaptive",
                                    "phases.0.router=ideal", "phases.0.lr=0.125"});

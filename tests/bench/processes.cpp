@@ -44,7 +44,7 @@ constexpr const char* kSettings = "MOESAIC_BENCH_SETTINGS";
 /// A V-MoE of 12 million parameters on images of 96 pixels, with 8 experts in every other block.
 constexpr const char* kShareRecipe = R"({"name": "processes", "seed": 1,
   "model": {"name": "vmoe", "image_size": 96, "channels": 3, "patch_size": 16, "hidden_size": 256,
-    "classes": 10, "encoder": {"num_layers": 4, "num_heads": 4, "mlp_dim": 1024, "moe": {"layers": [1, 3],
+    "num_classes": 10, "encoder": {"num_layers": 4, "num_heads": 4, "mlp_dim": 1024, "moe": {"layers": [1, 3],
     "num_experts": 8, "router": {"num_selected_experts": 2, "dispatcher": {"capacity_factor": 1.5}}}}},
   "phases": [{"name": "train", "data": "noise", "batch_size": 64, "steps": 1000, "loss": "softmax",
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}, "evaluate": false}]})";

@@ -43,7 +43,7 @@ VMoEConfig s32() {
   c.channels = 3;
   c.patch_size = 32;
   c.hidden_size = 512;
-  c.classes = 1000;
+  c.num_classes = 1000;
   c.encoder.num_layers = 8;
   c.encoder.num_heads = 8;
   c.encoder.mlp_dim = 2048;
@@ -59,7 +59,7 @@ struct Data {
 Data data_of(const VMoEConfig& config, int64_t batch, at::Device device) {
   return {at::randn({batch, config.channels, config.image_size.height, config.image_size.width})
               .to(device),
-          at::randint(config.classes, {batch}, at::kLong).to(device)};
+          at::randint(config.num_classes, {batch}, at::kLong).to(device)};
 }
 
 /// Heads of zeros and untrained routers would hide a difference.

@@ -36,7 +36,8 @@ Tensor masked_maps(const nn::MapExpertsImpl& experts, const Tensor& map_BCSS,
 Row experts_row() {
   constexpr int64_t kChannels = 640, kSide = 8;
   nn::MapExperts experts(
-      nn::MapExpertsOptions{.experts = 4, .channels = kChannels, .side = kSide, .outputs = 160},
+      nn::MapExpertsOptions{
+          .num_experts = 4, .channels = kChannels, .side = kSide, .num_outputs = 160},
       nn::make_generator(1));
   const Tensor map = at::randn({kImages, kChannels, kSide, kSide}).requires_grad_(true);
   ExpertChoiceOptions rule;

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 Json tiny_config() {
   return Json::parse(R"({"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 6,
-    "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 5,
+    "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 5,
     "moe": {"layers": [1], "num_experts": 4}}})");
 }
 
@@ -90,7 +90,7 @@ TEST(LoadModel, PointsIntoTheStoredConfig) {
   EXPECT_THAT(test::failure_of([&] { load_model(folder / "a"); }),
               AllOf(HasSubstr("config.json:5:13: "), HasSubstr("did you mean 'vmoe'?")));
   config = model->config();
-  config["classes"] = 4;
+  config["num_classes"] = 4;
   save(folder / "b", *model, config);
   EXPECT_THAT(test::failure_of([&] { load_model(folder / "b"); }),
               HasSubstr("2 different (head.bias is Float[3], the model has Float[4]"));

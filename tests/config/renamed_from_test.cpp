@@ -33,8 +33,16 @@ struct IdentityConfig {};
 template <class Fields>
 void describe(Fields&, IdentityConfig&) {}
 
+struct ShardConfig {
+  int64_t num_images = 0;
+};
+template <class Fields>
+void describe(Fields& f, ShardConfig& c) {
+  f("num_images", c.num_images, "number of images", renamed_from("images"), renamed_from("count"));
+}
+
 struct NetworkConfig {
-  Choice layer;
+  NamedSettings layer;
   std::vector<LinearConfig> heads;
   int64_t num_classes = 2;
   Value source;
@@ -44,7 +52,7 @@ void describe(Fields& f, NetworkConfig& c) {
   f("num_classes", c.num_classes, "number of classes", common, renamed_from("classes"));
   f("heads", c.heads, "output layers");
   f.choice("layer", c.layer,
-           {Choice("identity", IdentityConfig()), Choice("linear", LinearConfig())},
+           {NamedSettings("identity", IdentityConfig()), NamedSettings("linear", LinearConfig())},
            "kind of the layer", renamed_from("kind"));
 }
 ConfigProblem config_problem(const NetworkConfig& c) {
@@ -158,6 +166,30 @@ TEST(RenamedFrom, OfAFileThatExtendsAnotherWins) {
   const Value base = read_text_of(R"({"num_classes": 3})", "base.json");
   EXPECT_EQ(read(base.merged(read_text_of(R"({"classes": 4})", "set.json"))),
             R"({"num_classes":4,"heads":[],"layer":"identity"})");
+}
+
+TEST(RenamedFrom, ReadsEachOfSeveralFormerKeys) {
+  const auto number = [](const char* text) {
+    return parse<ShardConfig>(Document::from_text(text, text).root()).num_images;
+  };
+  const Warnings warnings;
+  EXPECT_EQ(number(R"({"images": 3})"), 3);
+  EXPECT_EQ(number(R"({"count": 4})"), 4);
+  EXPECT_THAT(warnings.texts(), ElementsAre(HasSubstr("'images' is called 'num_images'"),
+                                            HasSubstr("'count' is called 'num_images'")));
+  EXPECT_THAT(test::usage_of([&] { number(R"({"images": 3, "count": 3})"); }),
+              HasSubstr("leave it out"));
+  EXPECT_EQ(rows_about(help_rows<ShardConfig>(), "count").at(0).key, "num_images");
+}
+
+TEST(RenamedFrom, WarnsOnceOfAKeyOfAllItemsOfAList) {
+  const Warnings warnings;
+  const Value value =
+      Document::from_text(R"([{"images": 1}, {"images": 2}, {"images": 3}])", "shards.json").root();
+  std::vector<ShardConfig> shards;
+  config_detail::read(value, "train", Rules{}, shards);
+  EXPECT_EQ(shards.at(2).num_images, 3);
+  EXPECT_THAT(warnings.texts(), ElementsAre(HasSubstr("shards.json:1:3: 'train.0.images'")));
 }
 
 TEST(RenamedFrom, IsSilentForWhatAProgramWrote) {

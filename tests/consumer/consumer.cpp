@@ -10,7 +10,7 @@
 int main() {
   torch::manual_seed(0);
   moesaic::nn::MoELayer layer(
-      moesaic::nn::MoELayerOptions{.width = 16, .hidden = 32, .experts = 8});
+      moesaic::nn::MoELayerOptions{.width = 16, .hidden = 32, .num_experts = 8});
   torch::optim::Adam optimizer(layer->parameters(), 1e-2);
   const torch::Tensor x = torch::randn({256, 16});  // [tokens, width]
   for (int step = 0; step < 200; ++step) {

@@ -178,7 +178,7 @@ TEST_F(BackdropFiles, IsPlannedWithoutThem) {
   std::string sized(tiny.begin(), tiny.end());
   const std::string name = R"("name": "tiny")";
   sized.replace(sized.find(name), name.size(),
-                R"("name": "sized", "folder": "tiny", "images": {"train": 12, "test": 5})");
+                R"("name": "sized", "folder": "tiny", "num_images": {"train": 12, "test": 5})");
   home_.write_description("sized", sized);
   describe_on(R"("base": "sized", "backdrop": {"images": "photos", "size": 2})");
   testing::internal::CaptureStderr();

@@ -129,8 +129,9 @@ TEST_F(CelebAFaces, BalancedClassesComeInTurn) {
   EXPECT_THAT(failure(balanced), HasSubstr("its train split has no image of class 'no'"));
   add(0, "1 -1 -1 -1", 5);
   EXPECT_THAT(test::labels_of(*open(balanced)), ElementsAre(0, 1, 0, 1));
-  EXPECT_THAT(test::labels_of(*open(balanced + R"(, "images": {"train": 2})")), ElementsAre(0, 1));
-  EXPECT_THAT(failure(balanced + R"(, "images": {"train": 6})"),
+  EXPECT_THAT(test::labels_of(*open(balanced + R"(, "num_images": {"train": 2})")),
+              ElementsAre(0, 1));
+  EXPECT_THAT(failure(balanced + R"(, "num_images": {"train": 6})"),
               HasSubstr("images.train is 6, but its smallest group allows 4"));
 }
 
@@ -238,10 +239,10 @@ TEST_F(CelebASpurious, GroupsAreEquallyFrequentElsewhere) {
 TEST_F(CelebASpurious, NumbersMayBeGivenAndArePlannedWith) {
   add_all(0, 30, 9, 4, 40);
   add_all(2, 4, 5, 6, 8);
-  const std::string few = kSpurious + R"(, "images": {"train": 40, "test": 17})";
+  const std::string few = kSpurious + R"(, "num_images": {"train": 40, "test": 17})";
   EXPECT_EQ(open(few)->size(), 40);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { open(few, "test"); }),
-              HasSubstr("'faces': images.test is 17, but its smallest group allows 16"));
+              HasSubstr("'faces': num_images.test is 17, but its smallest group allows 16"));
   const auto outline =
       DatasetSource((folder_.path() / "faces.json").string()).open_metadata("train");
   EXPECT_EQ(outline->size(), 40);

@@ -101,7 +101,7 @@ TEST_F(GreyFolder, IsTheSameInShards) {
   const auto packed = [&](const std::string& name, int64_t size) {
     ::testing::internal::CaptureStderr();
     const PackResult result = pack_dataset(name, folder_ / fmt::format("packed-{}", size),
-                                           {.shards = 1, .size = size, .progress = false});
+                                           {.num_shards = 1, .size = size, .progress = false});
     ::testing::internal::GetCapturedStderr();
     return open_dataset(result.description.string(), "train");
   };

@@ -201,7 +201,7 @@ TEST_F(TinyDataset, TheFirstImagesOfASplit) {
 
 TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
   home_.write_description("base", R"({"name": "base", "description": "d", "format": "cifar",
-      "classes": ["a", "b", "c"], "images": {"train": 50, "test": 7}, "mean": [0, 0, 0],
+      "classes": ["a", "b", "c"], "num_images": {"train": 50, "test": 7}, "mean": [0, 0, 0],
       "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
       "test_1": {"name": "y", "size": 1}}})");
   home_.write_description("turned", R"({"name": "turned", "base": "base", "rotate": {}})");
@@ -219,7 +219,7 @@ TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
 
 TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
   home_.write_description("base", R"({"name": "base", "description": "d", "format": "cifar",
-      "classes": ["a", "b", "c"], "images": {"train": 60, "test": 9}, "mean": [0, 0, 0],
+      "classes": ["a", "b", "c"], "num_images": {"train": 60, "test": 9}, "mean": [0, 0, 0],
       "std": [1, 1, 1], "files": {"train_1": {"name": "x", "size": 1},
       "test_1": {"name": "y", "size": 1}}})");
   home_.write_description("some",

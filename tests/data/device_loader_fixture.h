@@ -20,7 +20,7 @@ inline std::shared_ptr<const Dataset> images(int64_t size) {
 }
 
 inline LoaderOptions options(double mixup = 0.0, int64_t threads = 2) {
-  LoaderOptions options{.batch_size = 4, .seed = 3, .shuffle = true, .threads = threads};
+  LoaderOptions options{.batch_size = 4, .seed = 3, .shuffle = true, .num_threads = threads};
   options.augment.flip = true;
   options.augment.mixup = mixup;
   return options;

@@ -184,7 +184,7 @@ TEST_F(EmbeddingsFiles, AreHeldToTheirDescriptionWhichIsEnoughForAPlan) {
   const auto described = [&](int64_t width, int64_t classes) {
     write_atomic(folder_ / "texts.json",
                  fmt::format(R"({{"name": "texts", "format": "embeddings", "paths": ["{}"],
-                     "class_count": {}, "images": {{"train": 40, "test": 10}},
+                     "num_classes": {}, "num_images": {{"train": 40, "test": 10}},
                      "embeddings": {{"file": "all.safetensors", "width": {}}}}})",
                              folder_.path().string(), classes, width));
     return (folder_ / "texts.json").string();

@@ -21,8 +21,9 @@ TEST(FetchShards, WithoutAHashACutOneIsNotTakenAndNoneIsCalledVerified) {
   const test::TempDir mirror;
   const Bytes shard = test::tar_bytes(samples(0, 4));
   const auto described = [&](int64_t images) {
-    home.describe(fmt::format(R"({{"train": [{{"name": "train-0.tar", "images": {}}}]}})", images),
-                  R"("urls": ["file://)" + mirror.path().string() + "\"]");
+    home.describe(
+        fmt::format(R"({{"train": [{{"name": "train-0.tar", "num_images": {}}}]}})", images),
+        R"("urls": ["file://)" + mirror.path().string() + "\"]");
   };
   const auto refused = [&] {
     const std::string error = error_of(ErrorKind::failure, [&] {
@@ -62,7 +63,7 @@ TEST(FetchShards, ThePartThatIsFilledIsTheOneThatIsLocked) {
     const UniqueFd part = open_file(home.data() / "pets/.train-0.tar.moesaic.part", O_WRONLY);
     locked.push_back(::flock(part.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
   });
-  home.describe(R"({"train": [{"name": "train-0.tar", "images": 4}]})",
+  home.describe(R"({"train": [{"name": "train-0.tar", "num_images": 4}]})",
                 "\"urls\": [\"" + server.url() + "missing/\", \"" + server.url() + "\"]");
   said_by([&] { DatasetSource(home.name()).fetch({.progress = false}); });
   EXPECT_THAT(locked, ElementsAre(true, true));

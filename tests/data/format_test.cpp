@@ -50,7 +50,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
 }
 
 DatasetFormat table_format() {
-  return {.settings = Choice("table", TableSettings{}),
+  return {.settings = NamedSettings("table", TableSettings{}),
           .description = "a table of a test",
           .images = false,
           .check =
@@ -132,7 +132,7 @@ TEST_F(ToyFormat, ItsSettingsAreParsedStrictly) {
   EXPECT_THAT(complaint(R"("targets": [])"),
               AllOf(HasSubstr("sums.json:2:12"), HasSubstr("a table needs a target")));
   EXPECT_THAT(complaint(R"("classes": ["a"])"), HasSubstr("a table has no classes"));
-  EXPECT_THAT(complaint(R"("label_bytes": 2)"), HasSubstr("label_bytes"));
+  EXPECT_THAT(complaint(R"("num_label_bytes": 2)"), HasSubstr("label_bytes"));
 }
 
 TEST_F(ToyFormat, ANameIsTakenOnce) {
@@ -148,8 +148,8 @@ TEST(DatasetFormats, SettingsOfOneAreUnknownToTheOthers) {
                     [&] { load_dataset_spec((folder.path() / "d.json").string()); });
   };
   EXPECT_THAT(complaint(R"("idx", "attribute": "Smiling")"), HasSubstr("attribute"));
-  EXPECT_THAT(complaint(R"("clusters", "class_count": 3, "clusters": {})"),
-              HasSubstr("class_count"));
+  EXPECT_THAT(complaint(R"("clusters", "num_classes": 3, "clusters": {})"),
+              HasSubstr("num_classes"));
   EXPECT_THAT(complaint(R"("image_folder", "files": {"a": {"name": "a", "size": 1}},
                            "mean": [0, 0, 0], "std": [1, 1, 1])"),
               HasSubstr("image_folder has no described files"));

@@ -65,7 +65,7 @@ LoaderOptions everything(int64_t threads) {
   options.batch_size = 5;
   options.shuffle = true;
   options.seed = 3;
-  options.threads = threads;
+  options.num_threads = threads;
   options.augment.flip = true;
   options.augment.crop.emplace();
   options.augment.rand_augment.emplace();
@@ -103,7 +103,7 @@ TEST_F(ImageFolder, ADamagedImageIsNamedAndReplaced) {
   for (const Bytes& bytes : {Bytes{}, Bytes(whole.begin(), whole.begin() + 200), Bytes(300, 'x')}) {
     write_file(damaged, bytes);
     for (const int64_t threads : {0, 2}) {
-      options.threads = threads;
+      options.num_threads = threads;
       Loader loader(at_size(8), options);
       ::testing::internal::CaptureStderr();
       const Batch batch = loader.next();
@@ -172,7 +172,7 @@ TEST_F(ImageFolder, NothingButDamagedImagesEndsForAnyThreads) {
   options.batch_size = 2;
   options.shuffle = true;
   for (const int64_t threads : {0, 1, 2}) {
-    options.threads = threads;
+    options.num_threads = threads;
     Loader loader(at_size(8), options);
     ::testing::internal::CaptureStderr();
     for (int call = 0; call < 2; ++call) {

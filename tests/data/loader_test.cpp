@@ -59,7 +59,7 @@ LoaderOptions augmented(int64_t threads) {
   options.batch_size = 8;
   options.seed = 11;
   options.shuffle = true;
-  options.threads = threads;
+  options.num_threads = threads;
   options.prefetch = 3;
   options.augment = {true, 1};
   return options;
@@ -106,7 +106,7 @@ TEST(Loader, UnshuffledEpochKeepsTheOrderAndEnds) {
   for (const int64_t threads : {0, 2}) {
     LoaderOptions options;
     options.batch_size = 4;
-    options.threads = threads;
+    options.num_threads = threads;
     Loader loader(small_dataset(10), options);
     EXPECT_EQ(loader.batches_per_epoch(), 3);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
@@ -243,7 +243,7 @@ TEST(Loader, ErrorsOfWorkersArriveInTheirTurn) {
   for (const int64_t threads : {0, 1, 4}) {
     LoaderOptions options;
     options.batch_size = 4;
-    options.threads = threads;
+    options.num_threads = threads;
     Loader loader(dataset, options);
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3));
     EXPECT_THAT(labels_of(loader.next()), ElementsAre(4, 5, 6, 7));
@@ -263,7 +263,7 @@ TEST(Loader, WorkersStayWithinThePrefetch) {
     if (index > taken + 1 + 2) furthest = index;
   });
   LoaderOptions options;
-  options.threads = 4;
+  options.num_threads = 4;
   options.prefetch = 2;
   Loader loader(dataset, options);
   for (; taken < 200; ++taken) loader.next();
@@ -300,7 +300,7 @@ TEST(Loader, DestructorDoesNotFinishTheBatch) {
   {
     LoaderOptions options;
     options.batch_size = kBatch;
-    options.threads = 2;
+    options.num_threads = 2;
     Loader loader(dataset, options);
     loader.seek(0, 1);
     EXPECT_EQ(loader.next().labels.numel(), 4);
@@ -330,8 +330,8 @@ TEST(Loader, WrongOptionsAreRefused) {
     return error_of(ErrorKind::usage, [&] { Loader loader(small_dataset(size), options); });
   };
   EXPECT_THAT(refuse([](auto& o) { o.batch_size = 0; }), HasSubstr("batch_size"));
-  EXPECT_THAT(refuse([](auto& o) { o.threads = -1; }), HasSubstr("threads"));
-  EXPECT_THAT(refuse([](auto& o) { o.threads = 100000; }), HasSubstr("threads"));
+  EXPECT_THAT(refuse([](auto& o) { o.num_threads = -1; }), HasSubstr("threads"));
+  EXPECT_THAT(refuse([](auto& o) { o.num_threads = 100000; }), HasSubstr("threads"));
   EXPECT_THAT(refuse([](auto& o) { o.prefetch = 0; }), HasSubstr("prefetch"));
   EXPECT_THAT(refuse([](auto& o) { o.augment.shift = 3; }), HasSubstr("shift"));
   EXPECT_THAT(refuse([](auto&) {}, 0), HasSubstr("no images"));
@@ -376,13 +376,13 @@ TEST(Loader, ThreadsShareEachBatch) {
   const auto dataset =
       std::make_shared<WatchedDataset>(kThreads, [&](int64_t) { together.arrive_and_wait(); });
   LoaderOptions options;
-  options.batch_size = options.threads = kThreads;
+  options.batch_size = options.num_threads = kThreads;
   Loader loader(dataset, options);
   EXPECT_THAT(labels_of(loader.next()), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 TEST(Loader, BatchesAheadFollowTheThreads) {
-  LoaderOptions options{.batch_size = 8, .threads = 4};
+  LoaderOptions options{.batch_size = 8, .num_threads = 4};
   EXPECT_EQ(batches_ahead(options, true), 2);
   EXPECT_EQ(batches_ahead(options, false), 5);  // A thread makes a whole batch.
   options.batch_size = 1;
@@ -401,7 +401,7 @@ TEST(Loader, TheFirstOfSeveralErrorsOfABatchArrives) {
   });
   LoaderOptions options;
   options.batch_size = 8;
-  options.threads = 4;
+  options.num_threads = 4;
   Loader loader(dataset, options);
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { loader.next(); }), HasSubstr("image 1 is"));
 }

@@ -162,7 +162,7 @@ TEST(Mosaic, WithoutReplacementEveryDecidingImageComesBeforeAnyComesAgain) {
 }
 
 TEST(Mosaic, OnlyTrainingHasNoEnd) {
-  MosaicConfig config{.deciding = {"c", "a"}, .train = 7, .test = 5};
+  MosaicConfig config{.deciding = {"c", "a"}, .num_train = 7, .num_test = 5};
   EXPECT_TRUE(mosaic("train", config)->endless());
   EXPECT_EQ(mosaic("train", config)->size(), 7);
   EXPECT_FALSE(mosaic("test", config)->endless());

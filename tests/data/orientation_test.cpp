@@ -127,13 +127,14 @@ TEST_F(Orientation, OfDerivedDataIsPassedToTheirPhotos) {
       "width": 16, "paths": ["./"], "shards": {"train": [{"name": "photos.tar"}]})";
   write("photos", shards);
   write("stored-photos", shards + stored);
-  for (const std::string derivation :
-       {R"("rotate": {"degrees": 30})",
-        R"("mosaic": {"grid": [2, 2], "deciding": ["a", "b"], "train": 4, "test": 4, "seed": 1})",
-        R"("mosaic": {"grid": [1, 2], "deciding": ["a", "b"], "train": 4, "test": 4, "seed": 1,
+  for (
+      const std::string derivation :
+      {R"("rotate": {"degrees": 30})",
+       R"("mosaic": {"grid": [2, 2], "deciding": ["a", "b"], "num_train": 4, "num_test": 4, "seed": 1})",
+       R"("mosaic": {"grid": [1, 2], "deciding": ["a", "b"], "num_train": 4, "num_test": 4, "seed": 1,
                       "tile": [12, 12]})",
-        R"("backdrop": {"images": "photos.json", "size": [8, 8], "seed": 1})",
-        R"("keep_classes": ["c", "b"])"}) {
+       R"("backdrop": {"images": "photos.json", "size": [8, 8], "seed": 1})",
+       R"("keep_classes": ["c", "b"])"}) {
     write("plain", R"("base": "photos.json", )" + derivation);
     write("stored", R"("base": "photos.json", )" + derivation + stored);
     write("upright", R"("base": "stored-photos.json", )" + derivation + upright);

@@ -70,7 +70,7 @@ TEST_F(PackFolder, ClassesCalledByNumbersKeepTheirNames) {
     write_file(root() / "train" / name / "a.png", test::plain_png_bytes(4, 4, {1, 2, 3}));
     write_file(root() / "val" / name / "a.png", test::plain_png_bytes(4, 4, {1, 2, 3}));
   }
-  const PackResult result = pack({.shards = 1});
+  const PackResult result = pack({.num_shards = 1});
   const auto data = open_dataset(result.description.string(), "train");
   EXPECT_THAT(data->info().classes, ElementsAre("1", "10", "2"));
   std::vector<int64_t> labels = test::labels_of(*data);
@@ -86,7 +86,7 @@ TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
     test::fs::create_directory(disk);
   };
   const auto pack = [&] {
-    pack_dataset(root().string() + "/", place, {.shards = 2, .progress = false});
+    pack_dataset(root().string() + "/", place, {.num_shards = 2, .progress = false});
   };
   const auto check = [&](const test::Outcome&) {
     if (!test::fs::exists(place)) pack();
@@ -102,7 +102,7 @@ TEST_F(PackFolder, ThatMeetsFaultsIsWholeOrNotThere) {
 }
 
 TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
-  const PackResult result = pack({.shards = 3});
+  const PackResult result = pack({.num_shards = 3});
   EXPECT_EQ(result.description, out() / "packed.json");
   ASSERT_EQ(result.splits.size(), 2u);
   EXPECT_EQ(result.splits[0].images, 11);
@@ -128,7 +128,7 @@ TEST_F(PackFolder, CopiesFilesUnchangedInBalancedShards) {
 }
 
 TEST_F(PackFolder, IsDataByItsPath) {
-  pack({.shards = 2});
+  pack({.num_shards = 2});
   const std::string folder = (folder_ / "renamed").string();
   test::fs::rename(out(), folder);
   EXPECT_EQ(files_in(*open_dataset(folder, "train")),
@@ -143,7 +143,7 @@ TEST_F(PackFolder, IsDataByItsPath) {
 
 TEST_F(PackFolder, TheSameSeedGivesTheSameBytes) {
   const auto packed = [&](uint64_t seed) {
-    pack({.shards = 2, .seed = seed});
+    pack({.num_shards = 2, .seed = seed});
     const Bytes bytes = test::read_file(out() / "train-00001.tar");
     test::fs::remove_all(out());
     return bytes;
@@ -154,7 +154,8 @@ TEST_F(PackFolder, TheSameSeedGivesTheSameBytes) {
 }
 
 TEST_F(PackFolder, ResizesTheShorterSideAndNeverEnlarges) {
-  const std::string name = pack({.shards = 1, .split = "train", .size = 12}).description.string();
+  const std::string name =
+      pack({.num_shards = 1, .split = "train", .size = 12}).description.string();
   EXPECT_THAT(dataset_splits(name), ElementsAre("train"));
   const auto data = open_dataset(name, "train");
   std::multiset<std::pair<int64_t, int64_t>> sizes;
@@ -179,7 +180,7 @@ TEST_F(PackFolder, EverythingHeldOutIsASplitOfItsOwn) {
       "std": [1, 1, 1], "validation": 0.3, "exif_orientation": true})");
   const std::string held = (root() / "held.json").string();
   ::testing::internal::CaptureStderr();
-  const PackResult result = pack_dataset(held, out(), {.shards = 2, .progress = false});
+  const PackResult result = pack_dataset(held, out(), {.num_shards = 2, .progress = false});
   ::testing::internal::GetCapturedStderr();
   ASSERT_EQ(result.splits.size(), 3u);
   EXPECT_EQ(files_in(*open_dataset(result.description.string(), "validation")),
@@ -189,9 +190,10 @@ TEST_F(PackFolder, EverythingHeldOutIsASplitOfItsOwn) {
 
 TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
   const std::string name = root().string() + "/";
-  EXPECT_THAT(refusal(ErrorKind::usage, name, {.shards = 12}), HasSubstr("--shards is 12, but"));
+  EXPECT_THAT(refusal(ErrorKind::usage, name, {.num_shards = 12}),
+              HasSubstr("--shards is 12, but"));
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.split = "tset"}), HasSubstr("did you mean 'test'"));
-  EXPECT_THAT(refusal(ErrorKind::usage, name, {.shards = 0}), HasSubstr("--shards"));
+  EXPECT_THAT(refusal(ErrorKind::usage, name, {.num_shards = 0}), HasSubstr("--shards"));
   EXPECT_THAT(refusal(ErrorKind::usage, name, {.quality = 101}), HasSubstr("--quality"));
   EXPECT_THAT(refusal(ErrorKind::usage, "latent-small", {}), HasSubstr("are not images"));
   EXPECT_THAT(refusal(ErrorKind::usage, "no-such-dataset", {}), HasSubstr("unknown dataset"));
@@ -210,13 +212,13 @@ TEST_F(PackFolder, WhatCannotBePackedIsRefused) {
 
 TEST_F(PackFolder, AFullDiskLeavesNothing) {
   const test::FileSizeLimit limit(4000);
-  EXPECT_THAT(refusal(ErrorKind::failure, root().string() + "/", {.shards = 1}),
+  EXPECT_THAT(refusal(ErrorKind::failure, root().string() + "/", {.num_shards = 1}),
               HasSubstr((out() / "train-00000.tar").string() + ": cannot be written"));
 }
 
 TEST_F(PackFolder, DamagedImagesAreLeftOutWithinTheLimit) {
   write_file(root() / "train" / "cat" / "3.jpg", std::string("no image"));
-  const PackResult result = pack({.shards = 11});
+  const PackResult result = pack({.num_shards = 11});
   EXPECT_EQ(result.splits[0].images, 10);
   EXPECT_EQ(result.splits[0].shards, 10);  // One has nothing left in it.
   EXPECT_EQ(result.splits[0].skipped, 1);
@@ -233,7 +235,7 @@ TEST(Pack, PixelsOfDatasetsStayAsTheyAre) {
   home.write_files(home.cache());
   const test::TempDir folder;
   const PackResult result =
-      pack_dataset("tiny", folder / "tiny-shards", {.shards = 4, .progress = false});
+      pack_dataset("tiny", folder / "tiny-shards", {.num_shards = 4, .progress = false});
   const auto packed = open_dataset(result.description.string(), "train");
   const auto tiny = open_dataset("tiny", "train");
   EXPECT_EQ(packed->info().channels, 1);

@@ -166,13 +166,13 @@ TEST_F(Shards, ImagesOfOneSizeNeedNoPreprocessing) {
 TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
   home_.write("train-0.tar", samples(0, 100));
   Bytes second = home_.write("train-1.tar", samples(100, 100));
-  home_.describe(R"({"train": [{"name": "train-{0..1}.tar", "images": 100}]})");
+  home_.describe(R"({"train": [{"name": "train-{0..1}.tar", "num_images": 100}]})");
   const size_t sample = second.size() / 100;
   second.resize(second.size() - sample - sample / 2);  // Ends within the last image.
   write_file(home_.path("train-1.tar"), second);
   LoaderOptions options;
   options.batch_size = 50;
-  options.threads = 2;
+  options.num_threads = 2;
   std::vector<int64_t> labels;
   const std::string said = said_by([&] {
     const auto data = home_.open();
@@ -194,7 +194,7 @@ TEST_F(Shards, ADamagedOneIsNamedOnceAndSkippedWithinTheLimit) {
 
 TEST_F(Shards, SubsetsAndSamplesLeaveOutWhatIsLost) {
   home_.write("train-0.tar", samples(0, 9));
-  home_.describe(R"({"train": [{"name": "train-0.tar", "images": 10}]})");
+  home_.describe(R"({"train": [{"name": "train-0.tar", "num_images": 10}]})");
   std::shared_ptr<const Dataset> data;
   EXPECT_THAT(said_by([&] { data = home_.open(); }), HasSubstr("9 images, expected 10"));
   EXPECT_EQ(make_class_subset(data, {"dog"}, "dogs")->size(), 4);
@@ -321,7 +321,7 @@ TEST_F(Shards, DescriptionsAreChecked) {
               HasSubstr("shards.train: more than 50000 files at 'a{00000..49999}.tar'"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{0..9223372036854775807}.tar"}]})"),
               HasSubstr("more than 50000 files"));
-  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "images": 4611686018427387904}]})"),
+  EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "num_images": 4611686018427387904}]})"),
               HasSubstr("between 0 and 1000000000"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{3..1}.tar"}]})"), HasSubstr("{0000..0127}"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a{1..3}.tar", "size": 5}]})"),
@@ -330,15 +330,16 @@ TEST_F(Shards, DescriptionsAreChecked) {
               HasSubstr("names 'a1.tar' twice"));
   EXPECT_THAT(usage_problem(R"({"train": [{"name": "a.tar", "sha256": "x"}]})"),
               HasSubstr("64 lower-case"));
-  const std::string one = R"({"train": [{"name": "a{08..11}.tar", "images": 5}]})";
-  EXPECT_THAT(usage_problem(one, R"("images": {"train": 21})"), HasSubstr("its shards have 20"));
+  const std::string one = R"({"train": [{"name": "a{08..11}.tar", "num_images": 5}]})";
+  EXPECT_THAT(usage_problem(one, R"("num_images": {"train": 21})"),
+              HasSubstr("its shards have 20"));
   EXPECT_THAT(usage_problem(one, R"("height": 3)"), HasSubstr("belong together"));
   EXPECT_THAT(usage_problem(one, R"("classes_file": "c")"), HasSubstr("either classes or"));
   for (const char* name : {"../c", "/etc/passwd", "a/b", ".."}) {
     EXPECT_THAT(usage_problem(one, fmt::format(R"("classes_file": "{}")", name)),
                 AllOf(HasSubstr("classes_file"), HasSubstr(name)));
   }
-  home_.describe(one, R"("images": {"train": 20})");
+  home_.describe(one, R"("num_images": {"train": 20})");
   EXPECT_EQ(DatasetSource(home_.name()).open_metadata("train")->size(), 20);
 }
 
@@ -346,7 +347,7 @@ TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfASha
   for (int i = 0; i < 4; ++i) {
     home_.write("train-" + std::to_string(i) + ".tar", samples(20 * i, 20));
   }
-  home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "images": 20}]})");
+  home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "num_images": 20}]})");
   const auto data = sized(home_.open());
   ASSERT_THAT(data->blocks(), ElementsAre(20, 20, 20, 20));
   LoaderOptions options;
@@ -357,7 +358,7 @@ TEST_F(Shards, ShuffledBatchesHaveTheSameBitsForAnyThreadsAndFromTheMiddleOfASha
   std::vector<at::Tensor> batches;
   for (int i = 0; i < 25; ++i) batches.push_back(first.next().images);
   for (const int64_t threads : {1, 8}) {
-    options.threads = threads;
+    options.num_threads = threads;
     Loader other(data, options);
     for (const at::Tensor& batch : batches) EXPECT_TRUE(at::equal(other.next().images, batch));
     other.seek(1, 3);  // After 6 of the 20 images of each lane's first shard.
@@ -379,12 +380,12 @@ TEST_F(Shards, AreFetchedWhenTheyAreNeeded) {
   const Bytes shards[] = {test::tar_bytes(samples(0, 4)), test::tar_bytes(samples(4, 4))};
   HttpServer server({{"train-0.tar", shards[0]}, {"train-1.tar", shards[1]}});
   const auto listed = [&](int i, const Bytes& bytes) {
-    return R"({"name": "train-)" + std::to_string(i) + R"(.tar", "images": 4, "size": )" +
+    return R"({"name": "train-)" + std::to_string(i) + R"(.tar", "num_images": 4, "size": )" +
            std::to_string(bytes.size()) + R"(, "sha256": ")" + test::hash_of(bytes) + "\"}";
   };
   const std::string described =
       R"({"train": [)" + listed(0, shards[0]) + ", " + listed(1, shards[1]) + "]}";
-  const std::string rest = R"("images": {"train": 8}, "urls": [")" + server.url() + "\"]";
+  const std::string rest = R"("num_images": {"train": 8}, "urls": [")" + server.url() + "\"]";
   home_.describe(described, rest);
   {
     const auto data = home_.open();
@@ -443,7 +444,7 @@ TEST_F(Shards, AFetchSetsAsideWhatIsNotTheDescribedOne) {
 TEST_F(Shards, OneThatIsMissingIsNamedEverywhere) {
   for (const char* name : {"train-0.tar", "test-0.tar"}) home_.write(name, samples(0, 4));
   home_.describe(R"({"train": [{"name": "train-{0..1}.tar"}], "test": [{"name": "test-0.tar"}]},
-                     "images": {"train": 12})");
+                     "num_images": {"train": 12})");
   const auto missing = HasSubstr("file 'train-1.tar' not found in ");
   const std::string error = error_of(ErrorKind::failure, [&] { home_.open(); });
   EXPECT_THAT(error, AllOf(missing, HasSubstr("; its splits that are here: test")));

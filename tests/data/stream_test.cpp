@@ -22,7 +22,7 @@ using test::error_of;
 
 class EndlessClusters : public ::testing::Test {
  protected:
-  EndlessClusters() { describe(R"("train": 25, "test": 6, "endless": true)"); }
+  EndlessClusters() { describe(R"("num_train": 25, "num_test": 6, "endless": true)"); }
   void describe(const std::string& settings) {
     write_file(path(), R"({"name": "stream", "format": "clusters",
                            "clusters": {"width": 12, )" +
@@ -56,7 +56,7 @@ TEST_F(EndlessClusters, SampleIIsAlwaysTheSame) {
 TEST_F(EndlessClusters, BeginAsTheFiniteDatasetDoesAndTestIsFinite) {
   const at::Tensor endless = train()->generate(0, 25).values_NCHW;
   const at::Tensor test = open_dataset(path(), "test")->inputs().values_NCHW;
-  describe(R"("train": 25, "test": 6)");
+  describe(R"("num_train": 25, "num_test": 6)");
   EXPECT_FALSE(train()->endless());
   EXPECT_TRUE(at::equal(endless, train()->inputs().values_NCHW));
   EXPECT_TRUE(at::equal(test, open_dataset(path(), "test")->inputs().values_NCHW));
@@ -64,7 +64,7 @@ TEST_F(EndlessClusters, BeginAsTheFiniteDatasetDoesAndTestIsFinite) {
 }
 
 TEST_F(EndlessClusters, NeedNoMemoryForAll) {
-  describe(R"("train": 100000000, "patches": 4096, "test": 1, "endless": true)");
+  describe(R"("num_train": 100000000, "num_patches": 4096, "num_test": 1, "endless": true)");
   EXPECT_EQ(train()->generate(99999999999, 1).values_NCHW.size(0), 1);
 }
 
@@ -78,7 +78,7 @@ TEST_F(EndlessClusters, TheLoaderTakesSamplesInOrderWithoutRepeating) {
       options.batch_size = batch_size;
       options.shuffle = true;
       options.seed = 3;
-      options.threads = threads;
+      options.num_threads = threads;
       Loader loader(stream, options);
       const auto expect = [&](int64_t epoch, int64_t position) {
         const Batch batch = loader.next();
@@ -167,7 +167,7 @@ TEST(RealTargets, GoWithTheirInputsThroughTheLoader) {
       LoaderOptions options;
       options.batch_size = batch_size;
       options.shuffle = shuffle;
-      options.threads = 2;
+      options.num_threads = 2;
       Loader loader(data, options);
       std::vector<float> seen;
       for (int64_t i = 0; i < loader.batches_per_epoch(); ++i) {

@@ -176,7 +176,7 @@ TEST_F(TableFiles, AreRefusedWithTheirPlace) {
 
 TEST_F(TableFiles, ArePlannedByTheirDescription) {
   const std::string name = describe(R"({"file": "none.csv", "targets": ["y"], "width": 3})",
-                                    R"("images": {"train": 40, "test": 10},)");
+                                    R"("num_images": {"train": 40, "test": 10},)");
   const auto planned = PlannedDatasets()(name, "train");
   EXPECT_EQ(planned->size(), 40);
   EXPECT_EQ(planned->info().targets, std::vector<std::string>{"y"});

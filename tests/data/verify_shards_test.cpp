@@ -41,8 +41,8 @@ class VerifyShards : public ::testing::Test {
 TEST_F(VerifyShards, NamesEachDamagedOne) {
   home_.write("train-0.tar", samples(0, 4));
   const Bytes second = home_.write("train-1.tar", samples(4, 4));
-  home_.describe(R"({"train": [{"name": "train-0.tar", "images": 4},
-      {"name": "train-1.tar", "images": 4, "size": )" +
+  home_.describe(R"({"train": [{"name": "train-0.tar", "num_images": 4},
+      {"name": "train-1.tar", "num_images": 4, "size": )" +
                  std::to_string(second.size()) + R"(, "sha256": ")" + test::hash_of(second) +
                  "\"}]}");
   EXPECT_THAT(problems(), IsEmpty());
@@ -56,7 +56,7 @@ TEST_F(VerifyShards, NamesEachDamagedOne) {
 
 // So much is lost that the split cannot be opened, which must hide neither shard nor image.
 TEST_F(VerifyShards, NamesAllOfManyAndReadsTheOthers) {
-  home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "images": 4}]})");
+  home_.describe(R"({"train": [{"name": "train-{0..3}.tar", "num_images": 4}]})");
   std::vector<test::TarEntry> third = samples(8, 4);
   third[0].content = test::text_bytes("no image");  // In a sound shard.
   home_.write("train-0.tar", samples(0, 2));

@@ -68,9 +68,9 @@ TEST(ExportFormats, SayThatImagesOfABatchDependOnEachOther) {
   EXPECT_THAT(said_of(config),
               AllOf(HasSubstr("depends on the others of its batch"),
                     HasSubstr("share the capacity of experts"), HasSubstr("--without-capacity")));
-  config.encoder.moe.group_images = 1;
+  config.encoder.moe.num_group_images = 1;
   EXPECT_EQ(said_of(config), "");
-  config.encoder.moe.group_images = 0;
+  config.encoder.moe.num_group_images = 0;
   dispatcher.evaluation_capacity_factor = 0.0;
   EXPECT_EQ(said_of(config), "");
 }

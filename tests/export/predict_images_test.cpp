@@ -119,7 +119,7 @@ TEST_F(PredictImages, DamagedFilesAreNamedAndTheRestGoesOn) {
 TEST_F(PredictImages, OfGroupsOfOneImageAreThoseOfEachAlone) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.dispatcher.capacity_factor = 0.5;
-  config.encoder.moe.group_images = 1;
+  config.encoder.moe.num_group_images = 1;
   const auto model = small_vmoe(config);
   const auto together = predictions(*model);
   for (size_t i = 0; i < together.size(); ++i) {
@@ -178,7 +178,7 @@ TEST_F(PredictImages, OfColoursBecomeGrayAsPillowMakesThem) {
 
 TEST_F(PredictImages, AreRefusedWhereThereAreNoClassesOrNoImages) {
   VMoEConfig headless = small_vmoe_config();
-  headless.classes = 0;
+  headless.num_classes = 0;
   const auto model = small_vmoe(), without = small_vmoe(headless);
   EXPECT_THAT(test::usage_of([&] { predictions(*without); }), HasSubstr("no head"));
   EXPECT_THAT(test::usage_of([&] { predictions(*model, {.loss = "squared"}); }),

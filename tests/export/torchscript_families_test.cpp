@@ -70,14 +70,14 @@ TEST_P(ImageTokenTorchScript, EqualsTheFrameworkForAnyBatch) {
   EXPECT_TRUE(at::equal(forward(script, images), before)) << "it shares the network's parameters";
 }
 
-constexpr const char* kClusters = R"({"name": "cluster-moe", "patches": 3, "width": 6,
-    "experts": 4, "filters": 8, "init_scale": 1.0)";
+constexpr const char* kClusters = R"({"name": "cluster-moe", "num_patches": 3, "width": 6,
+    "num_experts": 4, "num_filters": 8, "init_scale": 1.0)";
 constexpr const char* kPatches = R"({"name": "pmoe", "channels": 2, "image_size": [6, 8],
     "patch_size": [3, 2], "hidden": 3, "divisor": "selected")";
 constexpr const char* kWide =
-    R"({"name": "wrn-pmoe", "image_size": 16, "widening": 0.25, "classes": 3)";
+    R"({"name": "wrn-pmoe", "image_size": 16, "widening": 0.25, "num_classes": 3)";
 constexpr const char* kImages = R"({"name": "image-moe", "image_size": 8, "channels": 2,
-    "classes": 3, "width": 0.1, "experts": 3, "router": {"gate": "logit", "patch_size": 4})";
+    "num_classes": 3, "width": 0.1, "num_experts": 3, "router": {"gate": "logit", "patch_size": 4})";
 
 INSTANTIATE_TEST_SUITE_P(
     Families, ImageTokenTorchScript,
@@ -91,17 +91,18 @@ INSTANTIATE_TEST_SUITE_P(
                                       "kept_experts": [0, 3], "mean_replacement": true}})")},
         ImageTokenCase{"patches", kPatches + std::string(R"(})")},
         ImageTokenCase{"patches_of_one",
-                       kPatches + std::string(R"(, "classes": 3, "output": "by_class",
-                           "experts": 6, "router": {"selected": 2, "gate": "one",
+                       kPatches + std::string(R"(, "num_classes": 3, "output": "by_class",
+                           "num_experts": 6, "router": {"num_selected_patches": 2, "gate": "one",
                                                     "kept_experts": [0, 2, 5]}})")},
         ImageTokenCase{"patches_alone",
-                       kPatches + std::string(R"(, "experts": 1, "router": null})")},
-        ImageTokenCase{"maps", kWide + std::string(R"(, "moe": {"router": {"selected": 5}}})")},
+                       kPatches + std::string(R"(, "num_experts": 1, "router": null})")},
+        ImageTokenCase{"maps",
+                       kWide + std::string(R"(, "moe": {"router": {"num_selected_patches": 5}}})")},
         ImageTokenCase{"maps_pruned", kWide + std::string(R"(, "moe": {"patch_size": 2, "kernel": 3,
-                           "router": {"selected": 2, "kept_experts": [1, 2]}}})")},
+                           "router": {"num_selected_patches": 2, "kept_experts": [1, 2]}}})")},
         ImageTokenCase{"maps_of_two",
-                       R"({"name": "wrn-pmoe", "image_size": 24, "widening": 0.25, "classes": 2,
-                           "moe": {"patch_size": 2, "kernel": 3, "router": {"selected": 2}}})"},
+                       R"({"name": "wrn-pmoe", "image_size": 24, "widening": 0.25, "num_classes": 2,
+                           "moe": {"patch_size": 2, "kernel": 3, "router": {"num_selected_patches": 2}}})"},
         ImageTokenCase{"maps_alone", kWide + std::string(R"(, "moe": null})")},
         ImageTokenCase{"noisy", kClusters + std::string(R"(, "activation": "identity",
                            "router": {"gate": "logit", "noise_in_evaluation": true}})")},
@@ -114,14 +115,14 @@ INSTANTIATE_TEST_SUITE_P(
                                       "pruned": "reroute", "kept_experts": [0, 3],
                                       "noise_in_evaluation": false}})")},
         ImageTokenCase{"one_filter_network",
-                       R"({"name": "cluster-moe", "patches": 3, "width": 6, "experts": 1,
-                           "filters": 8, "router": null, "activation": "relu"})"},
+                       R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 1,
+                           "num_filters": 8, "router": null, "activation": "relu"})"},
         ImageTokenCase{"cnn", kImages + std::string(R"(, "expert": "cnn"})")},
         ImageTokenCase{"resnet18", kImages + std::string(R"(, "expert": "resnet18"})")},
         ImageTokenCase{"mobilenetv2", kImages + std::string(R"(, "expert": "mobilenetv2"})")},
         ImageTokenCase{"one_network",
-                       R"({"name": "image-moe", "image_size": 8, "channels": 2, "classes": 3,
-                           "width": 0.1, "experts": 1, "router": null, "expert": "resnet18"})"}),
+                       R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3,
+                           "width": 0.1, "num_experts": 1, "router": null, "expert": "resnet18"})"}),
     [](const auto& info) { return info.param.name; });
 
 constexpr const char* kPythonCheck = R"(

@@ -25,9 +25,9 @@ inline at::Tensor forward(torch::jit::Module& script, const at::Tensor& images) 
 inline void keep_everywhere(const Model& model, const std::vector<int64_t>& ids,
                             bool mean_replacement = false) {
   for (MoEBlock& block : model.moe_blocks()) {
-    const at::Tensor means = mean_replacement
-                                 ? randn({block.layer->options().experts, 12}, 31, torch::kFloat)
-                                 : at::Tensor();
+    const at::Tensor means =
+        mean_replacement ? randn({block.layer->options().num_experts, 12}, 31, torch::kFloat)
+                         : at::Tensor();
     block.layer->keep_experts(ids, means);
   }
 }
@@ -63,7 +63,7 @@ inline std::shared_ptr<VMoE> build_variant(const ScriptVariant& variant) {
   config.encoder.moe.group_size = variant.group_size;
   config.encoder.moe.router.gate = variant.gate;
   config.encoder.moe.router.num_selected_experts = variant.selected;
-  config.classes = variant.classes;
+  config.num_classes = variant.classes;
   config.patch_size = variant.patch;
   config.stem = variant.stem;
   config.encoder.position_emb.name = variant.position;

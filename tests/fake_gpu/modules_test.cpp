@@ -23,7 +23,7 @@ constexpr int64_t kTokens = 512, kWidth = 64, kHidden = 128, kExperts = 8;
 nn::MoELayer layer_on_fake(double dropout) {
   nn::MoELayer layer(nn::MoELayerOptions{.width = kWidth,
                                          .hidden = kHidden,
-                                         .experts = kExperts,
+                                         .num_experts = kExperts,
                                          .dropout = dropout,
                                          .rule = TokenChoiceOptions{.k = 2},
                                          .noise = {.scale = 1.0}});

@@ -6,7 +6,7 @@
 void moesaic::fuzz::read_input(Bytes input) {
   if (input.size() < 2) return;
   const cifar::Layout layout{1 + input[1] % 2, input[1] / 2 % (1 + input[1] % 2)};
-  const int64_t record = layout.label_bytes + cifar::kChannels * cifar::kHeight * cifar::kWidth;
+  const int64_t record = layout.num_label_bytes + cifar::kChannels * cifar::kHeight * cifar::kWidth;
   const MemoryFile file(input.subspan(2));
   cifar::Records records;
   cifar::read(file.path(), input[0] * record, layout, records);

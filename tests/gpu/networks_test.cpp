@@ -26,20 +26,20 @@ struct Network {
 };
 
 constexpr Network kNetworks[] = {
-    {"VMoE", R"({"preset": "vmoe/s32-last2-8experts", "classes": 10,
+    {"VMoE", R"({"preset": "vmoe/s32-last2-8experts", "num_classes": 10,
                  "encoder": {"moe": {"router": {"noise_std": 0}}}})",
      4},
-    {"E3", R"({"preset": "e3/s32-last2-8experts", "classes": 10,
+    {"E3", R"({"preset": "e3/s32-last2-8experts", "num_classes": 10,
                "encoder": {"moe": {"router": {"noise_std": 0}}}})",
      4},
-    {"WrnPMoE", R"({"preset": "pmoe/wrn-pmoe", "widening": 1, "classes": 10})", 16},
-    {"ResNet18", R"({"name": "image-moe", "expert": "resnet18", "experts": 4, "classes": 10,
+    {"WrnPMoE", R"({"preset": "pmoe/wrn-pmoe", "widening": 1, "num_classes": 10})", 16},
+    {"ResNet18", R"({"name": "image-moe", "expert": "resnet18", "num_experts": 4, "num_classes": 10,
                      "router": {}})",
      16},
-    {"MobileNetV2", R"({"name": "image-moe", "expert": "mobilenetv2", "experts": 4,
-                        "classes": 10, "router": {}})",
+    {"MobileNetV2", R"({"name": "image-moe", "expert": "mobilenetv2", "num_experts": 4,
+                        "num_classes": 10, "router": {}})",
      16},
-    {"SmallCnn", R"({"name": "image-moe", "expert": "cnn", "experts": 4, "classes": 10,
+    {"SmallCnn", R"({"name": "image-moe", "expert": "cnn", "num_experts": 4, "num_classes": 10,
                      "router": {}})",
      16},
 };

@@ -456,7 +456,7 @@ TEST_F(BadInput, AWrongValueHasItsPlace) {
       {"\"pretrained\": \"pretrain\"", "\"pretrained\": \"pretrian\""},
       {"\"keep\": 0.5", "\"keep\": \"half\""},
       {"\"keep\": 0.5", "\"keep\": true"},
-      {"\"classes\": 10", "\"classes\": 11"},
+      {"\"num_classes\": 10", "\"num_classes\": 11"},
       {"\"importance\"", "\"importanc\""}};
   for (const auto& [from, to] : cases) {
     const std::string recipe = recipe_with(from, to);

@@ -29,7 +29,7 @@ class ClassNames : public ProgramTest {
  protected:
   ClassNames() {
     write("recipe.json", R"({"name": "pets", "seed": 1, "model": {"name": "vmoe", "image_size": 16,
-        "channels": 3, "patch_size": 8, "hidden_size": 16, "classes": 3, "encoder":
+        "channels": 3, "patch_size": 8, "hidden_size": 16, "num_classes": 3, "encoder":
         {"num_layers": 2, "num_heads": 2, "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4,
         "router": {"num_selected_experts": 2}}}}, "phases": [{"name": "train", "data": "./data",
         "preprocess": {"size": 16}, "batch_size": 8, "steps": 40,

@@ -77,7 +77,7 @@ class ImageFaults : public ProgramTest {
     }
     write("run.json", R"({"name": "files", "seed": 3, "checkpoint_every": 0,
         "model": {"name": "vmoe", "image_size": 16, "channels": 3, "patch_size": 8,
-          "hidden_size": 16, "classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
+          "hidden_size": 16, "num_classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
             "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4,
               "router": {"num_selected_experts": 2}}}},
         "phases": [{"name": "train", "data": ")" +

@@ -19,7 +19,7 @@ class Folders : public ProgramTest {
 
   void recipe(const std::string& model, const std::string& preprocess) const {
     write("run.json", R"({"name": "folders", "seed": 3, "checkpoint_every": 0,
-        "model": {"name": "vmoe", "patch_size": 8, "hidden_size": 16, "classes": 2, )" +
+        "model": {"name": "vmoe", "patch_size": 8, "hidden_size": 16, "num_classes": 2, )" +
                           model + R"(, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 16,
             "moe": {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2}}}},
         "phases": [{"name": "train", "data": ")" +

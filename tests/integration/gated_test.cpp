@@ -42,7 +42,7 @@ TEST_F(GatedProgram, TrainsInspectsEvaluatesAndExports) {
 
 TEST_F(GatedProgram, SaysInOneLineWhatDoesNotFit) {
   write("mine.json",
-        R"({"name": "mine", "format": "gated", "mixture": {"width": 4, "experts": 3}})");
+        R"({"name": "mine", "format": "gated", "mixture": {"width": 4, "num_experts": 3}})");
   expect_one_line_error(run_program({"train", recipe("smoke.json"), "--out", text_path("run"),
                                      "phases.0.data=" + text_path("mine.json")}),
                         2, "at most 2 experts fit");

@@ -20,14 +20,14 @@ class Images : public ProgramTest {
     write("data/mini/train.bin", records(40));
     write("data/mini/test.bin", records(12));
     write("mini.json", R"({"name": "mini", "description": "bright or dark", "format": "cifar",
-        "classes": ["dark", "bright"], "images": {"train": 40, "test": 12},
+        "classes": ["dark", "bright"], "num_images": {"train": 40, "test": 12},
         "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
           "train_1": {"name": "train.bin", "size": 122920},
           "test_1": {"name": "test.bin", "size": 36876}}})");
     write("mini-rotate.json", R"({"name": "mini-rotate", "base": ")" + text_path("mini.json") +
                                   R"(", "rotate": {"crop": 24}})");
     write("run.json", R"({"name": "images", "seed": 3, "checkpoint_every": 0,
-        "model": {"name": "image-moe", "expert": "resnet18", "experts": 2, "classes": 2,
+        "model": {"name": "image-moe", "expert": "resnet18", "num_experts": 2, "num_classes": 2,
                   "width": 0.05, "router": {}},
         "phases": [{"name": "train", "data": ")" +
                           text_path("mini-rotate.json") + R"(", "batch_size": 16, "steps": 3,
@@ -131,7 +131,7 @@ TEST_F(Images, OfARelativePathAreFoundFromAnyFolder) {
 
 TEST_F(Images, PutThereByHandAreUnproven) {
   write("by-hand.json", R"({"name": "by-hand", "description": "bright or dark", "format": "cifar",
-      "classes": ["dark", "bright"], "images": {"train": 40, "test": 12},
+      "classes": ["dark", "bright"], "num_images": {"train": 40, "test": 12},
       "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
         "train_1": {"name": "train.bin", "size": 122920},
         "test_1": {"name": "test.bin", "size": 36876}},
@@ -185,7 +185,7 @@ TEST_F(Images, ArePlannedWithinAFractionOfTheirMemory) {
 #endif
   write("data/mini/train.bin", records(80));
   write("large.json", R"({"name": "large", "checkpoint_every": 0, "model": {"name": "vmoe",
-      "image_size": 32, "channels": 3, "patch_size": 4, "hidden_size": 96, "classes": 2,
+      "image_size": 32, "channels": 3, "patch_size": 4, "hidden_size": 96, "num_classes": 2,
       "encoder": {"num_layers": 6, "num_heads": 4, "mlp_dim": 384, "moe": {"layers": [1, 3, 5],
         "num_experts": 8, "router": {"num_selected_experts": 2}}}},
       "phases": [{"name": "train", "data": ")" +
@@ -230,7 +230,7 @@ TEST_F(Images, WrongSettingsAreOneLine) {
   };
   expect_one_line_error(train("model.expert=resnet50"), 2, "resnet18");
   expect_one_line_error(train("model.router.patch_size=5"), 2, "squares of 5 x 5");
-  expect_one_line_error(train("model.classes=10"), 2, "2 classes");
+  expect_one_line_error(train("model.num_classes=10"), 2, "2 classes");
   expect_one_line_error(train("phases.0.augment.blur.width=4"), 2, "odd");
   expect_one_line_error(train("phases.train.data=cifar10-rotat"), 2, "cifar10-rotate");
 }

@@ -26,7 +26,7 @@ VMoEConfig small_config() {
   config.image_size = 28;
   config.channels = 1;
   config.patch_size = 7;
-  config.classes = 10;
+  config.num_classes = 10;
   return config;
 }
 
@@ -101,7 +101,7 @@ TEST_F(Import, TrainingStartsFromIt) {
       run_program({"eval", text_path("out"), "--data", "fashion-mnist", "--json"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
   write("recipe.json",
-        fmt::format(R"({{"name": "more", "init": "{}", "loader_threads": 0, "phases": [
+        fmt::format(R"({{"name": "more", "init": "{}", "num_loader_threads": 0, "phases": [
       {{"name": "more", "data": "fashion-mnist", "batch_size": 4, "steps": 2, "evaluate": false,
         "optimizer": {{"name": "sgd", "lr": 0.01}}}}]}})",
                     text_path("out")));
@@ -155,7 +155,7 @@ TEST_F(Import, TheExampleOfItsPageTakesMemoryForTwoTensors) {
   config.channels = 3;
   config.patch_size = 32;
   config.hidden_size = config.representation_size = 512;
-  config.classes = 1000;
+  config.num_classes = 1000;
   config.encoder.num_layers = config.encoder.num_heads = 8;
   config.encoder.mlp_dim = 2048;
   config.encoder.moe.layers = {5, 7};

@@ -64,7 +64,7 @@ TEST_F(LatentProgram, SaysInOneLineWhatDoesNotFit) {
   };
   expect_one_line_error(with(R"({"width": 24, "global": [1, 0, 1]})"), 2,
                         "global has a constant term");
-  expect_one_line_error(with(R"({"width": 24, "clusters": 12})"), 2,
+  expect_one_line_error(with(R"({"width": 24, "num_clusters": 12})"), 2,
                         "12 clusters have 25 directions");
   const auto diverged =
       run_program({"train", smoke(), "--out", text_path("run"), "phases.explore.lr=1e5"});

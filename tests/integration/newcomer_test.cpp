@@ -73,7 +73,7 @@ class NewcomersImages : public ProgramTest {
     }
     write("mine.json", fmt::format(R"({{"name": "mine", "seed": 3, "checkpoint_every": 0,
         "model": {{"name": "vmoe", "image_size": 16, "channels": 3, "patch_size": 8,
-          "hidden_size": 16, "classes": 2, "encoder": {{"num_layers": 2, "num_heads": 2,
+          "hidden_size": 16, "num_classes": 2, "encoder": {{"num_layers": 2, "num_heads": 2,
             "mlp_dim": 32, "moe": {{"layers": [1], "num_experts": 4}}}}}},
         "phases": [{{"name": "train", "data": "{}", "batch_size": 4, "steps": 6,
           "optimizer": {{"name": "adamw", "lr": 1e-3}}}}]}})",
@@ -258,7 +258,7 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
   EXPECT_EQ(run_program({"data", "--help", "describe", "mean"}).out.find("mean  list of number"),
             0u);
   EXPECT_NE(
-      run_program({"data", "--help", "format", "image_folder"}).out.find("class_count  integer"),
+      run_program({"data", "--help", "format", "image_folder"}).out.find("num_classes  integer"),
       std::string::npos);
   EXPECT_NE(run_program({"data", "--help"}).out.find("describe [KEY]"), std::string::npos);
   EXPECT_NE(run_program({"data", "pack", "--help"}).out.find("--shards"), std::string::npos);
@@ -319,7 +319,7 @@ TEST_F(Newcomer, EverySettingIsListedWithWhatHasIt) {
   EXPECT_EQ(lr.at("type"), "number");
   EXPECT_TRUE(found.at("model vmoe").contains("model.encoder.moe.num_experts"));
   EXPECT_FALSE(found.at("run").contains("model.encoder.moe.num_experts"));
-  EXPECT_TRUE(found.at("format image_folder").contains("class_count"));
+  EXPECT_TRUE(found.at("format image_folder").contains("num_classes"));
   EXPECT_TRUE(found.at("experiment runs").contains("probes"));
   const std::string text = run_program({"list", "settings"}).out;
   EXPECT_NE(text.find("\nmodel vmoe\n\nmodel."), std::string::npos) << text.substr(0, 400);

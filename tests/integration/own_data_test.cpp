@@ -43,10 +43,10 @@ class OwnData : public ProgramTest {
 };
 
 constexpr const char* kViT = R"({"name": "vmoe", "image_size": 4, "channels": 3, "patch_size": 2,
-    "hidden_size": 8, "classes": 2, "encoder": {"num_layers": 1, "num_heads": 2, "mlp_dim": 8,
+    "hidden_size": 8, "num_classes": 2, "encoder": {"num_layers": 1, "num_heads": 2, "mlp_dim": 8,
       "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}})";
 constexpr const char* kConvolutions = R"({"name": "wrn-pmoe", "image_size": 4, "channels": 3,
-    "classes": 2, "widening": 0.5, "moe": {"experts": 2, "router": {"selected": 1}}})";
+    "num_classes": 2, "widening": 0.5, "moe": {"num_experts": 2, "router": {"num_selected_patches": 1}}})";
 
 TEST_F(OwnData, AFolderValidIsTheValidationSplit) {
   write_recipe(kViT, R"("data": "./photos", "batch_size": 4, "steps": 2)");

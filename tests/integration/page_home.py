@@ -14,7 +14,7 @@ import subprocess
 import zlib
 
 FEW = {"hidden_size": 48, "mlp_dim": 48, "steps": 2, "epochs": 1, "num_samples": 40, "warmup_steps": 1, "train": 60,
-       "test": 60}
+       "test": 60, "num_train": 60, "num_test": 60}
 EXAMPLES = 60  # of a file of Fashion-MNIST, MNIST or CIFAR-10
 IMAGES = {"train": 128, "val": 8, "test": 8}  # of a class of photos/; trained on in 128 shards and 32 parts
 TRAINED = ("train models/vmoe/recipes/smoke.json --out checkpoints/smoke",
@@ -110,7 +110,7 @@ def make(home: pathlib.Path, root: pathlib.Path, program: str) -> dict[str, str]
     for source in [*(root / "datasets").glob("*.json"), *(root / "models").glob("*/**/*.json")]:
         content = few(read(source))
         if source.parent.name == "datasets":
-            content.pop("images", None)
+            content.pop("num_images", None)
         write(home / source.relative_to(root), content)
     shutil.copytree(root / "checkpoints", home / "checkpoints")
     make_data(home, root)

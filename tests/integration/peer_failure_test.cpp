@@ -186,7 +186,7 @@ TEST_F(PeerFailures, ASignalEndsOneThatWaitsForTheOthers) {
 TEST_F(PeerFailures, TorchrunLearnsWhyOneFailed) {
   Fate fate{1};
   fate.environment = {"TORCHELASTIC_ERROR_FILE=" + text_path("error.json")};
-  fate.arguments = clusters({"--out", text_path("run"), "model.experts=9"});
+  fate.arguments = clusters({"--out", text_path("run"), "model.num_experts=9"});
   run_in_processes(clusters({"--out", text_path("run")}), 2, fate);
   const json error = json::parse(bytes_in(path("error.json")));
   EXPECT_NE(error["message"]["message"].get<std::string>().find("another recipe"),

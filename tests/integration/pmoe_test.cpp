@@ -19,14 +19,14 @@ class PMoEProgram : public ProgramTest {
     write("data/mini/train.bin", records(30));
     write("data/mini/test.bin", records(12));
     write("mini.json", R"({"name": "mini", "description": "three shades", "format": "cifar",
-        "classes": ["dark", "grey", "bright"], "images": {"train": 30, "test": 12},
+        "classes": ["dark", "grey", "bright"], "num_images": {"train": 30, "test": 12},
         "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "files": {
           "train_1": {"name": "train.bin", "size": 92190},
           "test_1": {"name": "test.bin", "size": 36876}}})");
     write_grid();
     write("run.json", R"({"name": "patches", "seed": 3, "checkpoint_every": 0,
         "model": {"preset": "pmoe/joint", "channels": 3, "image_size": 64, "patch_size": 32,
-                  "experts": 4, "router": {"selected": 2}},
+                  "num_experts": 4, "router": {"num_selected_patches": 2}},
         "phases": [{"name": "train", "kind": "patch_sgd", "data": ")" +
                           text_path("mini-grid.json") + R"(", "lr": 0.002, "epochs": 3}]})");
   }
@@ -34,7 +34,7 @@ class PMoEProgram : public ProgramTest {
   void write_grid() const {
     write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("mini.json") +
                                 R"(", "mosaic": {"deciding": ["dark", "bright"], "grid": 2,
-                                    "train": 40, "test": 20}})");
+                                    "num_train": 40, "num_test": 20}})");
   }
   static std::string recipe(const std::string& name) {
     return std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pmoe/recipes/" + name;
@@ -92,7 +92,7 @@ TEST_F(PMoEProgram, TrainsPrunesPredictsAndExports) {
 
 TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
   write("wide.json", R"({"name": "wide", "seed": 3, "checkpoint_every": 0,
-      "model": {"preset": "pmoe/wrn-pmoe", "widening": 0.25, "classes": 3},
+      "model": {"preset": "pmoe/wrn-pmoe", "widening": 0.25, "num_classes": 3},
       "phases": [{"name": "train", "data": ")" +
                          text_path("mini.json") + R"(", "batch_size": 8, "num_samples": 24,
                   "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.1}}]})");
@@ -133,7 +133,8 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
   const auto train = [&](const std::string& change) {
     return run({"train", text_path("run.json"), "--out", text_path("run"), change});
   };
-  expect_one_line_error(train("model.router.selected=5"), 2, "cannot select 5 of 4 patches");
+  expect_one_line_error(train("model.router.num_selected_patches=5"), 2,
+                        "cannot select 5 of 4 patches");
   expect_one_line_error(train("model.patch_size=24"), 2,
                         "patches of 24 x 24 do not divide an image of 64 x 64");
   write("mini-grid.json", R"({"name": "mini-grid", "base": ")" + text_path("mini.json") +

@@ -45,7 +45,7 @@ class PredictFiles : public ProgramTest {
     write_data();
     write("run.json", R"({"name": "predict", "seed": 3, "checkpoint_every": 0,
         "model": {"name": "vmoe", "image_size": 32, "channels": 3, "patch_size": 8,
-          "hidden_size": 16, "classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
+          "hidden_size": 16, "num_classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
             "mlp_dim": 16, "moe": {"layers": [1], "num_experts": 4, "router": {
               "num_selected_experts": 2, "dispatcher": {"capacity_factor": 0.5}}}}},
         "phases": [{"name": "train", "data": ")" +
@@ -64,7 +64,7 @@ class PredictFiles : public ProgramTest {
     write("data/mini/train.bin", records(16));
     write("data/mini/test.bin", records(8));
     write("mini.json", R"({"name": "mini", "description": "two classes", "format": "cifar",
-        "classes": ["dark, striped", "bright"], "images": {"train": 16, "test": 8},
+        "classes": ["dark, striped", "bright"], "num_images": {"train": 16, "test": 8},
         "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "files": {
           "train_1": {"name": "train.bin", "size": 49168},
           "test_1": {"name": "test.bin", "size": 24584}}})");

@@ -106,7 +106,7 @@ void write_images(const std::filesystem::path& folder) {
 }
 
 constexpr const char* kSmall = R"({"name": "vmoe", "image_size": 8, "channels": 3, "patch_size": 4,
-    "hidden_size": 8, "classes": 2, "encoder": {"num_layers": 1, "num_heads": 1, "mlp_dim": 8,
+    "hidden_size": 8, "num_classes": 2, "encoder": {"num_layers": 1, "num_heads": 1, "mlp_dim": 8,
       "moe": {"layers": [0], "num_experts": 2, "router": {"num_selected_experts": 1}}}})";
 
 /// Settings of a phase on these images.
@@ -232,7 +232,7 @@ TEST_F(ProcessesTest, WhatIsWrongIsSaidOnce) {
       "3 processes cannot be divided into groups of 2 that share experts; choose 1");
   expect_one_line_of_all(
       run_in_processes(
-          clusters({"--out", text_path("a"), "model.experts=9", "--expert-parallel", "2"}), 2),
+          clusters({"--out", text_path("a"), "model.num_experts=9", "--expert-parallel", "2"}), 2),
       "9 experts cannot be divided equally among 2 processes");
   expect_one_line_of_all(
       run_in_processes(
@@ -305,11 +305,11 @@ TEST_F(ProcessesTest, VariablesAndPortsAreChecked) {
 }
 
 TEST_F(ProcessesTest, AnotherExperimentIsRefused) {
-  const Strings arguments = {"reproduce", "clusters/figure3", "--scale", "quick",
-                             "--out",     text_path("a"),     "runs=1"};
+  const Strings arguments = {"reproduce", "clusters/figure3", "--scale",   "quick",
+                             "--out",     text_path("a"),     "num_runs=1"};
   Fate fate{1};
   fate.arguments = arguments;
-  fate.arguments.back() = "runs=2";
+  fate.arguments.back() = "num_runs=2";
   expect_one_line_of_all(run_in_processes(arguments, 2, fate),
                          "process 1 has another experiment than process 0");
   EXPECT_FALSE(std::filesystem::exists(path("a/runs.json")));
@@ -334,8 +334,8 @@ TEST_F(ProcessesTest, RunsOfAnExperimentAreSharedOut) {
 TEST_F(ProcessesTest, ASignalToTheTimingOfASweepEndsProcess0Alone) {
   write_images(path("images"));
   const std::string data = phase_on(path("images"));
-  write("sweep.json", R"({"name": "small", "kind": "runs", "description": "a test", "runs": 1,
-      "train": {"name": "run", "checkpoint_every": 0, "loader_threads": 0, "model": )" +
+  write("sweep.json", R"({"name": "small", "kind": "runs", "description": "a test", "num_runs": 1,
+      "train": {"name": "run", "checkpoint_every": 0, "num_loader_threads": 0, "model": )" +
                           std::string(kSmall) + R"(, "phases": [
         {"name": "pretrain", )" +
                           data + R"(, "steps": 2},
@@ -349,7 +349,7 @@ TEST_F(ProcessesTest, ASignalToTheTimingOfASweepEndsProcess0Alone) {
     return Strings{"reproduce",
                    text_path("sweep.json"),
                    "throughput.batch_size=4",
-                   "throughput.rounds=" + rounds,
+                   "throughput.num_rounds=" + rounds,
                    "--out",
                    text_path("out")};
   };

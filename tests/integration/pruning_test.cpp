@@ -122,6 +122,9 @@ TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
                         "--keep '1.5': a fraction must be above 0");
   expect_one_line_error(prune({"--keep", "0.5", "--exclude-blocks", "1", "--dry-run"}), 2,
                         "names every block");
+  EXPECT_THAT(prune({"--keep", "0.5", "--whole", "1", "--dry-run"}).err,
+              AllOf(HasSubstr("'--whole' is called '--exclude-blocks' now"),
+                    HasSubstr("names every block")));
   expect_one_line_error(prune({"--keep-parameters", "0.1", "--dry-run"}), 2, "choose at least");
   expect_one_line_error(prune({"--keep", "0.5", "--criterion", "reep", "--dry-run"}), 2,
                         "--criterion: cannot be 'reep'; did you mean 'reap'?");

@@ -32,7 +32,7 @@ TEST(ScalingProgram, PlansManyProcesses) {
   }
   EXPECT_THAT(one.out, Not(HasSubstr("logits"))) << "each has whole groups of eight images";
   const auto together = plan_processes(
-      {"phases.0.accumulate=1", "--processes", "64", "model.encoder.moe.group_images=0"});
+      {"phases.0.accumulate=1", "--processes", "64", "model.encoder.moe.num_group_images=0"});
   EXPECT_THAT(together.out, AllOf(HasSubstr("\n  logits "), HasSubstr("\n  logits_gradient ")));
   EXPECT_THAT(plan_processes({}).out, Not(HasSubstr("processes")));
 }
@@ -81,7 +81,7 @@ TEST_F(SentBytes, AreThoseOfThePlan) {
   if (!have_fashion_mnist()) GTEST_SKIP() << "no Fashion-MNIST";
   write("run.json", R"({"name": "bytes", "checkpoint_every": 0, "evaluate_every": 0,
     "model": {"name": "vmoe", "image_size": 28, "channels": 1, "patch_size": 7,
-      "hidden_size": 64, "classes": 10, "encoder": {"num_layers": 4, "num_heads": 4,
+      "hidden_size": 64, "num_classes": 10, "encoder": {"num_layers": 4, "num_heads": 4,
         "mlp_dim": 256, "moe": {"layers": [1, 3], "num_experts": 8,
           "router": {"num_selected_experts": 2}}}},
     "phases": [{"name": "train", "data": "fashion-mnist", "batch_size": 64, "evaluate": false,

@@ -23,7 +23,7 @@ class PackedData : public ProgramTest {
           "test_1": {"name": "test.bin", "size": 36876}}})");
     write("run.json", R"({"name": "packed", "seed": 3, "checkpoint_every": 2, "log_every": 1,
         "model": {"name": "vmoe", "image_size": 32, "channels": 3, "patch_size": 8,
-          "hidden_size": 16, "classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
+          "hidden_size": 16, "num_classes": 2, "encoder": {"num_layers": 2, "num_heads": 2,
             "mlp_dim": 32, "moe": {"layers": [1], "num_experts": 4,
               "router": {"num_selected_experts": 2}}}},
         "phases": [{"name": "train", "data": ")" +
@@ -107,9 +107,9 @@ TEST_F(PackedData, IsTrainedOnResumedAndEvaluated) {
   EXPECT_EQ(verified.exit_code, 0) << verified.out;
   EXPECT_THAT(verified.out, AllOf(HasSubstr("train-00005.tar"), HasSubstr("train: 60 of 60")));
 
-  const auto trained = train("run", {"loader_threads=0"});
+  const auto trained = train("run", {"num_loader_threads=0"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  const auto threaded = train("threaded", {"loader_threads=8"});
+  const auto threaded = train("threaded", {"num_loader_threads=8"});
   ASSERT_EQ(threaded.exit_code, 0) << threaded.err;
   expect_same_model("run", "threaded");
 

@@ -158,7 +158,7 @@ TEST(Preset, ExpertsStandInEveryOtherBlock) {
 
 TEST(Preset, OwnSettingsWin) {
   const Value config = Document::from_text(R"({"preset": "e3/s32-last2", "image_size": 32,
-    "classes": 10, "encoder": {"num_layers": 2, "mlp_dim": 64, "moe": {"layers": [1],
+    "num_classes": 10, "encoder": {"num_layers": 2, "mlp_dim": 64, "moe": {"layers": [1],
     "num_experts": 4}}})",
                                            "recipe.json")
                            .root();

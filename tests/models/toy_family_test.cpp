@@ -52,7 +52,7 @@ class ToyFamily : public ::testing::Test {
 };
 
 TEST_F(ToyFamily, IsBuiltListedAndCounted) {
-  const auto model = build_model(toy_value("classes=5"), 1);
+  const auto model = build_model(toy_value("num_classes=5"), 1);
   EXPECT_EQ(model->forward(torch::zeros({2, 1, 8, 8})).logits.sizes(),
             (std::vector<int64_t>{2, 5}));
   EXPECT_THAT(model_names(), Contains("toy"));
@@ -60,8 +60,8 @@ TEST_F(ToyFamily, IsBuiltListedAndCounted) {
   EXPECT_THAT(help_text(families().at("toy").help()), HasSubstr("of the only MoE layer"));
   EXPECT_EQ(count_parameters(toy_value()), 54 + 24 + 4 * (72 + 12 + 72 + 6) + 21);
   EXPECT_TRUE(build_meta_model(toy_value())->device().is_meta());
-  EXPECT_THAT(test::usage_of([] { build_model(toy_value("experts=0"), 1); }),
-              AllOf(HasSubstr("argument 'experts=0'"), HasSubstr("experts")));
+  EXPECT_THAT(test::usage_of([] { build_model(toy_value("num_experts=0"), 1); }),
+              AllOf(HasSubstr("argument 'num_experts=0'"), HasSubstr("experts")));
   EXPECT_THAT(test::usage_of([] { families().add("toy", family_of<Toy, ToyConfig>("twice")); }),
               HasSubstr("model 'toy' is already registered"));
 }
@@ -93,8 +93,9 @@ TEST_F(ToyFamily, IsPruned) {
 }
 
 TEST_F(ToyFamily, StartsFromAnother) {
-  const auto source = build_model(toy_value("classes=2"), 1), model = build_model(toy_value(), 2);
-  const auto shape = build_meta_model(toy_value("classes=2"));
+  const auto source = build_model(toy_value("num_classes=2"), 1),
+             model = build_model(toy_value(), 2);
+  const auto shape = build_meta_model(toy_value("num_classes=2"));
   const TensorMap values = state_of(*source);
   const std::string message =
       test::failure_of([&] { model->initialise_from(*shape, values, false, "elsewhere"); });

@@ -75,7 +75,7 @@ TEST(DataParallelModule, BatchNormSumsBfloat16InFloat32) {
 
 TEST(DataParallelModule, MapExpertsNormaliseByTheWholeBatch) {
   const nn::MapExpertsOptions options{
-      .experts = 2, .channels = 3, .side = 4, .patch = 2, .outputs = 2, .kernel = 3};
+      .num_experts = 2, .channels = 3, .side = 4, .patch = 2, .num_outputs = 2, .kernel = 3};
   torch::manual_seed(2);
   const at::Tensor x = torch::randn({4 * 4, 3 * 4}, at::kDouble);  // Four images of four patches.
   const at::Tensor logits = torch::randn({16, 2}, at::kDouble);
@@ -104,7 +104,7 @@ TEST(DataParallelModule, MapExpertsNormaliseByTheWholeBatch) {
 }
 
 TEST(DataParallelModule, AnExpertWithImagesInOneProcessOnlyRunsInAll) {
-  const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .classes = 3};
+  const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .num_classes = 3};
   torch::manual_seed(4);
   const at::Tensor x = torch::randn({6, 1, 8, 8}, at::kDouble);
   // Process 0 has images of expert 0 alone, process 1 of both.

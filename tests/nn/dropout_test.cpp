@@ -34,7 +34,7 @@ TEST(Dropout, DrawsFromItsGeneratorAloneOrNotAtAll) {
 TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
   for (const Activation activation : {Activation::gelu_tanh, Activation::relu, Activation::celu}) {
     nn::MlpExpertsOptions options{
-        .experts = 3, .width = 4, .hidden = 6, .activation = activation, .dropout = 1e-9};
+        .num_experts = 3, .width = 4, .hidden = 6, .activation = activation, .dropout = 1e-9};
     nn::MlpExperts experts(options, nn::make_generator(1));
     for (at::Tensor& parameter : experts->parameters()) {
       torch::NoGradGuard no_grad;
@@ -50,7 +50,7 @@ TEST(Dropout, ExpertsThatDropComputeWhatTheOthersDo) {
 
 TEST(Dropout, ExpertsDropInTrainingOnly) {
   nn::MlpExperts experts(
-      nn::MlpExpertsOptions{.experts = 3, .width = 4, .hidden = 6, .dropout = 0.5},
+      nn::MlpExpertsOptions{.num_experts = 3, .width = 4, .hidden = 6, .dropout = 0.5},
       nn::make_generator(1));
   const Routing routing = route_token_choice(randn({9, 3}, 2, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({9, 4}, 3, torch::kFloat);

@@ -32,7 +32,7 @@ at::Tensor normalized(const at::Tensor& x, const at::Tensor& scale) {
 /// One query [d] on tokens [T, d], head by head.
 at::Tensor attend_reference(nn::AttentionImpl& attention, const at::Tensor& query_d,
                             const at::Tensor& x_Td) {
-  const int64_t d = query_d.size(0), heads = attention.options().heads, c = d / heads;
+  const int64_t d = query_d.size(0), heads = attention.options().num_heads, c = d / heads;
   const at::Tensor weight = attention.qkv->weight, bias = attention.qkv->bias;
   std::vector<at::Tensor> mixed;
   for (int64_t h = 0; h < heads; ++h) {
@@ -58,7 +58,7 @@ at::Tensor attend_reference(nn::AttentionImpl& attention, const at::Tensor& quer
 
 TEST(Attention, IsItsFormula) {
   for (const bool qk_norm : {false, true}) {
-    nn::Attention attention(nn::AttentionOptions{.width = 6, .heads = 3, .qk_norm = qk_norm},
+    nn::Attention attention(nn::AttentionOptions{.width = 6, .num_heads = 3, .qk_norm = qk_norm},
                             nn::make_generator(1));
     randomize(*attention, 10);
     const at::Tensor x = randn({2, 4, 6}, 2), query = randn({2, 3, 6}, 3);
@@ -74,7 +74,7 @@ TEST(Attention, IsItsFormula) {
 
 TEST(Attention, ItsGradientIsThatOfFloat32WhereProductsAreRounded) {
   torch::manual_seed(1);
-  nn::AttentionImpl attention({.width = 8, .heads = 2}, nn::make_generator(1));
+  nn::AttentionImpl attention({.width = 8, .num_heads = 2}, nn::make_generator(1));
   const at::Tensor x = randn({2, 5, 8}, 3, torch::kFloat);
   const auto gradients = [&](const char* precision) {
     attention.zero_grad();
@@ -97,7 +97,7 @@ TEST(Attention, ItsGradientIsThatOfFloat32WhereProductsAreRounded) {
 }
 
 TEST(Attention, DropsItsWeightsInTrainingOnly) {
-  nn::Attention attention(nn::AttentionOptions{.width = 6, .heads = 3, .dropout = 0.5},
+  nn::Attention attention(nn::AttentionOptions{.width = 6, .num_heads = 3, .dropout = 0.5},
                           nn::make_generator(1));
   randomize(*attention, 10);
   const at::Tensor x = randn({2, 4, 6}, 2);
@@ -110,7 +110,7 @@ TEST(Attention, DropsItsWeightsInTrainingOnly) {
 }
 
 TEST(Attention, DroppingNothingIsTheSameSum) {
-  nn::Attention attention(nn::AttentionOptions{.width = 6, .heads = 3, .dropout = 1e-12},
+  nn::Attention attention(nn::AttentionOptions{.width = 6, .num_heads = 3, .dropout = 1e-12},
                           nn::make_generator(1));
   randomize(*attention, 10);
   const at::Tensor x = randn({2, 4, 6}, 2);
@@ -118,7 +118,7 @@ TEST(Attention, DroppingNothingIsTheSameSum) {
 }
 
 TEST(MapHead, PoolsByTheProbeThenAddsAPerceptron) {
-  nn::MapHead head(nn::AttentionOptions{.width = 6, .heads = 2, .qk_norm = true}, 8,
+  nn::MapHead head(nn::AttentionOptions{.width = 6, .num_heads = 2, .qk_norm = true}, 8,
                    nn::make_generator(1));
   randomize(*head, 30);
   const at::Tensor x = randn({2, 5, 6}, 2);

@@ -104,10 +104,10 @@ void expect_same_as_whole(const SharedLayerCase& given, int64_t size, int64_t nu
 
 TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
   const nn::MapExpertsOptions options{
-      .experts = 4, .channels = 3, .side = 4, .patch = 2, .outputs = 2, .kernel = 3};
+      .num_experts = 4, .channels = 3, .side = 4, .patch = 2, .num_outputs = 2, .kernel = 3};
   SharedLayerCase given;
   given.make = [options] {
-    nn::RouterOptions router{.width = 12, .experts = 4};
+    nn::RouterOptions router{.width = 12, .num_experts = 4};
     router.rule =
         ExpertChoiceOptions{.rows = 2, .group_size = 4, .gate = ExpertGate::softmax_tokens};
     const nn::MapExperts experts(options, nn::make_generator(3));
@@ -127,10 +127,10 @@ TEST(SharedExperts, MapsOfExpertsComeBackSideBySide) {
 
 /// Images go to networks by the first of the router's inputs; one network gets none.
 TEST(SharedExperts, NetworksOfImagesKeepTheirNames) {
-  const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .classes = 3, .width = 0.1};
+  const nn::ImageNetworkOptions options{.channels = 1, .side = 8, .num_classes = 3, .width = 0.1};
   SharedLayerCase given;
   given.make = [options] {
-    nn::RouterOptions router{.width = 4, .experts = 4};
+    nn::RouterOptions router{.width = 4, .num_experts = 4};
     router.rule = TokenChoiceOptions{.k = 1};
     const nn::ImageExperts experts("resnet18", 4, options, nn::make_generator(5));
     nn::MoELayer layer(router, experts.ptr(), nn::make_generator(6));

@@ -36,7 +36,8 @@ TEST(Experts, SplitAnyRowsAndLeaveZerosBehindThem) {
 TEST(MlpExperts, AreTwoLayersByLoops) {
   for (const bool bfloat16 : {false, true}) {
     nn::MlpExperts experts(
-        nn::MlpExpertsOptions{.experts = kExperts, .width = 4, .hidden = 5, .bfloat16 = bfloat16},
+        nn::MlpExpertsOptions{
+            .num_experts = kExperts, .width = 4, .hidden = 5, .bfloat16 = bfloat16},
         nn::make_generator(1));
     randomise(*experts);
     const at::Tensor x = randn({kTokens, 4}, 3);
@@ -50,7 +51,7 @@ TEST(MlpExperts, AreTwoLayersByLoops) {
 }
 
 TEST(MlpExperts, CountWhatTheyCostAndWeigh) {
-  nn::MlpExperts experts(nn::MlpExpertsOptions{.experts = kExperts, .width = 4, .hidden = 5},
+  nn::MlpExperts experts(nn::MlpExpertsOptions{.num_experts = kExperts, .width = 4, .hidden = 5},
                          nn::make_generator(1));
   randomise(*experts);
   EXPECT_EQ(experts->flops_per_row(), 2.0 * (4 * 5 + 5 * 4));

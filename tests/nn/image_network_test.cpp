@@ -51,7 +51,7 @@ class Networks : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Networks, ForwardGradientsAndRunningStatisticsAreThoseOfPyTorch) {
-  const auto network = make({.side = 16, .classes = 3, .width = 1.0 / 16});
+  const auto network = make({.side = 16, .num_classes = 3, .width = 1.0 / 16});
   network->to(torch::kDouble);
   fill(*network);
   network->train();
@@ -101,7 +101,7 @@ TEST_P(Networks, AreAFunctionOfTheGenerator) {
 }
 
 TEST_P(Networks, TrainOnASingleImageWhoseLastMapIsASingleValue) {
-  const auto network = make({.side = 4, .classes = 2, .width = 0.1});
+  const auto network = make({.side = 4, .num_classes = 2, .width = 0.1});
   network->train();
   const at::Tensor image = randn({1, 3, 4, 4}, 3, torch::kFloat);
   network->head->forward(network->features(image)).sum().backward();

@@ -39,7 +39,7 @@ TEST(Init, LecunIsNormalUpToTwoDeviations) {
 }
 
 TEST(Init, QueryKeyAndValueAreDrawnEachForItself) {
-  const nn::Attention attention(nn::AttentionOptions{.width = 64, .heads = 4},
+  const nn::Attention attention(nn::AttentionOptions{.width = 64, .num_heads = 4},
                                 nn::make_generator(1));
   const auto parts = attention->qkv->weight.detach().chunk(3);
   for (const at::Tensor& part : parts) expect_uniform(part, std::sqrt(6.0 / 128), "qkv");
@@ -53,7 +53,7 @@ TEST(Init, BiasesOfMlpsAreNormalAndTiny) {
   EXPECT_NEAR(mlp->fc1->bias.std().item<double>(), 1e-6, 1e-7);
   EXPECT_GT(largest(mlp->fc2->bias), 0.0);
   EXPECT_LT(largest(mlp->fc2->bias), 1e-5);
-  const nn::MlpExperts experts(nn::MlpExpertsOptions{.experts = 4, .width = 64, .hidden = 256},
+  const nn::MlpExperts experts(nn::MlpExpertsOptions{.num_experts = 4, .width = 64, .hidden = 256},
                                nn::make_generator(1));
   EXPECT_NEAR(experts->b1.std().item<double>(), 1e-6, 1e-7);
   EXPECT_NEAR(experts->b2.std().item<double>(), 1e-6, 2e-7);
@@ -62,7 +62,7 @@ TEST(Init, BiasesOfMlpsAreNormalAndTiny) {
 TEST(Init, ExpertsStartFromOneDrawOrEachFromItsOwn) {
   for (const bool shared : {false, true}) {
     const nn::MoELayer layer(
-        nn::MoELayerOptions{.width = 48, .hidden = 96, .experts = 4, .shared_init = shared});
+        nn::MoELayerOptions{.width = 48, .hidden = 96, .num_experts = 4, .shared_init = shared});
     const auto experts = std::dynamic_pointer_cast<nn::MlpExpertsImpl>(layer->experts);
     for (const at::Tensor& stack : {experts->w1, experts->b1, experts->w2, experts->b2}) {
       for (int64_t e = 1; e < 4; ++e) EXPECT_EQ(torch::equal(stack[e], stack[0]), shared) << e;

@@ -71,7 +71,8 @@ TEST_F(PackedExpertsTest, TensorsWithoutVersionsAreNeverPacked) {
 }
 
 TEST_F(PackedExpertsTest, ALayerComputesTheSameBitsAndForgetsInTraining) {
-  MlpExperts experts(MlpExpertsOptions{.experts = 3, .width = 8, .hidden = 12}, at::Generator());
+  MlpExperts experts(MlpExpertsOptions{.num_experts = 3, .width = 8, .hidden = 12},
+                     at::Generator());
   const Routing routing = route_token_choice(randn({20, 3}, 5, torch::kFloat), {.k = 2});
   const at::Tensor x = randn({20, 8}, 6, torch::kFloat);
   const auto compute = [&] {

@@ -21,7 +21,7 @@ nn::MoELayerOptions small_layer() {
   nn::MoELayerOptions options;
   options.width = 6;
   options.hidden = 10;
-  options.experts = 5;
+  options.num_experts = 5;
   options.rule = TokenChoiceOptions{.k = 2};
   return options;
 }
@@ -102,10 +102,10 @@ TEST(MoELayer, RefusesToKeepWhatIsNotThere) {
 // A layer takes experts of any kind, whose inputs may have another shape than the router's.
 TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
   nn::FilterExperts filters(
-      nn::FilterExpertsOptions{.experts = 3, .patches = 2, .width = 4, .filters = 6},
+      nn::FilterExpertsOptions{.num_experts = 3, .num_patches = 2, .width = 4, .num_filters = 6},
       nn::make_generator(1));
   nn::MoELayer layer(
-      nn::RouterOptions{.width = 5, .experts = 3, .rule = TokenChoiceOptions{.k = 2}},
+      nn::RouterOptions{.width = 5, .num_experts = 3, .rule = TokenChoiceOptions{.k = 2}},
       filters.ptr(), nn::make_generator(2));
   EXPECT_EQ(layer->named_parameters().size(), 3U);
   EXPECT_TRUE(layer->named_parameters().contains("experts.w"));
@@ -114,7 +114,7 @@ TEST(MoELayer, RoutesInputsThatItsRouterDoesNotSee) {
   EXPECT_EQ(out.y_Td.sizes(), (std::vector<int64_t>{9, 2}));
   EXPECT_TRUE(torch::equal(out.logits_TE, layer->router->logits(seen)));
   EXPECT_TRUE(torch::equal(out.y_Td, filters->forward(x, out.routing, {}).y_To));
-  EXPECT_THROW(nn::MoELayer(nn::RouterOptions{.width = 5, .experts = 4}, filters.ptr(),
+  EXPECT_THROW(nn::MoELayer(nn::RouterOptions{.width = 5, .num_experts = 4}, filters.ptr(),
                             nn::make_generator(2)),
                Error);
 }

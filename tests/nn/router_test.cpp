@@ -14,7 +14,7 @@ namespace {
 using testing::expect_same_routing;
 
 nn::Router noisy_router(double scale, at::ScalarType type = torch::kFloat) {
-  nn::RouterOptions options{.width = 6, .experts = 4};
+  nn::RouterOptions options{.width = 6, .num_experts = 4};
   options.rule = TokenChoiceOptions{.k = 2};
   options.noise.scale = scale;
   nn::Router router(options, nn::make_generator(1));
@@ -72,7 +72,7 @@ TEST(Router, IsDeterministicWithoutGeneratorOrNoise) {
 
 TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
   for (const int64_t members : {1, 2}) {
-    nn::RouterOptions options{.width = 6, .experts = 4, .members = members};
+    nn::RouterOptions options{.width = 6, .num_experts = 4, .num_members = members};
     options.noise.scale = 8.0;
     options.evaluation_seed = 5;
     nn::Router router(options, nn::make_generator(1));
@@ -93,7 +93,7 @@ TEST(Router, DrawsNoiseWithoutAGeneratorWhereItHasASeed) {
 
 TEST_P(RouterNoiseOf, EvaluationHasTheDeviationOfTraining) {
   for (const auto kind : {NoiseKind::gaussian, NoiseKind::uniform}) {
-    nn::RouterOptions options{.width = 6, .experts = 4};
+    nn::RouterOptions options{.width = 6, .num_experts = 4};
     options.noise = {kind, 3.0};
     options.evaluation_seed = 5;
     nn::Router router(options, nn::make_generator(1));
@@ -108,7 +108,7 @@ TEST_P(RouterNoiseOf, EvaluationHasTheDeviationOfTraining) {
 }
 
 TEST(Router, RecordsAllThatTheLossesWantToKnow) {
-  nn::RouterOptions options{.width = 6, .experts = 4, .members = 2};
+  nn::RouterOptions options{.width = 6, .num_experts = 4, .num_members = 2};
   options.rule = TokenChoiceOptions{.k = 1, .group_size = 10, .kept = {0, 3}};
   options.noise.scale = 8.0;
   nn::Router router(options, nn::make_generator(1));
@@ -117,10 +117,10 @@ TEST(Router, RecordsAllThatTheLossesWantToKnow) {
   EXPECT_EQ(noisy.noise_std, 4.0);  // over the experts of one member
   EXPECT_EQ(noisy.kept, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(noisy.group_size, 10);
-  EXPECT_EQ(noisy.members, 2);
+  EXPECT_EQ(noisy.num_members, 2);
   EXPECT_FALSE(noisy.is_rerouted);
   EXPECT_EQ(router->forward(x).noise_std, 0.0);
-  options.members = 1;
+  options.num_members = 1;
   options.noise.kind = NoiseKind::uniform;
   options.rule = TokenChoiceOptions{.k = 1, .kept = {0, 3}, .pruned = PrunedSelection::reroute};
   const nn::Router other(options, nn::make_generator(1));

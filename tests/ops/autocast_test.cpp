@@ -68,7 +68,7 @@ TEST(Autocast, GradientsOfParametersAreFloat32) {
 
 TEST(Autocast, RoutersStayFloat32) {
   const at::Tensor logits = randn({20, 4}, 6, at::kFloat);
-  nn::MoELayer layer(nn::MoELayerOptions{.width = 8, .hidden = 16, .experts = 4}, 3);
+  nn::MoELayer layer(nn::MoELayerOptions{.width = 8, .hidden = 16, .num_experts = 4}, 3);
   const at::Tensor x = randn({20, 8}, 5, at::kFloat);
   const at::Tensor wanted = layer->forward(x).logits_TE;
   const Autocast autocast("bfloat16", kCpu);

@@ -94,9 +94,9 @@ TEST(Criteria, RandomDependsOnSeedBlockAndExpertOnly) {
 
 TEST(Criteria, ScoreMixturesOfEveryFamily) {
   ClusterMoEConfig filters;
-  filters.experts = 3;
+  filters.num_experts = 3;
   ImageMoEConfig images;
-  images.experts = 3;
+  images.num_experts = 3;
   images.image_size = 8;
   images.width = 0.1;
   const std::vector<std::shared_ptr<Model>> models = {std::make_shared<ClusterMoE>(filters, 1),

@@ -18,7 +18,8 @@ using testing::small_vmoe;
 using testing::small_vmoe_config;
 
 MoEBlock block_of(int64_t experts, int64_t members = 1) {
-  nn::MoELayerOptions options{.width = 2, .hidden = 3, .experts = experts, .members = members};
+  nn::MoELayerOptions options{
+      .width = 2, .hidden = 3, .num_experts = experts, .num_members = members};
   options.rule = TokenChoiceOptions{.k = 2};
   return {.block = 0, .layer = nn::MoELayer(options, 3)};
 }
@@ -126,8 +127,9 @@ TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
 TEST(Merging, IsRefusedWhereTokensAreRerouted) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.pruned = "reroute";
-  EXPECT_THAT(replacement_problem(*small_vmoe(config), kMerge),
-              HasSubstr("so 'merge' cannot replace their outputs; choose the replacement 'reroute'"));
+  EXPECT_THAT(
+      replacement_problem(*small_vmoe(config), kMerge),
+      HasSubstr("so 'merge' cannot replace their outputs; choose the replacement 'reroute'"));
 }
 
 }  // namespace

@@ -399,7 +399,7 @@ TEST(PrunePlan, GroupsOfABlockAreRankedApart) {
   const auto model = small_vmoe();
   set_norms(*model, {3, 1, 6, 2, 5, 4});
   MoEBlock block = model->moe_blocks()[0];
-  block.groups = 2;
+  block.num_groups = 2;
   const Ids first = first_experts(*KeepSpec::count(1).rule_of(1), block);
   EXPECT_EQ(first, (Ids{0, 3}));
 }

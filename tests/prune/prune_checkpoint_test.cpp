@@ -103,9 +103,9 @@ TEST_F(PruneCheckpoint, APretrainedNetworkWithAnotherKIsAnother) {
 /// A mixture of six experts, of which the router's rows have these norms.
 std::shared_ptr<ClusterMoE> mixture_with_norms(const std::vector<double>& norms) {
   ClusterMoEConfig config;
-  config.patches = 3;
+  config.num_patches = 3;
   config.width = 5;
-  config.experts = 6;
+  config.num_experts = 6;
   config.init_scale = 1.0;
   auto model = std::make_shared<ClusterMoE>(config, 1);
   const torch::NoGradGuard no_grad;

@@ -17,7 +17,7 @@ inline VMoEConfig small_vmoe_config() {
   config.image_size = 8;
   config.patch_size = 2;
   config.hidden_size = 12;
-  config.classes = 5;
+  config.num_classes = 5;
   config.encoder.num_layers = 4;
   config.encoder.num_heads = 3;
   config.encoder.mlp_dim = 20;

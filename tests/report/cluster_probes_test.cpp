@@ -21,17 +21,18 @@ using at::Tensor;
 class ClusterProbes : public ::testing::Test {
  protected:
   ClusterProbes()
-      : model_(build_model(Document::from_text(R"({"name": "latent-moe", "width": 24, "experts": 3,
+      : model_(
+            build_model(Document::from_text(R"({"name": "latent-moe", "width": 24, "num_experts": 3,
                                                    "hidden": 4})",
-                                               "model.json")
-                               .root(),
-                           9)),
+                                            "model.json")
+                            .root(),
+                        9)),
         data_{{"train", open_dataset("latent-small", "train")},
               {"test", open_dataset("latent-small", "test")}} {}
 
   Measurement measure(const std::string& probe) {
     const c10::InferenceMode inference;
-    ProbeSubject subject(*model_, 3, data_, {.batch_size = 500, .loader_threads = 0});
+    ProbeSubject subject(*model_, 3, data_, {.batch_size = 500, .num_loader_threads = 0});
     Measurement measurement;
     probes().at(probe).measure(subject, measurement);
     for (const Metric& metric : probes().at(probe).metrics(*model_, data_)) {

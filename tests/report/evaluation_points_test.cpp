@@ -21,10 +21,10 @@ using report_test::error_of;
 /// 120 examples of three clusters.
 std::shared_ptr<const Dataset> clustered() {
   ClusterMixtureConfig config;
-  config.clusters = 3;
-  config.test = 120;
+  config.num_clusters = 3;
+  config.num_test = 120;
   DatasetInputs examples =
-      cluster_examples(config, cluster_signals(config), "test", 0, config.test);
+      cluster_examples(config, cluster_signals(config), "test", 0, config.num_test);
   DatasetInfo info;
   info.name = "clustered";
   info.classes = {"-1", "+1"};
@@ -57,7 +57,7 @@ TEST(EvaluationPoints, AreRowsOfThePlainForwardPass) {
   const auto model = clustered_model();
   const DatasetInputs inputs = data->inputs();
   EvaluationPointsOptions options;
-  options.points = 50;
+  options.num_points = 50;
   const EvaluationPoints points = collect(*model, data, options);
   ASSERT_EQ(points.index_N.size(0), 50);
   const torch::NoGradGuard no_grad;
@@ -71,7 +71,7 @@ TEST(EvaluationPoints, AreRowsOfThePlainForwardPass) {
   EXPECT_TRUE(torch::equal(points.expert_N, of(output.routings[0].logits_TE.argmax(1))));
   EXPECT_GT(std::get<0>(at::_unique(points.expert_N)).size(0), 2);
   EXPECT_EQ(points.color, "expert");
-  EXPECT_EQ(points.experts, 8);
+  EXPECT_EQ(points.num_experts, 8);
 
   options.of = "inputs";
   EXPECT_TRUE(torch::equal(collect(*model, data, options).x_ND, of(inputs.values_NCHW.flatten(1))));
@@ -81,14 +81,14 @@ TEST(EvaluationPoints, AreDrawnByTheSeedAloneWhateverTheBatches) {
   const auto data = clustered();
   const auto model = clustered_model();
   EvaluationPointsOptions options;
-  options.points = 30;
+  options.num_points = 30;
   const at::Tensor some = collect(*model, data, options, 7).index_N;
   EXPECT_TRUE(torch::equal(some, collect(*model, data, options, 120).index_N));
   EXPECT_EQ(std::get<0>(at::_unique(some)).size(0), 30);
   EXPECT_GT(some[29].item<int64_t>(), 60);
   options.seed = 2;
   EXPECT_FALSE(torch::equal(some, collect(*model, data, options).index_N));
-  options.points = 1000;
+  options.num_points = 1000;
   EXPECT_TRUE(torch::equal(collect(*model, data, options).index_N, torch::arange(120)));
 }
 

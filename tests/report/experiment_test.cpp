@@ -63,7 +63,7 @@ TEST(Experiments, TheShippedOnesAreSoundAtBothScales) {
 
 TEST(Experiments, QuickstartIsTheSweepThatItsTableShows) {
   const auto config = parse<RunsConfig>(load_experiment("quickstart", Scale::paper).config);
-  EXPECT_EQ(config.runs, 1);
+  EXPECT_EQ(config.num_runs, 1);
   EXPECT_EQ(config.sweep.keep, (std::vector<int64_t>{16, 12, 8, 6, 4, 2}));
   EXPECT_EQ(config.sweep.criteria,
             (std::vector<std::string>{"router-norm-change", "magnitude", "random"}));
@@ -143,15 +143,28 @@ TEST(Experiments, ANameThatIsNoFolderIsRefused) {
 }
 
 TEST(Experiments, TheFormerKindOfThoseThatPruneIsReadAndWarnedOf) {
-  const ExperimentFile file(replaced(report_test::tiny_sweep(), R"("kind": "runs", "runs": 1,)",
+  const ExperimentFile file(replaced(report_test::tiny_sweep(), R"("kind": "runs", "num_runs": 1,)",
                                      R"("kind": "prune-sweep",)"));
   ::testing::internal::CaptureStderr();
   const RunsConfig config = file.parsed();
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("'prune-sweep' is 'runs' now"),
             std::string::npos);
   EXPECT_EQ(config.kind, "runs");
-  EXPECT_EQ(config.runs, 1);
+  EXPECT_EQ(config.num_runs, 1);
   EXPECT_EQ(config.sweep.keep.size(), 3U);
+}
+
+TEST(Experiments, TheFormerKindOfImageGridsIsReadAndWarnedOf) {
+  const test::TempDir folder;
+  write_atomic(folder / "x.json", R"({"name": "x", "kind": "samples", "description": "d",
+                                      "data": "fashion-mnist", "images": [0], "columns": 3})");
+  ::testing::internal::CaptureStderr();
+  const Experiment experiment = load_experiment((folder / "x.json").string(), Scale::paper, {});
+  EXPECT_EQ(experiment.kind, "image_grid");
+  EXPECT_EQ(parse<SamplesConfig>(experiment.config).num_columns, 3);
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(warnings.find("the kind 'samples' is 'image_grid' now"), std::string::npos);
+  EXPECT_NE(warnings.find("'columns' is called 'num_columns' now"), std::string::npos);
 }
 
 TEST(Experiments, ErrorsSayLineAndColumn) {

@@ -19,7 +19,8 @@ using ::testing::Field;
 /// A small mixture on the clusters paper's data, as it is initialised.
 class Probes : public ::testing::Test {
  protected:
-  explicit Probes(const std::string& model = R"({"name": "cluster-moe", "experts": 4, "filters": 4,
+  explicit Probes(
+      const std::string& model = R"({"name": "cluster-moe", "num_experts": 4, "num_filters": 4,
                                                 "init_scale": 1.0, "router": {}})")
       : model_(build_model(Document::from_text(model, "model.json").root(), 9)),
         train_(open_dataset("clusters-setting3", "train")),
@@ -27,7 +28,7 @@ class Probes : public ::testing::Test {
 
   Measurement measure(const std::string& probe) {
     const c10::InferenceMode inference;
-    ProbeSubject subject(*model_, 3, data_, {.batch_size = 4000, .loader_threads = 0});
+    ProbeSubject subject(*model_, 3, data_, {.batch_size = 4000, .num_loader_threads = 0});
     Measurement measurement;
     probes().at(probe).measure(subject, measurement);
     for (const Metric& metric : probes().at(probe).metrics(*model_, data_)) {
@@ -133,7 +134,7 @@ TEST_F(Probes, NumbersAreThoseOfTheNetwork) {
 class SingleNetworkProbes : public Probes {
  protected:
   SingleNetworkProbes()
-      : Probes(R"({"name": "cluster-moe", "experts": 1, "filters": 4, "router": null})") {}
+      : Probes(R"({"name": "cluster-moe", "num_experts": 1, "num_filters": 4, "router": null})") {}
 };
 
 TEST_F(SingleNetworkProbes, HaveNoDispatch) {
@@ -182,8 +183,8 @@ TEST(RecoveryProbe, CountsARunByBothErrorsOnceItsGatesAreLearned) {
 
 TEST(GatesProbe, AveragesThoseOfEachClass) {
   const auto model = build_model(
-      Document::from_text(R"({"name": "gru", "steps": 4, "width": 3, "hidden": 5, "classes": 2})",
-                          "model.json")
+      Document::from_text(
+          R"({"name": "gru", "steps": 4, "width": 3, "hidden": 5, "num_classes": 2})", "model.json")
           .root(),
       9);
   DatasetInfo info{.name = "rows", .split = "test", .channels = 1, .height = 4, .width = 3};

@@ -21,9 +21,9 @@ class PruneSearchOf : public ::testing::Test {
  protected:
   PruneSearchOf() {
     const RunConfig run = config_of(
-        R"({"name": "small", "seed": 5, "loader_threads": 0, "checkpoint_every": 0,
+        R"({"name": "small", "seed": 5, "num_loader_threads": 0, "checkpoint_every": 0,
             "model": {"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 8,
-                      "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8,
+                      "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8,
                       "moe": {"layers": [0, 1], "num_experts": 4,
                               "router": {"num_selected_experts": 1}}}},
             "phases": [{"name": "learn", "data": "three", "batch_size": 6, "steps": 120,
@@ -33,7 +33,7 @@ class PruneSearchOf : public ::testing::Test {
     options_.finetuned = folder_ / "run";
     options_.prune.criterion = "random";
     search_.evaluate.batch_size = 9;
-    search_.evaluate.loader_threads = 0;
+    search_.evaluate.num_loader_threads = 0;
   }
 
   PruneSearch search() { return search_pruning(options_, checkpoint_, data_, search_); }

@@ -35,11 +35,11 @@ inline std::shared_ptr<const Dataset> open_tiny(std::string_view name, std::stri
 inline std::string tiny_sweep() {
   return std::string(R"({
   "name": "tiny",
-  "kind": "runs", "runs": 1,
+  "kind": "runs", "num_runs": 1,
   "description": "Two quarters.",
   "train": {
     "name": "tiny", "seed": 5, "checkpoint_every": 0, "evaluate_every": 0, "evaluate_batch_size": 20,
-    "loader_threads": 0,
+    "num_loader_threads": 0,
     "model": )") +
          train_test::kModel + R"(,
     "phases": [
@@ -53,7 +53,7 @@ inline std::string tiny_sweep() {
   "criteria": ["router-norm-change", "random"],
   "recover": {"name": "recover", "data": "two", "batch_size": 6, "steps": 3,
               "optimizer": {"name": "adamw", "lr": 0.1}},
-  "throughput": {"batch_size": 4, "rounds": 2},
+  "throughput": {"batch_size": 4, "num_rounds": 2},
   "export": {"keep": 2, "criterion": "router-norm-change"},
   "quick": {"keep": [4, 2], "recover.steps": 1, "train.phases.pretrain.steps": 2}
 })";
@@ -98,7 +98,7 @@ struct MadeSweep {
 
 /// Eight and four experts of eight, by two criteria.
 inline MadeSweep made_sweep() {
-  MadeSweep made{.plan = {.experts = 8,
+  MadeSweep made{.plan = {.num_experts = 8,
                           .phases = {{"pretrain", "fashion", 10000}, {"finetune", "shoes", 3000}},
                           .sizes = {{"keep8", 8, "8 of 8"}, {"keep4", 4, "4 of 8"}},
                           .criteria = {"router-norm-change", "random"},

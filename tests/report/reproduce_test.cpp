@@ -41,7 +41,7 @@ TEST(Reproduce, AnUnknownKindGetsTheNearestOne) {
 TEST(Reproduce, OfRunsLeavesResultsAReportAndAFigureAPlot) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
-  const std::string text = report_test::runs_text(R"("rows": [{"name": "a", "runs": 1}],
+  const std::string text = report_test::runs_text(R"("rows": [{"name": "a", "num_runs": 1}],
       "snapshots": {"every": 2, "probes": ["entropy"]}, "paper": {"a": {"test_accuracy": [1, 2]}},
       "plots": [{"kind": "points", "metrics": ["test_accuracy"]},
                 {"kind": "curves", "metrics": ["entropy"]}])");

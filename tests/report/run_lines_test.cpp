@@ -17,7 +17,7 @@ namespace {
 using report_test::runs_config;
 
 const char* const kFiveRuns =
-    R"("rows": [{"name": "mixture"}, {"name": "short", "runs": 2, "set": {"phases.0.steps": 2}}])";
+    R"("rows": [{"name": "mixture"}, {"name": "short", "num_runs": 2, "set": {"phases.0.steps": 2}}])";
 
 class RunLines : public report_test::Runs {};
 

@@ -55,7 +55,7 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
 }
 
 TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
-  const RunsConfig config = runs_config(R"("rows": [{"name": "a", "runs": 1}],
+  const RunsConfig config = runs_config(R"("rows": [{"name": "a", "num_runs": 1}],
       "snapshots": {"every": 2, "probes": ["dispatch"]})");
   run(config);
   const auto log = nlohmann::ordered_json::parse(read_text(folder_ / "out/runs.json"));
@@ -86,7 +86,7 @@ TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
 }
 
 TEST_F(Runs, RefusesOtherSettingsInAFolder) {
-  run(runs_config(R"("rows": [{"name": "a", "runs": 1}])"));
+  run(runs_config(R"("rows": [{"name": "a", "num_runs": 1}])"));
   const auto other = [&](const std::string& rest) {
     return test::usage_of([&] { run(runs_config(rest)); });
   };
@@ -101,7 +101,7 @@ TEST_F(Runs, RefusesOtherSettingsInAFolder) {
 
 TEST_F(Runs, TakesAFolderThatLacksLaterSettings) {
   const auto with = [](const std::string& set) {
-    return runs_config(R"("rows": [{"name": "a", "runs": 1, "set": {)" + set +
+    return runs_config(R"("rows": [{"name": "a", "num_runs": 1, "set": {)" + set +
                        R"(}}], "snapshots": {"probes": ["entropy"]})");
   };
   const auto first = run(with(""));
@@ -127,7 +127,7 @@ TEST_F(Runs, TakesAFolderThatLacksLaterSettings) {
 
 TEST_F(Runs, RecomputeDecidesWhereSecondsAreMeasured) {
   const auto with = [](const std::string& converged, const std::string& set) {
-    return runs_config(R"("rows": [{"name": "a", "runs": 1, "set": {)" + set +
+    return runs_config(R"("rows": [{"name": "a", "num_runs": 1, "set": {)" + set +
                        R"(}}], "snapshots": {"probes": ["test_accuracy"], "converged": [)" +
                        converged + "]}");
   };
@@ -168,7 +168,7 @@ TEST_F(Runs, TakesWhatOtherProcessesOfAKilledCallMade) {
 }
 
 TEST_F(Runs, OtherRowsMayJoinAFolder) {
-  const std::string a = R"({"name": "a", "runs": 1})", b = R"({"name": "b", "runs": 1})";
+  const std::string a = R"({"name": "a", "num_runs": 1})", b = R"({"name": "b", "num_runs": 1})";
   const auto rows = [](const std::string& list) { return runs_config("\"rows\": [" + list + "]"); };
   const auto first = run(rows(a)), other = run(rows(b));
   EXPECT_THAT(test::usage_of([&] { run(rows(R"({"name": "a", "set": {"seed": 6}})")); }),
@@ -179,11 +179,11 @@ TEST_F(Runs, OtherRowsMayJoinAFolder) {
 }
 
 TEST_F(Runs, OfAnotherExperimentNeverShareAFolder) {
-  RunsConfig config = runs_config(R"("rows": [{"name": "a", "runs": 1}])");
+  RunsConfig config = runs_config(R"("rows": [{"name": "a", "num_runs": 1}])");
   run(config);
   const std::filesystem::path file = folder_ / "out/config.json";
   auto older = nlohmann::ordered_json::parse(read_text(file));
-  config = runs_config(R"("rows": [{"name": "b", "runs": 1}])");
+  config = runs_config(R"("rows": [{"name": "b", "num_runs": 1}])");
   config.name = "other";
   EXPECT_THAT(test::usage_of([&] { run(config); }),
               HasSubstr("'experiment' was \"small\" and is \"other\" now"));

@@ -3,6 +3,7 @@
 #include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/data/source.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/report/experiment.h"
 #include "report/experiment_run.h"
 #include "report/runs_fixture.h"
@@ -24,22 +25,36 @@ std::string problem(const std::string& rest) {
 }
 
 TEST(RunsConfig, RowsAreThoseGivenAndTheProductOfTheAxes) {
-  const RunsConfig config = runs_config(R"("set": {"model.filters": 2}, "rows": [{"name": "alone"}],
-      "grid": [[{"name": "a", "set": {"seed": 1}}, {"name": "b", "set": {"seed": 2}, "runs": 7}],
-               [{"name": "x"}, {"name": "y", "set": {"seed": 3, "model.experts": 8}}]])");
+  const RunsConfig config =
+      runs_config(R"("set": {"model.num_filters": 2}, "rows": [{"name": "alone"}],
+      "grid": [[{"name": "a", "set": {"seed": 1}}, {"name": "b", "set": {"seed": 2}, "num_runs": 7}],
+               [{"name": "x"}, {"name": "y", "set": {"seed": 3, "model.num_experts": 8}}]])");
   EXPECT_THAT(names_of(config), ElementsAre("alone", "a, x", "a, y", "b, x", "b, y"));
   const std::vector<PlannedRow> rows = planned_rows(config);
-  EXPECT_EQ(rows[0].runs, 3);
-  EXPECT_EQ(rows[3].runs, 7);
+  EXPECT_EQ(rows[0].num_runs, 3);
+  EXPECT_EQ(rows[3].num_runs, 7);
   const RunConfig last = config_of(config, rows[4]);
   EXPECT_EQ(last.seed, 3) << "a later axis comes after an earlier one";
-  EXPECT_EQ(last.model.at("experts").as_int(), 8);
-  EXPECT_EQ(last.model.at("filters").as_int(), 2);
+  EXPECT_EQ(last.model.at("num_experts").as_int(), 8);
+  EXPECT_EQ(last.model.at("num_filters").as_int(), 2);
   EXPECT_EQ(last.phases[0].steps, 5);
   RunsConfig shorter = config;
   shorter.max_steps = 2;
   EXPECT_EQ(config_of(shorter, rows[4]).phases[0].steps, 2);
   EXPECT_EQ(config_of(config, rows[1]).seed, 1);
+}
+
+TEST(RunsConfig, FormerKeysOfARowOverrideThoseOfTheRun) {
+  std::string text = report_test::runs_text(R"("set": {"model.filters": 2},
+      "rows": [{"name": "a", "runs": 4}, {"name": "b", "set": {"model.experts": 8}}])");
+  const std::string present = R"("num_experts": 4, "num_filters": 4)";
+  text.replace(text.find(present), present.size(), R"("experts": 4, "filters": 4)");
+  const auto config = parse<RunsConfig>(Document::from_text(text, "former.json").root());
+  const std::vector<PlannedRow> rows = planned_rows(config);
+  EXPECT_EQ(rows[0].num_runs, 4);
+  const Json model = build_meta_model(config_of(config, rows[1]).model)->config();
+  EXPECT_EQ(model.at("num_experts"), 8);
+  EXPECT_EQ(model.at("num_filters"), 2);
 }
 
 TEST(RunsConfig, ASeparatorStandsBetweenTheNamesOfPoints) {
@@ -56,7 +71,7 @@ TEST(RunsConfig, WhatARowSetsIsBlamedWhereItStands) {
 }
 
 TEST(RunsConfig, RefusesWhatIsNoTableOfRows) {
-  EXPECT_THAT(problem(R"("runs": 1)"), HasSubstr("is given twice"));
+  EXPECT_THAT(problem(R"("num_runs": 1)"), HasSubstr("is given twice"));
   EXPECT_THAT(problem(R"("separator": " ")"),
               HasSubstr("one of 'rows', 'grid' and 'keep' must be given"));
   EXPECT_THAT(problem(R"("grid": [[{"name": "a"}], []])"), HasSubstr("grid.1 has no points"));
@@ -118,7 +133,7 @@ TEST(RunsConfig, GoesOnInAFolderThatStoredEpochsAsABareNumber) {
     options.out = folder / "out";
     options.progress = false;
     std::vector<MeasuredRow> rows;
-    measure_rows(runs_config(R"("rows": [{"name": "a", "runs": 1,
+    measure_rows(runs_config(R"("rows": [{"name": "a", "num_runs": 1,
                                          "set": {"evaluate_every": "2 epochs"}}])"),
                  options, rows);
   };
@@ -154,13 +169,13 @@ TEST(ShippedRuns, Table1HasSingleNetworksAndMixturesInFourSettings) {
     EXPECT_EQ(run.model.at("init_scale").as_double(), single ? 1.0 : 0.001) << name;
     EXPECT_EQ(activation(run), name.find("linear") != std::string::npos ? "identity" : "cubic");
     const int64_t filters = name.ends_with("512") ? 512 : single ? 128 : 16;
-    EXPECT_EQ(run.model.at("filters").as_int(), filters) << name;
+    EXPECT_EQ(run.model.at("num_filters").as_int(), filters) << name;
   }
   const auto config = parse<RunsConfig>(load_experiment("clusters/table1", Scale::paper).config);
-  EXPECT_EQ(config.runs, 10);
+  EXPECT_EQ(config.num_runs, 10);
   EXPECT_EQ(config.paper.size(), 24U);
   const auto quick = parse<RunsConfig>(load_experiment("clusters/table1", Scale::quick).config);
-  EXPECT_LT(quick.runs, 10);
+  EXPECT_LT(quick.num_runs, 10);
   EXPECT_GT(quick.max_steps, 0);
 }
 

@@ -20,10 +20,10 @@ namespace moesaic::report_test {
 /// "train".
 inline std::string runs_text(const std::string& rest) {
   return R"({
-    "name": "small", "kind": "runs", "description": "a test", "runs": 3,
+    "name": "small", "kind": "runs", "description": "a test", "num_runs": 3,
     "train": {
       "name": "run", "seed": 5, "evaluate_batch_size": 16000,
-      "model": {"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}},
+      "model": {"name": "cluster-moe", "num_experts": 4, "num_filters": 4, "router": {}},
       "phases": [{"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 5,
                   "loss": "softmax_twice",
                   "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0},
@@ -39,7 +39,7 @@ inline RunsConfig runs_config(const std::string& rest) {
 }
 
 inline constexpr const char* kTwoRows = R"("rows": [{"name": "mixture"},
-    {"name": "single", "runs": 2, "set": {"model.router": null, "model.experts": 1,
+    {"name": "single", "num_runs": 2, "set": {"model.router": null, "model.num_experts": 1,
      "phases.0.optimizers": [], "phases.0.steps": 2}}])";
 
 class Runs : public ::testing::Test {

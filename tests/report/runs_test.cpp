@@ -60,8 +60,8 @@ TEST_F(Runs, AnArgumentThatEveryRowReplacesIsRefused) {
               HasSubstr("argument 'train.phases.train.steps=9': it would change nothing, since "
                         "every row ('mixture') sets this itself"));
   EXPECT_THAT(refused({R"(rows=[{"name": "a", "set": {"model": {"name": "cluster-moe"}}}])",
-                       "train.model.experts=2"}),
-              HasSubstr("argument 'train.model.experts=2': it would change nothing"));
+                       "train.model.num_experts=2"}),
+              HasSubstr("argument 'train.model.num_experts=2': it would change nothing"));
 }
 
 TEST_F(Runs, AnArgumentThatSomeRowsReplaceIsWarnedOf) {
@@ -71,12 +71,13 @@ TEST_F(Runs, AnArgumentThatSomeRowsReplaceIsWarnedOf) {
     plan_rows_of(config);
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_EQ(said({"train.model.experts=2"}),
-            "warning: argument 'train.model.experts=2': 1 of 2 rows set this themselves and keep "
-            "theirs, the first is 'single'\n");
-  EXPECT_EQ(said({"train.seed=7", "runs=2"}), "");
+  EXPECT_EQ(
+      said({"train.model.num_experts=2"}),
+      "warning: argument 'train.model.num_experts=2': 1 of 2 rows set this themselves and keep "
+      "theirs, the first is 'single'\n");
+  EXPECT_EQ(said({"train.seed=7", "num_runs=2"}), "");
   // Part of what it gives is left.
-  EXPECT_EQ(said({R"(train.model={"name": "cluster-moe", "experts": 2, "router": {}})"}), "");
+  EXPECT_EQ(said({R"(train.model={"name": "cluster-moe", "num_experts": 2, "router": {}})"}), "");
 }
 
 TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
@@ -102,7 +103,7 @@ TEST_F(Runs, EveryRunIsAFunctionOfItsSeedAndIsMadeOnce) {
 }
 
 TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
-  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "num_runs": 1}],
     "set": {"phases.0.steps": 9},
     "snapshots": {"every": 2, "probes": ["test_accuracy", "test_loss"],
     "best": ["test_accuracy", "test_loss"], "converged": ["test_accuracy", "test_loss"]})");
@@ -129,7 +130,7 @@ TEST_F(Runs, TheBestSnapshotIsReportedBesideTheLast) {
 }
 
 TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
-  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "num_runs": 1}],
     "set": {"phases.0.steps": null, "phases.0.epochs": 3},
     "snapshots": {"every": 1, "by_epoch": true, "probes": ["test_accuracy"],
                   "converged": ["test_accuracy"]})");
@@ -141,8 +142,8 @@ TEST_F(Runs, ConvergenceCountsEpochsOfTheLastPhase) {
 }
 
 TEST_F(Runs, AfterAPhaseIsMeasuredInTheRowsThatHaveIt) {
-  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1},
-      {"name": "other", "runs": 1, "set": {"phases.0.name": "other"}}],
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "num_runs": 1},
+      {"name": "other", "num_runs": 1, "set": {"phases.0.name": "other"}}],
     "phase_metrics": {"other": {"entropy": "entropy_after"}})");
   const std::vector<MeasuredRow> found = run(config);
   EXPECT_FALSE(found[0].runs[0].final.numbers.contains("entropy_after"));
@@ -157,7 +158,7 @@ TEST_F(Runs, AfterAPhaseThatNoRowHasNothingIsMeasured) {
 
 /// Two phases, of which the first one's measurements are a row of their own.
 const char* const kEarlierRow = R"("rows": [
-    {"name": "late", "runs": 2, "phase_rows": {"early": "soon"}, "set": {"phases": [
+    {"name": "late", "num_runs": 2, "phase_rows": {"early": "soon"}, "set": {"phases": [
       {"name": "early", "data": "clusters-setting1", "batch_size": 400, "steps": 2},
       {"name": "train", "data": "clusters-setting3", "batch_size": 400, "steps": 3}]}}],
   "probes": ["steps"],
@@ -178,7 +179,7 @@ TEST_F(Runs, AnEarlierPhaseMayBeARowOfItsOwn) {
   EXPECT_FALSE(late.numbers.contains("entropy"));
   EXPECT_FALSE(soon.numbers.contains("steps"));
   // It is measured on the data of its own phase, as in a run that ends there.
-  const std::string rest = R"("rows": [{"name": "alone", "runs": 2, "set": {"phases": [
+  const std::string rest = R"("rows": [{"name": "alone", "num_runs": 2, "set": {"phases": [
       {"name": "early", "data": "clusters-setting1", "batch_size": 400, "steps": 2}]}}],
     "probes": ["test_accuracy", "entropy"])";
   std::filesystem::rename(folder_ / "out", folder_ / "kept");
@@ -226,7 +227,7 @@ void register_moved() {
 
 TEST_F(Runs, ProbesKnowTheStartOfEachRun) {
   register_moved();
-  const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "runs": 2}],
+  const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "num_runs": 2}],
     "probes": ["moved"], "snapshots": {"every": 5, "probes": ["moved"]},
     "plots": [{"kind": "points", "metrics": ["moved"]}])"));
   for (const RunRecord& made : rows[0].runs) {
@@ -253,8 +254,8 @@ void register_rare() {
 TEST_F(Runs, ANumberThatARunDoesNotHaveIsNoneOfItsRow) {
   register_rare();
   const RunsConfig config = runs_config(R"("rows": [
-      {"name": "a", "runs": 1, "set": {"phases.0.steps": 2}},
-      {"name": "b", "runs": 1, "set": {"phases.0.steps": 3}}],
+      {"name": "a", "num_runs": 1, "set": {"phases.0.steps": 2}},
+      {"name": "b", "num_runs": 1, "set": {"phases.0.steps": 3}}],
     "probes": ["rare", "steps"], "snapshots": {"every": 1, "probes": ["rare"], "best": ["rare"]},
     "plots": [{"kind": "points", "metrics": ["rare"]}])");
   const std::vector<MeasuredRow> first = run(config);
@@ -271,9 +272,9 @@ TEST_F(Runs, ANumberThatARunDoesNotHaveIsNoneOfItsRow) {
 
 TEST_F(Runs, FitsAreSlopesOfLogarithms) {
   const RunsConfig config = runs_config(R"("rows": [
-      {"name": "a", "runs": 2, "set": {"phases.0.steps": 2}},
-      {"name": "b", "runs": 1, "set": {"phases.0.steps": 4}},
-      {"name": "c", "runs": 1, "set": {"phases.0.steps": 16}}],
+      {"name": "a", "num_runs": 2, "set": {"phases.0.steps": 2}},
+      {"name": "b", "num_runs": 1, "set": {"phases.0.steps": 4}},
+      {"name": "c", "num_runs": 1, "set": {"phases.0.steps": 16}}],
     "fits": [{"name": "growth", "metric": "steps", "x": {"a": 10, "b": 30, "c": 40}}],
     "paper": {"growth": {"steps_exponent": 2}})");
   const std::vector<ResultRow> results = runs_results(config, run(config));
@@ -315,7 +316,7 @@ TEST_F(Runs, ATableHasNoBestSnapshot) {
 
 TEST_F(Runs, SnapshotsMayCountEpochs) {
   // 16 000 examples in batches of 4000 are an epoch of four updates.
-  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "runs": 1}],
+  const RunsConfig config = runs_config(R"("rows": [{"name": "mixture", "num_runs": 1}],
     "set": {"phases.0.batch_size": 4000, "phases.0.steps": 9},
     "snapshots": {"every": 1, "by_epoch": true, "probes": ["steps"]})");
   const RunRecord found = run(config).at(0).runs.at(0);
@@ -329,7 +330,7 @@ TEST_F(Runs, APlotOfTheLastPhaseHasASnapshotWhereItBegins) {
     std::filesystem::remove_all(folder_ / "out");
     const std::string phase = R"("kind": "gated_sgd", "data": "gated-small", "loss": "squared",
                                  "block": 1, "batch_size": 64, "steps": )";
-    const std::string text = R"({"name": "x", "kind": "runs", "description": "d", "runs": 1,
+    const std::string text = R"({"name": "x", "kind": "runs", "description": "d", "num_runs": 1,
         "train": {"name": "x", "model": {"name": "gated-moe", "width": 5}, "phases": [
           {"name": "a", )" + phase +
                              R"(5}, {"name": "b", )" + phase + R"(6}]},
@@ -347,7 +348,7 @@ TEST_F(Runs, APlotOfTheLastPhaseHasASnapshotWhereItBegins) {
 }
 
 TEST_F(Runs, SnapshotsAreTakenWhileARunTrainsAndAtItsEnd) {
-  const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "runs": 1}],
+  const std::vector<MeasuredRow> rows = run(runs_config(R"("rows": [{"name": "a", "num_runs": 1}],
       "snapshots": {"every": 2, "probes": ["dispatch", "entropy"]})"));
   const RunRecord& run = rows[0].runs[0];
   std::vector<int64_t> steps;
@@ -371,7 +372,7 @@ TEST_F(Runs, SnapshotsAreTakenWhileARunTrainsAndAtItsEnd) {
 TEST_F(Runs, AProgramMeasuresWithAProbeOfItsOwn) {
   register_twice();
   const std::vector<MeasuredRow> rows =
-      run(runs_config(R"("rows": [{"name": "a", "runs": 1}], "probes": ["twice"],
+      run(runs_config(R"("rows": [{"name": "a", "num_runs": 1}], "probes": ["twice"],
           "plots": [{"kind": "points", "metrics": ["twice"]},
                     {"kind": "heatmap", "metrics": ["square"]}])"));
   EXPECT_EQ(rows[0].runs[0].final.numbers.at("twice"), 10);
@@ -421,10 +422,11 @@ TEST_F(Runs, RefusesWhatDoesNotFitBeforeAnythingRuns) {
   EXPECT_THAT(refusal(R"("rows": [{"name": "a"}],
                          "plots": [{"kind": "heatmap", "metrics": ["steps"]}])"),
               HasSubstr("a plot of kind 'heatmap' shows tables, but 'steps' is a number"));
-  EXPECT_THAT(refusal(R"("rows": [{"name": "a", "set": {"model.router": null, "model.experts": 1,
+  EXPECT_THAT(
+      refusal(R"("rows": [{"name": "a", "set": {"model.router": null, "model.num_experts": 1,
                          "phases.0.optimizers": []}}],
                          "plots": [{"kind": "points", "metrics": ["entropy"]}])"),
-              HasSubstr("no row has the metric 'entropy'"))
+      HasSubstr("no row has the metric 'entropy'"))
       << "without a router";
 }
 

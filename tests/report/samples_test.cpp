@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using report_test::error_of;
 
 std::string samples_text(const std::string& rest) {
-  return R"({"name": "tiny", "kind": "samples", "description": "A test.", "data": "three",)" +
+  return R"({"name": "tiny", "kind": "image_grid", "description": "A test.", "data": "three",)" +
          rest + "}";
 }
 
@@ -68,9 +68,10 @@ TEST(Samples, RefuseWhatThereIsNot) {
 TEST(Samples, AreDrawnByReproduce) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
-  Experiment experiment{.name = "tiny", .kind = "samples", .description = "A test."};
+  Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};
   experiment.config =
-      Document::from_text(samples_text(R"("images": [0, 1, 2], "columns": 2)"), "tiny.json").root();
+      Document::from_text(samples_text(R"("images": [0, 1, 2], "num_columns": 2)"), "tiny.json")
+          .root();
   ReproduceOptions options = samples_options();
   options.out = folder / "out";
   reproduce(experiment, options);
@@ -83,7 +84,7 @@ TEST(Samples, AreDrawnByReproduce) {
 TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "needs gnuplot";
   const report_test::TempDir folder;
-  Experiment experiment{.name = "tiny", .kind = "samples", .description = "A test."};
+  Experiment experiment{.name = "tiny", .kind = "image_grid", .description = "A test."};
   experiment.config = Document::from_text(samples_text(R"("images": [0])"), "tiny.json").root();
   ReproduceOptions options = samples_options();
   options.out = folder / "out";

@@ -16,7 +16,7 @@ namespace moesaic::sweep_test {
 namespace {
 
 TEST_F(SweepRuns, ProcessesShareItsNetworks) {
-  const std::vector<std::string> changes = {"runs=2"};
+  const std::vector<std::string> changes = {"num_runs=2"};
   std::string expected;
   // In a thread too: rounding depends on how many threads a process has.
   test::run_processes(1, {}, [&](const auto&) { expected = run(temp / "one", changes).numbers(); });

@@ -36,7 +36,7 @@ TEST_F(SweepRuns, MeasuresEveryPair) {
   EXPECT_EQ(outcome.rows[2].name, "keep4/router-norm-change");
   EXPECT_EQ(outcome.rows[7].name, "keep2/random");
   const SweepPlan plan = sweep_plan(config_of(), outcome.rows);
-  EXPECT_EQ(plan.experts, 4);
+  EXPECT_EQ(plan.num_experts, 4);
   EXPECT_EQ(plan.phases[0].images, 60);
   EXPECT_EQ(plan.phases[1].data, "two");
   for (size_t i = 2; i < 8; ++i) {
@@ -115,7 +115,7 @@ TEST_F(SweepRuns, TheSameCallUsesWhatIsFinished) {
 
 TEST_F(SweepRuns, MoreRunsJoinWhatIsThereWithSeedsThatFollow) {
   const Outcome one = run(out, {"keep=[4, 2]"});
-  const Outcome two = run(out, {"keep=[4, 2]", "runs=2"});
+  const Outcome two = run(out, {"keep=[4, 2]", "num_runs=2"});
   const Outcome other = run(temp / "other", {"keep=[4, 2]", "train.seed=6"});
   ASSERT_EQ(two.rows.size(), one.rows.size());
   for (const MeasuredRow& row : two.rows) {
@@ -302,9 +302,9 @@ TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
               read_text(folder / "report.md").find("70.50 (2.52)") == std::string::npos);
     return summary;
   };
-  EXPECT_NE(report("throughput.rounds=1").find("Kept from 5 runs"), std::string::npos);
+  EXPECT_NE(report("throughput.num_rounds=1").find("Kept from 5 runs"), std::string::npos);
   for (const char* change :
-       {"recover.steps=1", "train.seed=9", "calibration_images=7", "exclude_blocks=[]"}) {
+       {"recover.steps=1", "train.seed=9", "num_calibration_images=7", "exclude_blocks=[]"}) {
     EXPECT_EQ(report(change).find("Kept from 5 runs"), std::string::npos) << change;
   }
 }
@@ -364,7 +364,7 @@ TEST_F(SweepRuns, OtherSettingsDoNotMixWithWhatIsThere) {
             "usage: " + folder +
                 ": was made with other settings: 'runs.recover.steps' was 3 and is 4 now; set back "
                 "what changed or give another --out");
-  EXPECT_NO_THROW(run(out, {"keep=[2]", "train.loader_threads=1"}));
+  EXPECT_NO_THROW(run(out, {"keep=[2]", "train.num_loader_threads=1"}));
   auto older = nlohmann::ordered_json::parse(read_text(out / "config.json"));
   older["runs"]["train"].erase("tf32");
   older["runs"]["recover"].erase("frozen");

@@ -25,7 +25,7 @@ EvaluationPoints points_of_lines() {
   EvaluationPoints points;
   points.data = "lines";
   points.classes = {"it's below", "above_it"};
-  points.experts = 4;
+  points.num_experts = 4;
   points.color = "expert";
   points.x_ND = two_lines().to(torch::kFloat);
   points.index_N = torch::arange(80);

@@ -17,7 +17,7 @@ nn::MoELayerOptions toy_layer(const ToyConfig& config) {
   rule.kept = config.left;
   return {.width = config.width,
           .hidden = 2 * config.width,
-          .experts = config.experts,
+          .num_experts = config.num_experts,
           .rule = rule,
           .noise = {.scale = config.noise}};
 }
@@ -29,7 +29,7 @@ Toy::Toy(ToyConfig config, uint64_t seed) : config_(std::move(config)) {
   const int64_t pixels = config_.channels * config_.image_size;
   embedding = register_module("embedding", nn::make_linear(pixels, config_.width, generator));
   moe = register_module("moe", nn::MoELayer(toy_layer(config_), generator));
-  head = register_module("head", nn::make_linear(config_.width, config_.classes, generator));
+  head = register_module("head", nn::make_linear(config_.width, config_.num_classes, generator));
 }
 
 ModelOutput Toy::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -48,7 +48,7 @@ nlohmann::ordered_json Toy::config() const {
 }
 
 void Toy::reset_head(int64_t classes) {
-  config_.classes = classes;
+  config_.num_classes = classes;
   head = replace_module("head", torch::nn::Linear(config_.width, classes));
   const torch::NoGradGuard no_grad;
   for (at::Tensor& parameter : head->parameters()) parameter.zero_();
@@ -64,7 +64,7 @@ double Toy::flops_per_image(const RowsPerToken& rows_per_token) const {
 
 SettingPaths Toy::setting_paths() const {
   return {.router_noise = "noise",
-          .classes = "classes",
+          .classes = "num_classes",
           .image_size = "image_size",
           .channels = "channels",
           .kept_experts = "left"};

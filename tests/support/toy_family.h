@@ -11,7 +11,7 @@ namespace moesaic::testing {
 
 struct ToyConfig {
   std::string name = "toy";
-  int64_t image_size = 8, channels = 1, classes = 3, width = 6, experts = 4;
+  int64_t image_size = 8, channels = 1, num_classes = 3, width = 6, num_experts = 4;
   double noise = 0.0;
   std::vector<int64_t> left;
 };
@@ -20,9 +20,9 @@ void describe(Fields& f, ToyConfig& c) {
   f("name", c.name, "which model", required, one_of({"toy"}));
   f("image_size", c.image_size, "height and width of the images", between(1, 1024));
   f("channels", c.channels, "of the images", between(1, 16));
-  f("classes", c.classes, "outputs of the head", between(1, 1024));
+  f("num_classes", c.num_classes, "outputs of the head", between(1, 1024));
   f("width", c.width, "of a token, which is a row of the image", between(1, 1024));
-  f("experts", c.experts, "of the only MoE layer", between(1, 1024));
+  f("num_experts", c.num_experts, "of the only MoE layer", between(1, 1024));
   f("noise", c.noise, "of the router in training", at_least(0.0));
   f("left", c.left, "experts that pruning left; empty: all", between(0, 1023));
 }
@@ -38,7 +38,7 @@ class Toy : public Model {
   void reset_head(int64_t classes) override;
   std::vector<MoEBlock> moe_blocks() const override { return {{0, moe}}; }
   std::vector<int64_t> input_shape() const override;
-  int64_t classes() const override { return config_.classes; }
+  int64_t classes() const override { return config_.num_classes; }
   int64_t tokens_per_image() const override { return config_.image_size; }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;

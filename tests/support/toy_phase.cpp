@@ -22,7 +22,7 @@ class ShrinkPhase final : public Phase {
 
   StepReport step() override {
     const torch::NoGradGuard no_grad;
-    const int64_t steps = std::min(config_.block, plan_.steps - steps_done_);
+    const int64_t steps = std::min(config_.chunk_size, plan_.steps - steps_done_);
     double norm = 0.0;
     for (const std::string& name : trained()) {
       at::Tensor parameter = model_->named_parameters()[name];
@@ -62,7 +62,7 @@ class ShrinkPhase final : public Phase {
 void add_shrink_phase() {
   if (phase_kinds().find("shrink") != nullptr) return;
   PhaseKind kind;
-  kind.settings = Choice("shrink", ShrinkConfig{});
+  kind.settings = NamedSettings("shrink", ShrinkConfig{});
   kind.description = "makes all weights smaller, for tests";
   kind.plan = [](PhasePlan& plan, const SettingLocations& locations, const Model&, const Dataset&) {
     if (!plan.config.steps) {

@@ -80,8 +80,6 @@ Json native_config(const Json& case_config) {
   model["image_size"] = case_config.at("image_size");
   model["channels"] = 3;
   model["patch_size"] = model["patch_size"][0];
-  model["classes"] = model["num_classes"];
-  model.erase("num_classes");
   if (model["representation_size"].is_null()) model["representation_size"] = 0;
   Json& moe = model["encoder"]["moe"];
   moe.erase("split_rngs");

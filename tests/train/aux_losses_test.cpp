@@ -51,7 +51,7 @@ TEST(AuxLosses, ANetworkWithoutAMoELayerHasNone) {
           .empty());
 
   const std::string single = R"({"name": "a",
-      "model": {"name": "cluster-moe", "experts": 1, "router": null},
+      "model": {"name": "cluster-moe", "num_experts": 1, "router": null},
       "phases": [{"name": "train", "data": "clusters-figure1", "batch_size": 16, "steps": 1,
                   "aux_losses": {"importance": 1}}]})";
   EXPECT_THAT(error_of([&] {

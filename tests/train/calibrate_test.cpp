@@ -100,7 +100,7 @@ TEST(Calibrate, SumsUpTheFirstImagesOfTheSeedsOrderByBatches) {
   for (const std::string& text : {std::string(kModel), crowded_model()}) {
     const auto model = four_expert_model(text);
     const PlainSums wanted = plain_sums(*model, ordered(data, 7).narrow(0, 0, 10), 4);
-    expect_sums(calibrate(*model, data, {.images = 10, .batch_size = 4, .seed = 7}), wanted);
+    expect_sums(calibrate(*model, data, {.num_images = 10, .batch_size = 4, .seed = 7}), wanted);
     EXPECT_GT(wanted.rows[0] + wanted.rows[1] + wanted.rows[2] + wanted.rows[3], 0);
   }
 }
@@ -108,7 +108,7 @@ TEST(Calibrate, SumsUpTheFirstImagesOfTheSeedsOrderByBatches) {
 TEST(Calibrate, TakesAllImagesWhereThereAreFewer) {
   const auto data = quarters("three", "train", 3, 7);
   const auto model = four_expert_model();
-  const ExpertUse use = calibrate(*model, data, {.images = 1000, .batch_size = 4});
+  const ExpertUse use = calibrate(*model, data, {.num_images = 1000, .batch_size = 4});
   EXPECT_EQ(use.at(1).tokens, 7 * kTokens);
   expect_sums(use, plain_sums(*model, ordered(data, 0), 7));
 }
@@ -118,8 +118,9 @@ TEST(Calibrate, IsTheSameForAnyNumberOfThreadsAndInEvaluationMode) {
   const auto model = four_expert_model();  // Its router is noisy in training.
   const auto numbers = [&](int64_t threads, uint64_t seed) {
     model->train();
-    const ExpertUse use = calibrate(
-        *model, data, {.images = 9, .batch_size = 4, .loader_threads = threads, .seed = seed});
+    const ExpertUse use =
+        calibrate(*model, data,
+                  {.num_images = 9, .batch_size = 4, .num_loader_threads = threads, .seed = seed});
     EXPECT_TRUE(model->is_training()) << "the network is as it was";
     return use.at(1).outputs_Eo;
   };
@@ -127,7 +128,7 @@ TEST(Calibrate, IsTheSameForAnyNumberOfThreadsAndInEvaluationMode) {
   EXPECT_TRUE(at::equal(numbers(0, 7), one));
   EXPECT_TRUE(at::equal(numbers(3, 7), one));
   EXPECT_FALSE(at::equal(numbers(1, 8), one)) << "another seed has other images";
-  expect_sums(calibrate(*model, data, {.images = 9, .batch_size = 4, .seed = 7}),
+  expect_sums(calibrate(*model, data, {.num_images = 9, .batch_size = 4, .seed = 7}),
               plain_sums(*model, ordered(data, 7).narrow(0, 0, 9), 4));
 }
 
@@ -135,7 +136,7 @@ TEST(Calibrate, TellsHowFarItIs) {
   std::map<int64_t, int64_t> told;
   const auto tell = [&](int64_t done, int64_t total) { told[done] = total; };
   calibrate(*four_expert_model(), quarters("three", "train", 3, 18),
-            {.images = 10, .batch_size = 4, .progress = tell});
+            {.num_images = 10, .batch_size = 4, .progress = tell});
   EXPECT_THAT(told, ElementsAre(Pair(0, 10), Pair(4, 10), Pair(8, 10), Pair(10, 10)));
 }
 

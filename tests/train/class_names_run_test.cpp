@@ -30,7 +30,8 @@ std::shared_ptr<const Dataset> open_named(std::string_view name, std::string_vie
 
 void train_named(const fs::path& out, const std::string& phases, const std::string& init = "",
                  bool resume = false, int64_t until = 1000) {
-  std::string text = R"({"name": "named", "seed": 5, "checkpoint_every": 1, "loader_threads": 0, )";
+  std::string text =
+      R"({"name": "named", "seed": 5, "checkpoint_every": 1, "num_loader_threads": 0, )";
   text += init.empty() ? std::string("\"model\": ") + kModel : "\"init\": \"" + init + "\"";
   TrainerOptions options = options_for(out, resume);
   options.open = open_named;

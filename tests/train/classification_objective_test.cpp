@@ -112,9 +112,9 @@ TEST(ClassificationObjective, NoiseCountsWhereTheDispatchSawIt) {
 
 TEST(ClassificationObjective, NoiseOfAClusterMixtureHasALoadLoss) {
   ClusterMoEConfig config;
-  config.patches = 3;
+  config.num_patches = 3;
   config.width = 6;
-  config.experts = 4;
+  config.num_experts = 4;
   config.router->noise = "gaussian";
   ClusterMoE model(config, 1);
   {

@@ -75,9 +75,9 @@ void expect_same_run(const fs::path& one, const fs::path& other, double toleranc
 /// noise, auxiliary losses, mixup, accumulation and clipping.
 std::string vmoe_recipe(const std::string& moe) {
   return R"({"name": "shared", "seed": 3, "log_every": 1, "checkpoint_every": 20,
-    "evaluate_every": 0, "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name": ")" +
+    "evaluate_every": 0, "evaluate_batch_size": 4, "num_loader_threads": 1, "model": {"name": ")" +
          std::string(moe.find("ensemble") == std::string::npos ? "vmoe" : "e3") +
-         R"(", "image_size": 4, "patch_size": 2, "hidden_size": 8, "classes": 3,
+         R"(", "image_size": 4, "patch_size": 2, "hidden_size": 8, "num_classes": 3,
      "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 16, "moe": )" +
          moe + R"(}},
     "phases": [{"name": "train", "data": "three", "batch_size": 8, "accumulate": 2, "steps": 50,
@@ -116,8 +116,8 @@ TEST(ProcessesRun, VMoEMakesTheStepsOfOneProcess) {
 
 /// Two images of every part lie in each of two processes, one in each of four.
 TEST(ProcessesRun, GroupsOfTokensWithinProcessesAreRoutedAlone) {
-  expect_meshes_agree(vmoe_recipe(kMoE), {"model.encoder.moe.group_images=1"}, kMeshes);
-  expect_meshes_agree(vmoe_recipe(kMoE), {"model.encoder.moe.group_images=2"},
+  expect_meshes_agree(vmoe_recipe(kMoE), {"model.encoder.moe.num_group_images=1"}, kMeshes);
+  expect_meshes_agree(vmoe_recipe(kMoE), {"model.encoder.moe.num_group_images=2"},
                       {{2, 1}, {2, 2}, {4, 2}});
 }
 
@@ -142,7 +142,7 @@ TEST(ProcessesRun, E3MakesTheStepsOfOneProcess) {
   expect_meshes_agree(recipe, {"phases.train.loss=ensemble_softmax"}, {{2, 1}, {4, 2}});
   expect_meshes_agree(recipe,
                       {"phases.train.loss=ensemble_softmax", "model.encoder.moe.group_size=0",
-                       "model.encoder.moe.group_images=1"},
+                       "model.encoder.moe.num_group_images=1"},
                       {{2, 1}, {4, 2}});
 }
 
@@ -168,7 +168,7 @@ TEST(ProcessesRun, StateOfTheOptimizerIsSharedOut) {
 TEST(ProcessesRun, FilterExpertsMakeTheStepsOfOneProcess) {
   const std::string recipe =
       R"({"name": "clusters", "seed": 1, "log_every": 1, "model": {"name": "cluster-moe",
-      "experts": 8, "filters": 16, "activation": "cubic", "init_scale": 0.001, "router": {}},
+      "num_experts": 8, "num_filters": 16, "activation": "cubic", "init_scale": 0.001, "router": {}},
     "evaluate_batch_size": 4000, "phases": [{"name": "train", "data": "clusters-setting1",
       "batch_size": 4000, "steps": 50, "loss": "softmax_twice", "optimizer": {"name": "sgd", "lr": 0.1},
       "optimizers": [{"parameters": ["^moe.experts"], "optimizer": {"name": "normalized_sgd",
@@ -179,7 +179,7 @@ TEST(ProcessesRun, FilterExpertsMakeTheStepsOfOneProcess) {
 TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
   const std::string recipe =
       R"({"name": "patches", "seed": 1, "log_every": 1, "model": {"preset": "pmoe/joint",
-      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"selected": 4}},
+      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"num_selected_patches": 4}},
     "evaluate_batch_size": 250, "phases": [{"name": "train", "data": "patch-patterns", "num_samples": 200,
       "batch_size": 20, "steps": 50, "optimizer": {"name": "sgd", "lr": 0.05}, "evaluate": true}]})";
   expect_meshes_agree(recipe, {}, {{2, 1}, {2, 2}, {4, 4}});
@@ -190,7 +190,7 @@ TEST(ProcessesRun, PatchExpertsMakeTheStepsOfOneProcess) {
 void expect_gone_on_with(const std::string& recipe, const std::vector<Mesh>& meshes,
                          const Mesh& first = {4, 4}) {
   TempDir folder;
-  const Changes changes = {"phases.train.evaluate=false", "keep_checkpoints=9"};
+  const Changes changes = {"phases.train.evaluate=false", "num_checkpoints=9"};
   train_in_processes(folder / "one", 1, recipe, changes);
   Changes by_first = changes;
   by_first.push_back(fmt::format("parallel.experts={}", first.experts));
@@ -223,16 +223,16 @@ TEST(ProcessesRun, ACheckpointOfOneOrTwoIsGoneOnWithByFour) {
 
 /// WRN-pMoE: experts whose maps lie beside each other, and batch norms.
 const char* const kWrnPMoE = R"({"name": "maps", "seed": 2, "log_every": 1, "checkpoint_every": 20,
-    "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name": "wrn-pmoe", "image_size": 16,
-      "channels": 1, "classes": 3, "widening": 0.125,
-      "moe": {"experts": 4, "patch_size": 2, "kernel": 3, "router": {"selected": 2}}},
+    "evaluate_batch_size": 4, "num_loader_threads": 1, "model": {"name": "wrn-pmoe", "image_size": 16,
+      "channels": 1, "num_classes": 3, "widening": 0.125,
+      "moe": {"num_experts": 4, "patch_size": 2, "kernel": 3, "router": {"num_selected_patches": 2}}},
     "phases": [{"name": "train", "data": "three", "preprocess": {"size": 16}, "batch_size": 8,
       "steps": 50, "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9}, "evaluate": true}]})";
 
 /// The clusters paper's networks of whole images, whose gradients are normalised expert by expert.
 const char* const kImageMoE = R"({"name": "images", "seed": 2, "log_every": 1,
-    "checkpoint_every": 20, "evaluate_batch_size": 4, "loader_threads": 1, "model": {"name":
-      "image-moe", "expert": "cnn", "experts": 4, "image_size": 4, "channels": 1, "classes": 3,
+    "checkpoint_every": 20, "evaluate_batch_size": 4, "num_loader_threads": 1, "model": {"name":
+      "image-moe", "expert": "cnn", "num_experts": 4, "image_size": 4, "channels": 1, "num_classes": 3,
       "width": 0.1, "router": {}},
     "phases": [{"name": "train", "data": "three", "batch_size": 8, "steps": 50,
       "loss": "softmax_twice", "aux_losses": {"switch_balance": 0.001},
@@ -260,14 +260,14 @@ TEST(ProcessesRun, NamedExpertsOfACheckpointGoToThoseWhoHaveThem) {
 /// that is shared, in another way: experts and state are shared out and gathered between them.
 TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
   const std::string recipe =
-      R"({"name": "patches", "seed": 1, "log_every": 1, "checkpoint_every": 15, "keep_checkpoints": 9,
-      "loader_threads": 1, "evaluate_batch_size": 250, "model": {"preset": "pmoe/joint",
-      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"selected": 4}},
+      R"({"name": "patches", "seed": 1, "log_every": 1, "checkpoint_every": 15, "num_checkpoints": 9,
+      "num_loader_threads": 1, "evaluate_batch_size": 250, "model": {"preset": "pmoe/joint",
+      "image_size": [16, 50], "patch_size": [1, 50], "hidden": 8, "router": {"num_selected_patches": 4}},
     "phases": [
       {"name": "shared", "data": "patch-patterns", "num_samples": 200, "batch_size": 20, "steps": 20,
        "optimizer": {"name": "adamw", "lr": 0.001}},
       {"name": "single", "kind": "patch_sgd", "data": "patch-patterns", "num_samples": 20, "steps": 20,
-       "block": 5},
+       "chunk_size": 5},
       {"name": "again", "data": "patch-patterns", "num_samples": 200, "batch_size": 40, "steps": 20,
        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9}}]})";
   expect_meshes_agree(recipe, {"parallel.shard_optimizer=true"}, {{2, 1}, {2, 2}, {4, 2}});
@@ -288,8 +288,8 @@ TEST(ProcessesRun, PhasesOfBothKindsFollowEachOther) {
 
 /// Networks that differ where a phase ends, as by rounding, are one where the next begins.
 TEST(ProcessesRun, APhaseBeginsWithTheNetworkOfProcess0) {
-  const std::string recipe =
-      R"({"name": "two", "seed": 3, "loader_threads": 0, "model": )" + std::string(kModel) + R"(,
+  const std::string recipe = R"({"name": "two", "seed": 3, "num_loader_threads": 0, "model": )" +
+                             std::string(kModel) + R"(,
     "phases": [{"name": "first", "data": "three", "batch_size": 6, "steps": 2, "evaluate": false,
                 "optimizer": {"name": "sgd", "lr": 0.1}},
                {"name": "second", "data": "three", "batch_size": 6, "steps": 2, "evaluate": false,
@@ -399,7 +399,7 @@ std::pair<std::map<std::string, double>, std::map<std::string, double>> bytes_of
 
 TEST(ProcessesRun, SendsTheBytesOfTheModel) {
   for (const Mesh& mesh : {Mesh{2, 1}, Mesh{4, 2}, Mesh{4, 4}}) {
-    for (const Changes& changes : {Changes{}, Changes{"model.encoder.moe.group_images=1"}}) {
+    for (const Changes& changes : {Changes{}, Changes{"model.encoder.moe.num_group_images=1"}}) {
       SCOPED_TRACE(fmt::format("{}x{} {}", mesh.processes, mesh.experts, changes.size()));
       const auto [bytes, planned] = bytes_of_step(vmoe_recipe(kMoE), changes, mesh);
       EXPECT_EQ(planned.contains("logits"), changes.empty());

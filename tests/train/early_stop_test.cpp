@@ -18,8 +18,8 @@ constexpr int64_t kStepLimit = 40;
 /// After five updates any loss that is not the smallest so far ends it.
 RunConfig stopping_run() {
   return config_of(std::string(R"({
-    "name": "stops", "seed": 5, "log_every": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
-    "evaluate_every": 0, "evaluate_batch_size": 4, "loader_threads": 0, "model": )") +
+    "name": "stops", "seed": 5, "log_every": 5, "checkpoint_every": 1, "num_checkpoints": 100,
+    "evaluate_every": 0, "evaluate_batch_size": 4, "num_loader_threads": 0, "model": )") +
                    kModel + R"(,
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 40,
                 "optimizer": {"name": "adamw", "lr": 0.05}, "stop": {"loss_rise": 0, "after_steps": 5}}]})");

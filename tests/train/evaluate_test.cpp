@@ -66,7 +66,7 @@ TEST(Evaluate, ReportsHowExpertsAreUsed) {
   const Evaluation all = evaluate(*model, data);
   ASSERT_EQ(all.routing.size(), 1u);
   EXPECT_EQ(all.routing[0].block, 1);
-  EXPECT_EQ(all.routing[0].experts, 4);
+  EXPECT_EQ(all.routing[0].num_experts, 4);
   EXPECT_DOUBLE_EQ(all.routing[0].rows_per_token, 2.0);
 
   model->moe_blocks()[0].layer->keep_experts({1, 3});
@@ -83,8 +83,8 @@ TEST(Evaluate, ReportsHowExpertsAreUsed) {
 TEST(Evaluate, HasTheSameBitsForAnyNumberOfThreadsAndKeepsTheMode) {
   const auto model = tiny_model();
   const auto data = quarters("three", "test", 3, 23);
-  const Evaluation one = evaluate(*model, data, {.batch_size = 4, .loader_threads = 0});
-  const Evaluation two = evaluate(*model, data, {.batch_size = 4, .loader_threads = 4});
+  const Evaluation one = evaluate(*model, data, {.batch_size = 4, .num_loader_threads = 0});
+  const Evaluation two = evaluate(*model, data, {.batch_size = 4, .num_loader_threads = 4});
   EXPECT_EQ(one.metrics, two.metrics);
   EXPECT_TRUE(model->is_training());
   model->eval();
@@ -94,8 +94,8 @@ TEST(Evaluate, HasTheSameBitsForAnyNumberOfThreadsAndKeepsTheMode) {
 
 TEST(Evaluate, CountsTheDispatchOfImagesByTheGroupsThatTheyHave) {
   const auto model = build_model(
-      Document::from_text(R"({"name": "image-moe", "image_size": 4, "channels": 1, "classes": 2,
-                              "experts": 3, "width": 0.1, "router": {"patch_size": 2}})",
+      Document::from_text(R"({"name": "image-moe", "image_size": 4, "channels": 1, "num_classes": 2,
+                              "num_experts": 3, "width": 0.1, "router": {"patch_size": 2}})",
                           "model")
           .root(),
       9);

@@ -90,7 +90,7 @@ TEST(GradientPhase, TellsBeforeItChangesWhatASaveCopies) {
   };
   std::unique_ptr<GradientPhase> phase;
   PhaseContext context{
-      .model = model, .data = open_tiny("three", "train"), .seed = 7, .before_update = [&] {
+      .model = model, .data = open_tiny("three", "train"), .seed = 7, .before_optimizer_step = [&] {
         ++told;
         expect_equal(state(*phase), *before);
         EXPECT_TRUE(model->named_parameters()["head.bias"].grad().defined());

@@ -56,7 +56,7 @@ TEST(HingeObjective, EqualsLoopsOverImages) {
                   R"(, "phases": [{"name": "p", "data": "three", "steps": 1, "loss": "hinge",
                       "linear": )" +
                   (linear ? "true" : "false") + "}]}");
-    const Choice& settings = settings_of<GradientConfig>(run.phases[0]).loss;
+    const NamedSettings& settings = settings_of<GradientConfig>(run.phases[0]).loss;
     const auto objective = objectives().at("hinge").make(settings, *network, "float32");
     network->eval();
     network->zero_grad();

@@ -17,7 +17,7 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 void add_late_kind() {
   if (phase_kinds().find("late") != nullptr) return;
   PhaseKind kind = gradient_phase_kind();
-  kind.settings = Choice("late", GradientConfig{});
+  kind.settings = NamedSettings("late", GradientConfig{});
   kind.make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     context.defer_metrics = true;
     return std::make_unique<GradientPhase>(plan, std::move(context));

@@ -137,9 +137,9 @@ TEST(InitialShape, IsCheckedAgainstTheCheckpointItStartsFrom) {
   };
   EXPECT_EQ(check({}), "no error");
   EXPECT_EQ(check({"model=null"}), "no error");
-  EXPECT_EQ(check({"model.classes=2", "phases.0.on_entry.new_head=true"}), "no error");
+  EXPECT_EQ(check({"model.num_classes=2", "phases.0.on_entry.new_head=true"}), "no error");
   EXPECT_EQ(check({"model.image_size=8"}), "no error");
-  EXPECT_THAT(check({"model.classes=2"}), ::testing::HasSubstr("head"));
+  EXPECT_THAT(check({"model.num_classes=2"}), ::testing::HasSubstr("head"));
   EXPECT_THAT(check({"model.hidden_size=16"}), ::testing::HasSubstr("16"));
 }
 

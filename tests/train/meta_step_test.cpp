@@ -140,7 +140,7 @@ std::shared_ptr<const Dataset> open_patches(std::string_view, std::string_view s
 }
 
 std::string run_of(const std::string& model, const std::string& phase) {
-  return R"({"name": "meta", "loader_threads": 0, "model": )" + model +
+  return R"({"name": "meta", "num_loader_threads": 0, "model": )" + model +
          R"(, "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 9, )" +
          phase + "}]}";
 }
@@ -221,9 +221,10 @@ const char* const kExpertsAndRouter = R"("loss": "softmax_twice", "optimizer": {
 
 TEST(StepOnMetaDevice, NetworksOfTheClustersPaper) {
   for (const std::string network : {"cnn", "mobilenetv2", "resnet18"}) {
-    const std::string model = R"({"name": "image-moe", "experts": 2, "image_size": 8, "classes": 3,
+    const std::string model =
+        R"({"name": "image-moe", "num_experts": 2, "image_size": 8, "num_classes": 3,
         "width": 0.1, "router": {}, "expert": ")" +
-                              network + "\"}";
+        network + "\"}";
     const std::string phase =
         kExpertsAndRouter + std::string(R"(, "aux_losses": {"switch_balance": 0.001})");
     EXPECT_EQ(copies_of_a_step(config_of(run_of(model, phase)), open_colours), kBatch) << network;
@@ -232,9 +233,9 @@ TEST(StepOnMetaDevice, NetworksOfTheClustersPaper) {
 
 TEST(StepOnMetaDevice, FiltersOfTheClustersPaper) {
   for (const std::string router : {"{}", "null"}) {
-    const std::string model = R"({"name": "cluster-moe", "experts": )" +
+    const std::string model = R"({"name": "cluster-moe", "num_experts": )" +
                               std::string(router == "null" ? "1" : "4") +
-                              R"(, "filters": 4, "patches": 4, "width": 6, "classes": 2,
+                              R"(, "num_filters": 4, "num_patches": 4, "width": 6, "num_classes": 2,
         "router": )" + router +
                               "}";
     const std::string phase =

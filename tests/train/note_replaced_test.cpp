@@ -36,7 +36,7 @@ class Damaged : public Dataset {
 /// Two epochs of three steps with a checkpoint of each.
 std::string damaged_recipe() {
   return std::string(R"({"name": "damaged", "seed": 5, "checkpoint_every": 1,
-    "keep_checkpoints": 100, "loader_threads": 0, "model": )") +
+    "num_checkpoints": 100, "num_loader_threads": 0, "model": )") +
          kModel + R"(,
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 6, "evaluate": false,
                 "optimizer": {"name": "sgd", "lr": 0.1}, "augment": {"flip": true}}]})";
@@ -89,7 +89,7 @@ TEST(ReplacedImages, AreStateSoThatAResumedRunHasTheSameBits) {
 TEST(ReplacedImages, AreTheSameInEveryStepForAnyThreads) {
   const TempDir folder;
   train_damaged(folder / "one");
-  train_damaged(folder / "other", {"loader_threads=3"});
+  train_damaged(folder / "other", {"num_loader_threads=3"});
   for (int step = 1; step <= 6; ++step) expect_same_step(folder / "one", folder / "other", step);
 }
 

@@ -50,11 +50,11 @@ TEST(ReferenceRecipes, PretrainingOnImageNet21k) {
                 {"/phases/0/augment/mixup", 0.5},
                 {"/phases/0/augment/rand_augment/layers", 2},
                 {"/phases/0/augment/rand_augment/magnitude", 20},
-                {"/model/classes", 21843},
+                {"/model/num_classes", 21843},
                 {"/model/head_bias_init", -10.0},
                 {"/model/encoder/moe/num_experts", 8},
                 {"/model/encoder/moe/layers", {1, 3, 5, 7, 9, 11}},
-                {"/model/encoder/moe/group_images", 8},
+                {"/model/encoder/moe/num_group_images", 8},
                 {"/model/encoder/moe/split_rngs", false}});
 }
 
@@ -73,7 +73,7 @@ TEST(ReferenceRecipes, SmallNetworkOnImageNet) {
                 {"/model/patch_size", 32},
                 {"/model/hidden_size", 512},
                 {"/model/representation_size", 512},
-                {"/model/classes", 1000},
+                {"/model/num_classes", 1000},
                 {"/model/encoder/moe/layers", {5, 7}},
                 {"/model/encoder/moe/num_experts", 8},
                 {"/model/encoder/moe/dropout_rate", 0.2},
@@ -104,7 +104,7 @@ TEST(ReferenceRecipes, EnsembleOnCifar10) {
                                            {"/phases/0/steps", 2000},
                                            {"/phases/0/schedule/warmup_steps", 200},
                                            {"/phases/0/loss", "ensemble_softmax"},
-                                           {"/model/classes", 10},
+                                           {"/model/num_classes", 10},
                                            {"/model/encoder/moe/ensemble_size", 2},
                                            {"/model/encoder/moe/group_size", 4352}});
 }

@@ -34,8 +34,8 @@ std::shared_ptr<const Dataset> open_waves(std::string_view name, std::string_vie
 Trainer trainer(const fs::path& out, const std::vector<std::string>& changes = {}) {
   testing::add_toy_family();
   const std::string json =
-      R"({"name": "waves", "seed": 5, "log_every": 10, "evaluate_batch_size": 4, "loader_threads": 0,
-          "model": {"name": "toy", "image_size": 4, "classes": 2},
+      R"({"name": "waves", "seed": 5, "log_every": 10, "evaluate_batch_size": 4, "num_loader_threads": 0,
+          "model": {"name": "toy", "image_size": 4, "num_classes": 2},
           "phases": [{"name": "fit", "data": "waves", "batch_size": 16, "steps": 60,
                       "loss": "squared", "evaluate": true, "aux_losses": {"importance": 0.01},
                       "optimizer": {"name": "adamw", "lr": 0.02}}]})";
@@ -98,7 +98,7 @@ TEST(RegressionRun, RefusesAuxiliaryLossesThatWouldBeZero) {
               AllOf(StartsWith("usage: argument '" + load + "': phase 'fit': aux_losses.load"),
                     HasSubstr("needs noise")));
   const std::string uniform =
-      R"(model={"name": "cluster-moe", "patches": 4, "width": 4, "experts": 4, "router": {}})";
+      R"(model={"name": "cluster-moe", "num_patches": 4, "width": 4, "num_experts": 4, "router": {}})";
   EXPECT_THAT(error_of([&] {
                 trainer("", {uniform, load});
               }),
@@ -110,7 +110,7 @@ TEST(RegressionRun, RefusesAuxiliaryLossesThatWouldBeZero) {
 
 TEST(RegressionRun, RefusesEnsembles) {
   const std::string ensemble =
-      R"(model={"name": "e3", "image_size": 4, "patch_size": 2, "hidden_size": 8, "classes": 2,
+      R"(model={"name": "e3", "image_size": 4, "patch_size": 2, "hidden_size": 8, "num_classes": 2,
          "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8, "moe": {"layers": [1],
          "num_experts": 4, "ensemble_size": 2, "router": {"num_selected_experts": 1}}}})";
   EXPECT_THAT(error_of([&] { trainer("", {ensemble}); }),
@@ -142,10 +142,10 @@ TEST(RegressionRun, ObjectiveAndDataHaveToAgree) {
   EXPECT_THAT(error_of([] { trainer("", {"phases.fit.loss=softmax"}); }),
               HasSubstr("phases.fit.loss=softmax"));
   EXPECT_THAT(error_of([] {
-                trainer("", {"phases.fit.data=three", "model.classes=3"});
+                trainer("", {"phases.fit.data=three", "model.num_classes=3"});
               }),
               HasSubstr("loss 'squared' is for real-valued targets"));
-  EXPECT_THAT(error_of([] { trainer("", {"model.classes=3"}); }),
+  EXPECT_THAT(error_of([] { trainer("", {"model.num_classes=3"}); }),
               HasSubstr("'waves' has 2 targets, the model has 3 outputs"));
 }
 

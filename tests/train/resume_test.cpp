@@ -42,7 +42,7 @@ TEST(Resume, AnotherSeedDoesNot) {
 TEST(Resume, AnyNumberOfLoaderThreadsGivesTheSameBits) {
   for (const char* threads : {"1", "2", "4"}) {
     TempDir folder;
-    train(folder / "run", {std::string("loader_threads=") + threads});
+    train(folder / "run", {std::string("num_loader_threads=") + threads});
     expect_equal_bits(reference(), folder / "run");
   }
 }
@@ -90,9 +90,9 @@ TEST(Resume, OfAStateThatSaysWhatCannotBeCutsNoMetrics) {
 
 TEST(Resume, RunningStatisticsGoOnWithTheSameBits) {
   const RunConfig config = config_of(R"({
-    "name": "norms", "seed": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
+    "name": "norms", "seed": 5, "checkpoint_every": 1, "num_checkpoints": 100,
     "model": {"name": "image-moe", "expert": "mobilenetv2", "image_size": 4, "channels": 1,
-              "classes": 3, "width": 0.05, "router": {}},
+              "num_classes": 3, "width": 0.05, "router": {}},
     "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 5,
                 "optimizer": {"name": "sgd", "lr": 0.1, "l2": 0.01},
                 "optimizers": [{"parameters": ["^moe.experts"],
@@ -125,7 +125,7 @@ TEST(Resume, AtEveryStepGivesTheSameBits) {
 
 TEST(Resume, OtherCheckpointsOnTheWayChangeNothing) {
   TempDir folder;
-  train(folder / "run", {"checkpoint_every=5", "keep_checkpoints=1"});
+  train(folder / "run", {"checkpoint_every=5", "num_checkpoints=1"});
   const auto first = bits(reference()), second = bits(folder / "run");
   EXPECT_EQ(first, second);
 }
@@ -134,7 +134,7 @@ TEST(Resume, FallsBackToTheLastWholeCheckpoint) {
   TempDir folder;
   copy_killed_after(reference(), 8, folder / "run");
   fs::resize_file(folder / "run/checkpoints/step_8/model.safetensors", 100);
-  train(folder / "run", {"keep_checkpoints=1"}, true);
+  train(folder / "run", {"num_checkpoints=1"}, true);
   EXPECT_EQ(bits(reference()), bits(folder / "run"));
 }
 
@@ -146,7 +146,7 @@ TEST(Resume, ADamagedCheckpointNeverOutlivesTheGoodOne) {
   TrainerOptions options = options_for(folder / "run", true);
   options.stop = &stop;
   std::raise(SIGTERM);  // before the first step: only what resuming itself did is left
-  const RunConfig config = config_of(four_phases(), {"keep_checkpoints=1"});
+  const RunConfig config = config_of(four_phases(), {"num_checkpoints=1"});
   EXPECT_EQ(Trainer(config, options).run().signal, SIGTERM);
   EXPECT_FALSE(fs::exists(folder / "run/checkpoints/step_8"));
   load_checkpoint(folder / "run/checkpoints/step_7");
@@ -232,7 +232,7 @@ TEST(Resume, ChangedSettingsAreRefusedUnlessTheyChangeNoNumber) {
               HasSubstr("'phases.0.optimizer.lr' was 0.01 and is 1.0 now"));
   EXPECT_THAT(error_of([&] { train(folder / "run", {"model.encoder.mlp_dim=16"}, true); }),
               HasSubstr("'model.encoder.mlp_dim'"));
-  train(folder / "run", {"loader_threads=2", "checkpoint_every=3", "keep_checkpoints=3"}, true);
+  train(folder / "run", {"num_loader_threads=2", "checkpoint_every=3", "num_checkpoints=3"}, true);
   const auto first = bits(reference()), second = bits(folder / "run");
   EXPECT_EQ(first, second);
 }

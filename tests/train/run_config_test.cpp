@@ -117,7 +117,7 @@ TEST(RunConfig, NamesTheSettingsThatChanged) {
   EXPECT_THAT(error_of([&] { check_same_run(started, both, "run", "go away"); }),
               EndsWith("; set back what changed or go away"));
   for (const char* free :
-       {"loader_threads=3", "checkpoint_every=7", "keep_checkpoints=1", "data_changed=accept"}) {
+       {"num_loader_threads=3", "checkpoint_every=7", "num_checkpoints=1", "data_changed=accept"}) {
     EXPECT_EQ(changed(free), "no error") << free;
   }
 }
@@ -158,11 +158,13 @@ TEST(RunConfig, GoesOnWithARunThatHasFormerKeys) {
     settings.erase(key);
   };
   rename(older, "best_metric", "best");
+  rename(older, "num_loader_threads", "loader_threads");
+  rename(older.at("model"), "num_classes", "classes");
   rename(older, "activation_checkpointing", "recompute");
   rename(older.at("phases").at(0), "trainable", "trains");
   rename(older.at("phases").at(1), "num_samples", "samples");
   Json& prune = older.at("phases").at(2).at("on_entry").at("prune");
-  rename(prune, "calibration_images", "images");
+  rename(prune, "num_calibration_images", "calibration_images");
   rename(prune.at("keep"), "exclude_blocks", "whole");
   prune["replace"] = "nothing";  // The former default.
   EXPECT_EQ(error_of([&] { check_same_run(older, now, "run"); }), "no error");
@@ -199,7 +201,7 @@ TEST(RunConfig, ShippedRecipesNameTheUnitOfEveryEvaluation) {
 TEST(RunConfig, HelpNamesEverySetting) {
   const std::string help = help_text(help_rows<RunConfig>());
   for (const char* key : {"phases.N.optimizer.weight_decay", "phases.N.on_entry.prune.keep",
-                          "keep_checkpoints", "phases.N.schedule.warmup_steps"}) {
+                          "num_checkpoints", "phases.N.schedule.warmup_steps"}) {
     EXPECT_THAT(help, HasSubstr(key));
   }
 }

@@ -118,7 +118,8 @@ class ChangedData : public ::testing::Test {
   void run(bool resume, std::vector<std::string> changes = {}) const {
     changes.emplace_back("model.channels=3");
     const RunConfig config = config_of(
-        std::string(R"({"name": "changed", "seed": 3, "checkpoint_every": 1, "loader_threads": 0,
+        std::string(
+            R"({"name": "changed", "seed": 3, "checkpoint_every": 1, "num_loader_threads": 0,
             "model": )") +
             kModel + R"(, "phases": [{"name": "train", "data": ")" + data().string() + R"(",
             "batch_size": 4, "steps": 4, "preprocess": {"size": 4}}]})",

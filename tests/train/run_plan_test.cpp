@@ -268,7 +268,7 @@ TEST(RunPlan, SaysWhereTheSettingStands) {
   for (const std::string& change :
        {std::string("phases.recover.data=four"), prune + "criterion=router-norm",
         prune + "pretrained=pretrian", prune + "keep=half", prune + "keep=true",
-        std::string("model.classes=11"), std::string("phases.0.trainable=[\"heat\"]")}) {
+        std::string("model.num_classes=11"), std::string("phases.0.trainable=[\"heat\"]")}) {
     EXPECT_THAT(plan_refusal({change}), StartsWith("usage: argument '" + change + "': ")) << change;
   }
   EXPECT_THAT(plan_refusal({"model.image_size=8"}),
@@ -287,7 +287,7 @@ TEST(RunPlan, MemoryCountsTheOptimizersOfParts) {
   // Weights and gradients fit, with the two moments of the experts they do not.
   const double filters = 0.3 * memory_limit() / sizeof(float) / 65537;
   const std::string run = fmt::format(R"({{"name": "large",
-      "model": {{"name": "cluster-moe", "experts": 1, "filters": {}, "width": 65536,
+      "model": {{"name": "cluster-moe", "num_experts": 1, "num_filters": {}, "width": 65536,
                  "router": {{}}}},
       "phases": [{{"name": "train", "data": "clusters-setting1", "steps": 1, "batch_size": 8,
                    "optimizer": {{"name": "sgd", "momentum": 0}},

@@ -94,9 +94,9 @@ TEST(ScalingBytes, AreThoseCountedByHand) {
 
 // A group of tokens is an image's, of which every process has one.
 TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
-  const char* const groups = "model.encoder.moe.group_images=1";
+  const char* const groups = "model.encoder.moe.num_group_images=1";
   const PaperRun run, alone({groups}), again({groups, "activation_checkpointing=true"}),
-      larger({"model.encoder.moe.group_images=2"});
+      larger({"model.encoder.moe.num_group_images=2"});
   const PaperMesh mesh{.processes = 4, .experts = 2};
   EXPECT_EQ(alone.sent("logits", mesh) + alone.sent("logits_gradient", mesh), 0.0);
   EXPECT_EQ(alone.sent("row_counts", mesh), 4 * 8);  // Of four experts to one other.
@@ -114,7 +114,7 @@ TEST(ScalingBytes, GroupsWithinProcessesSendCountsForLogits) {
 }
 
 TEST(ScalingPlan, ProcessesRouteTheirOwnGroups) {
-  const std::string groups = "model.encoder.moe.group_images=1",
+  const std::string groups = "model.encoder.moe.num_group_images=1",
                     quiet = "model.encoder.moe.router.noise_std=0";
   const std::string losses = "phases.0.aux_losses={}";  // One of them needs noise.
   const PaperRun together({quiet, losses}), alone({groups, quiet, losses}), noisy({groups});
@@ -189,7 +189,7 @@ TEST(ScalingBytes, LeaveTheNetworkAsItWas) {
 // Experts that take images rather than what the router sees, and have batch norms.
 TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   const RunConfig config = config_of(R"({"name": "a", "model": {"name": "image-moe",
-      "expert": "resnet18", "experts": 2, "classes": 3, "width": 0.05, "router": {}},
+      "expert": "resnet18", "num_experts": 2, "num_classes": 3, "width": 0.05, "router": {}},
       "phases": [{"name": "train", "data": "three", "batch_size": 4, "steps": 1}]})");
   const auto model = build_initial_meta_model(config);
   const PhasePlan phase{.config = config.phases[0], .batch = 4, .steps = 1};
@@ -213,7 +213,8 @@ TEST(ScalingBytes, OfExpertsThatAreNetworks) {
   const std::vector<int64_t> shape = model->input_shape();
   const auto pixels = static_cast<double>(shape[0] * shape[1] * shape[2]);
   const auto outputs = static_cast<double>(model->moe_blocks()[0].layer->experts->outputs());
-  const double rows = 2 * model->moe_blocks()[0].layer->options().members;  // images of a process
+  const double rows =
+      2 * model->moe_blocks()[0].layer->options().num_members;  // images of a process
   // Outputs and their gradients, and images, which have none; half of them stay.
   EXPECT_EQ(sent({.processes = 2, .experts = 2}).at("rows"), rows * (pixels + 2 * outputs) * 4 / 2);
 }

@@ -22,10 +22,10 @@ RunConfig block_run(const std::vector<std::string>& changes = {}) {
   testing::add_shrink_phase();
   return config_of(
       R"({"name": "toy-blocks", "seed": 5, "log_every": 5, "checkpoint_every": 3,
-          "keep_checkpoints": 100, "evaluate_every": "6 epochs", "evaluate_batch_size": 4,
-          "loader_threads": 0, "model": {"name": "toy", "image_size": 4},
+          "num_checkpoints": 100, "evaluate_every": "6 epochs", "evaluate_batch_size": 4,
+          "num_loader_threads": 0, "model": {"name": "toy", "image_size": 4},
           "phases": [{"name": "small", "kind": "shrink", "data": "three", "steps": 20,
-                      "rate": 0.01, "block": 4}]})",
+                      "rate": 0.01, "chunk_size": 4}]})",
       changes);
 }
 
@@ -83,7 +83,7 @@ TEST(ToyBlocks, MeansOfALineArePerStep) {
 
 TEST(ToyBlocks, KeepTheLastCheckpoints) {
   const TempDir folder;
-  train_blocks(folder / "run", {"keep_checkpoints=2"});
+  train_blocks(folder / "run", {"num_checkpoints=2"});
   EXPECT_THAT(checkpoints_of(folder / "run"), ElementsAre("small", "step_16", "step_20"));
 }
 

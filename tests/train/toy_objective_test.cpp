@@ -43,12 +43,13 @@ void add_toy_hinge() {
   testing::add_toy_family();
   if (objectives().find("toy_hinge") != nullptr) return;
   ObjectiveKind kind;
-  kind.settings = Choice("toy_hinge", ToyHingeConfig{});
+  kind.settings = NamedSettings("toy_hinge", ToyHingeConfig{});
   kind.description = "hinge loss of a test";
-  kind.make = [](const Choice& settings, const Model&, const std::string&) {
+  kind.make = [](const NamedSettings& settings, const Model&, const std::string&) {
     return std::make_unique<ToyHinge>(settings.as<ToyHingeConfig>().margin);
   };
-  kind.check = [](const Choice&, const SettingLocations&, const Model& model, const DatasetInfo&) {
+  kind.check = [](const NamedSettings&, const SettingLocations&, const Model& model,
+                  const DatasetInfo&) {
     if (model.classes() < 2) fail_usage("toy_hinge compares classes");
   };
   objectives().add("toy_hinge", std::move(kind));
@@ -60,7 +61,7 @@ void add_toy_sigmoid() {
   testing::add_shrink_phase();
   if (phase_kinds().find("toy_sigmoid") != nullptr) return;
   PhaseKind kind = phase_kinds().at("shrink");
-  kind.settings = Choice("toy_sigmoid", testing::ShrinkConfig{});
+  kind.settings = NamedSettings("toy_sigmoid", testing::ShrinkConfig{});
   kind.objective = [](const PhaseConfig&) { return "sigmoid"; };
   phase_kinds().add("toy_sigmoid", std::move(kind));
 }
@@ -68,7 +69,7 @@ void add_toy_sigmoid() {
 RunConfig objective_run(const std::string& phase, const std::vector<std::string>& changes = {}) {
   return config_of(
       R"({"name": "toy-objective", "seed": 5, "log_every": 10, "evaluate_batch_size": 4,
-                       "loader_threads": 0, "model": {"name": "toy", "image_size": 4},
+                       "num_loader_threads": 0, "model": {"name": "toy", "image_size": 4},
                        "phases": [{"name": "learn", "data": "three", )" +
           phase + "}]}",
       changes);

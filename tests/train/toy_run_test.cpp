@@ -18,7 +18,7 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 
 std::string toy_run() {
   return R"({"name": "toy-run", "seed": 5, "log_every": 2, "checkpoint_every": 1,
-             "keep_checkpoints": 100, "evaluate_batch_size": 4, "loader_threads": 0,
+             "num_checkpoints": 100, "evaluate_batch_size": 4, "num_loader_threads": 0,
              "model": {"name": "toy", "image_size": 4, "noise": 1.0},
              "phases": [
                {"name": "learn", "data": "three", "batch_size": 6, "steps": 5,

@@ -71,14 +71,14 @@ class WatchedDataset : public Dataset {
 };
 
 inline const char* const kModel = R"({"name": "vmoe", "image_size": 4, "patch_size": 2,
-    "hidden_size": 8, "classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8, "moe":
+    "hidden_size": 8, "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 8, "moe":
     {"layers": [1], "num_experts": 4, "router": {"num_selected_experts": 2, "noise_std": 1.0}}}})";
 
 /// Twelve steps through every kind of phase: 6, 3, 0 and 3.
 inline std::string four_phases() {
   return std::string(R"({
-  "name": "tiny", "seed": 5, "log_every": 5, "checkpoint_every": 1, "keep_checkpoints": 100,
-  "evaluate_batch_size": 4, "loader_threads": 0, "model": )") +
+  "name": "tiny", "seed": 5, "log_every": 5, "checkpoint_every": 1, "num_checkpoints": 100,
+  "evaluate_batch_size": 4, "num_loader_threads": 0, "model": )") +
          kModel + R"(,
   "phases": [
     {"name": "pretrain", "data": "three", "batch_size": 4, "steps": 6, "clip_norm": 1.0,

@@ -37,7 +37,7 @@ std::string refusal(const std::vector<std::string>& changes) {
 
 TEST(Trainer, GoesThroughEveryKindOfPhase) {
   TempDir folder;
-  const TrainResult result = train(folder / "run", {"keep_checkpoints=2"});
+  const TrainResult result = train(folder / "run", {"num_checkpoints=2"});
   EXPECT_EQ(result.steps, 12);
   EXPECT_EQ(result.signal, 0);
   ASSERT_TRUE(result.evaluation);
@@ -141,7 +141,7 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
   const std::vector<std::string> one_phase = {
       init, "phases=[{\"name\": \"more\", \"data\": \"two\", \"steps\": 0}]"};
   const auto wanted = load_model(folder / "first/checkpoints/finetune")->named_parameters();
-  for (const std::string model : {"model=null", "model.classes=2"}) {
+  for (const std::string model : {"model=null", "model.num_classes=2"}) {
     std::vector<std::string> changes = one_phase;
     changes.push_back(model);
     train(folder / model, changes);
@@ -149,7 +149,7 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
     for (const auto& item : wanted) EXPECT_TRUE(torch::equal(item.value(), found[item.key()]));
   }
   // With a new head the old one may have other classes, else not.
-  train(folder / "head", {init, "model.classes=3", "phases.0.on_entry.new_head=true"});
+  train(folder / "head", {init, "model.num_classes=3", "phases.0.on_entry.new_head=true"});
   EXPECT_EQ(load_model(folder / "head/checkpoints/pretrain")->classes(), 3);
   const std::string error = error_of([&] { train(folder / "strict", {init}); });
   EXPECT_THAT(error, HasSubstr("\"on_entry\": {\"new_head\": true}"));
@@ -164,7 +164,7 @@ TEST(Trainer, StartsFromACheckpointWithOrWithoutItsModel) {
 TEST(Trainer, RefusesClassesThatDifferBeforeTraining) {
   EXPECT_THAT(refusal({"phases.finetune.on_entry.new_head=false"}),
               HasSubstr("phase 'finetune': 'two' has 2 classes, the model has 3; set \"on_entry\": "
-                        "{\"new_head\": true} or model.classes=2"));
+                        "{\"new_head\": true} or model.num_classes=2"));
 }
 
 TEST(Trainer, RefusesToCompareWithAnotherNetworkBeforeTraining) {

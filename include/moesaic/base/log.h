@@ -23,8 +23,8 @@ void write_log_line(LogLevel level, std::string_view message);
 /// Writes a line, or hands a warning to the function of take_warnings().
 void log_line(LogLevel level, std::string_view message);
 
-/// Writes a line once in a process, however often it is said.
-void log_once(LogLevel level, const std::string& message);
+/// Writes a line once in a process, however often it is said; with a topic, the first line of that.
+void log_once(LogLevel level, const std::string& message, const std::string& topic = {});
 
 /// Puts `prefix` before every line but errors, e.g. "process 3: " for one of several processes.
 void set_log_prefix(std::string prefix);

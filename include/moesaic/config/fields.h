@@ -22,8 +22,8 @@ namespace moesaic::config_detail {
 struct AnyFields {
   template <class T, class... R>
   void operator()(std::string_view, T&, std::string_view, const R&...) {}
-  template <class Choice, class... R>
-  void choice(std::string_view, Choice&, const std::vector<Choice>&, std::string_view,
+  template <class NamedSettings, class... R>
+  void choice(std::string_view, NamedSettings&, const std::vector<NamedSettings>&, std::string_view,
               const R&...) {}
 };
 
@@ -87,9 +87,9 @@ class FieldWriter {
   void operator()(std::string_view name, T& field, std::string_view, const R&...) {
     json_[std::string(name)] = write(field);
   }
-  template <class Choice, class... R>
-  void choice(std::string_view key, Choice& field, const std::vector<Choice>&, std::string_view,
-              const R&...) {
+  template <class NamedSettings, class... R>
+  void choice(std::string_view key, NamedSettings& field, const std::vector<NamedSettings>&,
+              std::string_view, const R&...) {
     json_[std::string(key)] = field.name();
     field.visit(*this);
   }
@@ -135,7 +135,7 @@ std::string join_path(std::string_view path, std::string_view name);
 struct HelpRow {
   std::string key, type, default_value, allowed, description;
   bool common = false;
-  std::string former = {};  ///< Last part of the key in earlier versions; empty: the same.
+  std::vector<std::string> formers = {};  ///< Last part of the key in earlier versions.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };
@@ -148,9 +148,9 @@ struct RenamedKey {
   std::string former, name;
 };
 
-/// Returns the object with the present keys in place of former ones. Warns once of each place where
-/// a user wrote one. An argument takes precedence over a file; otherwise throws Error (usage) where
-/// both keys are given.
+/// Returns the object with the present keys in place of former ones. Warns of the first place in a
+/// file where a user wrote one. An argument takes precedence over a file; otherwise throws Error
+/// (usage) where both keys are given.
 Value with_current_keys(const Value& object, const std::string& path,
                         const std::vector<RenamedKey>& renamed);
 /// Returns the first member whose key is not among `known`, or nullptr.
@@ -168,19 +168,19 @@ const Value::Member* find_unknown(const Value& object, const std::string& path,
 std::string chosen_name(const Value& object, const std::string& path, std::string_view key,
                         const std::vector<std::string>& names);
 
-template <class Choice>
-std::vector<std::string> names_of(const std::vector<Choice>& choices) {
+template <class NamedSettings>
+std::vector<std::string> names_of(const std::vector<NamedSettings>& choices) {
   std::vector<std::string> names;
-  for (const Choice& choice : choices) names.push_back(choice.name());
+  for (const NamedSettings& choice : choices) names.push_back(choice.name());
   return names;
 }
 
 /// Returns the one of `choices` that `object` names under `key`, with its defaults.
-template <class Choice>
-Choice chosen(const Value& object, const std::string& path, std::string_view key,
-              const std::vector<Choice>& choices) {
+template <class NamedSettings>
+NamedSettings chosen(const Value& object, const std::string& path, std::string_view key,
+                     const std::vector<NamedSettings>& choices) {
   const std::string name = chosen_name(object, path, key, names_of(choices));
-  for (const Choice& choice : choices) {
+  for (const NamedSettings& choice : choices) {
     if (choice.name() == name) return choice;
   }
   return {};
@@ -192,23 +192,26 @@ class KeyCollector {
 
   template <class T, class... R>
   void operator()(std::string_view name, T&, std::string_view, const R&... rules) {
-    add(name, Rules::all(rules...).former);
+    add(name, Rules::all(rules...).formers);
   }
-  template <class Choice, class... R>
-  void choice(std::string_view key, Choice&, const std::vector<Choice>& choices, std::string_view,
-              const R&... rules) {
-    const std::string former = Rules::all(rules...).former;
-    add(key, former);
-    const bool is_former = !former.empty() && object_.find(key) == nullptr;
-    chosen(object_, path_, is_former ? former : key, choices).visit(*this);
+  template <class NamedSettings, class... R>
+  void choice(std::string_view key, NamedSettings&, const std::vector<NamedSettings>& choices,
+              std::string_view, const R&... rules) {
+    const Rules all = Rules::all(rules...);
+    add(key, all.formers);
+    std::string_view given = key;
+    for (const std::string& former : all.formers) {
+      if (object_.find(given) == nullptr) given = former;
+    }
+    chosen(object_, path_, given, choices).visit(*this);
   }
   const std::vector<std::string>& keys() const { return keys_; }
   const std::vector<RenamedKey>& renamed() const { return renamed_; }
 
  private:
-  void add(std::string_view key, const std::string& former) {
+  void add(std::string_view key, const std::vector<std::string>& formers) {
     keys_.emplace_back(key);
-    if (!former.empty()) renamed_.push_back({former, std::string(key)});
+    for (const std::string& former : formers) renamed_.push_back({former, std::string(key)});
   }
 
   const Value& object_;
@@ -254,8 +257,8 @@ class FieldReader {
     }
   }
 
-  template <class Choice, class... R>
-  void choice(std::string_view key, Choice& field, const std::vector<Choice>& choices,
+  template <class NamedSettings, class... R>
+  void choice(std::string_view key, NamedSettings& field, const std::vector<NamedSettings>& choices,
               std::string_view, const R&...) {
     field = chosen(object_, path_, key, choices);
     field.visit(*this);
@@ -410,7 +413,7 @@ class HelpFields {
     const std::string key = join_path(prefix_, name);
     const Rules all = Rules::all(rules...);
     rows_.push_back({key, type_of(field), all.is_required ? "required" : write(field).dump(),
-                     all.text(), std::string(description), all.is_common, all.former});
+                     all.text(), std::string(description), all.is_common, all.formers});
     if constexpr (Described<T>) {
       add_help(key, field, rows_);
     } else {
@@ -419,14 +422,14 @@ class HelpFields {
   }
 
   /// Adds the settings of every choice; all but the first prefix them with the choice's name.
-  template <class Choice, class... R>
-  void choice(std::string_view name, Choice&, const std::vector<Choice>& choices,
+  template <class NamedSettings, class... R>
+  void choice(std::string_view name, NamedSettings&, const std::vector<NamedSettings>& choices,
               std::string_view description, const R&... rules) {
     const Rules all = Rules::all(rules...);
     rows_.push_back({join_path(prefix_, name), "string", write(choices.front().name()).dump(),
                      one_of(names_of(choices)).text(), std::string(description), all.is_common,
-                     all.former});
-    for (Choice choice : choices) {
+                     all.formers});
+    for (NamedSettings choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);
       for (size_t i = first; i < rows_.size() && choice.name() != choices.front().name(); ++i) {

@@ -45,7 +45,7 @@ struct Rules {
   bool is_common = false;
   std::vector<std::string> choices;
   std::optional<double> above, at_least, below, at_most;
-  std::string former;  // Key of the setting in earlier versions; empty: the same.
+  std::vector<std::string> formers;  // Keys of the setting in earlier versions.
 
   /// Returns these rules together.
   template <class... R>

@@ -16,15 +16,15 @@
 // T> of these. To check settings against one another, an optional `ConfigProblem
 // config_problem(const OptimizerConfig&)` (or a plain std::string) returns what is wrong, or "". In
 // a struct with a further member `Value source`, that member receives the value it was read from,
-// for location_of(). Settings whose struct depends on a name are a Choice (config/choice.h). A key
-// of earlier versions, renamed_from(), is read as the present one, with a warning unless a program
-// wrote it.
+// for location_of(). Settings whose struct depends on a name are a NamedSettings
+// (config/named_settings.h). A key of earlier versions, renamed_from(), is read as the present one,
+// with a warning unless a program wrote it.
 
 #include <string>
 #include <vector>
 
-#include "moesaic/config/choice.h"
 #include "moesaic/config/fields.h"
+#include "moesaic/config/named_settings.h"
 #include "moesaic/config/problem.h"
 #include "moesaic/config/rules.h"
 #include "moesaic/config/size2d.h"

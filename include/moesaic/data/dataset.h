@@ -75,7 +75,7 @@ struct DatasetInfo {
   std::vector<double> mean, std;     ///< Of each channel, for pixels scaled to [0, 1].
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
-  bool classes_named = true;         ///< False where classes of an outline are only counted.
+  bool classes_named = true;         ///< False where a description only counts them.
   /// Whether images are turned as their files' EXIF says; unset where the data do not tell, and
   /// then they are.
   std::optional<bool> upright = {};

@@ -47,7 +47,7 @@ struct MosaicConfig {
   std::vector<std::string> deciding, others;
   Size2d grid = 4;
   std::optional<Size2d> tile;
-  int64_t train = 1000, test = 1000, seed = 1;
+  int64_t num_train = 1000, num_test = 1000, seed = 1;
   bool replacement = true;
 };
 void describe(auto& f, MosaicConfig& c) {
@@ -58,15 +58,17 @@ void describe(auto& f, MosaicConfig& c) {
   f("grid", c.grid, "images per row and per column of a mosaic", between(1, 256));
   f("tile", c.tile, "size that images are resized to for their tile; null: their own size",
     between(1, 4096));
-  f("train", c.train, "number of images in an epoch of the endless training split", at_least(1));
-  f("test", c.test, "number of images in every other split", at_least(1));
+  f("num_train", c.num_train, "number of images in an epoch of the endless training split",
+    at_least(1), renamed_from("train"));
+  f("num_test", c.num_test, "number of images in every other split", at_least(1),
+    renamed_from("test"));
   f("seed", c.seed, "seed of the random choice of images");
   f("replacement", c.replacement,
     "sampling of the deciding images with replacement; false: every image of a class before any "
     "repeats");
 }
 
-/// Whether the base has images, or is only an outline of them, for planning.
+/// Whether the base has images, or only their metadata, for planning.
 enum class MosaicOf { images, metadata };
 
 /// Makes a dataset of images drawn from those of `base`: image i is of class i modulo the number of

@@ -13,7 +13,7 @@
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/registry.h"
-#include "moesaic/config/choice.h"
+#include "moesaic/config/named_settings.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/source.h"
 
@@ -28,7 +28,7 @@ struct RequiredPath {
 /// A format of datasets. Splits passed to these functions are stored ones, of splits(); a
 /// validation split that is held out of the training files is separated after open().
 struct DatasetFormat {
-  Choice settings;               ///< Settings beside "format" in a description, with defaults.
+  NamedSettings settings;        ///< Settings beside "format" in a description, with defaults.
   std::string description;       ///< Description for lists of formats.
   bool images = true;            ///< False for inputs that are not images, without mean and std.
   bool has_exif = false;         ///< True for image files, whose EXIF may say how to turn them.
@@ -114,7 +114,7 @@ template <class Config>
 DatasetFormat generated_format(std::string name, std::string description,
                                std::function<MakeInputs(const Config&, DatasetInfo& info)> make) {
   using Settings = GeneratedSettings<Config>;
-  return {.settings = Choice(std::move(name), Settings{}),
+  return {.settings = NamedSettings(std::move(name), Settings{}),
           .description = std::move(description),
           .images = false,
           .generated = true,
@@ -129,7 +129,8 @@ DatasetFormat generated_format(std::string name, std::string description,
                 const Config& config = *spec.format.as<Settings>().data;
                 const MakeInputs examples = make(config, info);
                 const bool train = info.split == "train";
-                return open_generated(std::move(info), examples, train ? config.train : config.test,
+                return open_generated(std::move(info), examples,
+                                      train ? config.num_train : config.num_test,
                                       train && is_endless(config));
               }};
 }

@@ -24,8 +24,8 @@ struct LoaderOptions {
   /// With shuffle, epochs follow without end, each in a new order, or for an endless dataset in its
   /// own order, continuing the previous one; without, there is one epoch in the dataset's order.
   bool shuffle = false;
-  bool drop_last = false;  ///< Omits the last batch of an epoch where it is smaller.
-  int64_t threads = 0;     ///< Number of worker threads; 0 means that next() works.
+  bool drop_last = false;   ///< Omits the last batch of an epoch where it is smaller.
+  int64_t num_threads = 0;  ///< Number of worker threads; 0 means that next() works.
   /// Max number of batches prepared ahead, of which batches_ahead() takes what the threads need.
   int64_t prefetch = 64;
   AugmentConfig augment;

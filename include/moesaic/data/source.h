@@ -60,11 +60,11 @@ std::string config_problem(const DatasetArchive& archive);
 /// grids of them, on backdrops, the first of them, some classes, or with another validation split.
 struct DatasetSpec {
   std::string name, description;
-  Choice format;  ///< One of dataset_formats(), with its settings.
+  NamedSettings format;  ///< One of dataset_formats(), with its settings.
   std::vector<std::string> classes;
   std::vector<double> mean, std;
-  std::map<std::string, int64_t> images;     ///< Number by stored split, where it is known.
-  std::map<std::string, DatasetFile> files;  ///< Files by role, as the format names them.
+  std::map<std::string, int64_t> num_images;  ///< Number by stored split, where it is known.
+  std::map<std::string, DatasetFile> files;   ///< Files by role, as the format names them.
   std::optional<DatasetArchive> archive;
   std::vector<std::string> urls;  ///< Folders on the web with FILE.gz, tried in order.
   std::string debian_package;
@@ -88,7 +88,7 @@ struct DatasetSpec {
 };
 
 /// Returns every registered format with its default settings; the first, idx, is the default.
-std::vector<Choice> dataset_format_choices();
+std::vector<NamedSettings> dataset_format_choices();
 
 void describe(auto& f, DatasetSpec& c) {
   f("name", c.name, "name of the dataset, as in the file name", required);
@@ -98,8 +98,9 @@ void describe(auto& f, DatasetSpec& c) {
   f("classes", c.classes,
     "names of the classes in the order of their labels; empty: for image_folder the sorted names "
     "of the train split's folders");
-  f("images", c.images,
-    "number of images of each split, for plans made before the files are fetched", at_least(1));
+  f("num_images", c.num_images,
+    "number of images of each split, for plans made before the files are fetched", at_least(1),
+    renamed_from("images"));
   f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]");
   f("std", c.std, "standard deviation of each channel, of pixels scaled to [0, 1]", above(0));
   f("files", c.files,
@@ -267,7 +268,7 @@ class DatasetSource {
   /// `asked`: the name whose bases are followed, `depth` of them so far.
   DatasetSource(std::string_view asked, std::string_view name, int depth);
   Request request(std::string_view split) const;
-  /// Opens or outlines what is requested, with `upright` in place of spec().exif_orientation.
+  /// Opens what is requested, or its metadata alone, with `upright` in place of spec().exif_orientation.
   std::shared_ptr<const Dataset> make(const Request& request, MosaicOf of,
                                       std::optional<bool> upright) const;
   std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,
@@ -286,11 +287,11 @@ std::shared_ptr<const Dataset> open_dataset(std::string_view name, std::string_v
 /// Returns DatasetSource(name).splits().
 std::vector<std::string> dataset_splits(std::string_view name);
 
-/// Opens datasets for planning: the dataset where its files are found, else its outline, with one
-/// warning per name.
+/// Opens datasets for planning: the dataset where its files are found, else its metadata alone,
+/// with one warning per name.
 class PlannedDatasets {
  public:
-  /// Returns the dataset or its outline.
+  /// Returns the dataset or its metadata alone.
   std::shared_ptr<const Dataset> operator()(std::string_view name, std::string_view split);
 
  private:

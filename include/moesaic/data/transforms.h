@@ -21,13 +21,14 @@ namespace moesaic {
 
 /// Settings of RandAugment (Cubuk et al., arXiv:1909.13719).
 struct RandAugmentConfig {
-  int64_t layers = 2;
+  int64_t num_layers = 2;
   double magnitude = 10.0;
 };
 
 void describe(auto& f, RandAugmentConfig& c) {
-  f("layers", c.layers, "number of consecutive operations per image, each drawn from sixteen",
-    between(0, 16));
+  f("num_layers", c.num_layers,
+    "number of consecutive operations per image, each drawn from sixteen", between(0, 16),
+    renamed_from("layers"));
   f("magnitude", c.magnitude,
     "strength of the operations; V-MoE: light0 0, light1 10, medium 15, strong 20",
     between(0.0, 20.0));

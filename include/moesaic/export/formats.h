@@ -63,8 +63,8 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
 /// What `moesaic export` passes to a format.
 struct ExportOptions {
   fs::path out;
-  std::optional<int64_t> shards;  ///< Number of weight files, for formats with shards.
-  std::function<void()> poll;     ///< May throw, then nothing is written.
+  std::optional<int64_t> num_shards;  ///< Number of weight files, for formats with shards.
+  std::function<void()> poll;         ///< May throw, then nothing is written.
 };
 
 /// A format of `moesaic export`.

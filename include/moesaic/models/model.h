@@ -35,11 +35,13 @@ struct ModelOutput {
 struct MoEBlock {
   int64_t block = 0;
   nn::MoELayer layer{nullptr};
-  int64_t groups = 0;  ///< Equal parts of the experts, in turn, that pruning ranks apart; 0: the
-                       ///< members of an ensemble.
+  int64_t num_groups = 0;  ///< Equal parts of the experts, in turn, that pruning ranks apart; 0:
+                           ///< the members of an ensemble.
 
   /// Returns the number of parts that pruning ranks apart.
-  int64_t ranked_groups() const { return groups > 0 ? groups : layer->options().members; }
+  int64_t ranked_groups() const {
+    return num_groups > 0 ? num_groups : layer->options().num_members;
+  }
 };
 
 /// Tokens of an image that are its patches, row by row of a grid, after `num_prefix_tokens` other

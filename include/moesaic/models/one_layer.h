@@ -30,7 +30,7 @@ class OneLayerModel : public Model {
     return {{.block = 0, .layer = moe}};
   }
   int64_t classes() const override {
-    if constexpr (requires(Config c) { c.classes; }) return config_.classes;
+    if constexpr (requires(Config c) { c.num_classes; }) return config_.num_classes;
     return 1;
   }
   int64_t tokens_per_image() const override { return moe.is_empty() ? 0 : 1; }

@@ -97,12 +97,12 @@ void describe(auto& f, RoutingConfig& c) {
 
 /// Context of a router for checks: its sizes, and the paths of its settings within the model.
 struct RouterContext {
-  int64_t experts = 0;     ///< Number of experts, E.
-  int64_t group_size = 0;  ///< Tokens that are routed together; 0 means all.
+  int64_t num_experts = 0;  ///< Number of experts, E.
+  int64_t group_size = 0;   ///< Tokens that are routed together; 0 means all.
   bool is_pruned = false;
   std::string router = "router.";  ///< Prefix of the settings of RoutingConfig.
   std::string group_size_key = "router.group_size";
-  std::string experts_key = "experts";
+  std::string experts_key = "num_experts";
 };
 
 /// Returns the rule of a router with all its experts.

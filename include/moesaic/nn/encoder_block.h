@@ -42,10 +42,10 @@ TORCH_MODULE(Mlp);
 
 /// Sizes and dropout of Attention.
 struct AttentionOptions {
-  int64_t width = 0;     ///< Width d of a token.
-  int64_t heads = 0;     ///< Number of heads, each of width c = d / heads.
-  bool qk_norm = false;  ///< Normalises the queries and keys of every head.
-  double dropout = 0.0;  ///< Dropout rate of the attention weights.
+  int64_t width = 0;      ///< Width d of a token.
+  int64_t num_heads = 0;  ///< Number of heads, each of width c = d / heads.
+  bool qk_norm = false;   ///< Normalises the queries and keys of every head.
+  double dropout = 0.0;   ///< Dropout rate of the attention weights.
 };
 
 /// LayerNorm over the width of a head, with a scale (`weight` [c]) and without a bias.
@@ -85,7 +85,7 @@ class AttentionImpl : public torch::nn::Module, public DataParallelModule {
  private:
   /// Views [B, T, d] as [B, H, T, c].
   at::Tensor heads_of(const at::Tensor& x_BTd) const {
-    return x_BTd.unflatten(2, {options_.heads, -1}).transpose(1, 2);
+    return x_BTd.unflatten(2, {options_.num_heads, -1}).transpose(1, 2);
   }
   at::Tensor mix(at::Tensor query_BHQc, at::Tensor key_BHTc, const at::Tensor& value_BHTc,
                  const at::Generator& random);

@@ -114,7 +114,7 @@ TORCH_MODULE(ConvNorm);
 /// Shape of an ImageNetwork.
 struct ImageNetworkOptions {
   int64_t channels = 3, side = 32;  ///< Shape of the images.
-  int64_t classes = 10;
+  int64_t num_classes = 10;
   double width = 1.0;  ///< Factor on the number of channels, rounded, at least one channel.
 };
 
@@ -164,7 +164,7 @@ std::shared_ptr<ImageNetwork> make_image_network(const std::string& name,
 /// Shape of a WideResNet.
 struct WideResNetOptions {
   int64_t channels = 3, side = 32;  ///< Shape of the images.
-  int64_t blocks = 1;               ///< Residual blocks of a group.
+  int64_t num_blocks = 1;           ///< Residual blocks of a group.
   double widening = 10.0;           ///< Groups have 16, 32 and 64 times as many channels, rounded
                                     ///< down.
   bool last_group = true;  ///< False: batch normalisation, ReLU and a 3x3 convolution of stride 2

@@ -33,9 +33,9 @@ class PackedExperts {
 
 /// Sizes and arithmetic of MlpExperts.
 struct MlpExpertsOptions {
-  int64_t experts = 0;  ///< Number of experts that are computed, K.
-  int64_t width = 0;    ///< Width of a token, d.
-  int64_t hidden = 0;   ///< Hidden width, m.
+  int64_t num_experts = 0;  ///< Number of experts that are computed, K.
+  int64_t width = 0;        ///< Width of a token, d.
+  int64_t hidden = 0;       ///< Hidden width, m.
   Activation activation = Activation::gelu_tanh;
   bool bfloat16 = false;     ///< Rounds the experts' inputs and outputs to bfloat16.
   double dropout = 0.0;      ///< Rate for hidden units and outputs in training.

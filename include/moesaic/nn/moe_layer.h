@@ -17,10 +17,11 @@ namespace moesaic::nn {
 
 /// Options of a layer whose experts are MLPs, see MlpExpertsOptions and RouterOptions.
 struct MoELayerOptions {
-  int64_t width = 0;    ///< Width of a token, d.
-  int64_t hidden = 0;   ///< Hidden width of an expert, m.
-  int64_t experts = 0;  ///< Number of experts before pruning, E.
-  int64_t members = 1;  ///< Members M of an ensemble; each uses E / M experts, see RouterOptions.
+  int64_t width = 0;        ///< Width of a token, d.
+  int64_t hidden = 0;       ///< Hidden width of an expert, m.
+  int64_t num_experts = 0;  ///< Number of experts before pruning, E.
+  int64_t num_members =
+      1;  ///< Members M of an ensemble; each uses E / M experts, see RouterOptions.
   Activation activation = Activation::gelu_tanh;
   bool bfloat16 = false;          ///< Rounds inputs and outputs, see MlpExpertsImpl::forward().
   double dropout = 0.0;           ///< Dropout rate of the experts in training.
@@ -90,7 +91,7 @@ class MoELayerImpl : public torch::nn::Module {
 
   /// Returns the ids of the experts that pruning removed, ascending.
   std::vector<int64_t> removed() const {
-    return removed_experts(options().rule, options().experts);
+    return removed_experts(options().rule, options().num_experts);
   }
 
   /// Returns the ids of the experts that exist, ascending; all E where none was pruned.

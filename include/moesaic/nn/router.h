@@ -64,7 +64,7 @@ struct RoutingRecord {
   std::vector<int64_t> kept;  ///< Ids of the experts 0..K-1 of the routing.
   bool is_rerouted = false;   ///< Only kept experts are selected, see PrunedSelection.
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
-  int64_t members = 1;        ///< Members of an ensemble; token t is of member t % members.
+  int64_t num_members = 1;    ///< Members of an ensemble; token t is of member t % members.
   bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
   /// Who has the other parts of a batch that it has the whole of; null where nobody has.
   std::shared_ptr<const ProcessGroup> parts;
@@ -78,9 +78,11 @@ inline constexpr const char* kEvaluationNoiseStream = "router.evaluation";
 
 /// Sizes, rule and noise of a Router.
 struct RouterOptions {
-  int64_t width = 0;    ///< Width of a token, d.
-  int64_t experts = 0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
-  int64_t members = 1;  ///< Members M; token t is of member m = t % M with the m-th E / M experts.
+  int64_t width = 0;  ///< Width of a token, d.
+  int64_t num_experts =
+      0;  ///< Rows of the router, E, which pruning keeps (pruning paper, eqs. 5-6).
+  int64_t num_members =
+      1;  ///< Members M; token t is of member m = t % M with the m-th E / M experts.
   RoutingRule rule;
   NoiseOptions noise = {.scale = 0.0};  ///< Noise on the logits where there is a generator.
   std::optional<uint64_t> evaluation_seed =

@@ -27,11 +27,11 @@ namespace nn {
 
 /// Sizes and initial values of FilterExperts.
 struct FilterExpertsOptions {
-  int64_t experts = 1;  ///< Number of experts, K.
-  int64_t patches = 1;  ///< Number of patches of an input, P.
-  int64_t width = 0;    ///< Width of a patch, d.
-  int64_t filters = 0;  ///< Number of filters of an expert, J.
-  int64_t outputs = 2;  ///< Number of outputs, C.
+  int64_t num_experts = 1;  ///< Number of experts, K.
+  int64_t num_patches = 1;  ///< Number of patches of an input, P.
+  int64_t width = 0;        ///< Width of a patch, d.
+  int64_t num_filters = 0;  ///< Number of filters of an expert, J.
+  int64_t num_outputs = 2;  ///< Number of outputs, C.
   Activation activation = Activation::cubic;
   double init_scale = 1.0;  ///< Initial values are uniform on +-init_scale / sqrt(d),
   bool normal = false;      ///< or normal with the deviation init_scale.
@@ -51,9 +51,9 @@ class FilterExpertsImpl : public Experts {
                      const at::Generator& random) override;
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_to_all; }
   int64_t count() const override { return w.size(0); }
-  int64_t outputs() const override { return options_.outputs; }
+  int64_t outputs() const override { return options_.num_outputs; }
   double flops_per_row() const override {
-    return 2.0 * static_cast<double>(options_.patches * w.size(1) * w.size(2));
+    return 2.0 * static_cast<double>(options_.num_patches * w.size(1) * w.size(2));
   }
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w)[slot].t()}, .others = {}};
@@ -122,21 +122,22 @@ inline constexpr double kMinNumber = 1e-6, kMaxNumber = 1e6;
 /// Settings of data of format "clusters" (clusters paper, definition 3.1).
 struct ClusterMixtureConfig {
   static constexpr const char* kKey = "clusters";  ///< Of a description.
-  int64_t clusters = 4, patches = 4, width = 50;
+  int64_t num_clusters = 4, num_patches = 4, width = 50;
   std::vector<double> alpha = {0.5, 2.0}, beta = {1.0, 2.0}, gamma = {0.5, 3.0};
   double noise = 1.0;
   double scale = 10.0;
   bool shuffle = true;
-  int64_t train = 16000, test = 16000;
+  int64_t num_train = 16000, num_test = 16000;
   bool endless = false;
   int64_t seed = 1;
 };
 void describe(auto& f, ClusterMixtureConfig& c) {
-  f("clusters", c.clusters, "number of clusters (K), each with a signal v_k and a centre c_k",
-    between(2, kMaxClusters));
-  f("patches", c.patches,
+  f("num_clusters", c.num_clusters,
+    "number of clusters (K), each with a signal v_k and a centre c_k", between(2, kMaxClusters),
+    renamed_from("clusters"));
+  f("num_patches", c.num_patches,
     "number of patches per input (P): a signal, a centre, another cluster's signal, noise",
-    between(3, 4096));
+    between(3, 4096), renamed_from("patches"));
   f("width", c.width, "patch dimension (d), in which the 2 K signals and centres are orthogonal",
     between(4, 65536));
   f("alpha", c.alpha, "range of the signal's strength", between(kMinNumber, kMaxNumber));
@@ -148,10 +149,11 @@ void describe(auto& f, ClusterMixtureConfig& c) {
   f("scale", c.scale, "factor on every element of the finished inputs",
     between(kMinNumber, kMaxNumber));
   f("shuffle", c.shuffle,
-    "random order of the patches of an example; false: the order given in 'patches'");
-  f("train", c.train, "number of training examples; of an endless stream those of one epoch",
-    between(1, 1e8));
-  f("test", c.test, "number of test examples", between(1, 1e8));
+    "random order of the patches of an example; false: the order given in 'num_patches'");
+  f("num_train", c.num_train,
+    "number of training examples; of an endless stream those of one epoch", between(1, 1e8),
+    renamed_from("train"));
+  f("num_test", c.num_test, "number of test examples", between(1, 1e8), renamed_from("test"));
   f("endless", c.endless,
     "endless stream of new training examples: epoch e begins at example e * train; the test split "
     "is fixed");
@@ -230,7 +232,7 @@ void describe(auto& f, ClusterRouterConfig& c) {
 /// Settings of a cluster-moe.
 struct ClusterMoEConfig {
   std::string name = kClusterMoE;
-  int64_t patches = 4, width = 50, classes = 2, experts = 8, filters = 16;
+  int64_t num_patches = 4, width = 50, num_classes = 2, num_experts = 8, num_filters = 16;
   std::string activation = "cubic";
   std::string init = "uniform";
   double init_scale = 0.001;
@@ -239,14 +241,15 @@ struct ClusterMoEConfig {
 };
 void describe(auto& f, ClusterMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kClusterMoE}));
-  f("patches", c.patches, "number of patches per input (P)", between(1, 4096));
+  f("num_patches", c.num_patches, "number of patches per input (P)", between(1, 4096),
+    renamed_from("patches"));
   f("width", c.width, "patch dimension (d)", between(1, 65536));
-  f("classes", c.classes, "number of outputs of an expert, unless scalar is set",
-    between(1, 65536));
-  f("experts", c.experts, "number of experts (M), two-layer convolutional networks",
-    between(1, 4096));
-  f("filters", c.filters, "number of filters of an expert (J), divided among its outputs",
-    between(1, 1048576));
+  f("num_classes", c.num_classes, "number of outputs of an expert, unless scalar is set",
+    between(1, 65536), renamed_from("classes"));
+  f("num_experts", c.num_experts, "number of experts (M), two-layer convolutional networks",
+    between(1, 4096), renamed_from("experts"));
+  f("num_filters", c.num_filters, "number of filters of an expert (J), divided among its outputs",
+    between(1, 1048576), renamed_from("filters"));
   f("activation", c.activation, "activation function of the filters",
     one_of(std::vector<std::string>(kActivationNames.begin(), kActivationNames.end())));
   f("init", c.init, "distribution of the initial filters; the router starts at 0",
@@ -281,7 +284,9 @@ class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
         "classes; leave new_head out",
         config_.name, classes);
   }
-  std::vector<int64_t> input_shape() const override { return {1, config_.patches, config_.width}; }
+  std::vector<int64_t> input_shape() const override {
+    return {1, config_.num_patches, config_.width};
+  }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override {
     return moe.is_empty() ? experts->flops_per_row()
                           : OneLayerModel::flops_per_image(rows_per_token);
@@ -324,18 +329,20 @@ void describe(auto& f, ImageRouterConfig& c) {
 struct ImageMoEConfig {
   std::string name = kImageMoE;
   std::string expert = "cnn";
-  int64_t experts = 4;
-  int64_t image_size = 32, channels = 3, classes = 10;
+  int64_t num_experts = 4;
+  int64_t image_size = 32, channels = 3, num_classes = 10;
   double width = 1.0;
   std::optional<ImageRouterConfig> router = ImageRouterConfig{};
 };
 void describe(auto& f, ImageMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kImageMoE}));
   f("expert", c.expert, "network architecture of an expert", one_of(nn::image_network_names()));
-  f("experts", c.experts, "number of experts (M), of which one sees an image", between(1, 1024));
+  f("num_experts", c.num_experts, "number of experts (M), of which one sees an image",
+    between(1, 1024), renamed_from("experts"));
   f("image_size", c.image_size, "height and width of the images, in pixels", between(4, 1024));
   f("channels", c.channels, "number of image channels", between(1, 16));
-  f("classes", c.classes, "number of outputs of an expert", between(1, 65536));
+  f("num_classes", c.num_classes, "number of outputs of an expert", between(1, 65536),
+    renamed_from("classes"));
   f("width", c.width, "width multiplier on an expert's usual channels, rounded",
     between(0.01, 16.0));
   f("router", c.router,

@@ -30,7 +30,7 @@ namespace nn {
 
 /// Sizes, link and noise of a GatedMixture.
 struct GatedMixtureOptions {
-  int64_t width = 10, experts = 2;
+  int64_t width = 10, num_experts = 2;
   Link link = Link::identity;
   double noise = 0.05;  ///< sigma of the outputs, which likelihoods need.
   bool has_gate_biases = false;
@@ -131,20 +131,20 @@ inline constexpr const char *kAxes = "axes", *kOrthogonal = "orthogonal", *kRand
 /// Settings of data of format "gated" (eq. 1).
 struct GatedMixtureConfig {
   static constexpr const char* kKey = "mixture";  ///< Of a description.
-  int64_t width = 10, experts = 2;
+  int64_t width = 10, num_experts = 2;
   std::string link = kLinkNames.front();
   double noise = 0.05;
   std::string regressors = kAxes, gates = kAxes;
   double gate_norm = 1.0;
   std::vector<double> gate_biases;
-  int64_t train = 1024000, test = 4096;
+  int64_t num_train = 1024000, num_test = 4096;
   int64_t seed = 1;
 };
 void describe(auto& f, GatedMixtureConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
-  f("experts", c.experts,
+  f("num_experts", c.num_experts,
     "number of experts (k), each with a regressor a_i; all but the last have gates w_i",
-    between(1, 1024));
+    between(1, 1024), renamed_from("experts"));
   f("link", c.link, "link function g: an output is g(<a_i, x>) and noise",
     one_of({kLinkNames.begin(), kLinkNames.end()}));
   f("noise", c.noise, "standard deviation of the noise (sigma)", between(0.0, 1e3));
@@ -160,9 +160,9 @@ void describe(auto& f, GatedMixtureConfig& c) {
   f("gate_biases", c.gate_biases,
     "biases of the gates' logits (appendix A), one for each expert but the last; empty: 0",
     between(-1e3, 1e3));
-  f("train", c.train, "number of examples in an epoch of the endless training split",
-    between(1, 1e12));
-  f("test", c.test, "number of test examples", between(1, 1e8));
+  f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
+    between(1, 1e12), renamed_from("train"));
+  f("num_test", c.num_test, "number of test examples", between(1, 1e8), renamed_from("test"));
   f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
 /// Refuses more directions that are orthogonal than dimensions, and a wrong number of biases.
@@ -187,7 +187,7 @@ inline constexpr char kGatedMoE[] = "gated-moe";
 /// Settings of a gated-moe.
 struct GatedMoEConfig {
   std::string name = kGatedMoE;
-  int64_t width = 10, experts = 2;
+  int64_t width = 10, num_experts = 2;
   std::string link = kLinkNames.front();
   double noise = 0.05;
   std::string regressors = "random", gates = "zero";
@@ -196,7 +196,8 @@ struct GatedMoEConfig {
 void describe(auto& f, GatedMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kGatedMoE}));
   f("width", c.width, "input dimension (d)", between(1, 65536));
-  f("experts", c.experts, "number of experts (k)", between(1, 1024));
+  f("num_experts", c.num_experts, "number of experts (k)", between(1, 1024),
+    renamed_from("experts"));
   f("link", c.link, "link function g: expert i outputs g(<a_i, x>)",
     one_of({kLinkNames.begin(), kLinkNames.end()}));
   f("noise", c.noise, "standard deviation (sigma) of the data's outputs, as assumed by losses",
@@ -235,7 +236,7 @@ inline constexpr char kGru[] = "gru";
 /// Settings of a gru.
 struct GruConfig {
   std::string name = kGru;
-  int64_t steps = 28, width = 28, hidden = 64, classes = 10;
+  int64_t steps = 28, width = 28, hidden = 64, num_classes = 10;
   std::string view = nn::kGruViewNames.front(), gates = nn::kGruGatesNames.front();
 };
 void describe(auto& f, GruConfig& c) {
@@ -244,7 +245,8 @@ void describe(auto& f, GruConfig& c) {
     between(1, 4096));
   f("width", c.width, "input size (d): the elements of a row", between(1, 65536));
   f("hidden", c.hidden, "size of the hidden state (m)", between(1, 65536));
-  f("classes", c.classes, "number of outputs of the head", between(1, 65536));
+  f("num_classes", c.num_classes, "number of outputs of the head", between(1, 65536),
+    renamed_from("classes"));
   f("view", c.view, "form of the candidate state: a mixture of experts, or as in torch.nn.GRU",
     one_of({nn::kGruViewNames.begin(), nn::kGruViewNames.end()}));
   f("gates", c.gates,
@@ -267,10 +269,10 @@ class Gru : public OneLayerModel<GruConfig> {
     const auto steps = static_cast<double>(config_.steps), m = static_cast<double>(config_.hidden);
     return 2.0 * m *
            (3.0 * steps * (static_cast<double>(config_.width) + m) +
-            static_cast<double>(config_.classes));
+            static_cast<double>(config_.num_classes));
   }
   SettingPaths setting_paths() const override {
-    return {.classes = "classes", .image_size = "steps"};
+    return {.classes = "num_classes", .image_size = "steps"};
   }
   std::optional<torch::jit::Module> torchscript() const override;
   /// Returns "update" (z) and "reset" (r).

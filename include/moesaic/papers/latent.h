@@ -22,7 +22,7 @@ namespace nn {
 
 /// Sizes and activation of ShallowExperts.
 struct ShallowExpertsOptions {
-  int64_t experts = 8, width = 200, hidden = 500;
+  int64_t num_experts = 8, width = 200, hidden = 500;
   double bias = 1.0;     ///< C_b: biases are U[-C_b, C_b].
   bool hermite = false;  ///< The randomised polynomial of appendix A.3; false: ReLU.
   int64_t min_degree = 3, max_degree = 5;  ///< k* and p* of that polynomial.
@@ -86,20 +86,20 @@ std::string latent_routing(const RouterOptions& options);
 /// Settings of data of format "latent" (assumption 3.2).
 struct LatentClustersConfig {
   static constexpr const char* kKey = "mixture";  ///< Of a description.
-  int64_t width = 200, clusters = 2;
+  int64_t width = 200, num_clusters = 2;
   double rho = 1.0, noise = 0.0;
   std::vector<std::vector<double>> local = {{0, 0, 0, 1, 0, 1}, {0, 0, 0, 1, 1}};
   std::vector<double> global = {0, 0, 0, 1};
   std::vector<double> signs;
   std::string directions = "orthogonal";
-  int64_t train = 65536, test = 8192;
+  int64_t num_train = 65536, num_test = 8192;
   int64_t seed = 1;
 };
 void describe(auto& f, LatentClustersConfig& c) {
   f("width", c.width, "input dimension (d)", between(1, 65536));
-  f("clusters", c.clusters,
+  f("num_clusters", c.num_clusters,
     "number of clusters (C); each cluster c has a mean rho v_c, its own task and a sign s_c",
-    between(2, 1024));
+    between(2, 1024), renamed_from("clusters"));
   f("rho", c.rho, "norm of the cluster means", between(1e-6, 1e3));
   f("noise", c.noise,
     "standard deviation (zeta) of the noise on training targets; test targets have none, so that "
@@ -120,9 +120,9 @@ void describe(auto& f, LatentClustersConfig& c) {
     "kind of w_1 to w_C, w_g and v_1 to v_C: random unit vectors, made orthogonal by Gram-Schmidt "
     "or unchanged",
     one_of({"orthogonal", "random"}));
-  f("train", c.train, "number of examples in an epoch of the endless training split",
-    between(1, 1e12));
-  f("test", c.test, "number of test examples", between(1, 1e8));
+  f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
+    between(1, 1e12), renamed_from("train"));
+  f("num_test", c.num_test, "number of test examples", between(1, 1e8), renamed_from("test"));
   f("seed", c.seed, "seed of directions and examples", at_least(0));
 }
 /// Refuses more directions than dimensions, tasks with a constant term or no other one, and another
@@ -153,7 +153,7 @@ inline constexpr char kLatentMoE[] = "latent-moe";
 /// Settings of a latent-moe.
 struct LatentMoEConfig {
   std::string name = kLatentMoE;
-  int64_t width = 200, experts = 8, hidden = 500;
+  int64_t width = 200, num_experts = 8, hidden = 500;
   std::string activation = "relu";
   int64_t min_degree = 3, max_degree = 5;
   double bias = 1.0;
@@ -163,8 +163,8 @@ struct LatentMoEConfig {
 void describe(auto& f, LatentMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kLatentMoE}));
   f("width", c.width, "input dimension (d)", between(1, 65536));
-  f("experts", c.experts, "number of experts (M); 1: the single, 'vanilla' network",
-    between(1, 4096));
+  f("num_experts", c.num_experts, "number of experts (M); 1: the single, 'vanilla' network",
+    between(1, 4096), renamed_from("experts"));
   f("hidden", c.hidden, "number of neurons per expert (J)", between(1, 1048576));
   f("activation", c.activation,
     "activation function of the neurons: relu, or hermite: a sum of Hermite polynomials with "

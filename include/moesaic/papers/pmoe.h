@@ -29,14 +29,14 @@ namespace nn {
 
 /// Sizes and initial values of PatchExperts.
 struct PatchExpertsOptions {
-  int64_t experts = 1;    ///< Number of experts, K.
-  int64_t width = 0;      ///< Width of a patch, d.
-  int64_t hidden = 0;     ///< Neurons of an expert, h = m / k.
-  int64_t outputs = 1;    ///< Outputs o: 1 for two classes, else a class each.
-  double init_std = 0.0;  ///< Of the neurons' initial values, which are normal.
-  bool by_class = false;  ///< The output weights: false: a ~ N(0, 1); true: each expert adds to a
-                          ///< class of its own, in equal parts in turn, or, with one output,
-                          ///< the first half adds and the other subtracts.
+  int64_t num_experts = 1;  ///< Number of experts, K.
+  int64_t width = 0;        ///< Width of a patch, d.
+  int64_t hidden = 0;       ///< Neurons of an expert, h = m / k.
+  int64_t num_outputs = 1;  ///< Outputs o: 1 for two classes, else a class each.
+  double init_std = 0.0;    ///< Of the neurons' initial values, which are normal.
+  bool by_class = false;    ///< The output weights: false: a ~ N(0, 1); true: each expert adds to a
+                            ///< class of its own, in equal parts in turn, or, with one output,
+                            ///< the first half adds and the other subtracts.
 };
 
 /// Experts of the patch-level mixture of convolutional networks (pMoE paper, eqs. 1 and 23), for
@@ -68,8 +68,8 @@ TORCH_MODULE(PatchExperts);
 /// Sizes of a PatchMixture.
 struct PatchMixtureOptions {
   Size2d patch = 28;
-  int64_t patches = 16;  ///< n of an image.
-  double divisor = 1.0;  ///< What an expert's sum over its patches is divided by: l or n.
+  int64_t num_patches = 16;  ///< n of an image.
+  double divisor = 1.0;      ///< What an expert's sum over its patches is divided by: l or n.
   PatchExpertsOptions experts;
   std::optional<RouterOptions> router;  ///< None: a single expert gets all patches.
   double router_std = 0.0;              ///< Of the routers' initial values, which are normal.
@@ -107,10 +107,10 @@ TORCH_MODULE(PatchMixture);
 
 /// Sizes of MapExperts.
 struct MapExpertsOptions {
-  int64_t experts = 1;                     ///< Number of experts, K.
+  int64_t num_experts = 1;                 ///< Number of experts, K.
   int64_t channels = 0, side = 0;          ///< Shape of the feature map, C and S.
   int64_t patch = 1;                       ///< Side of a patch, which divides that of the map.
-  int64_t outputs = 0;                     ///< Channels that an expert makes, o.
+  int64_t num_outputs = 0;                 ///< Channels that an expert makes, o.
   int64_t kernel = 1;                      ///< Side of its convolution's kernel, odd.
   double epsilon = 1e-3, momentum = 0.01;  ///< Of its normalisation.
 
@@ -145,10 +145,10 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   int64_t count() const override { return w.size(0); }
   ExpertParallel expert_parallel() const override { return ExpertParallel::all_gather; }
   int64_t outputs() const override {
-    return options_.outputs * options_.window() * options_.window();
+    return options_.num_outputs * options_.window() * options_.window();
   }
   int64_t token_outputs() const override {
-    return count() * options_.outputs * options_.patch * options_.patch;
+    return count() * options_.num_outputs * options_.patch * options_.patch;
   }
   double flops_per_row() const override {
     return 2.0 * static_cast<double>(options_.patch * options_.patch * w[0].numel());
@@ -190,15 +190,16 @@ TORCH_MODULE(MapExperts);
 /// Data of the pMoE paper's theory, section 4.2.
 struct PatchPatternsConfig {
   static constexpr const char* kKey = "patterns";  ///< Of a description.
-  int64_t width = 50, patches = 16, sets = 8, threshold = 4;
+  int64_t width = 50, num_patches = 16, num_sets = 8, threshold = 4;
   double delta_d = 0.0, delta_r = 0.6;
-  int64_t train = 1000, test = 1000, seed = 1;
+  int64_t num_train = 1000, num_test = 1000, seed = 1;
 };
 void describe(auto& f, PatchPatternsConfig& c) {
   f("width", c.width, "patch dimension (d)", between(4, 65536));
-  f("patches", c.patches, "number of patches per example (n)", between(2, 65536));
-  f("sets", c.sets, "number of sets of patterns that do not determine the class (p)",
-    between(3, 65536));
+  f("num_patches", c.num_patches, "number of patches per example (n)", between(2, 65536),
+    renamed_from("patches"));
+  f("num_sets", c.num_sets, "number of sets of patterns that do not determine the class (p)",
+    between(3, 65536), renamed_from("sets"));
   f("threshold", c.threshold,
     "threshold l*: l* - 1 of an example's other patches are closer to the same one of o1 and o2, "
     "drawn at random",
@@ -208,8 +209,9 @@ void describe(auto& f, PatchPatternsConfig& c) {
   f("delta_r", c.delta_r,
     "largest inner product |<o, q>| with a pattern q that does not determine the class",
     between(0.0, 1.0));
-  f("train", c.train, "number of examples in an epoch of the endless training split", at_least(1));
-  f("test", c.test, "number of test examples", between(1, 10000000));
+  f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
+    at_least(1), renamed_from("train"));
+  f("num_test", c.num_test, "number of test examples", between(1, 10000000), renamed_from("test"));
   f("seed", c.seed, "seed of all examples", at_least(0));
 }
 /// Checks that so many patches are left to be close, and that patterns can be close: 2 delta_r >
@@ -240,14 +242,14 @@ inline constexpr char kPMoE[] = "pmoe";
 
 /// Settings of the router of a pmoe or wrn-pmoe.
 struct PMoERouterConfig {
-  int64_t selected = 6;
+  int64_t num_selected_patches = 6;
   std::string gate = "softmax_selected";
   double init_std = 1e-4;
   std::vector<int64_t> kept_experts;
 };
 void describe(auto& f, PMoERouterConfig& c) {
-  f("selected", c.selected, "number of patches per image and expert (l)", between(1, 65536),
-    common);
+  f("num_selected_patches", c.num_selected_patches, "number of patches per image and expert (l)",
+    between(1, 65536), common, renamed_from("selected"));
   f("gate", c.gate,
     "gate of a selected patch: softmax over the expert's selected patches (softmax_selected, joint "
     "training), over all (softmax_tokens), or 1 (one, separate training)",
@@ -261,7 +263,7 @@ struct PMoEConfig {
   std::string name = kPMoE;
   int64_t channels = 1;
   Size2d image_size = 112, patch_size = 28;
-  int64_t classes = 2, experts = 8, hidden = 5;
+  int64_t num_classes = 2, num_experts = 8, hidden = 5;
   std::string divisor = "patches", output = "normal";
   double init_std = 0.01;
   std::optional<PMoERouterConfig> router = PMoERouterConfig{};
@@ -275,7 +277,7 @@ struct PMoEConfig {
   /// Returns the number of a patch's values, d.
   int64_t width() const { return channels * patch_size.height * patch_size.width; }
   /// Patches that an expert gets: all of them without a router.
-  int64_t selected() const { return router ? router->selected : patches(); }
+  int64_t selected() const { return router ? router->num_selected_patches : patches(); }
 };
 void describe(auto& f, PMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kPMoE}));
@@ -283,10 +285,11 @@ void describe(auto& f, PMoEConfig& c) {
   f("image_size", c.image_size, "side of the images in pixels, or [height, width]",
     between(1, 65536));
   f("patch_size", c.patch_size, "side of a patch in pixels, or [height, width]", between(1, 65536));
-  f("classes", c.classes,
+  f("num_classes", c.num_classes,
     "number of classes; 2: one output f, whose sign is the class; more: one output per class",
-    between(2, 4096));
-  f("experts", c.experts, "number of experts (k)", between(1, 4096), common);
+    between(2, 4096), renamed_from("classes"));
+  f("num_experts", c.num_experts, "number of experts (k)", between(1, 4096), common,
+    renamed_from("experts"));
   f("hidden", c.hidden, "number of neurons per expert (m / k)", between(1, 65536), common);
   f("divisor", c.divisor,
     "divisor of an expert's sum: the selected patches l (eq. 1) or all n patches",
@@ -316,7 +319,7 @@ class PMoE : public OneLayerModel<PMoEConfig> {
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   std::vector<MoEBlock> moe_blocks() const override {
     if (moe.is_empty()) return {};
-    return {{.block = 0, .layer = moe, .groups = config_.by_class() ? config_.classes : 0}};
+    return {{.block = 0, .layer = moe, .num_groups = config_.by_class() ? config_.num_classes : 0}};
   }
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size.height, config_.image_size.width};
@@ -331,8 +334,8 @@ class PMoE : public OneLayerModel<PMoEConfig> {
     return static_cast<double>(config_.patches()) * mixture->experts->flops_per_row();
   }
   SettingPaths setting_paths() const override {
-    return {.rows_per_expert = "router.selected",
-            .classes = "classes",
+    return {.rows_per_expert = "router.num_selected_patches",
+            .classes = "num_classes",
             .image_size = "image_size",
             .channels = "channels",
             .kept_experts = "router.kept_experts"};
@@ -348,13 +351,13 @@ inline constexpr char kWrnPMoE[] = "wrn-pmoe";
 
 /// Settings of a wrn-pmoe's mixture.
 struct WrnMixtureConfig {
-  int64_t experts = 4, patch_size = 1, kernel = 1;
-  PMoERouterConfig router = {.selected = 16, .gate = "softmax_tokens"};
+  int64_t num_experts = 4, patch_size = 1, kernel = 1;
+  PMoERouterConfig router = {.num_selected_patches = 16, .gate = "softmax_tokens"};
 };
 void describe(auto& f, WrnMixtureConfig& c) {
-  f("experts", c.experts,
+  f("num_experts", c.num_experts,
     "number of experts (k), among which the last group's channels are divided", between(1, 4096),
-    common);
+    common, renamed_from("experts"));
   f("patch_size", c.patch_size, "side of a patch of the feature map", between(1, 1024), common);
   f("kernel", c.kernel, "kernel size of an expert's convolution, an odd number", between(1, 15));
   f("router", c.router, "router of each expert");
@@ -363,7 +366,7 @@ void describe(auto& f, WrnMixtureConfig& c) {
 /// Settings of a wrn-pmoe.
 struct WrnPMoEConfig {
   std::string name = kWrnPMoE;
-  int64_t channels = 3, image_size = 32, classes = 10, blocks = 1;
+  int64_t channels = 3, image_size = 32, num_classes = 10, num_blocks = 1;
   double widening = 10.0;
   std::optional<WrnMixtureConfig> moe = WrnMixtureConfig{};
 
@@ -374,11 +377,12 @@ void describe(auto& f, WrnPMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kWrnPMoE}));
   f("channels", c.channels, "number of image channels", between(1, 4096));
   f("image_size", c.image_size, "side of the images, in pixels", between(4, 4096));
-  f("classes", c.classes,
+  f("num_classes", c.num_classes,
     "number of classes; 2: one output, whose sign is the class; more: one output per class",
-    between(2, 65536));
-  f("blocks", c.blocks,
-    "number of residual blocks per group: the network has 6 * blocks + 4 layers", between(1, 64));
+    between(2, 65536), renamed_from("classes"));
+  f("num_blocks", c.num_blocks,
+    "number of residual blocks per group: the network has 6 * num_blocks + 4 layers",
+    between(1, 64), renamed_from("blocks"));
   f("widening", c.widening, "widening factor on the groups' 16, 32 and 64 channels, rounded down",
     between(0.0625, 64.0), common);
   f("moe", c.moe,
@@ -389,11 +393,11 @@ void describe(auto& f, WrnPMoEConfig& c) {
 /// experts share out the channels, and that the kernel is odd.
 ConfigProblem config_problem(const WrnPMoEConfig& config);
 
-/// A wide residual network of 6 * blocks + 4 layers. With `moe`, its last group has no residual:
-/// behind a convolution of stride 2 each expert selects l patches of the map and makes an equal
-/// share of the channels (nn::MapExperts). Batch normalisation, ReLU, the mean over the map and a
-/// linear layer follow. For two classes there is one output f, and the logits are f / 2 and -f / 2,
-/// so that the cross-entropy is the logistic loss with y = +1 for class 0. Before the last
+/// A wide residual network of 6 * num_blocks + 4 layers. With `moe`, its last group has no
+/// residual: behind a convolution of stride 2 each expert selects l patches of the map and makes an
+/// equal share of the channels (nn::MapExperts). Batch normalisation, ReLU, the mean over the map
+/// and a linear layer follow. For two classes there is one output f, and the logits are f / 2 and
+/// -f / 2, so that the cross-entropy is the logistic loss with y = +1 for class 0. Before the last
 /// normalisation the channels of pruned experts are 0.
 class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
  public:
@@ -419,8 +423,8 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
     return flops;
   }
   SettingPaths setting_paths() const override {
-    return {.rows_per_expert = "moe.router.selected",
-            .classes = "classes",
+    return {.rows_per_expert = "moe.router.num_selected_patches",
+            .classes = "num_classes",
             .image_size = "image_size",
             .channels = "channels",
             .kept_experts = "moe.router.kept_experts"};

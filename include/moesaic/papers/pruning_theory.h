@@ -49,15 +49,17 @@ TORCH_MODULE(PatternExperts);
 /// Data of the pruning paper's theory, section 4.2.
 struct PatternTokensConfig {
   static constexpr const char* kKey = "tokens";  ///< Of a description.
-  int64_t patterns = 200, tokens = 100, train = 12800, test = 4000, seed = 1;
+  int64_t num_patterns = 200, num_tokens = 100, num_train = 12800, num_test = 4000, seed = 1;
 };
 void describe(auto& f, PatternTokensConfig& c) {
-  f("patterns", c.patterns,
-    "number of patterns (d): two determine the class, the others occur in both", between(3, 65536));
-  f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
-  f("train", c.train, "number of examples in an epoch of the endless training split",
-    between(1, 1000000000));
-  f("test", c.test, "number of test examples", between(1, 10000000));
+  f("num_patterns", c.num_patterns,
+    "number of patterns (d): two determine the class, the others occur in both", between(3, 65536),
+    renamed_from("patterns"));
+  f("num_tokens", c.num_tokens, "number of tokens per example (n)", between(1, 65536),
+    renamed_from("tokens"));
+  f("num_train", c.num_train, "number of examples in an epoch of the endless training split",
+    between(1, 1000000000), renamed_from("train"));
+  f("num_test", c.num_test, "number of test examples", between(1, 10000000), renamed_from("test"));
   f("seed", c.seed, "seed of all examples", at_least(0));
 }
 
@@ -74,19 +76,23 @@ inline constexpr char kPatternMoE[] = "pattern-moe";
 /// Settings of a pattern-moe.
 struct PatternMoEConfig {
   std::string name = kPatternMoE;
-  int64_t patterns = 200, tokens = 100, experts = 20, hidden = 20, selected = 5;
+  int64_t num_patterns = 200, num_tokens = 100, num_experts = 20, hidden = 20,
+          num_selected_tokens = 5;
   double router_std = 1e-4, neuron_std = 1e-2;
   std::vector<int64_t> kept_experts;
 };
 void describe(auto& f, PatternMoEConfig& c) {
   f("name", c.name, "name of the model family", required, one_of({kPatternMoE}));
-  f("patterns", c.patterns, "number of patterns, and token dimension (d)", between(3, 65536));
-  f("tokens", c.tokens, "number of tokens per example (n)", between(1, 65536));
-  f("experts", c.experts,
+  f("num_patterns", c.num_patterns, "number of patterns, and token dimension (d)",
+    between(3, 65536), renamed_from("patterns"));
+  f("num_tokens", c.num_tokens, "number of tokens per example (n)", between(1, 65536),
+    renamed_from("tokens"));
+  f("num_experts", c.num_experts,
     "even number of experts (k); the first half adds to the output, the others subtract",
-    between(2, 4096));
+    between(2, 4096), renamed_from("experts"));
   f("hidden", c.hidden, "number of neurons per expert (m)", between(1, 65536));
-  f("selected", c.selected, "number of tokens that an expert selects (l)", between(1, 65536));
+  f("num_selected_tokens", c.num_selected_tokens, "number of tokens that an expert selects (l)",
+    between(1, 65536), renamed_from("selected"));
   f("router_std", c.router_std, "standard deviation of the routers' initial values", above(0.0));
   f("neuron_std", c.neuron_std, "standard deviation of the neurons' initial values", above(0.0));
   f("kept_experts", c.kept_experts, "indices of the experts left after pruning; empty: all");
@@ -105,13 +111,15 @@ class PatternMoE : public OneLayerModel<PatternMoEConfig> {
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) override;
   std::vector<MoEBlock> moe_blocks() const override {
-    return {{.block = 0, .layer = moe, .groups = 2}};
+    return {{.block = 0, .layer = moe, .num_groups = 2}};
   }
-  std::vector<int64_t> input_shape() const override { return {1, 1, config_.tokens}; }
+  std::vector<int64_t> input_shape() const override { return {1, 1, config_.num_tokens}; }
   int64_t classes() const override { return 2; }
-  int64_t tokens_per_image() const override { return config_.tokens; }
+  int64_t tokens_per_image() const override { return config_.num_tokens; }
   SettingPaths setting_paths() const override {
-    return {.rows_per_expert = "selected", .image_size = "tokens", .kept_experts = "kept_experts"};
+    return {.rows_per_expert = "num_selected_tokens",
+            .image_size = "num_tokens",
+            .kept_experts = "kept_experts"};
   }
   /// Returns "router" [K, 1, d] and "neuron" [K, m, d] of the experts that exist.
   std::map<std::string, at::Tensor> weight_directions() const override {

@@ -194,8 +194,8 @@ struct PruneOptions {
 };
 
 /// Ranks the experts of every MoE layer by score and keeps the best (pruning paper, sec. 3.2), each
-/// of a layer's groups apart (MoEBlock::groups; in an ensemble those are its members, sec. 5), or
-/// in the scope of the network all experts together; the lower index wins a tie. Fractions and
+/// of a layer's groups apart (MoEBlock::num_groups; in an ensemble those are its members, sec. 5),
+/// or in the scope of the network all experts together; the lower index wins a tie. Fractions and
 /// counts are of a group's experts, in the scope of the network of all; ids count over all groups.
 /// In a layer that was pruned before, only the remaining experts can be kept. Of a group at least
 /// as many stay as a token selects.

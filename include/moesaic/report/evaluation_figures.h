@@ -44,7 +44,7 @@ inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;
 /// Which images are points, and of which features.
 struct EvaluationPointsOptions {
   std::string of = "embedding";  ///< "embedding", or "inputs" for flattened inputs.
-  int64_t points = 2000;         ///< Max number, drawn by `seed` where there are more.
+  int64_t num_points = 2000;     ///< Max number, drawn by `seed` where there are more.
   std::string color;             ///< "expert", "class" or "group"; empty means expert if possible.
   std::optional<std::string> only_class;  ///< Restricts points to this class.
   std::vector<std::string> only_groups;   ///< Restricts points to these groups; empty means all.
@@ -57,7 +57,7 @@ struct EvaluationPointsOptions {
 struct EvaluationPoints {
   std::string data;                          ///< Name of the dataset.
   std::vector<std::string> classes, groups;  ///< Names of classes and groups.
-  int64_t experts = 0;                       ///< Rows of the last layer's router.
+  int64_t num_experts = 0;                   ///< Rows of the last layer's router.
   std::string color;                         ///< "expert", "class" or "group".
   at::Tensor x_ND;                           ///< Points, float32.
   at::Tensor index_N;                        ///< Index of each image in the split.
@@ -96,11 +96,11 @@ class EvaluationPointCollector {
 /// points of many dimensions in a plane. Time and memory are quadratic in the number of points, so
 /// that it suits some thousand.
 struct TsneOptions {
-  double perplexity = 30.0;    ///< Effective number of neighbours.
-  int64_t iterations = 1000;   ///< Iterations of gradient descent.
-  double exaggeration = 12.0;  ///< Factor on affinities in the first iterations.
-  int64_t exaggerated = 250;   ///< Number of iterations with exaggeration.
-  double learning_rate = 0.0;  ///< 0 means max(N / exaggeration / 4, 50).
+  double perplexity = 30.0;       ///< Effective number of neighbours.
+  int64_t num_iterations = 1000;  ///< Iterations of gradient descent.
+  double exaggeration = 12.0;     ///< Factor on affinities in the first iterations.
+  int64_t exaggerated = 250;      ///< Number of iterations with exaggeration.
+  double learning_rate = 0.0;     ///< 0 means max(N / exaggeration / 4, 50).
   /// Called after each iteration; false ends the descent early.
   std::function<bool(int64_t done, int64_t total)> on_progress;
 };

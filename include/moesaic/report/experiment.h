@@ -83,18 +83,18 @@ std::string plan_experiment(const Experiment& experiment);
 /// the files of its kind. The same call continues after an interruption.
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options);
 
-/// The experiment "samples": draws images of a dataset as a network sees them in training.
+/// The experiment "image_grid": draws images of a dataset as a network sees them in training.
 struct SamplesConfig {
   std::string name, kind, description, data, split = "train";
   PreprocessConfig preprocess;
   AugmentConfig augment;
   std::vector<int64_t> images;
-  int64_t columns = 8, seed = 1;
+  int64_t num_columns = 8, seed = 1;
   Value quick;
 };
 void describe(auto& f, SamplesConfig& c) {
   f("name", c.name, "name of the experiment", required, not_empty);
-  f("kind", c.kind, "kind of the experiment", required, one_of({"samples"}));
+  f("kind", c.kind, "kind of the experiment", required, one_of({"image_grid"}));
   f("description", c.description, "one-line description for lists and the report", required,
     not_empty);
   f("data", c.data, "name or description of the dataset", required, not_empty);
@@ -103,7 +103,8 @@ void describe(auto& f, SamplesConfig& c) {
   f("augment", c.augment, "augmentation of the images, as in a phase, without mixup");
   f("images", c.images, "indices in the split of the images shown", required, not_empty,
     at_least(0));
-  f("columns", c.columns, "number of images per row of the figure", between(1, 100));
+  f("num_columns", c.num_columns, "number of images per row of the figure", between(1, 100),
+    renamed_from("columns"));
   f("seed", c.seed, "seed of the augmentation");
   f("quick", c.quick, "settings of --scale quick, by dotted name");
 }

@@ -59,12 +59,12 @@ ConfigProblem config_problem(const MeasuredTable& table);
 
 /// What the probes measured at a step.
 struct Measurement {
-  int64_t step = 0;  ///< Number of updates made before.
+  int64_t step = 0;  ///< Number of steps made before.
   std::map<std::string, double> numbers;
   std::map<std::string, MeasuredTable> tables;
 };
 void describe(auto& f, Measurement& c) {
-  f("step", c.step, "number of updates made before the measurement", required, at_least(0));
+  f("step", c.step, "number of steps made before the measurement", required, at_least(0));
   f("numbers", c.numbers, "measured numbers by metric");
   f("tables", c.tables, "measured tables by metric");
 }
@@ -84,7 +84,7 @@ struct MeasuredRow {
   std::string name;
   std::vector<Metric> metrics;  ///< Metrics of all its probes.
   std::vector<RunRecord> runs = {};
-  int64_t steps_before_last_phase = 0;  ///< Updates before the last phase that makes any.
+  int64_t steps_before_last_phase = 0;  ///< Steps before the last phase that makes any.
   std::vector<Metric> snapshot_metrics = {};
   int64_t first_seed = 1;  ///< Seed of the first run; those of the others follow.
 };

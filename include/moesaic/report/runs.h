@@ -59,7 +59,7 @@ struct SweepConfig {
   std::vector<LayerChoice> per_layer;
   std::vector<std::string> criteria;
   std::optional<std::string> replace;
-  int64_t calibration_images = 1024;
+  int64_t num_calibration_images = 1024;
   std::string finetuned;
   std::optional<PhaseConfig> recover;
   ThroughputConfig throughput;
@@ -88,10 +88,10 @@ void describe(auto& f, SweepConfig& c) {
     "place of 'replace'",
     not_empty, one_of(sweep_criterion_names()));
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
-  f("calibration_images", c.calibration_images,
+  f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and means that need them, from the last phase's validation "
     "split, or without one from its training data",
-    between(1, kMaxMeasuredImages), renamed_from("images"));
+    between(1, kMaxMeasuredImages), renamed_from("images"), renamed_from("calibration_images"));
   f("finetuned", c.finetuned,
     "run or checkpoint to prune, instead of training one; its data are those of train's last "
     "phase, and criteria compare it with train.init");
@@ -119,7 +119,7 @@ struct SweepSize {
 /// What a sweep makes, for its tables and its figure.
 struct SweepPlan {
   std::shared_ptr<const Model> shape;  ///< The unpruned network, on the meta device.
-  int64_t experts = 0;                 ///< Experts per layer of the unpruned network.
+  int64_t num_experts = 0;             ///< Experts per layer of the unpruned network.
   std::vector<SweepPhase> phases;
   /// Numbers of kept experts and choices, as configured; ahead of them the number of all experts
   /// where it is not among them, since costs are fractions of that network's.
@@ -153,13 +153,14 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows);
 struct RowConfig {
   std::string name;
   Value set;
-  std::optional<int64_t> runs;
+  std::optional<int64_t> num_runs;
   std::map<std::string, std::string> phase_rows;
 };
 void describe(auto& f, RowConfig& c) {
   f("name", c.name, "name of the row, or its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
-  f("runs", c.runs, "number of runs, instead of the experiment's", at_least(1));
+  f("num_runs", c.num_runs, "number of runs, instead of the experiment's", at_least(1),
+    renamed_from("runs"));
   f("phase_rows", c.phase_rows,
     "row of the results that receives the measurements of 'phase_metrics', by phase",
     renamed_from("earlier"));
@@ -175,8 +176,8 @@ struct SnapshotConfig {
   std::vector<std::string> probes, best, converged;
 };
 void describe(auto& f, SnapshotConfig& c) {
-  f("every", c.every, "number of updates between two snapshots", at_least(1));
-  f("by_epoch", c.by_epoch, "unit of 'every': epochs of the last phase (true) or updates (false)");
+  f("every", c.every, "number of steps between two snapshots", at_least(1));
+  f("by_epoch", c.by_epoch, "unit of 'every': epochs of the last phase (true) or steps (false)");
   f("probes", c.probes, "probes measured at each snapshot", required, not_empty);
   f("best", c.best,
     "metrics whose value at a run's best snapshot is reported too, as best_<metric>: the smallest "
@@ -184,7 +185,7 @@ void describe(auto& f, SnapshotConfig& c) {
   f("converged", c.converged,
     "metrics whose time of convergence is reported too: the first snapshot of the last phase whose "
     "value is at most 0.5 (of accuracies: points) worse than the last snapshot's. "
-    "converged_<metric> is its time in epochs of the phase or in updates, as 'by_epoch' says; "
+    "converged_<metric> is its time in epochs of the phase or in steps, as 'by_epoch' says; "
     "seconds_to_<metric> and update_seconds are seconds of training");
 }
 
@@ -212,7 +213,7 @@ void describe(auto& f, PlotConfig& c) {
   f("x", c.x, "sizes along the x axis of lines and map");
   f("x_label", c.x_label, "label of the x axis of lines, map and power");
   f("last_phase", c.last_phase,
-    "restriction of curves to each run's last phase, from its first update");
+    "restriction of curves to each run's last phase, from its first step");
   f("log_y", c.log_y, "logarithmic y axis of curves, without means of 0");
 }
 ConfigProblem config_problem(const PlotConfig& config);
@@ -261,7 +262,7 @@ std::optional<ResultRow> fit_row(const FitConfig& fit, const std::vector<Measure
 /// Settings of an experiment of kind "runs".
 struct RunsConfig {
   std::string name, kind, description;
-  int64_t runs = 10, max_steps = 0;
+  int64_t num_runs = 10, max_steps = 0;
   Value train, set;
   std::vector<RowConfig> rows;
   std::vector<std::vector<RowConfig>> grid;
@@ -282,8 +283,9 @@ void describe(auto& f, RunsConfig& c) {
   f("kind", c.kind, "kind of the experiment", required, one_of({"runs"}));
   f("description", c.description, "one-line description for lists and the report", required,
     not_empty);
-  f("runs", c.runs, "number of runs per row, with consecutive seeds", between(1, 10000));
-  f("max_steps", c.max_steps, "largest number of updates of a phase; 0: as configured",
+  f("num_runs", c.num_runs, "number of runs per row, with consecutive seeds", between(1, 10000),
+    renamed_from("runs"));
+  f("max_steps", c.max_steps, "largest number of steps of a phase; 0: as configured",
     at_least(0));
   f("train", c.train, "recipe that rows change, or whose network is pruned to 'keep' experts",
     required);
@@ -314,7 +316,7 @@ ConfigProblem config_problem(const RunsConfig& config);
 struct PlannedRow {
   std::string name;
   std::vector<Value> sets;
-  int64_t runs = 0;
+  int64_t num_runs = 0;
   std::map<std::string, std::string> phase_rows = {};  ///< Other rows of the results, by phase.
 
   /// Returns the names of all rows of the results that its runs fill, its own last.

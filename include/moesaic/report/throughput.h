@@ -19,11 +19,12 @@ namespace moesaic {
 /// Settings of `throughput` in an experiment.
 struct ThroughputConfig {
   int64_t batch_size = 128;
-  int64_t rounds = 40;
+  int64_t num_rounds = 40;
 };
 void describe(auto& f, ThroughputConfig& c) {
   f("batch_size", c.batch_size, "number of images per forward pass", at_least(1));
-  f("rounds", c.rounds, "number of forward passes of each network", at_least(1));
+  f("num_rounds", c.num_rounds, "number of forward passes of each network", at_least(1),
+    renamed_from("rounds"));
 }
 
 /// A function of a batch [B, C, H, W], e.g. of an exported network.

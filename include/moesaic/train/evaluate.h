@@ -139,7 +139,7 @@ struct EvaluatedBatch {
 /// Options of evaluate().
 struct EvaluateOptions {
   int64_t batch_size = 256;
-  int64_t loader_threads = 1;
+  int64_t num_loader_threads = 1;
   /// Called with the number of images done, 0 at first, then after each batch; false ends the
   /// evaluation early, that of all processes.
   std::function<bool(int64_t done, int64_t total)> on_progress = {};
@@ -163,7 +163,7 @@ struct DispatchCounts {
 /// Routing statistics of one MoE layer on a dataset.
 struct LayerRouting {
   int64_t block = 0;
-  int64_t experts = 0;                     ///< Rows of the router, E.
+  int64_t num_experts = 0;                 ///< Rows of the router, E.
   std::vector<int64_t> kept;               ///< Ids of the kept experts.
   double rows_per_token = 0;               ///< Mean rows per token that kept experts computed.
   std::vector<double> load;                ///< Fraction of these rows of each kept expert.
@@ -205,9 +205,9 @@ Json to_json(const std::vector<LayerRouting>& routing);
 
 /// Options of calibrate().
 struct CalibrateOptions {
-  int64_t images = 1024;     ///< The first ones of an order by `seed`; all where there are fewer.
-  int64_t batch_size = 256;  ///< Where images share capacities, as in the run's evaluations.
-  int64_t loader_threads = 1;
+  int64_t num_images = 1024;  ///< The first ones of an order by `seed`; all where there are fewer.
+  int64_t batch_size = 256;   ///< Where images share capacities, as in the run's evaluations.
+  int64_t num_loader_threads = 1;
   uint64_t seed = 0;
   std::function<void(int64_t done, int64_t total)> progress = {};
 };

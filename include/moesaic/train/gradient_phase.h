@@ -78,7 +78,7 @@ void describe(auto& f, OptimizerConfig& c) {
     below(1.0));
   f("eps", c.eps, "term added to the root of the second moment of adam and adamw", above(0.0));
   f("weight_decay", c.weight_decay,
-    "decoupled weight decay; an update also subtracts lr * weight_decay * parameter", at_least(0.0),
+    "decoupled weight decay; a step also subtracts lr * weight_decay * parameter", at_least(0.0),
     common);
   f("l2", c.l2,
     "coupled weight decay: l2 * parameter is added to the gradient first, in normalized_sgd after "
@@ -109,21 +109,21 @@ struct ScheduleConfig {
 void describe(auto& f, ScheduleConfig& c) {
   f("name", c.name, "learning rate schedule after the warm-up",
     one_of({"cosine", "linear", "constant", "rsqrt"}), common);
-  f("warmup_steps", c.warmup_steps, "length in updates of the linear warm-up from 0", at_least(0),
+  f("warmup_steps", c.warmup_steps, "length in steps of the linear warm-up from 0", at_least(0),
     common);
   f("end", c.end, "fraction of the peak learning rate at the phase's end", between(0.0, 1.0));
   f("end_lr", c.end_lr, "learning rate at the phase's end, instead of end", at_least(0.0));
   f("timescale", c.timescale,
-    "number of updates of rsqrt after which 1 / sqrt(2) of the peak is left", at_least(1));
+    "number of steps of rsqrt after which 1 / sqrt(2) of the peak is left", at_least(1));
   f("cooldown_steps", c.cooldown_steps,
-    "length in updates of the final linear cooldown of rsqrt to 0", at_least(0));
+    "length in steps of the final linear cooldown of rsqrt to 0", at_least(0));
   f("period", c.period,
-    "half period of cosine: updates from the peak to the end, and as many back; null: the phase's "
+    "half period of cosine: steps from the peak to the end, and as many back; null: the phase's "
     "length",
     at_least(1));
   f("by_epoch", c.by_epoch,
     "unit of the schedule: epochs (true), with a constant learning rate within an epoch, or "
-    "updates (false)");
+    "steps (false)");
 }
 ConfigProblem config_problem(const ScheduleConfig& config);
 
@@ -152,7 +152,7 @@ void describe(auto& f, StopConfig& c) {
   f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
   f("loss_rise", c.loss_rise,
     "rise of the loss above the smallest so far beyond which the phase ends", at_least(0.0));
-  f("after_steps", c.after_steps, "number of updates before the phase may end early", at_least(0));
+  f("after_steps", c.after_steps, "number of steps before the phase may end early", at_least(0));
 }
 
 inline constexpr const char *kConsecutive = "consecutive", *kStrided = "strided";
@@ -169,7 +169,7 @@ struct GradientConfig {
   std::optional<StopConfig> stop;
   std::vector<PatternValue> gradient_scale;
   double clip_norm = 0.0, clip_value = 0.0;
-  Choice loss = objective_choices().front();
+  NamedSettings loss = objective_choices().front();
   AugmentConfig augment;
 };
 void describe(auto& f, GradientConfig& c) {
@@ -177,12 +177,12 @@ void describe(auto& f, GradientConfig& c) {
     "number N of training samples to use, an equal number of each class where there are enough, "
     "drawn by the run's seed so that a larger N includes the samples of a smaller one; 0: all",
     at_least(0), renamed_from("samples"));
-  f("batch_size", c.batch_size, "number of images per update", between(1, kMaxBatchSize), common);
+  f("batch_size", c.batch_size, "number of images per step", between(1, kMaxBatchSize), common);
   f("drop_last", c.drop_last,
-    "omission of an epoch's last batch where it is smaller than batch_size (true), or an update on "
+    "omission of an epoch's last batch where it is smaller than batch_size (true), or a step on "
     "it (false), in one process and without micro-batches");
   f("accumulate", c.accumulate,
-    "number of micro-batches of equal size per update, whose gradients are averaged",
+    "number of micro-batches of equal size per step, whose gradients are averaged",
     between(1, kMaxBatchSize));
   f("accumulate_order", c.accumulate_order,
     "images of micro-batch i of n: consecutive ones of the batch, or as in V-MoE's trainer i, i + "
@@ -446,7 +446,7 @@ class GradientPhase : public Phase {
   uint64_t seed_;
   std::shared_ptr<Model> model_;
   std::shared_ptr<const ProcessMesh> processes_;  ///< Null: this one is alone.
-  std::function<void()> before_update_;
+  std::function<void()> before_optimizer_step_;
   std::unique_ptr<Objective> objective_;
   Optimizer optimizer_;
   PatternValues gradient_scale_;

@@ -42,16 +42,16 @@ class Objective {
 
 /// A registry entry of an objective.
 struct ObjectiveKind {
-  Choice settings;          ///< Name and default settings.
+  NamedSettings settings;   ///< Name and default settings.
   std::string description;  ///< Description for lists of objectives.
   /// Makes the objective for a network whose matrix products run in `precision` (see Autocast).
-  std::function<std::unique_ptr<Objective>(const Choice& settings, const Model& model,
+  std::function<std::unique_ptr<Objective>(const NamedSettings& settings, const Model& model,
                                            const std::string& precision)>
       make;
   /// Throws Error (usage) with the location of the setting if it does not fit the network or the
   /// data.
-  std::function<void(const Choice& settings, const SettingLocations& locations, const Model& model,
-                     const DatasetInfo& data)>
+  std::function<void(const NamedSettings& settings, const SettingLocations& locations,
+                     const Model& model, const DatasetInfo& data)>
       check;
 };
 
@@ -60,7 +60,7 @@ struct ObjectiveKind {
 Registry<ObjectiveKind>& objectives();
 
 /// Returns the settings of all objectives, "softmax" first.
-std::vector<Choice> objective_choices();
+std::vector<NamedSettings> objective_choices();
 
 /// Targets of rows of logits.
 struct Targets {

@@ -29,7 +29,7 @@ struct StepReport {
   std::map<std::string, double> metrics;  ///< Means over the steps, e.g. of the loss and its terms.
   std::optional<double> lr;               ///< Learning rate, where there is one.
   int64_t images = 0;                     ///< Number of examples of the step.
-  /// Number of steps made: 1 for an update, more for a block of steps, 0 where the phase ended
+  /// Number of steps made: 1 for an update, more for a chunk of steps, 0 where the phase ended
   /// instead.
   int64_t steps = 1;
   /// Defined where a device may still compute the metrics, which are empty then: waits for them and
@@ -39,7 +39,7 @@ struct StepReport {
 };
 
 /// Returns whether the steps after `before`, up to `after`, reach a multiple of `every`, where 0
-/// has none: a block of steps may jump over it.
+/// has none: a chunk of steps may jump over it.
 inline bool passes_multiple(int64_t before, int64_t after, int64_t every) {
   return every > 0 && after / every > before / every;
 }
@@ -59,7 +59,7 @@ class Phase {
 
   /// Returns whether the phase has no step left.
   virtual bool done() const = 0;
-  /// Makes a step, or a block of steps. Throws Diverged, before the network changes, where values
+  /// Makes a step, or a chunk of steps. Throws Diverged, before the network changes, where values
   /// are not finite, or leaves that to StepReport::deferred_metrics.
   virtual StepReport step() = 0;
   /// Ends a step: several processes tell each other what only one of them has met. All call it,
@@ -100,7 +100,7 @@ struct PhaseContext {
   std::shared_ptr<const Dataset> data;  ///< Training split, preprocessed.
   uint64_t seed = 0;                    ///< Result of phase_seed().
   uint64_t run_seed = 0;                ///< For what the phases of a run share, such as samples.
-  int64_t loader_threads = 0;
+  int64_t num_loader_threads = 0;
   /// Whether StepReport::deferred_metrics may be used. By default it is on every device but the
   /// CPU, where reading waits for nothing.
   std::optional<bool> defer_metrics = {};
@@ -108,7 +108,7 @@ struct PhaseContext {
   std::shared_ptr<const ProcessMesh> processes = {};
   /// Called by phases whose kind says so, in each step, before parameters or the tensors of the
   /// phase's state change; what the forward passes change are other tensors. May throw.
-  std::function<void()> before_update = {};
+  std::function<void()> before_optimizer_step = {};
 };
 
 /// Memory of a step of a phase.
@@ -121,7 +121,7 @@ struct StepMemory {
 
 /// A registry entry of a kind of phases.
 struct PhaseKind {
-  Choice settings;          ///< Name and default settings.
+  NamedSettings settings;   ///< Name and default settings.
   std::string description;  ///< Description for lists of kinds.
   /// Completes a plan with batch, steps_per_epoch and steps, and checks the settings against
   /// network and data, which have no values in a dry run. Throws Error (usage) with the location of
@@ -139,7 +139,7 @@ struct PhaseKind {
   /// the setting. An empty function means that all of them make the same steps.
   std::function<void(const PhasePlan& plan, const SettingLocations& locations, int64_t processes)>
       share = {};
-  /// Whether its phases call PhaseContext::before_update: saving goes on until then.
+  /// Whether its phases call PhaseContext::before_optimizer_step: saving goes on until then.
   bool overlaps_save = false;
 };
 
@@ -242,7 +242,7 @@ bool add_phase_kind(const std::string& name, const Config& defaults, std::string
   const auto make = [](const PhasePlan& plan, PhaseContext context) -> std::unique_ptr<Phase> {
     return std::make_unique<Made>(plan, std::move(context));
   };
-  return phase_kinds().add(name, {.settings = Choice(name, defaults),
+  return phase_kinds().add(name, {.settings = NamedSettings(name, defaults),
                                   .description = std::move(description),
                                   .plan = std::move(plan),
                                   .make = make});

@@ -21,7 +21,7 @@ inline constexpr double kMaxBatchSize = 1048576;   // Larger batches exceed any 
 
 /// Returns the registered kinds of phases (train/phase.h) with their default settings,
 /// "gradient" first.
-std::vector<Choice> phase_kind_choices();
+std::vector<NamedSettings> phase_kind_choices();
 
 /// Settings of `on_entry.prune`.
 struct PrunePhaseConfig {
@@ -29,7 +29,7 @@ struct PrunePhaseConfig {
   Value keep;
   std::string pretrained;
   std::optional<std::string> replace;
-  int64_t calibration_images = 1024;
+  int64_t num_calibration_images = 1024;
   Value source;  ///< where it was written
 };
 void describe(auto& f, PrunePhaseConfig& c) {
@@ -40,10 +40,10 @@ void describe(auto& f, PrunePhaseConfig& c) {
     required, common);
   f("pretrained", c.pretrained, "network to compare with: an earlier phase, or a checkpoint");
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
-  f("calibration_images", c.calibration_images,
+  f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and means that need them, from the phase's validation split, or "
     "without one from its training data",
-    between(1, kMaxMeasuredImages), renamed_from("images"));
+    between(1, kMaxMeasuredImages), renamed_from("images"), renamed_from("calibration_images"));
 }
 
 /// Settings of `on_entry`.
@@ -62,7 +62,7 @@ void describe(auto& f, EntryConfig& c) {
 /// Settings of a phase of any kind.
 struct PhaseConfig {
   std::string name;
-  Choice kind = phase_kind_choices().front();
+  NamedSettings kind = phase_kind_choices().front();
   std::string data;
   std::optional<int64_t> epochs, steps;
   std::vector<std::string> trainable = {".*"}, frozen;
@@ -76,7 +76,7 @@ void describe(auto& f, PhaseConfig& c) {
   f("data", c.data, "dataset (moesaic data list), description or folder", required, not_empty,
     common);
   f("epochs", c.epochs, "length in epochs, passes over the data", between(0, kMaxSteps), common);
-  f("steps", c.steps, "length in updates, instead of epochs", between(0, kMaxSteps), common);
+  f("steps", c.steps, "length in steps, instead of epochs", between(0, kMaxSteps), common);
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
     common, renamed_from("trains"));
   f("frozen", c.frozen,

@@ -24,10 +24,10 @@ struct RunConfig {
   bool tf32 = false;
   bool activation_checkpointing = false;
   bool deterministic = false;
-  int64_t loader_threads = 1;
+  int64_t num_loader_threads = 1;
   Interval log_every = Interval::of_steps(50);
   Interval checkpoint_every = Interval::of_steps(500);
-  int64_t keep_checkpoints = 2;
+  int64_t num_checkpoints = 2;
   Interval evaluate_every = Interval::of_epochs(1);
   int64_t evaluate_batch_size = 256;
   std::string best_metric;
@@ -57,14 +57,15 @@ void describe(auto& f, RunConfig& c) {
   f("deterministic", c.deterministic,
     "deterministic algorithms on a GPU, for bit-identical runs as on a CPU: slower, and "
     "CUBLAS_WORKSPACE_CONFIG=:4096:8 must be set in the environment");
-  f("loader_threads", c.loader_threads,
+  f("num_loader_threads", c.num_loader_threads,
     "number of threads that make batches; results are bit-identical for any number",
-    between(0, 1024));
+    between(0, 1024), renamed_from("loader_threads"));
   f("log_every", c.log_every, "interval between two lines of metrics", between(1, kMaxSteps),
     common);
   f("checkpoint_every", c.checkpoint_every, "interval between checkpoints; 0: only at phase ends",
     between(0, kMaxSteps), common);
-  f("keep_checkpoints", c.keep_checkpoints, "number of intermediate checkpoints kept", at_least(1));
+  f("num_checkpoints", c.num_checkpoints, "number of intermediate checkpoints kept", at_least(1),
+    renamed_from("keep_checkpoints"));
   f("evaluate_every", c.evaluate_every,
     "interval between evaluations; 0: only at phase ends; a bare number is read as epochs, with a "
     "warning, as in earlier versions",
@@ -104,7 +105,7 @@ Json with_current_settings(const Json& stored) {
 }
 
 /// Returns the settings of a stored run by which its results can differ, as this version writes
-/// them: all but loader_threads, checkpoint_every, keep_checkpoints, activation_checkpointing,
+/// them: all but num_loader_threads, checkpoint_every, num_checkpoints, activation_checkpointing,
 /// data_changed and parallel.
 Json settings_of_results(Json run);
 

@@ -59,10 +59,11 @@ void describe(auto& f, CelebaSettings& c) {
     "attribute");
   f("spurious", c.spurious,
     "spurious correlation: only images with exactly one of two more attributes, which is "
-    "correlated with the label in the train split; classes are equally frequent; 'images' sets "
+    "correlated with the label in the train split; classes are equally frequent; 'num_images' sets "
     "their number, by default the largest possible");
   f("balanced", c.balanced,
-    "balanced classes: as many images of each class as of the rarest one, in turn; 'images' sets "
+    "balanced classes: as many images of each class as of the rarest one, in turn; 'num_images' "
+    "sets "
     "their number, by default the largest possible");
   f("splits", c.splits, "partition number of each split; by default train 0, validation 1, test 2");
 }
@@ -100,7 +101,7 @@ ConfigProblem attribute_problem(const DatasetSpec& spec) {
 ConfigProblem check_celeba(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CelebaSettings>();
   return first_problem({no_files_problem(spec), classes_problem(spec), attribute_problem(spec),
-                        unknown_split(spec.images, "images"),
+                        unknown_split(spec.num_images, "num_images"),
                         unknown_split(settings.splits, "splits"), channels_problem(spec, 3)});
 }
 
@@ -303,17 +304,17 @@ std::vector<Face> balanced_faces(const std::vector<Face>& faces, const DatasetIn
 
 /// Cuts off the images beyond those that the description asks for.
 void keep_selected(std::vector<Face>& faces, const DatasetSpec& spec, const DatasetInfo& info) {
-  const auto asked = spec.images.find(info.split);
-  if (asked == spec.images.end()) return;
+  const auto asked = spec.num_images.find(info.split);
+  if (asked == spec.num_images.end()) return;
   const auto count = static_cast<size_t>(asked->second);
   if (count > faces.size()) {
-    fail("dataset '{}': images.{} is {}, but its smallest group allows {}", info.name, info.split,
-         count, faces.size());
+    fail("dataset '{}': num_images.{} is {}, but its smallest group allows {}", info.name,
+         info.split, count, faces.size());
   }
   faces.resize(count);
 }
 
-void outline_celeba(const DatasetSpec& spec, DatasetInfo& info) {
+void fill_celeba_info(const DatasetSpec& spec, DatasetInfo& info) {
   const auto& spurious = spec.format.as<CelebaSettings>().spurious;
   if (spurious) info.groups = {spurious->without, spurious->with};
 }
@@ -350,7 +351,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
     for (const Face& face : faces) groups.push_back(face.group);
   }
   for (const Face& face : faces) files.add(images, face.name, face.label);
-  outline_celeba(spec, info);
+  fill_celeba_info(spec, info);
   return std::make_shared<ImageFiles>(std::move(info), std::move(files), std::move(groups));
 }
 
@@ -358,7 +359,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
 
 DatasetFormat celeba_format() {
   return {
-      .settings = Choice("celeba", CelebaSettings{}),
+      .settings = NamedSettings("celeba", CelebaSettings{}),
       .description = "CelebA's folder of faces, its list of attributes and its list of splits",
       .has_exif = true,
       .check = check_celeba,
@@ -369,7 +370,7 @@ DatasetFormat celeba_format() {
           },
       .parts = [](const DatasetSpec&,
                   const std::string&) { return std::vector<RequiredPath>{{"img_align_celeba"}}; },
-      .fill_info = outline_celeba,
+      .fill_info = fill_celeba_info,
       .verify = verify_image_files};
 }
 

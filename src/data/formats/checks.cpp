@@ -20,7 +20,7 @@
 
 namespace moesaic {
 
-ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {
+ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
   const size_t count = spec.classes.size();
   if (std::find(spec.classes.begin(), spec.classes.end(), "") != spec.classes.end()) {
     return {"classes has a name that is empty", {"classes"}};
@@ -28,9 +28,9 @@ ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count) {
   if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
     return {"classes names a class twice", {"classes"}};
   }
-  if (class_count > 0 && count > 0 && static_cast<size_t>(class_count) != count) {
-    return {fmt::format("class_count is {}, but classes has {}", class_count, count),
-            {"class_count", "classes"}};
+  if (num_classes > 0 && count > 0 && static_cast<size_t>(num_classes) != count) {
+    return {fmt::format("num_classes is {}, but classes has {}", num_classes, count),
+            {"num_classes", "classes"}};
   }
   return {};
 }
@@ -140,8 +140,8 @@ std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const 
   const auto images = std::dynamic_pointer_cast<const StoredImages>(
       format_of(spec).open(spec, info_from_spec(spec, split), folder));
   std::vector<FileVerification> results = verify_images(*images);
-  const auto expected = spec.images.find(split);
-  if (expected != spec.images.end() && expected->second != images->size()) {
+  const auto expected = spec.num_images.find(split);
+  if (expected != spec.num_images.end() && expected->second != images->size()) {
     results.push_back({split, folder,
                        fmt::format("{}: {}, expected {}", split,
                                    count_text(images->size(), "image"), expected->second)});

@@ -39,10 +39,10 @@ ConfigProblem unknown_split(const std::map<std::string, T>& by_split, const char
   return {};
 }
 
-/// Checks that classes differ, and are as many as `class_count` where that is not 0.
-ConfigProblem classes_problem(const DatasetSpec& spec, int64_t class_count = 0);
+/// Checks that classes differ, and are as many as `num_classes` where that is not 0.
+ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes = 0);
 
-/// Names classes of an outline that are only counted: "class 0", "class 1", ...
+/// Names classes that are only counted: "class 0", "class 1", ...
 void count_classes(DatasetInfo& info, int64_t count);
 
 /// Checks that mean and std have one number for each of 1 or 3 channels.

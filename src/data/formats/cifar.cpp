@@ -17,15 +17,16 @@ namespace moesaic {
 namespace {
 
 struct CifarSettings {
-  int64_t label_bytes = 1, label_at = 0;
+  int64_t num_label_bytes = 1, label_at = 0;
 };
 void describe(auto& f, CifarSettings& c) {
-  f("label_bytes", c.label_bytes, "number of label bytes before the pixels", between(1, 2));
+  f("num_label_bytes", c.num_label_bytes, "number of label bytes before the pixels", between(1, 2),
+    renamed_from("label_bytes"));
   f("label_at", c.label_at, "index of the label among these bytes, from 0", between(0, 1));
 }
 ConfigProblem config_problem(const CifarSettings& c) {
-  if (c.label_at < c.label_bytes) return {};
-  return {"label_at must be below label_bytes", {"label_at", "label_bytes"}};
+  if (c.label_at < c.num_label_bytes) return {};
+  return {"label_at must be below num_label_bytes", {"label_at", "num_label_bytes"}};
 }
 
 ConfigProblem cifar_files_problem(const DatasetSpec& spec) {
@@ -49,12 +50,12 @@ ConfigProblem check_cifar(const DatasetSpec& spec) {
   return first_problem(
       {cifar_files_problem(spec),
        spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
-       unknown_split(spec.images, "images"), channels_problem(spec, cifar::kChannels)});
+       unknown_split(spec.num_images, "num_images"), channels_problem(spec, cifar::kChannels)});
 }
 
 cifar::Layout layout(const DatasetSpec& spec) {
   const auto& settings = spec.format.as<CifarSettings>();
-  return {settings.label_bytes, settings.label_at};
+  return {settings.num_label_bytes, settings.label_at};
 }
 
 /// Returns the roles of a split in the order of their numbers: test_2 before test_10.
@@ -126,7 +127,7 @@ std::string verify_file_cifar(const DatasetSpec& spec, const fs::path& path,
 
 DatasetFormat cifar_format() {
   return {
-      .settings = Choice("cifar", CifarSettings{}),
+      .settings = NamedSettings("cifar", CifarSettings{}),
       .description = "binary batches of CIFAR-10 and CIFAR-100, any number of them for each split",
       .check = check_cifar,
       .open = open_cifar,

@@ -131,11 +131,12 @@ Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folde
 namespace {
 
 struct EmbeddingsSettings {
-  int64_t class_count = 0;
+  int64_t num_classes = 0;
   std::optional<EmbeddingsConfig> embeddings;
 };
 void describe(auto& f, EmbeddingsSettings& c) {
-  f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
+  f("num_classes", c.num_classes, "required number of classes; 0: any", at_least(0),
+    renamed_from("class_count"));
   f("embeddings", c.embeddings, "files of texts already embedded");
 }
 
@@ -144,13 +145,13 @@ const EmbeddingsConfig& config_of(const DatasetSpec& spec) {
 }
 
 int64_t class_count_embeddings(const DatasetSpec& spec) {
-  return spec.format.as<EmbeddingsSettings>().class_count;
+  return spec.format.as<EmbeddingsSettings>().num_classes;
 }
 
 ConfigProblem check_embeddings(const DatasetSpec& spec) {
   const bool given = spec.format.as<EmbeddingsSettings>().embeddings.has_value();
   return first_problem({ConfigProblem(given ? "" : "format embeddings needs 'embeddings'"),
-                        no_images_problem(spec), unknown_split(spec.images, "images")});
+                        no_images_problem(spec), unknown_split(spec.num_images, "num_images")});
 }
 
 /// Opens embeddings as images of one channel and one row; the language is the group.
@@ -170,7 +171,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
                                               texts.label_N, texts.language_N});
 }
 
-void outline_embeddings(const DatasetSpec& spec, DatasetInfo& info) {
+void fill_embeddings_info(const DatasetSpec& spec, DatasetInfo& info) {
   count_classes(info, class_count_embeddings(spec));
   info.channels = info.height = 1;
   info.width = config_of(spec).width;
@@ -195,7 +196,7 @@ std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const s
 }  // namespace
 
 DatasetFormat embeddings_format() {
-  return {.settings = Choice("embeddings", EmbeddingsSettings{}),
+  return {.settings = NamedSettings("embeddings", EmbeddingsSettings{}),
           .description = "vectors with labels in a safetensors file, such as embedded texts",
           .images = false,
           .check = check_embeddings,
@@ -205,7 +206,7 @@ DatasetFormat embeddings_format() {
                 return std::vector<RequiredPath>{
                     {embeddings_file(config_of(spec), split), /*is_folder=*/false}};
               },
-          .fill_info = outline_embeddings,
+          .fill_info = fill_embeddings_info,
           .verify = verify_embeddings};
 }
 

@@ -41,7 +41,7 @@ ConfigProblem check_idx(const DatasetSpec& spec) {
   return first_problem(
       {idx_files_problem(spec),
        spec.classes.empty() ? ConfigProblem("classes is missing") : classes_problem(spec),
-       unknown_split(spec.images, "images"), channels_problem(spec, 1)});
+       unknown_split(spec.num_images, "num_images"), channels_problem(spec, 1)});
 }
 
 std::shared_ptr<const Dataset> open_idx(const DatasetSpec& spec, DatasetInfo info,
@@ -72,11 +72,11 @@ std::shared_ptr<const Dataset> open_idx(const DatasetSpec& spec, DatasetInfo inf
 }
 
 /// Takes the images for square ones, of as many bytes as the described files leave to each.
-void outline_idx(const DatasetSpec& spec, DatasetInfo& info) {
+void fill_idx_info(const DatasetSpec& spec, DatasetInfo& info) {
   constexpr int64_t kHeader = 16;
-  const auto count = spec.images.find(info.split);
+  const auto count = spec.num_images.find(info.split);
   const auto file = spec.files.find(info.split + "_images");
-  if (count == spec.images.end() || file == spec.files.end()) return;
+  if (count == spec.num_images.end() || file == spec.files.end()) return;
   const int64_t pixels = (file->second.size - kHeader) / count->second;
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
   info.channels = 1;
@@ -86,11 +86,11 @@ void outline_idx(const DatasetSpec& spec, DatasetInfo& info) {
 }  // namespace
 
 DatasetFormat idx_format() {
-  return {.settings = Choice("idx", IdxSettings{}),
+  return {.settings = NamedSettings("idx", IdxSettings{}),
           .description = "MNIST's IDX files: one of images and one of labels for each split",
           .check = check_idx,
           .open = open_idx,
-          .fill_info = outline_idx};
+          .fill_info = fill_idx_info};
 }
 
 }  // namespace moesaic

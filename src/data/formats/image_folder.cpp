@@ -24,14 +24,15 @@ namespace moesaic {
 namespace {
 
 struct ImageFolderSettings {
-  int64_t class_count = 0;
+  int64_t num_classes = 0;
   std::map<std::string, std::string> splits;
   bool listed = false;       ///< Whether the folder was there to find splits in; no setting.
   bool found = false;        ///< Whether the test split was to be found there; no setting.
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 void describe(auto& f, ImageFolderSettings& c) {
-  f("class_count", c.class_count, "required number of classes; 0: any", at_least(0));
+  f("num_classes", c.num_classes, "required number of classes; 0: any", at_least(0),
+    renamed_from("class_count"));
   f("splits", c.splits,
     "folder of each split; by default train for train, test or else val for test, and another one "
     "of validation, val and valid for validation");
@@ -43,9 +44,9 @@ const ImageFolderSettings& settings_of(const DatasetSpec& spec) {
 
 ConfigProblem check_image_folder(const DatasetSpec& spec) {
   return first_problem(
-      {no_files_problem(spec), classes_problem(spec, settings_of(spec).class_count),
-       unknown_split(spec.images, "images"), unknown_split(settings_of(spec).splits, "splits"),
-       open_channels_problem(spec)});
+      {no_files_problem(spec), classes_problem(spec, settings_of(spec).num_classes),
+       unknown_split(spec.num_images, "num_images"),
+       unknown_split(settings_of(spec).splits, "splits"), open_channels_problem(spec)});
 }
 
 bool holds_out(const DatasetSpec& spec) {
@@ -69,8 +70,8 @@ std::string source_image_folder(const DatasetSpec& spec, const std::string& spli
   return split == "train" ? "train" : "val";
 }
 
-void outline_image_folder(const DatasetSpec& spec, DatasetInfo& info) {
-  if (spec.classes.empty()) count_classes(info, settings_of(spec).class_count);
+void fill_image_folder_info(const DatasetSpec& spec, DatasetInfo& info) {
+  if (spec.classes.empty()) count_classes(info, settings_of(spec).num_classes);
 }
 
 /// Folders of classes by where they are without links, with the names that they are read by.
@@ -153,7 +154,7 @@ std::vector<std::string> classes_in(const DatasetSpec& spec, const SplitListing&
     fail_without_images(spec, split.part.string() + ": no folder of a class in it",
                         split.listing.skipped);
   }
-  const int64_t expected = settings_of(spec).class_count;
+  const int64_t expected = settings_of(spec).num_classes;
   if (expected > 0 && static_cast<int64_t>(classes.size()) != expected) {
     fail("dataset '{}': {} has folders of {}, expected {}", spec.name, split.part.string(),
          count_text(static_cast<int64_t>(classes.size()), "class"), expected);
@@ -468,7 +469,7 @@ void complete_image_folder(DatasetSpec& spec) {
 }  // namespace
 
 DatasetFormat image_folder_format() {
-  return {.settings = Choice("image_folder", ImageFolderSettings{}),
+  return {.settings = NamedSettings("image_folder", ImageFolderSettings{}),
           .description =
               "folders of JPEG, PNG and WebP files, one for each class: <split>/<class>/<image>",
           .has_exif = true,
@@ -481,7 +482,7 @@ DatasetFormat image_folder_format() {
               [](const DatasetSpec& spec, const std::string& split) {
                 return std::vector<RequiredPath>{{source_image_folder(spec, split)}};
               },
-          .fill_info = outline_image_folder,
+          .fill_info = fill_image_folder_info,
           .verify = verify_image_files};
 }
 

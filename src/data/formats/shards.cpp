@@ -87,15 +87,16 @@ ConfigProblem files_problem(const DatasetSpec& spec) {
       for (ShardFile& file : expanded(entry)) {  // A range's names are long and many: held once.
         const auto [name, fresh] = names.insert(std::move(file.name));
         if (!fresh) return {fmt::format("shards.{} names '{}' twice", split, *name), {key}};
-        images += file.images;
-        counted &= file.images > 0;
+        images += file.num_images;
+        counted &= file.num_images > 0;
       }
     }
     if (names.empty()) return {fmt::format("shards.{} is empty", split), {key}};
-    const auto told = spec.images.find(split);
-    if (counted && told != spec.images.end() && told->second != images) {
-      return {fmt::format("images.{} is {}, but its shards have {}", split, told->second, images),
-              {"images." + split, "images:"}};
+    const auto told = spec.num_images.find(split);
+    if (counted && told != spec.num_images.end() && told->second != images) {
+      return {
+          fmt::format("num_images.{} is {}, but its shards have {}", split, told->second, images),
+          {"num_images." + split, "num_images:"}};
     }
   }
   return {};
@@ -121,7 +122,7 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   }
   return first_problem({no_files_problem(spec), classes_given(spec), classes_problem(spec),
                         unknown_split(settings.shards, "shards"),
-                        unknown_split(spec.images, "images"), files_problem(spec),
+                        unknown_split(spec.num_images, "num_images"), files_problem(spec),
                         open_channels_problem(spec), other});
 }
 
@@ -242,7 +243,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
   return images_of(spec, std::move(info), folder, std::move(shards));
 }
 
-void outline_shards(const DatasetSpec& spec, DatasetInfo& info) {
+void fill_shards_info(const DatasetSpec& spec, DatasetInfo& info) {
   info.height = shards_of(spec).height;
   info.width = shards_of(spec).width;
 }
@@ -314,7 +315,7 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
 
 DatasetFormat shards_format() {
   return {
-      .settings = Choice("shards", ShardsSettings{}),
+      .settings = NamedSettings("shards", ShardsSettings{}),
       .description = "tar archives of images and labels (WebDataset), here or fetched from the web",
       .has_exif = true,
       .check = check_shards,
@@ -326,7 +327,7 @@ DatasetFormat shards_format() {
       .splits = splits_shards,
       .parts = parts_shards,
       .fetch = fetch_all_shards,
-      .fill_info = outline_shards,
+      .fill_info = fill_shards_info,
       .verify = verify_shards};
 }
 

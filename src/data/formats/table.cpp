@@ -237,7 +237,7 @@ ConfigProblem check_table(const DatasetSpec& spec) {
   if (table->label.empty() != spec.classes.empty()) {
     return {"'label' of a table and 'classes' go together", {"classes", "table.label"}};
   }
-  return first_problem({classes_problem(spec), unknown_split(spec.images, "images")});
+  return first_problem({classes_problem(spec), unknown_split(spec.num_images, "num_images")});
 }
 
 /// Opens rows as images of one channel and one row.
@@ -275,7 +275,7 @@ std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::s
 }  // namespace
 
 DatasetFormat table_format() {
-  return {.settings = Choice("table", TableSettings{}),
+  return {.settings = NamedSettings("table", TableSettings{}),
           .description = "rows of numbers with real-valued targets or classes: CSV or safetensors",
           .images = false,
           .check = check_table,

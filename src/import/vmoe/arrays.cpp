@@ -54,7 +54,7 @@ class VMoETable {
     if (config.representation_size > 0) {
       linear("pre_logits", "pre_logits", d_, config.representation_size);
     }
-    if (config.has_head()) linear("head", "head", config.pre_logits_size(), config.classes);
+    if (config.has_head()) linear("head", "head", config.pre_logits_size(), config.num_classes);
   }
 
   std::vector<VMoETensor> tensors;

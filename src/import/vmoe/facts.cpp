@@ -189,7 +189,7 @@ class FactReader {
   void head() {
     for (const auto& [key, array, shown] :
          {std::tuple{"representation_size", "pre_logits/kernel", "pre_logits"},
-          std::tuple{"classes", "head/kernel", "head/kernel"}}) {
+          std::tuple{"num_classes", "head/kernel", "head/kernel"}}) {
       if (const Entry* kernel = find(array, 2)) {
         add(key, *kernel, 1);
       } else {

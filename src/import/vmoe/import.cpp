@@ -74,7 +74,7 @@ class Initialiser {
 };
 
 bool fine_tunes(const ImportVMoEOptions& options) {
-  return options.classes || options.image_size || !options.rules.empty();
+  return options.num_classes || options.image_size || !options.rules.empty();
 }
 
 Document open_config(const fs::path& path) {
@@ -90,13 +90,14 @@ VMoERules chosen_rules(const ImportVMoEOptions& options) {
   }
   if (!fine_tunes(options)) return identity_rules();
   VMoERules rules = fine_tuning_rules();
-  if (!options.classes) rules.erase(rules.begin());  // The first rule drops the head.
+  if (!options.num_classes) rules.erase(rules.begin());  // The first rule drops the head.
   return rules;
 }
 
 /// Returns whether the representation layer is dropped for a new head, as in the released recipes.
 bool drops_representation(const ImportVMoEOptions& options, const Value& model) {
-  return options.classes && options.rules.empty() && setting_is(model, "representation_size", 0);
+  return options.num_classes && options.rules.empty() &&
+         setting_is(model, "representation_size", 0);
 }
 
 /// Returns the settings that may differ from what the arrays imply.
@@ -106,7 +107,7 @@ std::set<std::string> free_settings(const ImportVMoEOptions& options, const Valu
   if (!options.rules.empty()) {
     for (const VMoEFact& fact : facts) free.insert(fact.key);
   }
-  if (options.classes) free.insert("classes");
+  if (options.num_classes) free.insert("num_classes");
   if (options.image_size) free.insert("image_size");
   if (fine_tunes(options)) free.insert({"name", "encoder.moe.ensemble_size"});
   if (drops_representation(options, model)) free.insert("representation_size");
@@ -149,7 +150,8 @@ Value with_scaled_groups(const Value& model, const Facts& facts, const Value* gi
 Value target_model(const ImportVMoEOptions& options, const VMoEModelConfig& given,
                    const Facts& facts, const std::string& from, std::vector<std::string>& notes) {
   Value model = with_facts(given, facts, from, free_settings(options, given.model, facts));
-  if (options.classes) model = model.with("classes", argument("--classes", *options.classes));
+  if (options.num_classes)
+    model = model.with("num_classes", argument("--classes", *options.num_classes));
   if (!options.image_size) return model;
   const Value image = argument("--image-size", config_detail::write_size2d(*options.image_size));
   return with_scaled_groups(model.with("image_size", image), facts, given.model.find("image_size"),

@@ -136,7 +136,7 @@ const std::map<std::string, SettingGroup>& groups() {
       {"",
        {keys_of<VMoEConfig>(),
         {{"name", {"name", family}},
-         {"num_classes", {"classes", {}}},
+         {"classes", {"num_classes", {}}},
          {"patch_size", {"patch_size", shortest_sides}},
          {"patches", {"patch_size", patch_sides}},
          {"image_size", {"image_size", shortest_sides}},
@@ -146,7 +146,9 @@ const std::map<std::string, SettingGroup>& groups() {
       {"encoder.position_emb", {keys_of<VMoEPositionConfig>(), {}, {"h", "w"}}},
       {"encoder.moe",
        {keys_of<VMoEMoeConfig>(),
-        {{"layers", {"layers", as_set}}, {"split_rngs", {"split_rngs", splits_parameters}}},
+        {{"layers", {"layers", as_set}},
+         {"num_group_images", {"num_group_images", {}}},
+         {"split_rngs", {"split_rngs", splits_parameters}}},
         {"deterministic", "dtype", "router_cls"}}},
       {"encoder.moe.router",
        {keys_of<VMoERouterConfig>(),
@@ -306,7 +308,7 @@ void check_untold(const VMoEModelConfig& config, const Value& model, const std::
   if (!config.of_reference) needed.emplace_back("encoder.moe.router.num_selected_experts");
   const auto given = [&](const std::string& key) { return find_setting(model, key) != nullptr; };
   std::erase_if(needed, [&](const std::string& key) {
-    return given(key) || (key.ends_with("group_size") && given("encoder.moe.group_images")) ||
+    return given(key) || (key.ends_with("group_size") && given("encoder.moe.num_group_images")) ||
            (key.ends_with("capacity_factor") && given("encoder.moe.router.dispatcher.capacity"));
   });
   if (!needed.empty()) {

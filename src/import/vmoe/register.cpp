@@ -37,7 +37,7 @@ int64_t pruned_experts(const VMoE& model) {
           "safetensors",
           block);
     }
-    const int64_t gone = options.experts - static_cast<int64_t>(layer->kept().size());
+    const int64_t gone = options.num_experts - static_cast<int64_t>(layer->kept().size());
     if (gone > 0 && nn::pruned_selection(options.rule) == PrunedSelection::reroute) {
       fail_usage(
           "export: block {} reroutes tokens of {} removed experts, which a V-MoE checkpoint cannot "
@@ -113,16 +113,17 @@ void check_new_vmoe_prefix(const fs::path& prefix, std::string_view what) {
                  .parameters = [](const fs::path& path) { return as_float(arrays_of_files(path)); },
                  .converted = arrays_of}) &&
     export_formats().add(
-        "vmoe", {.description = "checkpoint of google-research/vmoe",
-                 .out = "prefix of new files",
-                 .max_shards = vmoe_checkpoint::kMaxShards,
-                 .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
-                 .write =
-                     [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
-                       vmoe_checkpoint::WriteOptions files{.shards = options.shards.value_or(1)};
-                       files.poll = options.poll;
-                       export_vmoe(model, options.out, files, info.array_dtypes);
-                     }});
+        "vmoe",
+        {.description = "checkpoint of google-research/vmoe",
+         .out = "prefix of new files",
+         .max_shards = vmoe_checkpoint::kMaxShards,
+         .check_out = [](const fs::path& out) { check_new_vmoe_prefix(out, "--out"); },
+         .write =
+             [](const Model& model, const ExportInfo& info, const ExportOptions& options) {
+               vmoe_checkpoint::WriteOptions files{.shards = options.num_shards.value_or(1)};
+               files.poll = options.poll;
+               export_vmoe(model, options.out, files, info.array_dtypes);
+             }});
 
 }  // namespace
 

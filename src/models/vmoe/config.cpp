@@ -60,7 +60,7 @@ ConfigProblem merged_problem(const VMoEMoeConfig& moe) {
 
 /// Returns the context of the routers for checks.
 RouterContext router_place(const VMoEMoeConfig& moe) {
-  return {.experts = moe.num_experts,
+  return {.num_experts = moe.num_experts,
           .group_size = moe.group_size,
           .is_pruned = !moe.kept_experts.empty(),
           .router = "encoder.moe.router.",
@@ -112,10 +112,11 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
   const VMoEEncoderConfig& encoder = config.encoder;
   VMoEMoeConfig moe = encoder.moe;
   const double tokens = static_cast<double>(config.tokens() * moe.ensemble_size);
-  if (tokens * static_cast<double>(moe.group_images) > kMaxTokens) {
-    return {fmt::format("encoder.moe.group_images {} of {} tokens are more than {} tokens a group",
-                        moe.group_images, tokens, kMaxTokens),
-            {"encoder.moe.group_images"}};
+  if (tokens * static_cast<double>(moe.num_group_images) > kMaxTokens) {
+    return {
+        fmt::format("encoder.moe.num_group_images {} of {} tokens are more than {} tokens a group",
+                    moe.num_group_images, tokens, kMaxTokens),
+        {"encoder.moe.num_group_images"}};
   }
   moe.group_size = config.group_size();
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {

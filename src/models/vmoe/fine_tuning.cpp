@@ -123,7 +123,7 @@ void VMoE::initialise_from(const Model& source, const TensorMap& values, bool ne
     fail_usage("{}: the network cannot store mean outputs of removed experts", from);
   }
   const bool drops_layer = given.representation_size != config_.representation_size;
-  const bool drops_head = new_head && (given.classes != config_.classes ||
+  const bool drops_head = new_head && (given.num_classes != config_.num_classes ||
                                        given.pre_logits_size() != config_.pre_logits_size());
   for (const auto& [name, unused] : state_of(source)) {
     if (!values.contains(name)) fail("{}: '{}' is missing", from, name);

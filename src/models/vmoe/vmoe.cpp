@@ -27,8 +27,8 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   nn::MoELayerOptions options;
   options.width = config.hidden_size;
   options.hidden = config.encoder.expert_dim();
-  options.experts = moe.num_experts;
-  options.members = moe.ensemble_size;
+  options.num_experts = moe.num_experts;
+  options.num_members = moe.ensemble_size;
   options.bfloat16 = moe.router.dispatcher.bfloat16;
   options.dropout = moe.dropout_rate.value_or(config.encoder.dropout_rate);
   options.shared_init = !moe.split_rngs;
@@ -49,7 +49,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
 
 nn::AttentionOptions attention_options(const VMoEConfig& config) {
   return {.width = config.hidden_size,
-          .heads = config.encoder.num_heads,
+          .num_heads = config.encoder.num_heads,
           .qk_norm = config.encoder.attention_qk_norm,
           .dropout = config.encoder.attention_dropout_rate};
 }
@@ -99,10 +99,10 @@ double stem_products(const VMoEConfig& config) {
 }
 
 torch::nn::Linear fresh_head(const VMoEConfig& config) {
-  torch::nn::Linear linear(config.pre_logits_size(), config.classes);
+  torch::nn::Linear linear(config.pre_logits_size(), config.num_classes);
   const torch::NoGradGuard no_grad;
   linear->weight.zero_();
-  linear->bias.fill_(config.head_bias_init.value_or(-std::log(config.classes)));
+  linear->bias.fill_(config.head_bias_init.value_or(-std::log(config.num_classes)));
   return linear;
 }
 
@@ -243,7 +243,7 @@ Json VMoE::constants() const {
 }
 
 void VMoE::reset_head(int64_t classes) {
-  config_.classes = classes;
+  config_.num_classes = classes;
   head = head.is_empty() ? register_module("head", fresh_head(config_))
                          : replace_module("head", fresh_head(config_));
 }
@@ -296,27 +296,27 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
   const auto representation = static_cast<double>(config_.pre_logits_size());
   if (!pre_logits.is_empty()) products += views * d * representation;
-  return 2 * (products + views * representation * static_cast<double>(config_.classes));
+  return 2 * (products + views * representation * static_cast<double>(config_.num_classes));
 }
 
 // Functions of VMoE for fine-tuning, pruning and export.
 
 SettingPaths VMoE::setting_paths() const {
   const std::string moe = "encoder.moe.", router = moe + "router.";
-  return {
-      .router_name = router + "name",
-      .router_noise = router + "noise_std",
-      .rows_per_expert = router + "num_selected_tokens",
-      .capacity_factor = router + "dispatcher.capacity_factor",
-      .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
-      .group_size = moe + (settings().encoder.moe.group_size > 0 ? "group_size" : "group_images"),
-      .members = moe + "ensemble_size",
-      .classes = "classes",
-      .image_size = "image_size",
-      .channels = "channels",
-      .kept_experts = moe + "kept_experts",
-      .merged_into = moe + "merged_into",
-      .pruned = router + "pruned"};
+  return {.router_name = router + "name",
+          .router_noise = router + "noise_std",
+          .rows_per_expert = router + "num_selected_tokens",
+          .capacity_factor = router + "dispatcher.capacity_factor",
+          .evaluation_capacity_factor = router + "dispatcher.evaluation_capacity_factor",
+          .group_size =
+              moe + (settings().encoder.moe.group_size > 0 ? "group_size" : "num_group_images"),
+          .members = moe + "ensemble_size",
+          .classes = "num_classes",
+          .image_size = "image_size",
+          .channels = "channels",
+          .kept_experts = moe + "kept_experts",
+          .merged_into = moe + "merged_into",
+          .pruned = router + "pruned"};
 }
 
 bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {

@@ -144,7 +144,7 @@ Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from) {
     return make_traced(unit, from, forward, {1, width});
   }
   const auto attend = [&](const at::Tensor& x) { return from.attention->forward(x); };
-  const int64_t members = from.moe->options().members;
+  const int64_t members = from.moe->options().num_members;
   return make_module(
       unit, "MoEEncoderBlock", from,
       {{"norm1", make_layer_norm(unit, *from.norm1)},

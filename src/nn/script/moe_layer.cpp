@@ -254,7 +254,7 @@ constexpr char kNormal[] =
     "    u, v = radius * torch.cos(angle), radius * torch.sin(angle)";
 
 std::string noise_source(const nn::RouterOptions& options) {
-  const int64_t each = options.experts / options.members;
+  const int64_t each = options.num_experts / options.num_members;
   const bool gaussian = options.noise.kind == NoiseKind::gaussian;
   // The key of CounterRng's stream.
   const uint64_t key =
@@ -263,7 +263,7 @@ std::string noise_source(const nn::RouterOptions& options) {
                      fmt::arg("key1", key >> 32),
                      fmt::arg("transform", gaussian ? kNormal : "# they are uniform already"),
                      fmt::arg("scale", literal(options.noise_scale())), fmt::arg("each", each),
-                     fmt::arg("members", options.members),
+                     fmt::arg("members", options.num_members),
                      fmt::arg("float64", static_cast<int>(at::kDouble)),
                      fmt::arg("float32", static_cast<int>(at::kFloat)));
 }
@@ -351,10 +351,10 @@ std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScrip
 Module make_router(const Unit& unit, const nn::RouterImpl& from) {
   const nn::RouterOptions& options = from.options();
   std::string source = kRouter;
-  if (options.members > 1) {
-    source += fmt::format(kOwnExperts, fmt::arg("members", options.members),
-                          fmt::arg("experts", options.experts),
-                          fmt::arg("each", options.experts / options.members));
+  if (options.num_members > 1) {
+    source += fmt::format(kOwnExperts, fmt::arg("members", options.num_members),
+                          fmt::arg("experts", options.num_experts),
+                          fmt::arg("each", options.num_experts / options.num_members));
   }
   const bool noisy = options.evaluation_seed && options.noise.scale > 0.0;
   source += noisy ? "    return logits + self.noise(logits)\n" + noise_source(options)
@@ -396,7 +396,7 @@ Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
   return make_module(unit, "MoELayer", from,
                      {{"router", make_router(unit, *from.router)},
                       {"experts", make_experts(unit, *from.experts, shape)}},
-                     weights_source(from.router->evaluation_rule(), from.options().experts) +
+                     weights_source(from.router->evaluation_rule(), from.options().num_experts) +
                          forward_source(from, from.experts->script_source()));
 }
 

@@ -13,8 +13,8 @@
 namespace moesaic::ops {
 namespace {
 
-constexpr size_t kLarge = 2 << 20;   // Limit in bytes; the C library caches smaller blocks.
-constexpr int64_t kPatience = 1000;  // A block unused for so many calls of take() is freed.
+constexpr size_t kLarge = 2 << 20;       // Limit in bytes; the C library caches smaller blocks.
+constexpr int64_t kMaxIdleTakes = 1000;  // A block unused for so many calls of take() is freed.
 
 struct FreeBlock {
   c10::DataPtr memory;
@@ -31,7 +31,7 @@ class BlockPool {
     c10::DataPtr found;
     for (auto block = blocks_.begin(); block != blocks_.end();) {
       const bool fits = !found && block->bytes == bytes;
-      if (!fits && takes_ - block->freed <= kPatience) {
+      if (!fits && takes_ - block->freed <= kMaxIdleTakes) {
         ++block;
         continue;
       }

@@ -26,7 +26,7 @@ double sign(CounterRng& rng) {
 
 /// Returns the position of each patch (Fisher-Yates shuffle).
 std::vector<int64_t> patch_order(const ClusterMixtureConfig& config, CounterRng& rng) {
-  std::vector<int64_t> places(static_cast<size_t>(config.patches));
+  std::vector<int64_t> places(static_cast<size_t>(config.num_patches));
   for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
   // The order is always drawn, so that later draws stay the same.
   std::vector<int64_t> shuffled = places;
@@ -37,9 +37,9 @@ std::vector<int64_t> patch_order(const ClusterMixtureConfig& config, CounterRng&
 /// Writes one example to x [P, d]; returns {label, cluster}.
 std::pair<int64_t, int64_t> make_example(const ClusterMixtureConfig& config,
                                          const ClusterSignals& signals, CounterRng rng, float* x) {
-  const auto clusters = static_cast<uint64_t>(config.clusters);
+  const auto clusters = static_cast<uint64_t>(config.num_clusters);
   const auto k = static_cast<int64_t>(rng.below(clusters));
-  const auto other = (k + 1 + static_cast<int64_t>(rng.below(clusters - 1))) % config.clusters;
+  const auto other = (k + 1 + static_cast<int64_t>(rng.below(clusters - 1))) % config.num_clusters;
   const double y = sign(rng);
   const std::vector<int64_t> place = patch_order(config, rng);
   const auto patch = [&](size_t i) { return x + place[i] * config.width; };
@@ -72,27 +72,28 @@ ConfigProblem config_problem(const ClusterMixtureConfig& config) {
       return {fmt::format("{} must be two numbers in order, the min and the max", name), {name}};
     }
   }
-  if (2 * config.clusters > config.width) {
+  if (2 * config.num_clusters > config.width) {
     return {fmt::format("{} clusters have {} orthogonal signals and centres, which do not fit into "
                         "{} dimensions",
-                        config.clusters, 2 * config.clusters, config.width),
-            {"width", "clusters"}};
+                        config.num_clusters, 2 * config.num_clusters, config.width),
+            {"width", "num_clusters"}};
   }
   return {};
 }
 
 ClusterSignals cluster_signals(const ClusterMixtureConfig& config) {
   CounterRng rng(static_cast<uint64_t>(config.seed), stream_id("clusters.signals"), 0);
-  at::Tensor normal = at::empty({config.width, 2 * config.clusters}, at::kDouble);
+  at::Tensor normal = at::empty({config.width, 2 * config.num_clusters}, at::kDouble);
   auto* const numbers = normal.mutable_data_ptr<double>();
   for (int64_t i = 0; i < normal.numel(); ++i) numbers[i] = rng.normal();
   const at::Tensor vectors = std::get<0>(at::linalg_qr(normal)).t().to(at::kFloat).contiguous();
-  return {vectors.slice(0, 0, config.clusters).clone(), vectors.slice(0, config.clusters).clone()};
+  return {vectors.slice(0, 0, config.num_clusters).clone(),
+          vectors.slice(0, config.num_clusters).clone()};
 }
 
 DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
                                const std::string& split, int64_t first, int64_t count) {
-  DatasetInputs examples{at::empty({count, 1, config.patches, config.width}, at::kFloat),
+  DatasetInputs examples{at::empty({count, 1, config.num_patches, config.width}, at::kFloat),
                          at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
   auto* const x = examples.values_NCHW.mutable_data_ptr<float>();
   auto* const labels = examples.labels_N.mutable_data_ptr<int64_t>();
@@ -103,7 +104,7 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
       const CounterRng rng(static_cast<uint64_t>(config.seed), stream,
                            static_cast<uint64_t>(first + i));
       std::tie(labels[i], clusters[i]) =
-          make_example(config, signals, rng, x + i * config.patches * config.width);
+          make_example(config, signals, rng, x + i * config.num_patches * config.width);
     }
   });
   return examples;
@@ -112,7 +113,7 @@ DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const Cluster
 [[maybe_unused]] const bool kClusterData = [] {
   const auto make = [](const ClusterMixtureConfig& config, DatasetInfo& info) -> MakeInputs {
     info.classes = {"-1", "+1"};
-    info.groups = numbered("cluster ", config.clusters);
+    info.groups = numbered("cluster ", config.num_clusters);
     const ClusterSignals signals = cluster_signals(config);
     info.directions = {{"signal", signals.v_Kd}, {"centre", signals.c_Kd}};
     return [config, signals, split = info.split](int64_t first, int64_t count) {

@@ -121,9 +121,10 @@ ExpertsScript ImageExpertsImpl::script_source() const {
 
 FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator generator)
     : options_(options) {
-  w = register_parameter("w", torch::empty({options.experts, options.width, options.filters}));
+  w = register_parameter("w",
+                         torch::empty({options.num_experts, options.width, options.num_filters}));
   if (options.bias) {
-    b = register_parameter("b", torch::empty({options.experts, options.filters}));
+    b = register_parameter("b", torch::empty({options.num_experts, options.num_filters}));
   }
   const torch::NoGradGuard no_grad;
   const double bound = options.init_scale / std::sqrt(static_cast<double>(options.width));
@@ -135,10 +136,11 @@ FilterExpertsImpl::FilterExpertsImpl(FilterExpertsOptions options, at::Generator
 
 ExpertRows FilterExpertsImpl::compute(const at::Tensor& x_TPd, const Routing& routing,
                                       const at::Generator&) {
-  const NoAutocast exact;
+  const NoAutocast no_autocast;
   const at::Tensor bias =
-      options_.bias ? b : at::zeros({count(), options_.filters}, w.options().requires_grad(false));
-  return {filter_experts(x_TPd, routing, {w, bias}, options_.outputs, options_.activation), {}};
+      options_.bias ? b
+                    : at::zeros({count(), options_.num_filters}, w.options().requires_grad(false));
+  return {filter_experts(x_TPd, routing, {w, bias}, options_.num_outputs, options_.activation), {}};
 }
 
 // Outputs sum their filters over the patches [A, P, d].

@@ -23,12 +23,12 @@ template <class Router>
 ConfigProblem router_problem(const std::optional<Router>& config, int64_t experts) {
   if (!config) {
     if (experts == 1) return {};
-    return {fmt::format("{} experts need a router; without one 'experts' is 1", experts),
-            {"experts", "router"}};
+    return {fmt::format("{} experts need a router; without one 'num_experts' is 1", experts),
+            {"num_experts", "router"}};
   }
   const bool pruned = !config->kept_experts.empty();
   const RouterContext place{
-      .experts = experts, .group_size = config->group_size, .is_pruned = pruned};
+      .num_experts = experts, .group_size = config->group_size, .is_pruned = pruned};
   for (const auto check : {routing_problem, capacity_problem}) {
     ConfigProblem problem = check(*config, config->dispatcher, place);
     if (!problem.empty()) return problem;
@@ -56,7 +56,7 @@ nn::RouterOptions router_options(const ImageTokenRouterConfig& config, int64_t w
                                  int64_t experts) {
   nn::RouterOptions options;
   options.width = width;
-  options.experts = experts;
+  options.num_experts = experts;
   options.rule = routing_rule(config, config.dispatcher, config.group_size);
   const bool pruned =
       !config.kept_experts.empty() && static_cast<int64_t>(config.kept_experts.size()) < experts;
@@ -89,7 +89,7 @@ SettingPaths image_token_paths() {
           .capacity_factor = "router.dispatcher.capacity_factor",
           .evaluation_capacity_factor = "router.dispatcher.evaluation_capacity_factor",
           .group_size = "router.group_size",
-          .classes = "classes",
+          .classes = "num_classes",
           .kept_experts = "router.kept_experts"};
 }
 
@@ -99,11 +99,11 @@ int64_t router_width(const ClusterMoEConfig& config) {
 }
 
 nn::FilterExpertsOptions expert_options(const ClusterMoEConfig& config) {
-  return {.experts = present_experts(config.router, config.experts),
-          .patches = config.patches,
+  return {.num_experts = present_experts(config.router, config.num_experts),
+          .num_patches = config.num_patches,
           .width = config.width,
-          .filters = config.filters,
-          .outputs = config.scalar ? 1 : config.classes,
+          .num_filters = config.num_filters,
+          .num_outputs = config.scalar ? 1 : config.num_classes,
           .activation = activation_from_name(config.activation),
           .init_scale = config.init_scale,
           .normal = config.init == "normal",
@@ -148,23 +148,23 @@ constexpr char kSquares[] = R"(
 }  // namespace
 
 ConfigProblem config_problem(const ClusterMoEConfig& config) {
-  if (config.scalar && config.classes != 2) {
-    return {fmt::format("a scalar output tells 2 classes apart, found {}", config.classes),
-            {"scalar", "classes"}};
+  if (config.scalar && config.num_classes != 2) {
+    return {fmt::format("a scalar output tells 2 classes apart, found {}", config.num_classes),
+            {"scalar", "num_classes"}};
   }
-  if (!config.scalar && config.filters % config.classes != 0) {
+  if (!config.scalar && config.num_filters % config.num_classes != 0) {
     return {
         fmt::format("{} filters cannot be divided equally among {} classes; the next number is {}",
-                    config.filters, config.classes,
-                    (config.filters / config.classes + 1) * config.classes),
-        {"filters", "classes"}};
+                    config.num_filters, config.num_classes,
+                    (config.num_filters / config.num_classes + 1) * config.num_classes),
+        {"num_filters", "num_classes"}};
   }
   if (config.width % router_width(config) != 0) {
     return {fmt::format("a patch of {} cannot be cut into pieces of {}", config.width,
                         router_width(config)),
             {"router", "width"}};
   }
-  return router_problem(config.router, config.experts);
+  return router_problem(config.router, config.num_experts);
 }
 
 ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
@@ -175,7 +175,7 @@ ClusterMoE::ClusterMoE(ClusterMoEConfig config, uint64_t seed) : OneLayerModel(s
     return;
   }
   moe = register_module("moe", image_token_layer(*config_.router, router_width(config_),
-                                                 config_.experts, experts.ptr(), generator));
+                                                 config_.num_experts, experts.ptr(), generator));
 }
 
 ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -192,13 +192,14 @@ ModelOutput ClusterMoE::forward(const at::Tensor& images_BCHW, const at::Generat
 
 SettingPaths ClusterMoE::setting_paths() const {
   SettingPaths paths = image_token_paths();
-  paths.image_size = "patches";
+  paths.image_size = "num_patches";
   return paths;
 }
 
 at::Tensor ClusterMoE::patch_sums(const at::Tensor& images_BCHW) const {
   const int64_t width = router_width(config_);
-  return images_BCHW.reshape({images_BCHW.size(0), config_.patches * config_.width / width, width})
+  return images_BCHW
+      .reshape({images_BCHW.size(0), config_.num_patches * config_.width / width, width})
       .sum(1);
 }
 
@@ -226,9 +227,10 @@ std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
   const std::string y =
       moe.is_empty() ? kAlone
                      : fmt::format(kRouted, fmt::arg("width", width),
-                                   fmt::arg("pieces", config_.patches * config_.width / width));
+                                   fmt::arg("pieces", config_.num_patches * config_.width / width));
   return script::make_module(
-      unit, "ClusterMoE", *this, experts_of(unit, moe, *experts, {config_.patches, config_.width}),
+      unit, "ClusterMoE", *this,
+      experts_of(unit, moe, *experts, {config_.num_patches, config_.width}),
       script::entrance(input_shape()) + y +
           (config_.scalar ? "    return torch.cat([torch.zeros_like(y), y], 1)\n"
                           : "    return y\n"));
@@ -240,21 +242,21 @@ ConfigProblem config_problem(const ImageMoEConfig& config) {
                         config.image_size, config.router->patch_size),
             {"router.patch_size", "image_size"}};
   }
-  return router_problem(config.router, config.experts);
+  return router_problem(config.router, config.num_experts);
 }
 
 ImageMoE::ImageMoE(ImageMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::ImageExperts(
-      config_.expert, present_experts(config_.router, config_.experts),
-      nn::ImageNetworkOptions{config_.channels, config_.image_size, config_.classes, config_.width},
-      generator);
+  experts = nn::ImageExperts(config_.expert, present_experts(config_.router, config_.num_experts),
+                             nn::ImageNetworkOptions{config_.channels, config_.image_size,
+                                                     config_.num_classes, config_.width},
+                             generator);
   if (!config_.router) {
     register_module("experts", experts);
     return;
   }
   moe = register_module("moe", image_token_layer(*config_.router, image_router_width(config_),
-                                                 config_.experts, experts.ptr(), generator));
+                                                 config_.num_experts, experts.ptr(), generator));
 }
 
 ModelOutput ImageMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
@@ -289,7 +291,7 @@ void ImageMoE::reset_head(int64_t classes) {
     moe->replacement_outputs.set_data(
         at::zeros({moe->replacement_outputs.size(0), classes}, moe->replacement_outputs.options()));
   }
-  config_.classes = classes;
+  config_.num_classes = classes;
 }
 
 std::optional<torch::jit::Module> ImageMoE::torchscript() const {

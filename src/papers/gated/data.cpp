@@ -92,7 +92,7 @@ void choose_experts(const float* a, const float* w, const float* b, int64_t d, i
 }  // namespace
 
 ConfigProblem config_problem(const GatedMixtureConfig& config) {
-  const int64_t k = config.experts, d = config.width;
+  const int64_t k = config.num_experts, d = config.width;
   const int64_t biases = std::ssize(config.gate_biases);
   if (biases != 0 && biases != k - 1) {
     return {fmt::format("{} experts have {} gates, gate_biases has {} numbers", k, k - 1, biases),
@@ -112,7 +112,7 @@ ConfigProblem config_problem(const GatedMixtureConfig& config) {
 }
 
 GatedTruth gated_truth(const GatedMixtureConfig& config) {
-  const int64_t k = config.experts, all = 2 * k - 1;
+  const int64_t k = config.num_experts, all = 2 * k - 1;
   const at::Tensor axes = at::eye(all, config.width, at::kDouble);
   // Orthonormal rows that are orthogonal to those of `first` and among each other.
   const auto orthogonal_to = [&](const at::Tensor& first, int64_t count) {
@@ -136,7 +136,7 @@ GatedTruth gated_truth(const GatedMixtureConfig& config) {
 
 DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count) {
-  const int64_t d = config.width, k = config.experts;
+  const int64_t d = config.width, k = config.num_experts;
   const at::Tensor x_dN = at::empty({d, count}, at::kFloat);
   const at::Tensor y_N1 = at::empty({count, 1}, at::kFloat);
   auto *const x = x_dN.mutable_data_ptr<float>(), *const y = y_N1.mutable_data_ptr<float>();

@@ -46,10 +46,10 @@ namespace nn {
 
 GatedMixtureImpl::GatedMixtureImpl(GatedMixtureOptions options, const at::Generator& generator)
     : options_(options) {
-  regressors = register_parameter("regressors", torch::empty({options.experts, options.width}));
-  gates = register_parameter("gates", torch::zeros({options.experts - 1, options.width}));
+  regressors = register_parameter("regressors", torch::empty({options.num_experts, options.width}));
+  gates = register_parameter("gates", torch::zeros({options.num_experts - 1, options.width}));
   if (options.has_gate_biases) {
-    gates_bias = register_parameter("gates_bias", torch::zeros({options.experts - 1}));
+    gates_bias = register_parameter("gates_bias", torch::zeros({options.num_experts - 1}));
   }
   const torch::NoGradGuard no_grad;
   regressors.normal_(0.0, 1.0, generator);
@@ -155,16 +155,16 @@ constexpr char kUpdate[] = "        h = torch.lerp(h, c, z)\n    return h\n";
 }  // namespace
 
 ConfigProblem config_problem(const GatedMoEConfig& config) {
-  if (config.regressors == "random" || config.experts <= config.width) return {};
-  return {fmt::format("{} regressors along axes do not fit into {} dimensions", config.experts,
+  if (config.regressors == "random" || config.num_experts <= config.width) return {};
+  return {fmt::format("{} regressors along axes do not fit into {} dimensions", config.num_experts,
                       config.width),
-          {"regressors", "experts", "width"}};
+          {"regressors", "num_experts", "width"}};
 }
 
 GatedMoE::GatedMoE(GatedMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
   mixture = register_module(
-      "mixture", nn::GatedMixture(nn::GatedMixtureOptions{config_.width, config_.experts,
+      "mixture", nn::GatedMixture(nn::GatedMixtureOptions{config_.width, config_.num_experts,
                                                           link_from_name(config_.link),
                                                           config_.noise, config_.has_gate_biases},
                                   generator));
@@ -197,7 +197,7 @@ std::optional<torch::jit::Module> GatedMoE::torchscript() const {
 std::map<std::string, at::Tensor> GatedMoE::weight_directions() const {
   std::map<std::string, at::Tensor> directions = {
       {"regressor", mixture->regressors.detach().unsqueeze(1)}};
-  if (config_.experts > 1) directions["gate"] = mixture->full_gates().detach().unsqueeze(1);
+  if (config_.num_experts > 1) directions["gate"] = mixture->full_gates().detach().unsqueeze(1);
   return directions;
 }
 
@@ -209,7 +209,7 @@ Gru::Gru(GruConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
       "gru", nn::GruMixture(config_.width, config_.hidden,
                             is_mixture ? nn::GruView::mixture : nn::GruView::recurrent, generator,
                             has_sigmoids ? nn::GruGates::sigmoid : nn::GruGates::binary));
-  head = register_module("head", torch::nn::Linear(config_.hidden, config_.classes));
+  head = register_module("head", torch::nn::Linear(config_.hidden, config_.num_classes));
   nn::xavier_uniform(head->weight, generator);
   torch::nn::init::zeros_(head->bias);
 }
@@ -221,7 +221,7 @@ ModelOutput Gru::forward(const at::Tensor& images_BCHW, const at::Generator&) {
 }
 
 void Gru::reset_head(int64_t classes) {
-  config_.classes = classes;
+  config_.num_classes = classes;
   head = replace_module("head", torch::nn::Linear(config_.hidden, classes));
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& parameter : head->parameters()) parameter.zero_();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phase kinds of gated mixtures ("Learning in Gated Neural Networks", sections 3 and 4):
-// "gated_sgd", blocks of steps of stochastic gradient descent on fresh batches; "gated_em",
+// "gated_sgd", chunks of steps of stochastic gradient descent on fresh batches; "gated_em",
 // expectation-maximisation on a fixed set of samples; "gated_signs", one step that makes regressors
 // of what minimises L4.
 #include <fmt/format.h>
@@ -91,7 +91,8 @@ void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOpti
   };
   const GatedMixtureConfig& truth = *settings->data;
   const char* link = kLinkNames.at(static_cast<size_t>(mixture.link));
-  if (truth.experts != mixture.experts) warn("experts", mixture.experts, truth.experts);
+  if (truth.num_experts != mixture.num_experts)
+    warn("experts", mixture.num_experts, truth.num_experts);
   if (truth.link != link) warn("link", link, truth.link);
   if (std::abs(truth.noise - mixture.noise) > kSameNoise) warn("noise", mixture.noise, truth.noise);
   if (!truth.gate_biases.empty() && !mixture.has_gate_biases) {
@@ -101,12 +102,12 @@ void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOpti
 
 /// Checks that regressors and gates may be independent, which L4 assumes.
 void check_independent(const SettingLocations& locations, const nn::GatedMixtureOptions& mixture) {
-  if (2 * mixture.experts - 1 <= mixture.width) return;
+  if (2 * mixture.num_experts - 1 <= mixture.width) return;
   fail_usage(
       "{}: phase '{}': {} experts have {} regressors and gates, which do not fit into {} "
       "dimensions (assumption 3 of L4), at most {} experts do",
-      locations.of_model("experts", "loss"), locations.phase().name, mixture.experts,
-      2 * mixture.experts - 1, mixture.width, (mixture.width + 1) / 2);
+      locations.of_model("num_experts", "loss"), locations.phase().name, mixture.num_experts,
+      2 * mixture.num_experts - 1, mixture.width, (mixture.width + 1) / 2);
 }
 
 /// Completes the plan of a phase of `batch` samples a step that moves these parameters. Throws
@@ -238,8 +239,9 @@ void describe(auto&, SquaredConfig&) {}
 
 constexpr const char *kL4 = "l4", *kLog = "l_log", *kSquared = "squared";
 
-std::vector<Choice> loss_choices() {
-  return {Choice(kL4, L4Config{}), Choice(kLog, LogConfig{}), Choice(kSquared, SquaredConfig{})};
+std::vector<NamedSettings> loss_choices() {
+  return {NamedSettings(kL4, L4Config{}), NamedSettings(kLog, LogConfig{}),
+          NamedSettings(kSquared, SquaredConfig{})};
 }
 
 struct StepConfig {
@@ -250,16 +252,17 @@ void describe(auto& f, StepConfig& c) {
 }
 
 struct GatedSgdConfig {
-  int64_t batch_size = 1024, block = 16;
+  int64_t batch_size = 1024, chunk_size = 16;
   StepConfig optimizer;
   ScheduleConfig schedule = {.name = "constant"};
-  Choice loss = loss_choices().front();
+  NamedSettings loss = loss_choices().front();
 };
 void describe(auto& f, GatedSgdConfig& c) {
   f("batch_size", c.batch_size, "number of samples per step", between(1, 1048576));
   f("optimizer", c.optimizer, "settings of plain gradient descent");
   f("schedule", c.schedule, "learning rate schedule of the phase");
-  f("block", c.block, "number of steps computed together", between(1, 4096));
+  f("chunk_size", c.chunk_size, "number of steps computed together", between(1, 4096),
+    renamed_from("block"));
   f.choice("loss", c.loss, loss_choices(),
            "loss to minimise: l4 for the regressors, l_log for the gates, squared for both");
 }
@@ -279,7 +282,7 @@ class GatedSgd final : public GatedPhase {
   }
 
   StepReport update() override {
-    const int64_t steps = steps_of(config_.block);
+    const int64_t steps = steps_of(config_.chunk_size);
     const Samples samples = batches(steps_done_, steps);
     Parameters at = parameters();
     at.a_kd.requires_grad_(moves_.regressors);

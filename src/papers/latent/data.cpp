@@ -113,29 +113,30 @@ ConfigProblem exponent_problem(const std::vector<double>& coefficients, const st
 std::vector<double> signs_of(const LatentClustersConfig& config) {
   if (!config.signs.empty()) return config.signs;
   std::vector<double> signs;
-  for (int64_t c = 0; c < config.clusters; ++c) signs.push_back(c % 2 == 0 ? 1.0 : -1.0);
-  if (config.clusters % 2 != 0) signs.back() = signs[signs.size() - 2] = -0.5;
+  for (int64_t c = 0; c < config.num_clusters; ++c) signs.push_back(c % 2 == 0 ? 1.0 : -1.0);
+  if (config.num_clusters % 2 != 0) signs.back() = signs[signs.size() - 2] = -0.5;
   return signs;
 }
 
 }  // namespace
 
 ConfigProblem config_problem(const LatentClustersConfig& config) {
-  const int64_t directions = 2 * config.clusters + 1;
+  const int64_t directions = 2 * config.num_clusters + 1;
   if (directions > config.width) {
     return {fmt::format("{} clusters have {} directions (w_c, v_c and w_g): {} dimensions are too "
                         "few",
-                        config.clusters, directions, config.width),
-            {"width", "clusters"}};
+                        config.num_clusters, directions, config.width),
+            {"width", "num_clusters"}};
   }
-  if (static_cast<int64_t>(config.local.size()) > config.clusters) {
-    return {fmt::format("local has {} tasks for {} clusters", config.local.size(), config.clusters),
-            {"local", "clusters"}};
-  }
-  if (!config.signs.empty() && static_cast<int64_t>(config.signs.size()) != config.clusters) {
+  if (static_cast<int64_t>(config.local.size()) > config.num_clusters) {
     return {
-        fmt::format("signs has {} numbers for {} clusters", config.signs.size(), config.clusters),
-        {"signs", "clusters"}};
+        fmt::format("local has {} tasks for {} clusters", config.local.size(), config.num_clusters),
+        {"local", "num_clusters"}};
+  }
+  if (!config.signs.empty() && static_cast<int64_t>(config.signs.size()) != config.num_clusters) {
+    return {fmt::format("signs has {} numbers for {} clusters", config.signs.size(),
+                        config.num_clusters),
+            {"signs", "clusters"}};
   }
   for (size_t c = 0; c < config.local.size(); ++c) {
     ConfigProblem problem = exponent_problem(config.local[c], fmt::format("local.{}", c));
@@ -178,7 +179,7 @@ std::string departures(const LatentClustersConfig& config) {
 }
 
 LatentTruth latent_truth(const LatentClustersConfig& config) {
-  const int64_t clusters = config.clusters, all = 2 * clusters + 1;
+  const int64_t clusters = config.num_clusters, all = 2 * clusters + 1;
   const SampleRandom random(static_cast<uint64_t>(config.seed), stream_id("latent.directions"));
   const at::Tensor drawn_dK = at::empty({config.width, all}, at::kFloat);
   random.normals(0, all, config.width, drawn_dK.mutable_data_ptr<float>(), all);
@@ -194,7 +195,7 @@ LatentTruth latent_truth(const LatentClustersConfig& config) {
 
 DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
                               const std::string& split, int64_t first, int64_t count) {
-  const int64_t d = config.width, clusters = config.clusters;
+  const int64_t d = config.width, clusters = config.num_clusters;
   DatasetInputs out{.values_NCHW = at::empty({count, 1, 1, d}, at::kFloat),
                     .groups_N = at::empty({count}, at::kLong),
                     .targets_NK = at::empty({count, 1}, at::kFloat)};
@@ -242,7 +243,7 @@ DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTr
         "latent", "generated inputs and targets with latent clusters (latent paper)",
         [](const LatentClustersConfig& config, DatasetInfo& info) -> MakeInputs {
           info.targets = {"y"};
-          info.groups = numbered("cluster ", config.clusters);
+          info.groups = numbered("cluster ", config.num_clusters);
           const std::string departed = departures(config);
           if (info.split == "train" && !departed.empty()) {
             log_warning("dataset '{}': the theorems do not cover it (assumptions 3.2 and 3.3): {}",

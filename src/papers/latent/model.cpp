@@ -50,7 +50,7 @@ at::Tensor shallow_neurons(const at::Tensor& x_Rd, const at::Tensor& w_Jd, const
 
 ShallowExpertsImpl::ShallowExpertsImpl(ShallowExpertsOptions options,
                                        const at::Generator& generator) {
-  const int64_t experts = options.experts, hidden = options.hidden;
+  const int64_t experts = options.num_experts, hidden = options.hidden;
   w = register_parameter("w", torch::empty({experts, hidden, options.width}));
   a = register_parameter("a", torch::empty({experts, hidden}));
   b = register_parameter("b", torch::empty({experts, hidden}));
@@ -80,7 +80,7 @@ at::Tensor ShallowExpertsImpl::outputs_of(const at::Tensor& x_Rd, int64_t slot) 
 
 ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                        const at::Generator&) {
-  const NoAutocast exact;
+  const NoAutocast no_autocast;
   const at::Tensor x_Ad = dispatch(x_Td.to(w.scalar_type()), routing);
   if (x_Ad.is_meta()) return {at::empty({x_Ad.size(0), 1}, x_Ad.options()), {}};
   return for_each_expert(x_Ad, routing, [&](int64_t slot, const at::Tensor& own) {
@@ -108,7 +108,7 @@ RouterOptions latent_router_options(int64_t width, int64_t experts, const std::s
   constexpr double kTies = 1e-6;
   RouterOptions options;
   options.width = width;
-  options.experts = experts;
+  options.num_experts = experts;
   if (routing == kTopOne) {
     options.rule = TokenChoiceOptions{
         .k = 1, .gate = Gate::softmax_all, .kept = kept, .pruned = PrunedSelection::reroute};
@@ -131,7 +131,7 @@ namespace moesaic {
 namespace {
 
 nn::ShallowExpertsOptions expert_options(const LatentMoEConfig& config) {
-  return {.experts = config.experts,
+  return {.num_experts = config.num_experts,
           .width = config.width,
           .hidden = config.hidden,
           .bias = config.bias,
@@ -148,7 +148,7 @@ ConfigProblem config_problem(const LatentMoEConfig& config) {
         fmt::format("min_degree {} is above max_degree {}", config.min_degree, config.max_degree),
         {"min_degree", "max_degree"}};
   }
-  return kept_setting_problem(config.kept_experts, config.experts, "kept_experts");
+  return kept_setting_problem(config.kept_experts, config.num_experts, "kept_experts");
 }
 
 LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
@@ -156,8 +156,8 @@ LatentMoE::LatentMoE(LatentMoEConfig config, uint64_t seed) : OneLayerModel(std:
   experts = nn::ShallowExperts(expert_options(config_), generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
   moe = register_module(
-      "moe", nn::MoELayer(nn::latent_router_options(config_.width, config_.experts, config_.routing,
-                                                    config_.kept_experts),
+      "moe", nn::MoELayer(nn::latent_router_options(config_.width, config_.num_experts,
+                                                    config_.routing, config_.kept_experts),
                           experts.ptr(), generator));
   const torch::NoGradGuard no_grad;
   moe->router->weight.zero_();
@@ -172,7 +172,7 @@ ModelOutput LatentMoE::forward(const at::Tensor& images_BCHW, const at::Generato
 nn::ShallowExperts LatentMoE::draw_experts(int64_t num_experts, int64_t num_neurons,
                                            const at::Generator& generator) const {
   nn::ShallowExpertsOptions options = expert_options(config_);
-  options.experts = num_experts;
+  options.num_experts = num_experts;
   options.hidden = num_neurons;
   return nn::ShallowExperts(options, generator);
 }
@@ -186,10 +186,10 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
   put(experts->b, made->b);
   put(experts->hermite, made->hermite);
   put(moe->router->weight, router_Md);
-  config_.experts = made->count();
+  config_.num_experts = made->count();
   config_.hidden = made->w.size(1);
   config_.kept_experts.clear();
-  moe->router->set_options(nn::latent_router_options(config_.width, config_.experts,
+  moe->router->set_options(nn::latent_router_options(config_.width, config_.num_experts,
                                                      nn::latent_routing(moe->options()), {}));
 }
 

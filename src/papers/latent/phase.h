@@ -47,8 +47,8 @@ class LatentPhase : public OnlinePhase {
         ties_(context_.seed, stream_id("latent.ties")),
         offset_(stream_begin(context_.seed)) {
     const nn::RouterOptions& options = layer_->options();
-    layer_->router->set_options(nn::latent_router_options(options.width, options.experts, routing,
-                                                          nn::kept_experts(options.rule)));
+    layer_->router->set_options(nn::latent_router_options(options.width, options.num_experts,
+                                                          routing, nn::kept_experts(options.rule)));
   }
 
   struct Samples {

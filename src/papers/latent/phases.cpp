@@ -47,7 +47,7 @@ struct SphericalSgdConfig {
   std::string routing = nn::kTopOne, router = kAsItIs;
   bool restart = false;
   int64_t num_experts = 0, num_neurons = 0;
-  int64_t block = 4096;
+  int64_t chunk_size = 4096;
 };
 void describe(auto& f, SphericalSgdConfig& c) {
   f("lr", c.lr, "learning rate (eta); a neuron moves by eta / J", above(0.0));
@@ -71,8 +71,8 @@ void describe(auto& f, SphericalSgdConfig& c) {
     "alignment at which the phase ends: the largest with each cluster's task, averaged over "
     "clusters and experts; 0: never",
     between(0.0, 1.0));
-  f("block", c.block, "number of steps, of one sample each, computed together",
-    between(1, 1048576));
+  f("chunk_size", c.chunk_size, "number of steps, of one sample each, computed together",
+    between(1, 1048576), renamed_from("block"));
 }
 
 /// Returns the mean over experts and directions of the largest magnitude of a neuron's product.
@@ -89,7 +89,7 @@ class SphericalSgd final : public LatentPhase {
         config_(settings_of<SphericalSgdConfig>(plan_.config)) {}
 
   StepReport update() override {
-    const int64_t steps = steps_of(config_.block);
+    const int64_t steps = steps_of(config_.chunk_size);
     nn::ShallowExpertsImpl& own = experts();
     const nn::ShallowExperts resized = resized_experts();
     const nn::ShallowExpertsImpl& from = resized ? *resized : own;

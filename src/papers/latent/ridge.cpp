@@ -16,7 +16,7 @@ struct RidgeConfig {
   double bias = 3.0;
   bool flip = true;
   std::vector<double> lambdas = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1};
-  int64_t held_out = 8192, block = 4096;
+  int64_t num_held_out = 8192, chunk_size = 4096;
 };
 void describe(auto& f, RidgeConfig& c) {
   f("bias", c.bias, "range of the new biases (C_b): U[-C_b, C_b]", between(0.0, 1e3));
@@ -24,11 +24,12 @@ void describe(auto& f, RidgeConfig& c) {
   f("lambdas", c.lambdas,
     "candidate weights of the squared norm, relative to the mean square of a neuron's feature",
     not_empty, above(0.0));
-  f("held_out", c.held_out,
+  f("num_held_out", c.num_held_out,
     "number of held-out samples, after those of the steps, that choose among lambdas",
-    between(1, 1e8));
-  f("block", c.block, "number of samples, one per step, whose products are summed together",
-    between(1, 1048576));
+    between(1, 1e8), renamed_from("held_out"));
+  f("chunk_size", c.chunk_size,
+    "number of samples, one per step, whose products are summed together", between(1, 1048576),
+    renamed_from("block"));
 }
 
 constexpr const char *kGram = "gram", *kMoment = "moment";
@@ -47,7 +48,7 @@ class Ridge final : public LatentPhase {
 
   StepReport update() override {
     begin();
-    const int64_t steps = steps_of(config_.block);
+    const int64_t steps = steps_of(config_.chunk_size);
     const Samples block = samples(steps_done_, steps);
     add(features(block, steps_done_), block.y_S.to(at::kDouble));
     StepReport report{.images = steps, .steps = steps};
@@ -179,9 +180,10 @@ class Ridge final : public LatentPhase {
   at::Tensor held_out_errors(const at::Tensor& solution_NL) const {
     at::Tensor squares_L = at::zeros({solution_NL.size(1)}, at::kDouble);
     double sum = 0.0, square = 0.0;
-    for (int64_t done = 0; done < config_.held_out; done += config_.block) {
+    for (int64_t done = 0; done < config_.num_held_out; done += config_.chunk_size) {
       const int64_t first = plan_.steps + done;
-      const Samples block = samples(first, std::min(config_.block, config_.held_out - done));
+      const Samples block =
+          samples(first, std::min(config_.chunk_size, config_.num_held_out - done));
       const at::Tensor y_S = block.y_S.to(at::kDouble);
       at::Tensor off_SL = -y_S.unsqueeze(1).repeat({1, solution_NL.size(1)});
       const Features made = features(block, first);
@@ -194,7 +196,7 @@ class Ridge final : public LatentPhase {
       sum += y_S.sum().item<double>();
       square += y_S.square().sum().item<double>();
     }
-    const auto count = static_cast<double>(config_.held_out);
+    const auto count = static_cast<double>(config_.num_held_out);
     return squares_L / (square - sum * sum / count);
   }
 

@@ -55,7 +55,7 @@ void draw_pattern(CounterRng& rng, const float* centre, const PatternSets& sets,
 /// Draws an example of n patches; returns the place of the one that tells the class.
 int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets, CounterRng rng,
                      int64_t label, float* x_nd) {
-  const int64_t n = config.patches, width = config.width;
+  const int64_t n = config.num_patches, width = config.width;
   std::vector<int64_t> place(static_cast<size_t>(n));
   std::iota(place.begin(), place.end(), 0);
   for (size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[rng.below(i)]);
@@ -64,7 +64,7 @@ int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets,
   const auto side = static_cast<int64_t>(rng.below(2));
   const auto* const centres = sets.centre_pd.const_data_ptr<float>();
   const auto of_side = static_cast<uint64_t>(std::max<int64_t>(sets.close / 2, 1));
-  const auto far = static_cast<uint64_t>(config.sets - sets.close);
+  const auto far = static_cast<uint64_t>(config.num_sets - sets.close);
   for (int64_t i = 1; i < n; ++i) {
     const int64_t set = i < config.threshold ? 2 * static_cast<int64_t>(rng.below(of_side)) + side
                                              : sets.close + static_cast<int64_t>(rng.below(far));
@@ -76,10 +76,10 @@ int64_t draw_example(const PatchPatternsConfig& config, const PatternSets& sets,
 }  // namespace
 
 ConfigProblem config_problem(const PatchPatternsConfig& config) {
-  if (config.threshold > config.patches) {
+  if (config.threshold > config.num_patches) {
     return {fmt::format("threshold is {}, but an example has {} patches", config.threshold,
-                        config.patches),
-            {"threshold", "patches"}};
+                        config.num_patches),
+            {"threshold", "num_patches"}};
   }
   if (config.threshold == 1) return {};
   if (2.0 * config.delta_r <= (1.0 - config.delta_d) / 2.0) {
@@ -99,7 +99,7 @@ ConfigProblem config_problem(const PatchPatternsConfig& config) {
 PatternSets pattern_sets(const PatchPatternsConfig& config) {
   // The first two coordinates are the plane of o1 and o2: another basis changes no inner product.
   const Plane plane(config.delta_d);
-  const int64_t width = config.width, sets = config.sets;
+  const int64_t width = config.width, sets = config.num_sets;
   PatternSets made;
   made.deciding_2d = at::zeros({2, width}, at::kFloat);
   auto* const o = made.deciding_2d.mutable_data_ptr<float>();
@@ -129,7 +129,7 @@ PatternSets pattern_sets(const PatchPatternsConfig& config) {
 DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
                              int64_t first, int64_t count) {
   const PatternSets sets = pattern_sets(config);
-  DatasetInputs made{at::empty({count, 1, config.patches, config.width}, at::kFloat),
+  DatasetInputs made{at::empty({count, 1, config.num_patches, config.width}, at::kFloat),
                      at::empty({count}, at::kLong), at::empty({count}, at::kLong)};
   const uint64_t stream = stream_id("patch_patterns." + split);
   for (int64_t i = 0; i < count; ++i) {
@@ -138,7 +138,7 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
     made.groups_N.mutable_data_ptr<int64_t>()[i] = draw_example(
         config, sets,
         CounterRng(static_cast<uint64_t>(config.seed), stream, static_cast<uint64_t>(first + i)),
-        label, made.values_NCHW.mutable_data_ptr<float>() + i * config.patches * config.width);
+        label, made.values_NCHW.mutable_data_ptr<float>() + i * config.num_patches * config.width);
   }
   return made;
 }
@@ -150,7 +150,7 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
         "generated patches of the pMoE paper's theory, one of which tells the class",
         [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
           info.classes = {"with o1", "with o2"};
-          info.groups = numbered("place ", config.patches);
+          info.groups = numbered("place ", config.num_patches);
           const PatternSets sets = pattern_sets(config);
           // Inputs have one channel, whose rows are the patches.
           info.directions = {{"deciding", sets.deciding_2d}, {"other", sets.centre_pd}};

@@ -101,18 +101,19 @@ at::Tensor convolve_rest(const at::Tensor& rest_KC, const at::Tensor& w_KoCkk,
     const at::Tensor from = place.clamp_max(border) + (place - (side - 1 - border)).clamp_min(0);
     map = map.index_select(2, from).index_select(3, from);
   }
-  return map.view({1, experts, options.outputs, side, side});
+  return map.view({1, experts, options.num_outputs, side, side});
 }
 
 at::Tensor weights_by_class(const PatchExpertsOptions& options) {
-  at::Tensor a = torch::zeros({options.experts, options.hidden, options.outputs});
-  if (options.outputs == 1) {
+  at::Tensor a = torch::zeros({options.num_experts, options.hidden, options.num_outputs});
+  if (options.num_outputs == 1) {
     a.fill_(1.0);
-    a.narrow(0, (options.experts + 1) / 2, options.experts / 2).fill_(-1.0);
+    a.narrow(0, (options.num_experts + 1) / 2, options.num_experts / 2).fill_(-1.0);
     return a;
   }
-  const int64_t each = options.experts / options.outputs;
-  for (int64_t c = 0; c < options.outputs; ++c) a.narrow(0, c * each, each).select(2, c).fill_(1.0);
+  const int64_t each = options.num_experts / options.num_outputs;
+  for (int64_t c = 0; c < options.num_outputs; ++c)
+    a.narrow(0, c * each, each).select(2, c).fill_(1.0);
   return a;
 }
 
@@ -120,12 +121,12 @@ at::Tensor weights_by_class(const PatchExpertsOptions& options) {
 
 MapExpertsImpl::MapExpertsImpl(const MapExpertsOptions& options, const at::Generator& generator)
     : options_(options) {
-  const int64_t experts = options.experts, channels = options.channels, kernel = options.kernel;
+  const int64_t experts = options.num_experts, channels = options.channels, kernel = options.kernel;
   weight = register_parameter("weight", at::ones({experts, channels}));
   bias = register_parameter("bias", at::zeros({experts, channels}));
-  w = register_parameter("w", at::empty({experts, options.outputs, channels, kernel, kernel}));
-  xavier_uniform(w, (channels + options.outputs) * kernel * kernel, generator);
-  b = register_parameter("b", at::zeros({experts, options.outputs}));
+  w = register_parameter("w", at::empty({experts, options.num_outputs, channels, kernel, kernel}));
+  xavier_uniform(w, (channels + options.num_outputs) * kernel * kernel, generator);
+  b = register_parameter("b", at::zeros({experts, options.num_outputs}));
   running_mean = register_buffer("running_mean", at::zeros({experts, channels}));
   running_var = register_buffer("running_var", at::ones({experts, channels}));
 }
@@ -177,13 +178,13 @@ at::Tensor MapExpertsImpl::convolve(const at::Tensor& rows_KRCp) const {
   if (kernel == 1) {
     const at::Tensor x_KnC = rows_KRCp.transpose(2, 3).reshape({experts, -1, options_.channels});
     return at::bmm(x_KnC, w.view({experts, -1, options_.channels}).transpose(1, 2))
-        .view({experts, rows, patch, patch, options_.outputs});
+        .view({experts, rows, patch, patch, options_.num_outputs});
   }
   const at::Tensor x_RKCpp =
       rows_KRCp.transpose(0, 1).reshape({rows, experts * options_.channels, patch, patch});
   return at::conv2d(x_RKCpp, w.flatten(0, 1), {}, /*stride=*/1, /*padding=*/kernel - 1,
                     /*dilation=*/1, /*groups=*/experts)
-      .view({rows, experts, options_.outputs, window, window})
+      .view({rows, experts, options_.num_outputs, window, window})
       .permute({1, 0, 3, 4, 2});
 }
 
@@ -197,9 +198,9 @@ ExpertsOutput MapExpertsImpl::forward(const at::Tensor& x_Td, const Routing& rou
   const at::Tensor maps_BKSSo = add_windows(convolve(active.more_KRCp), routing, images, options_) +
                                 rest_map.permute({0, 1, 3, 4, 2});
   ExpertsOutput out;
-  out.y_To = maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.outputs})
+  out.y_To = maps_BKSSo.reshape({images, experts, each, patch, each, patch, options_.num_outputs})
                  .permute({0, 2, 4, 1, 6, 3, 5})
-                 .reshape({routing.tokens(), experts * options_.outputs * patch * patch});
+                 .reshape({routing.tokens(), experts * options_.num_outputs * patch * patch});
   return out;
 }
 
@@ -229,17 +230,17 @@ ExpertsScript MapExpertsImpl::script_source() const {
 
 PatchExpertsImpl::PatchExpertsImpl(const PatchExpertsOptions& options,
                                    const at::Generator& generator) {
-  w = register_parameter("w", torch::empty({options.experts, options.width, options.hidden})
+  w = register_parameter("w", torch::empty({options.num_experts, options.width, options.hidden})
                                   .normal_(0.0, options.init_std, generator));
-  a = register_buffer("a", options.by_class
-                               ? weights_by_class(options)
-                               : torch::empty({options.experts, options.hidden, options.outputs})
-                                     .normal_(0.0, 1.0, generator));
+  a = register_buffer("a", options.by_class ? weights_by_class(options)
+                                            : torch::empty({options.num_experts, options.hidden,
+                                                            options.num_outputs})
+                                                  .normal_(0.0, 1.0, generator));
 }
 
 ExpertRows PatchExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                      const at::Generator&) {
-  const NoAutocast exact;
+  const NoAutocast no_autocast;
   const int64_t hidden = w.size(2);
   const at::Tensor no_bias = at::zeros({count(), hidden}, w.options().requires_grad(false));
   // Filters with an output each: the hidden layer.
@@ -288,7 +289,7 @@ PatchMixtureImpl::Output PatchMixtureImpl::of_patches(const at::Tensor& x_Bnd,
     out.routed = std::move(routed);
   }
   const at::Tensor f_Bo =
-      y_To.view({x_Bnd.size(0), options_.patches, y_To.size(1)}).sum(1) / options_.divisor;
+      y_To.view({x_Bnd.size(0), options_.num_patches, y_To.size(1)}).sum(1) / options_.divisor;
   out.f_Bo = f_Bo;
   out.logits_BC = f_Bo.size(1) == 1 ? at::cat({f_Bo / 2, -f_Bo / 2}, 1) : f_Bo;
   return out;

@@ -24,10 +24,10 @@ const char* return_logits(int64_t classes) {
 }
 
 nn::PatchExpertsOptions expert_options(const PMoEConfig& config) {
-  return {.experts = config.experts,
+  return {.num_experts = config.num_experts,
           .width = config.width(),
           .hidden = config.hidden,
-          .outputs = outputs_of(config.classes),
+          .num_outputs = outputs_of(config.num_classes),
           .init_std = config.init_std,
           .by_class = config.by_class()};
 }
@@ -37,23 +37,23 @@ nn::RouterOptions patch_router(const PMoERouterConfig& config, int64_t experts, 
                                int64_t patches, PrunedSelection pruned) {
   ExpertChoiceOptions rule;
   rule.gate = expert_gate_from_name(config.gate);
-  rule.rows = config.selected;
+  rule.rows = config.num_selected_patches;
   rule.group_size = patches;
   rule.kept = config.kept_experts;
   rule.pruned = pruned;
-  return {.width = width, .experts = experts, .rule = rule};
+  return {.width = width, .num_experts = experts, .rule = rule};
 }
 
 nn::PatchMixtureOptions mixture_options(const PMoEConfig& config) {
   nn::PatchMixtureOptions options;
   options.patch = config.patch_size;
-  options.patches = config.patches();
+  options.num_patches = config.patches();
   options.divisor =
       static_cast<double>(config.divisor == "patches" ? config.patches() : config.selected());
   options.experts = expert_options(config);
   if (!config.router) return options;
-  options.router = patch_router(*config.router, config.experts, config.width(), config.patches(),
-                                PrunedSelection::zero);
+  options.router = patch_router(*config.router, config.num_experts, config.width(),
+                                config.patches(), PrunedSelection::zero);
   options.router_std = config.router->init_std;
   return options;
 }
@@ -80,7 +80,8 @@ script::Module make_mixture(const script::Unit& unit, const nn::PatchMixtureImpl
   return script::make_module(
       unit, "PatchMixture", from, children,
       fmt::format(kPatchMixture, fmt::arg("width", options.patch.width),
-                  fmt::arg("height", options.patch.height), fmt::arg("patches", options.patches),
+                  fmt::arg("height", options.patch.height),
+                  fmt::arg("patches", options.num_patches),
                   fmt::arg("divisor", script::literal(options.divisor)),
                   fmt::arg("layer", alone ? "self.experts.one_by_one(x, [x.size(0)])"
                                           : "self.moe.forward(x, x)")));
@@ -91,7 +92,7 @@ constexpr int64_t kLastGroup = 2;
 nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
   return {.channels = config.channels,
           .side = config.image_size,
-          .blocks = config.blocks,
+          .num_blocks = config.num_blocks,
           .widening = config.widening,
           .last_group = !config.moe};
 }
@@ -99,18 +100,18 @@ nn::WideResNetOptions trunk_options(const WrnPMoEConfig& config) {
 nn::MapExpertsOptions expert_options(const WrnPMoEConfig& config) {
   const int64_t channels = trunk_options(config).channels_of(kLastGroup);
   const std::vector<int64_t>& kept = config.moe->router.kept_experts;
-  return {.experts = kept.empty() ? config.moe->experts : static_cast<int64_t>(kept.size()),
+  return {.num_experts = kept.empty() ? config.moe->num_experts : static_cast<int64_t>(kept.size()),
           .channels = channels,
           .side = config.map_size(),
           .patch = config.moe->patch_size,
-          .outputs = channels / config.moe->experts,
+          .num_outputs = channels / config.moe->num_experts,
           .kernel = config.moe->kernel};
 }
 
 /// No token is routed to a removed expert: it was to make channels, not to add to those of others.
 nn::RouterOptions router_options(const WrnPMoEConfig& config) {
   const nn::MapExpertsOptions experts = expert_options(config);
-  return patch_router(config.moe->router, config.moe->experts,
+  return patch_router(config.moe->router, config.moe->num_experts,
                       experts.channels * experts.patch * experts.patch, experts.patches(),
                       PrunedSelection::reroute);
 }
@@ -125,22 +126,23 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
             {"moe.patch_size", "image_size"}};
   }
   const int64_t patches = side / patch * (side / patch);
-  if (moe.router.selected > patches) {
-    return {fmt::format("an expert cannot select {} of {} patches", moe.router.selected, patches),
-            {"moe.router.selected", "moe.patch_size", "image_size"}};
+  if (moe.router.num_selected_patches > patches) {
+    return {fmt::format("an expert cannot select {} of {} patches", moe.router.num_selected_patches,
+                        patches),
+            {"moe.router.num_selected_patches", "moe.patch_size", "image_size"}};
   }
-  if (channels % moe.experts != 0) {
+  if (channels % moe.num_experts != 0) {
     return {
         fmt::format("{1} channels of the last group cannot be divided equally among {0} experts",
-                    moe.experts, channels),
-        {"moe.experts", "widening"}};
+                    moe.num_experts, channels),
+        {"moe.num_experts", "widening"}};
   }
   if (moe.kernel % 2 == 0) {
     return {
         fmt::format("a kernel of side {0} has no middle; {1} has one", moe.kernel, moe.kernel + 1),
         {"moe.kernel"}};
   }
-  return kept_setting_problem(moe.router.kept_experts, moe.experts, "moe.router.kept_experts");
+  return kept_setting_problem(moe.router.kept_experts, moe.num_experts, "moe.router.kept_experts");
 }
 
 constexpr char kPatches[] = R"(
@@ -168,21 +170,22 @@ ConfigProblem config_problem(const PMoEConfig& config) {
                         size_text(image)),
             {"patch_size", "image_size"}};
   }
-  if (config.by_class() && config.experts % config.classes != 0) {
-    return {fmt::format("{} experts cannot be divided equally among {} classes", config.experts,
-                        config.classes),
-            {"experts", "classes", "output"}};
+  if (config.by_class() && config.num_experts % config.num_classes != 0) {
+    return {fmt::format("{} experts cannot be divided equally among {} classes", config.num_experts,
+                        config.num_classes),
+            {"num_experts", "num_classes", "output"}};
   }
   if (!config.router) {
-    if (config.experts == 1) return {};
-    return {fmt::format("{} experts need a router", config.experts), {"router", "experts"}};
+    if (config.num_experts == 1) return {};
+    return {fmt::format("{} experts need a router", config.num_experts), {"router", "num_experts"}};
   }
-  if (config.router->selected > config.patches()) {
-    return {fmt::format("an expert cannot select {} of {} patches", config.router->selected,
-                        config.patches()),
-            {"router.selected", "patch_size", "image_size"}};
+  if (config.router->num_selected_patches > config.patches()) {
+    return {fmt::format("an expert cannot select {} of {} patches",
+                        config.router->num_selected_patches, config.patches()),
+            {"router.num_selected_patches", "patch_size", "image_size"}};
   }
-  return kept_setting_problem(config.router->kept_experts, config.experts, "router.kept_experts");
+  return kept_setting_problem(config.router->kept_experts, config.num_experts,
+                              "router.kept_experts");
 }
 
 PMoE::PMoE(PMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
@@ -214,7 +217,7 @@ std::optional<torch::jit::Module> PMoE::torchscript() const {
   return script::make_module(unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
                              script::entrance(input_shape()) +
                                  "    f = self.mixture.forward(images)\n" +
-                                 return_logits(config_.classes));
+                                 return_logits(config_.num_classes));
 }
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
@@ -234,7 +237,7 @@ WrnPMoE::WrnPMoE(WrnPMoEConfig config, uint64_t seed) : OneLayerModel(std::move(
     moe->router->weight.normal_(0.0, config_.moe->router.init_std, generator);
   }
   norm = register_module("norm", nn::BatchNorm1d(nn::wide_norm(trunk->maps().channels)));
-  make_head(config_.classes, generator);
+  make_head(config_.num_classes, generator);
 }
 
 void WrnPMoE::make_head(int64_t classes, const at::Generator& generator) {
@@ -246,12 +249,12 @@ void WrnPMoE::make_head(int64_t classes, const at::Generator& generator) {
 }
 
 at::Tensor WrnPMoE::all_channels(const at::Tensor& y_Td) const {
-  const int64_t each = experts->options().outputs, patch = experts->options().patch;
+  const int64_t each = experts->options().num_outputs, patch = experts->options().patch;
   const auto present = static_cast<int64_t>(moe->kept().size());
   const at::Tensor y_TKop = y_Td.view({y_Td.size(0), present, each, patch * patch});
   if (!moe->is_pruned()) return y_TKop.flatten(1, 2);
   const at::Tensor zeros =
-      at::zeros({y_Td.size(0), config_.moe->experts, each, patch * patch}, y_Td.options());
+      at::zeros({y_Td.size(0), config_.moe->num_experts, each, patch * patch}, y_Td.options());
   return zeros.index_copy(1, index_on(y_Td.device(), moe->kept()), y_TKop).flatten(1, 2);
 }
 
@@ -270,7 +273,7 @@ ModelOutput WrnPMoE::forward(const at::Tensor& images_BCHW, const at::Generator&
   const int64_t patches = std::max<int64_t>(1, tokens_per_image());
   out.pre_logits = active_TC.view({images_BCHW.size(0), patches, active_TC.size(1)}).mean(1);
   const at::Tensor f = head->forward(out.pre_logits);
-  out.logits = config_.classes == 2 ? at::cat({f / 2, -f / 2}, 1) : f;
+  out.logits = config_.num_classes == 2 ? at::cat({f / 2, -f / 2}, 1) : f;
   return out;
 }
 
@@ -280,7 +283,7 @@ void WrnPMoE::reset_head(int64_t classes) {
   fresh->weight.set_data(at::zeros({outputs_of(classes), trunk->maps().channels}, options));
   fresh->bias.set_data(at::zeros({outputs_of(classes)}, options));
   head = replace_module("head", fresh);
-  config_.classes = classes;
+  config_.num_classes = classes;
 }
 
 std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
@@ -296,7 +299,7 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
   if (moe.is_empty()) {
     source += kMap;
   } else {
-    const int64_t patch = experts->options().patch, each = experts->options().outputs;
+    const int64_t patch = experts->options().patch, each = experts->options().num_outputs;
     children.emplace_back("moe", script::make_moe_layer(unit, *moe, {all * patch * patch}));
     source += fmt::format(kPatches, fmt::arg("patch", patch), fmt::arg("positions", patch * patch));
     if (moe->is_pruned()) {
@@ -310,7 +313,7 @@ std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
   source += fmt::format(kRest, fmt::arg("all", all),
                         fmt::arg("patches", std::max<int64_t>(1, tokens_per_image())));
   return script::make_module(unit, "WrnPMoE", *this, children,
-                             source + return_logits(config_.classes));
+                             source + return_logits(config_.num_classes));
 }
 
 [[maybe_unused]] const bool kPatchModels =

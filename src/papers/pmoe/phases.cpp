@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "patch_sgd": blocks of steps of Algorithms 1 and 2 of the pMoE paper.
+// The phase kind "patch_sgd": chunks of steps of Algorithms 1 and 2 of the pMoE paper.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 constexpr const char *kLogistic = "logistic", *kLinear = "linear";
 
 struct PatchSgdConfig {
-  int64_t num_samples = 0, batch_size = 20, block = 64;
+  int64_t num_samples = 0, batch_size = 20, chunk_size = 64;
   std::string loss = kLogistic;
   double lr = 0.2;
 };
@@ -39,7 +39,8 @@ void describe(auto& f, PatchSgdConfig& c) {
     between(0, 1e7), renamed_from("samples"));
   f("batch_size", c.batch_size, "number of samples per step", between(1, 65536));
   f("lr", c.lr, "learning rate (eta) of all trained parameters", above(0.0));
-  f("block", c.block, "number of steps computed together", between(1, 4096));
+  f("chunk_size", c.chunk_size, "number of steps computed together", between(1, 4096),
+    renamed_from("block"));
 }
 
 int64_t samples_of(const PatchSgdConfig& config, const Dataset& data) {
@@ -127,7 +128,7 @@ class PatchSgd final : public OnlinePhase {
         count_(samples_of(config_, *context_.data)) {}
 
   StepReport update() override {
-    const int64_t steps = steps_of(config_.block);
+    const int64_t steps = steps_of(config_.chunk_size);
     const Batches batches = batches_of(count_, plan_.batch, steps_done_, steps, context_.seed);
     if (!samples_.x_Nnd.defined()) read();
     StepReport report;
@@ -233,7 +234,7 @@ void check_linear(const SettingLocations& locations, const nn::PatchMixtureImpl&
     fail_usage(
         "{}: phase '{}': the linear loss trains routers of pairs of classes, an expert each; there "
         "are {} experts and {} classes",
-        locations.of_model("experts", "loss"), name, experts, classes);
+        locations.of_model("num_experts", "loss"), name, experts, classes);
   }
 }
 

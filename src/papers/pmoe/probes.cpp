@@ -35,7 +35,7 @@ bool gates_differ(const Model& model) {
 /// 1, and the network has an expert for each class.
 bool has_expert_of_class(const Model& model, int64_t classes) {
   const nn::MoELayer layer = model.moe_blocks().back().layer;
-  return !gates_differ(model) && layer->options().experts == classes && !layer->is_pruned();
+  return !gates_differ(model) && layer->options().num_experts == classes && !layer->is_pruned();
 }
 
 std::vector<Metric> routed_metrics(const Model& model, const DataSplits& data) {

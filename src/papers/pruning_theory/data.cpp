@@ -23,9 +23,9 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
         .floor_()
         .clamp_max_(static_cast<double>(bound - 1));
   };
-  const int64_t n = config.tokens;
+  const int64_t n = config.num_tokens;
   at::Tensor tokens_nN = at::empty({n, count}, at::kFloat);
-  for (int64_t j = 0; j < n; ++j) tokens_nN[j].copy_(below(j, config.patterns - 2) + 2);
+  for (int64_t j = 0; j < n; ++j) tokens_nN[j].copy_(below(j, config.num_patterns - 2) + 2);
   const at::Tensor label = below(n, 2), place = below(n + 1, n).to(at::kLong);
   tokens_nN.scatter_(0, place.unsqueeze(0), label.unsqueeze(0));
   return {tokens_nN.t().contiguous().unsqueeze(1).unsqueeze(1), label.to(at::kLong)};
@@ -37,7 +37,7 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
         "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",
         [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
           info.classes = {"with o1", "with o2"};
-          info.directions = {{"pattern", at::eye(config.patterns)}};
+          info.directions = {{"pattern", at::eye(config.num_patterns)}};
           return [config, split = info.split](int64_t first, int64_t count) {
             return pattern_tokens(config, split, first, count);
           };

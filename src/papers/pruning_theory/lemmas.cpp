@@ -100,7 +100,7 @@ void measure_lemmas(ProbeSubject& subject, Measurement& measurement) {
   const std::shared_ptr<Model> start = subject.start();
   const Layer first(*start);
   const auto d = static_cast<double>(first.moe->options().width);
-  const auto k = static_cast<double>(first.moe->options().experts);
+  const auto k = static_cast<double>(first.moe->options().num_experts);
   const auto l = static_cast<double>(std::get<ExpertChoiceOptions>(first.moe->options().rule).rows);
   const double log_l = std::log(l), root = std::sqrt(log_l);
   const double c2 = first.experts.w.square().sum({1}).max().sqrt().item<double>();

@@ -37,30 +37,31 @@ namespace {
 nn::RouterOptions pattern_router(const PatternMoEConfig& config) {
   ExpertChoiceOptions rule;
   rule.gate = ExpertGate::softmax_selected;
-  rule.rows = config.selected;
-  rule.group_size = config.tokens;
+  rule.rows = config.num_selected_tokens;
+  rule.group_size = config.num_tokens;
   rule.kept = config.kept_experts;
-  return {.width = config.patterns, .experts = config.experts, .rule = rule};
+  return {.width = config.num_patterns, .num_experts = config.num_experts, .rule = rule};
 }
 
 }  // namespace
 
 ConfigProblem config_problem(const PatternMoEConfig& config) {
-  if (config.selected > config.tokens) {
-    return {fmt::format("an expert cannot select {} of {} tokens", config.selected, config.tokens),
-            {"selected", "tokens"}};
+  if (config.num_selected_tokens > config.num_tokens) {
+    return {fmt::format("an expert cannot select {} of {} tokens", config.num_selected_tokens,
+                        config.num_tokens),
+            {"num_selected_tokens", "num_tokens"}};
   }
-  if (config.experts % 2 != 0) {
+  if (config.num_experts % 2 != 0) {
     return {fmt::format("half of the experts subtract, which {} cannot be divided into; {} can",
-                        config.experts, config.experts + 1),
+                        config.num_experts, config.num_experts + 1),
             {"experts"}};
   }
-  return kept_setting_problem(config.kept_experts, config.experts, "kept_experts");
+  return kept_setting_problem(config.kept_experts, config.num_experts, "kept_experts");
 }
 
 PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : OneLayerModel(std::move(config)) {
   const at::Generator generator = nn::make_generator(seed);
-  experts = nn::PatternExperts(config_.experts, config_.patterns, config_.hidden,
+  experts = nn::PatternExperts(config_.num_experts, config_.num_patterns, config_.hidden,
                                config_.neuron_std, generator);
   if (!config_.kept_experts.empty()) experts->keep(config_.kept_experts);
   moe = register_module("moe", nn::MoELayer(pattern_router(config_), experts.ptr(), generator));
@@ -71,11 +72,11 @@ PatternMoE::PatternMoE(PatternMoEConfig config, uint64_t seed) : OneLayerModel(s
 ModelOutput PatternMoE::forward(const at::Tensor& images_BCHW, const at::Generator& random) {
   check_input_shape(*this, config_.name, "inputs", images_BCHW);
   const at::Tensor tokens_T1 = images_BCHW.reshape({-1, 1});
-  const at::Tensor known = at::arange(config_.patterns, tokens_T1.options());
+  const at::Tensor known = at::arange(config_.num_patterns, tokens_T1.options());
   const at::Tensor x_Td = tokens_T1.eq(known).to(moe->router->weight.scalar_type());
   nn::MoEOutput routed = moe->forward(x_Td, tokens_T1, random);
   const at::Tensor f_B1 =
-      routed.y_Td.view({images_BCHW.size(0), config_.tokens}).sum(1, /*keepdim=*/true);
+      routed.y_Td.view({images_BCHW.size(0), config_.num_tokens}).sum(1, /*keepdim=*/true);
   ModelOutput out;
   out.pre_logits = f_B1;
   out.logits = at::cat({f_B1 / 2, -f_B1 / 2}, 1);

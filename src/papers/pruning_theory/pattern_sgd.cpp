@@ -142,7 +142,7 @@ void check_arguments(const PatternWeights& weights, const PatternBatch& batch, i
 
 PatternStep pattern_sgd_step(PatternWeights& weights, const PatternBatch& batch,
                              const PatternSgdOptions& options) {
-  check_arguments(weights, batch, options.selected);
+  check_arguments(weights, batch, options.num_selected_tokens);
   const int64_t examples = batch.tokens_Bn.size(0), experts = weights.router_Kd.size(0);
   const int64_t patterns = weights.router_Kd.size(1), hidden = weights.neurons_Kdm.size(2);
   const Counts counts(batch.tokens_Bn, patterns);
@@ -156,7 +156,8 @@ PatternStep pattern_sgd_step(PatternWeights& weights, const PatternBatch& batch,
     PatternExpert expert(router + s * patterns, neurons + s * patterns * hidden, patterns, hidden);
     for (int64_t b = 0; b < examples; ++b) {
       const double weight = y[b] * sign[s] / static_cast<double>(examples);
-      f[static_cast<size_t>(b)] += sign[s] * expert.add(counts.of(b), options.selected, weight);
+      f[static_cast<size_t>(b)] +=
+          sign[s] * expert.add(counts.of(b), options.num_selected_tokens, weight);
     }
     expert.step(options);
   }

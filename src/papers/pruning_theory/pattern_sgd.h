@@ -23,7 +23,7 @@ struct PatternBatch {
 };
 
 struct PatternSgdOptions {
-  int64_t selected = 5;  ///< l, tokens that an expert selects.
+  int64_t num_selected_tokens = 5;  ///< l, tokens that an expert selects.
   double expert_lr = 0.02, router_lr = 0.01;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phase kind "pattern_sgd": blocks of steps of Algorithm 1 of the pruning paper, by its
+// The phase kind "pattern_sgd": chunks of steps of Algorithm 1 of the pruning paper, by its
 // formulas.
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ namespace moesaic {
 namespace {
 
 struct PatternSgdConfig {
-  int64_t batch_size = 128, block = 16;
+  int64_t batch_size = 128, chunk_size = 16;
   double expert_lr = 0.02, router_lr = 0.01;
   bool until_zero = true;
 };
@@ -26,7 +26,8 @@ void describe(auto& f, PatternSgdConfig& c) {
   f("expert_lr", c.expert_lr, "learning rate of the neurons (eta_e)", between(0.0, 1e6));
   f("router_lr", c.router_lr, "learning rate of the routers (eta_r)", between(0.0, 1e6));
   f("until_zero", c.until_zero, "early end at the first batch whose hinge loss is 0");
-  f("block", c.block, "number of steps computed together", between(1, 4096));
+  f("chunk_size", c.chunk_size, "number of steps computed together", between(1, 4096),
+    renamed_from("block"));
 }
 
 class PatternSgd final : public OnlinePhase {
@@ -42,7 +43,7 @@ class PatternSgd final : public OnlinePhase {
   StepReport update() override {
     nn::PatternExpertsImpl& experts = *layer_->experts->as<nn::PatternExperts>();
     PatternWeights weights{router_rows(layer_), host_copy(experts.w), host_copy(experts.sign)};
-    const int64_t block = steps_of(config_.block);
+    const int64_t block = steps_of(config_.chunk_size);
     const DatasetInputs inputs =
         context_.data->generate(offset_ + steps_done_ * plan_.batch, block * plan_.batch);
     const at::Tensor tokens = inputs.values_NCHW.flatten(1).to(at::kInt);
@@ -101,7 +102,7 @@ void plan_patterns(PhasePlan& plan, const SettingLocations& locations, const Mod
   const int64_t width = (*layer)->options().width;
   if (patterns == known.end() || patterns->second.size(0) != width) {
     fail_usage("{}: phase '{}': the model has {} patterns, '{}' has {}",
-               locations.of_model("patterns", "data"), phase.name, width, phase.data,
+               locations.of_model("num_patterns", "data"), phase.name, width, phase.data,
                patterns == known.end() ? 0 : patterns->second.size(0));
   }
   check_trains_all(plan, locations, model,

@@ -62,7 +62,7 @@ std::vector<int64_t> extremes(const MoEBlock& block, int64_t group) {
   for (size_t slot = 0; slot < kept.size(); ++slot) {
     const at::Tensor& weight = block.layer->router->weight;
     norms.push_back(weight[kept[slot]].norm(2, at::kDouble).item<double>());
-    if (kept[slot] * block.ranked_groups() / block.layer->options().experts != group) continue;
+    if (kept[slot] * block.ranked_groups() / block.layer->options().num_experts != group) continue;
     const auto at = static_cast<int64_t>(slot);
     if (!most || norms[slot] > norms[static_cast<size_t>(*most)]) most = at;
     if (!least || norms[slot] < norms[static_cast<size_t>(*least)]) least = at;

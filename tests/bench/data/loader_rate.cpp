@@ -26,7 +26,7 @@ double rate(const std::string& folder, int64_t threads, int64_t size, int64_t ba
   options.batch_size = batch;
   options.shuffle = true;
   options.drop_last = true;
-  options.threads = threads;
+  options.num_threads = threads;
   options.augment.flip = true;
   options.augment.crop.emplace();
   moesaic::Loader loader(moesaic::preprocessed(moesaic::open_dataset(folder, "train"), preprocess),

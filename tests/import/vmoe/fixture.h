@@ -22,7 +22,7 @@ inline VMoEConfig import_config() {
   config.channels = 3;
   config.patch_size = 8;
   config.hidden_size = 12;
-  config.classes = 5;
+  config.num_classes = 5;
   config.encoder.num_layers = 4;
   config.encoder.num_heads = 3;
   config.encoder.mlp_dim = 20;

@@ -122,7 +122,7 @@ TEST_F(ImportVMoE, FineTuningBeginsAsTheReferenceDoes) {
       if (by_rules) {
         given.rules = folder_ / "config.json";
       } else {
-        given.classes = config["model"]["num_classes"].get<int64_t>();
+        given.num_classes = config["model"]["num_classes"].get<int64_t>();
         given.image_size = config["image_size"].get<int64_t>();
       }
       const ImportVMoEResult result = import_vmoe(given);
@@ -178,7 +178,7 @@ TEST_F(ImportVMoE, ClassesAndImagesOfAnotherSize) {
   write_arrays(folder_ / "ckpt", arrays);
   put_config(config);
   ImportVMoEOptions given = options();
-  given.classes = 3;
+  given.num_classes = 3;
   given.image_size = 48;
   const ImportVMoEResult result = import_vmoe(given);
   EXPECT_THAT(result.fresh, ElementsAre("head/kernel", "head/bias"));
@@ -191,7 +191,7 @@ TEST_F(ImportVMoE, ClassesAndImagesOfAnotherSize) {
   EXPECT_EQ(state_of(*model).at("head.weight").abs().sum().item<float>(), 0.0f);
   // A head that fits stays where only the images' size changes.
   fs::remove_all(folder_ / "out");
-  given.classes.reset();
+  given.num_classes.reset();
   EXPECT_TRUE(import_vmoe(given).fresh.empty());
   EXPECT_TRUE(torch::equal(state_of(*load_model(folder_ / "out")).at("head.weight"),
                            arrays.at("head/kernel").t()));
@@ -203,7 +203,7 @@ TEST_F(ImportVMoE, ALayerBeforeTheHeadStaysUnlessTheConfigurationHasNone) {
   write_arrays(folder_ / "ckpt", random_arrays(config));
   ordered_json json = to_json(config);
   ImportVMoEOptions given = options();
-  given.classes = 3;
+  given.num_classes = 3;
   put("config.json", json);
   EXPECT_THAT(import_vmoe(given).dropped, ElementsAre("head/bias", "head/kernel"));
   fs::remove_all(folder_ / "out");
@@ -213,7 +213,7 @@ TEST_F(ImportVMoE, ALayerBeforeTheHeadStaysUnlessTheConfigurationHasNone) {
               ElementsAre("head/bias", "head/kernel", "pre_logits/bias", "pre_logits/kernel"));
   EXPECT_EQ(state_of(*load_model(folder_ / "out")).at("head.weight").size(1), 12);
   fs::remove_all(folder_ / "out");
-  given.classes.reset();
+  given.num_classes.reset();
   EXPECT_THAT(refused(given, ErrorKind::usage), HasSubstr("representation_size is 0, but"));
 }
 
@@ -383,7 +383,7 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
   configs[0].image_size = {8, 24};
   configs[0].encoder.moe.group_size = 14;
   configs[1].name = kE3;
-  configs[2].classes = 0;
+  configs[2].num_classes = 0;
   configs[2].representation_size = 7;
   configs[3].encoder.position_emb.name = kSinCos2d;
   configs[3].encoder.moe.router.dispatcher.capacity_factor = 0.0;
@@ -407,7 +407,7 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
     std::vector<int64_t> shape = model->input_shape();
     shape.insert(shape.begin(), 2);
     const auto outputs = predict(*model, at::ones(shape), {.routing = true});
-    const int64_t wide = config.has_head() ? config.classes : config.pre_logits_size();
+    const int64_t wide = config.has_head() ? config.num_classes : config.pre_logits_size();
     EXPECT_EQ(outputs.at("logits").sizes().vec(), (std::vector<int64_t>{2, wide}));
     expect_equal(exported(folder_ / "out"), arrays);
   }
@@ -415,11 +415,11 @@ TEST_F(ImportVMoE, EveryKindOfNetwork) {
 
 TEST_F(ImportVMoE, AHeadlessNetworkCanBeGivenAHead) {
   VMoEConfig config = import_config();
-  config.classes = 0;
+  config.num_classes = 0;
   write_arrays(folder_ / "ckpt", random_arrays(config));
   put_config(config);
   ImportVMoEOptions given = options();
-  given.classes = 3;
+  given.num_classes = 3;
   EXPECT_THAT(import_vmoe(given).fresh, ElementsAre("head/kernel", "head/bias"));
   EXPECT_EQ(load_model(folder_ / "out")->classes(), 3);
 }

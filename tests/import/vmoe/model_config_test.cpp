@@ -42,7 +42,7 @@ const char* const kEnsembleText = R"({
 TEST(VMoEModelConfig, TheReferencesNamesAndDefaults) {
   const VMoEConfig config = parsed_model(kEnsembleText);
   EXPECT_EQ(config.name, kE3);
-  EXPECT_EQ(config.classes, 7);
+  EXPECT_EQ(config.num_classes, 7);
   EXPECT_EQ(config.patch_size, 8);
   EXPECT_EQ(config.image_size, 32);
   EXPECT_EQ(config.representation_size, 9);
@@ -183,7 +183,7 @@ TEST(VMoEModelConfig, PositionsAndHeadsAsTheReferenceNamesThem) {
   EXPECT_EQ(named(R"({"name": "none"})").encoder.position_emb.name, kNoPosition);
   const VMoEConfig waves = named(R"({"name": "sincos2d", "temperature": 100, "h": 2, "w": 2})");
   EXPECT_EQ(waves.encoder.position_emb.temperature, 100.0);
-  EXPECT_EQ(waves.classes, 0);
+  EXPECT_EQ(waves.num_classes, 0);
   EXPECT_THAT(refused_model(R"({"name": "VisionTransformerMoe", "hidden_size": 10, "encoder":
                                 {"num_heads": 2, "position_emb": {"name": "sincos2d"}}})"),
               HasSubstr("multiple of 4 and at least 8, found 10"));
@@ -233,7 +233,7 @@ TEST(VMoEModelConfig, EveryConfigurationOfTheReference) {
     const auto json = reference_config(name);
     const VMoEConfig whole = parsed_model(json.dump());
     EXPECT_EQ(whole.image_size, json["image_size"].get<int64_t>()) << name;
-    EXPECT_EQ(whole.classes, json["model"]["num_classes"]) << name;
+    EXPECT_EQ(whole.num_classes, json["model"]["num_classes"]) << name;
     EXPECT_EQ(whole.encoder.moe.group_size, json["model"]["encoder"]["moe"]["group_size"]) << name;
     EXPECT_NO_THROW(read_model(json["model"].dump())) << name;
   }
@@ -387,7 +387,7 @@ TEST_F(VMoEFacts, ARouterTellsTheFamily) {
 TEST_F(VMoEFacts, WhatTheArraysLackTheConfigurationSays) {
   config.encoder.moe.layers = {};
   config.encoder.position_emb.name = kSinCos2d;
-  config.classes = 0;
+  config.num_classes = 0;
   EXPECT_THAT(mismatch(R"({"name": "VisionTransformerMoe"})"),
               HasSubstr("must have encoder.position_emb.name: there is no 'Encoder/posembed"));
   const std::string waves = R"({"name": "VisionTransformerMoe", "encoder": {"position_emb":

@@ -24,7 +24,7 @@ std::vector<VMoEConfig> configs_of_all_kinds() {
   list[5].patch_size = 16;
   list[6].patch_size = {4, 8};
   list[6].image_size = {8, 24};
-  list[6].classes = 0;
+  list[6].num_classes = 0;
   list[7].name = kE3;  // of one member
   list[8].encoder.position_emb.name = kSinCos2d;
   list[8].encoder.moe.mlp_dim = 6;

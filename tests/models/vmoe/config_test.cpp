@@ -78,7 +78,7 @@ TEST(VMoEConfig, BoundsEverySetting) {
   for (const char* setting :
        {"encoder.num_layers", "encoder.num_heads", "encoder.mlp_dim", "encoder.moe.num_experts",
         "encoder.moe.group_size", "encoder.moe.router.num_selected_experts", "image_size",
-        "channels", "patch_size", "hidden_size", "classes"}) {
+        "channels", "patch_size", "hidden_size", "num_classes"}) {
     for (const char* value : {"=-1", "=1000000000000000000"}) {
       EXPECT_THAT(
           test::usage_of([&] { build_model(config_with(setting + std::string(value)), 0); }),
@@ -162,16 +162,16 @@ TEST(VMoEConfig, GroupsMayBeCountedInImages) {
     const auto model = build_meta_model(config_with("encoder.moe=" + moe));
     return nn::group_size(model->moe_blocks()[0].layer->options().rule);
   };
-  EXPECT_EQ(group_of(R"({"layers": [1], "group_images": 3})"), 3 * 17);
-  EXPECT_EQ(group_of(R"({"layers": [1], "group_images": 3, "group_size": 5})"), 5);
+  EXPECT_EQ(group_of(R"({"layers": [1], "num_group_images": 3})"), 3 * 17);
+  EXPECT_EQ(group_of(R"({"layers": [1], "num_group_images": 3, "group_size": 5})"), 5);
   VMoEConfig ensemble = testing::small_vmoe_config();
   ensemble.name = kE3;
   ensemble.encoder.moe.ensemble_size = 2;
-  ensemble.encoder.moe.group_images = 3;
+  ensemble.encoder.moe.num_group_images = 3;
   EXPECT_EQ(ensemble.group_size(), 3 * 2 * 17);
   EXPECT_THAT(test::usage_of([&] {
                 build_model(config_with(R"(encoder.moe={"layers": [1],
-                                           "group_images": 2147483647})"),
+                                           "num_group_images": 2147483647})"),
                             0);
               }),
               HasSubstr("more than"));

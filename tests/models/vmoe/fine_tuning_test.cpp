@@ -68,7 +68,7 @@ VMoEConfig source_config() {
 TEST(VMoEFineTuning, BeginsWithOtherImagesMembersAndClasses) {
   VMoEConfig other = source_config();
   other.image_size = 12;
-  other.classes = 9;
+  other.num_classes = 9;
   other.encoder.moe.ensemble_size = 2;
   other.encoder.moe.router.num_selected_experts = 1;
   other.name = kE3;

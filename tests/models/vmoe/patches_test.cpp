@@ -23,7 +23,7 @@ VMoEConfig wide_config() {
   config.patch_size = {kPatchHeight, kPatchWidth};
   config.channels = kChannels;
   config.hidden_size = kTokenWidth;
-  config.classes = 0;
+  config.num_classes = 0;
   config.classifier = "gap";
   config.encoder.num_layers = 1;
   config.encoder.num_heads = 2;

@@ -79,7 +79,7 @@ class ReplayedStep {
     record.routing = out.routing;
     record.kept = block->moe->kept();
     record.group_size = nn::group_size(block->moe->options().rule);
-    record.members = members;
+    record.num_members = members;
     output_.routings.push_back(record);
     const at::Tensor y = nn::from_member_order(out.y_Td, members, mixed.sizes());
     layer_outputs_[place + "/output"] = y.detach();

@@ -22,7 +22,7 @@ VMoEConfig small_config() {
   config.image_size = 8;
   config.patch_size = 4;
   config.hidden_size = 12;
-  config.classes = 3;
+  config.num_classes = 3;
   config.encoder.num_layers = 3;
   config.encoder.num_heads = 3;
   config.encoder.mlp_dim = 20;
@@ -371,7 +371,7 @@ double count_of(const Model& model) {
 
 TEST(VMoE, WithoutAHeadItGivesItsRepresentation) {
   VMoEConfig config = small_config();
-  config.classes = 0;
+  config.num_classes = 0;
   VMoE model(config, 1);
   const ModelOutput out = model.forward(randn({2, 1, 8, 8}, 4, torch::kFloat));
   EXPECT_TRUE(torch::equal(out.logits, out.pre_logits));

@@ -15,10 +15,10 @@ namespace {
 
 ClusterMoEConfig small_mixture() {
   ClusterMoEConfig config;
-  config.patches = 3;
+  config.num_patches = 3;
   config.width = 6;
-  config.experts = 4;
-  config.filters = 8;
+  config.num_experts = 4;
+  config.num_filters = 8;
   config.init_scale = 1.0;
   return config;
 }
@@ -115,7 +115,7 @@ void expect_gates(const RoutingRecord& record, const at::Tensor& gates_TE) {
 TEST(ClusterMoE, AsPrintedItStartsNormalAndMayBePruned) {
   ClusterMoEConfig config = printed_mixture();
   config.width = 50;
-  config.filters = 64;
+  config.num_filters = 64;
   const auto model = trained_mixture(config);
   const at::Tensor w = model->experts->w.detach();
   EXPECT_NEAR(w.std().item<double>(), 0.3, 0.01);
@@ -283,9 +283,9 @@ TEST(ClusterMoE, RoutesByAThresholdOrByTheExpertsChoiceToo) {
 
 TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
   ClusterMoEConfig config = small_mixture();
-  config.patches = 1;
+  config.num_patches = 1;
   config.width = 12;
-  config.filters = 2;
+  config.num_filters = 2;
   config.router->width = 4;
   config.router->noise_in_evaluation = false;
   const auto model = trained_mixture(config);
@@ -307,8 +307,8 @@ TEST(ClusterMoE, TheRouterCanSeeThePiecesOfAnInputThatExpertsSeeWhole) {
 TEST(ClusterMoE, ASingleExpertHasNoRouterAndStartsAtItsScale) {
   ClusterMoEConfig config = small_mixture();
   config.router.reset();
-  config.experts = 1;
-  config.filters = 400;
+  config.num_experts = 1;
+  config.num_filters = 400;
   config.init_scale = 0.5;
   const auto model = trained_mixture(config);
   EXPECT_EQ(model->named_parameters().size(), 2U);
@@ -326,7 +326,7 @@ TEST(ClusterMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
     ClusterMoEConfig config = small_mixture();
     if (!routed) {
       config.router.reset();
-      config.experts = 1;
+      config.num_experts = 1;
     }
     const auto model = trained_mixture(config);
     const Value value = Value::from_json(model->config(), "model");
@@ -338,7 +338,7 @@ TEST(ClusterMoE, ItsConfigurationRebuildsItAndCountsItsParameters) {
 
 TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   ClusterMoEConfig config = small_mixture();
-  config.filters = 7;
+  config.num_filters = 7;
   EXPECT_FALSE(config_problem(config).empty());
   config = small_mixture();
   config.router.reset();
@@ -366,7 +366,7 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
             "leave its capacity and batch_priority out");
   config = printed_mixture();
   EXPECT_TRUE(config_problem(config).empty());
-  config.classes = 3;
+  config.num_classes = 3;
   EXPECT_EQ(config_problem(config).text, "a scalar output tells 2 classes apart, found 3");
   config = printed_mixture();
   config.router->gate = "one";

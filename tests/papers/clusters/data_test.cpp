@@ -18,17 +18,17 @@ namespace {
 
 ClusterMixtureConfig small(int64_t examples) {
   ClusterMixtureConfig config;
-  config.clusters = 3;
-  config.patches = 5;
+  config.num_clusters = 3;
+  config.num_patches = 5;
   config.width = 20;
-  config.train = examples;
-  config.test = examples;
+  config.num_train = examples;
+  config.num_test = examples;
   return config;
 }
 
 DatasetInputs all_examples(const ClusterMixtureConfig& config, const std::string& split) {
   return cluster_examples(config, cluster_signals(config), split, 0,
-                          split == "train" ? config.train : config.test);
+                          split == "train" ? config.num_train : config.num_test);
 }
 
 TEST(ClusterMixture, SignalsAndCentresAreOrthonormal) {
@@ -51,7 +51,7 @@ TEST(ClusterMixture, EveryExampleIsAsDefinition31Says) {
     const auto k = examples.groups_N[i].item<int64_t>();
     const double y = examples.labels_N[i].item<int64_t>() == 1 ? 1.0 : -1.0;
     int signal = 0, centre = 0, other = 0, noise = 0;
-    for (int64_t p = 0; p < config.patches; ++p) {
+    for (int64_t p = 0; p < config.num_patches; ++p) {
       const double size = length[i][p].item<double>();
       const auto v = along_v[i][p].abs().argmax().item<int64_t>();
       const double strength = along_v[i][p][v].item<double>();
@@ -130,7 +130,7 @@ TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {
       ((drawn.values_NCHW.squeeze(1).select(1, 0) * v).sum(1) * sign > 0).all().item<bool>());
   EXPECT_TRUE(((drawn.values_NCHW.squeeze(1).select(1, 1) * c).sum(1) > 0).all().item<bool>());
   // Each patch of the one is somewhere in the other, those of noise three times as large.
-  for (int64_t p = 0; p < config.patches; ++p) {
+  for (int64_t p = 0; p < config.num_patches; ++p) {
     const at::Tensor patch = drawn.values_NCHW.squeeze(1).select(1, p) / (p < 3 ? 1.0 : 3.0);
     const at::Tensor apart = (shuffled.values_NCHW.squeeze(1) - patch.unsqueeze(1)).norm(2, 2);
     EXPECT_LT(std::get<0>(apart.min(1)).max().item<double>(), 1e-5) << p;
@@ -140,7 +140,7 @@ TEST(ClusterMixture, TheSameExamplesCanStandInOrderAndWithMoreNoise) {
 TEST(ClusterMixture, RefusesWhatDoesNotFit) {
   ClusterMixtureConfig config = small(10);
   EXPECT_TRUE(config_problem(config).empty());
-  config.clusters = 11;
+  config.num_clusters = 11;
   EXPECT_FALSE(config_problem(config).empty());
   config = small(10);
   config.alpha = {2.0, 1.0};
@@ -150,7 +150,7 @@ TEST(ClusterMixture, RefusesWhatDoesNotFit) {
 TEST(ClusterMixture, RefusesMoreThanTheMachineHolds) {
   const test::TempDir folder;
   test::put(folder / "vast.json", R"({"name": "vast", "format": "clusters",
-      "clusters": {"train": 100000000, "test": 10, "patches": 4096, "width": 65536}})");
+      "clusters": {"num_train": 100000000, "num_test": 10, "num_patches": 4096, "width": 65536}})");
   const std::string file = (folder / "vast.json").string();
   EXPECT_NO_THROW(load_dataset_spec(file));
   EXPECT_NE(test::usage_of([&] {
@@ -191,7 +191,7 @@ TEST(InputDataset, BatchesAreThoseOfTheOrderAndAWholeBatchIsTheDatasetItself) {
   options.shuffle = true;
   EXPECT_TRUE(Loader(data, options).next().images.is_same(data->inputs().values_NCHW));
   options.batch_size = 4;
-  options.threads = 2;
+  options.num_threads = 2;
   Loader loader(data, options);
   std::vector<at::Tensor> seen;
   for (int i = 0; i < 2; ++i) {

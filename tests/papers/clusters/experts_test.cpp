@@ -15,10 +15,12 @@ namespace {
 using namespace experts_test;  // NOLINT(google-build-using-namespace): the fixture of such tests
 
 nn::FilterExperts small_filters() {
-  nn::FilterExperts experts(
-      nn::FilterExpertsOptions{
-          .experts = kExperts, .patches = 3, .width = 4, .filters = 6, .outputs = 2},
-      nn::make_generator(1));
+  nn::FilterExperts experts(nn::FilterExpertsOptions{.num_experts = kExperts,
+                                                     .num_patches = 3,
+                                                     .width = 4,
+                                                     .num_filters = 6,
+                                                     .num_outputs = 2},
+                            nn::make_generator(1));
   randomise(*experts);
   return experts;
 }
@@ -50,7 +52,7 @@ TEST(FilterExperts, CountWhatTheyCostAndWeigh) {
 }
 
 nn::ImageExperts small_networks() {
-  const nn::ImageNetworkOptions options{.channels = 2, .side = 4, .classes = 3, .width = 0.05};
+  const nn::ImageNetworkOptions options{.channels = 2, .side = 4, .num_classes = 3, .width = 0.05};
   nn::ImageExperts experts("cnn", kExperts, options, nn::make_generator(1));
   randomise(*experts);
   return experts;

@@ -18,9 +18,9 @@ namespace {
 ImageMoEConfig small_images(const std::string& expert = "resnet18") {
   ImageMoEConfig config;
   config.expert = expert;
-  config.experts = 3;
+  config.num_experts = 3;
   config.image_size = 8;
-  config.classes = 5;
+  config.num_classes = 5;
   config.width = 0.1;
   return config;
 }
@@ -135,7 +135,7 @@ TEST(ImageMoE, AnExpertMayHaveOneImageOrNoneInTraining) {
 TEST(ImageMoE, ASingleExpertIsTheNetworkItself) {
   ImageMoEConfig config = small_images();
   config.router.reset();
-  config.experts = 1;
+  config.num_experts = 1;
   const auto model = images_model(config);
   model->eval();
   const at::Tensor images = small_batch(4);
@@ -229,7 +229,7 @@ TEST(ImageMoE, AFreshHeadIsZeroAndTrains) {
   const at::Tensor logits = model->forward(small_batch(4)).logits;
   EXPECT_TRUE(torch::equal(logits, torch::zeros({4, 2})));
   logits.select(1, 0).sum().backward();
-  EXPECT_EQ(model->config().at("classes"), 2);
+  EXPECT_EQ(model->config().at("num_classes"), 2);
   EXPECT_EQ(count_parameters(Value::from_json(model->config(), "model")),
             static_cast<double>(model->parameter_count()));
 }

@@ -21,7 +21,7 @@ namespace {
 using at::Tensor;
 
 TEST(GatedMixture, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
-  const GatedMixtureConfig config{.width = 9, .experts = 3, .link = "tanh", .gates = kRandom};
+  const GatedMixtureConfig config{.width = 9, .num_experts = 3, .link = "tanh", .gates = kRandom};
   const GatedTruth truth = gated_truth(config);
   const DatasetInputs whole = gated_examples(config, truth, "train", 5, 20000);
   const int threads = at::get_num_threads();
@@ -42,7 +42,7 @@ TEST(GatedMixture, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
 
 TEST(GatedMixture, OutputsAreThoseOfTheExpertsThatTheGatesChoose) {
   const GatedMixtureConfig config{.width = 7,
-                                  .experts = 3,
+                                  .num_experts = 3,
                                   .link = "softplus",
                                   .noise = 0.0,
                                   .regressors = kRandom,
@@ -70,7 +70,7 @@ TEST(GatedMixture, OutputsAreThoseOfTheExpertsThatTheGatesChoose) {
 }
 
 TEST(GatedMixture, NoiseHasItsDeviation) {
-  const GatedMixtureConfig config{.width = 4, .experts = 1, .noise = 0.3};
+  const GatedMixtureConfig config{.width = 4, .num_experts = 1, .noise = 0.3};
   const GatedTruth truth = gated_truth(config);
   EXPECT_EQ(truth.w_kd.size(0), 0);
   const DatasetInputs found = gated_examples(config, truth, "train", 0, 40000);
@@ -87,40 +87,42 @@ TEST(GatedMixture, DirectionsAreAsTheyAreNamed) {
     return all.mm(all.t());
   };
   expect_close(
-      products({.width = 9, .experts = 4, .regressors = kOrthogonal, .gates = kOrthogonal}),
+      products({.width = 9, .num_experts = 4, .regressors = kOrthogonal, .gates = kOrthogonal}),
       torch::eye(7, torch::kDouble), 1e-6);
   for (const char* regressors : {kAxes, kRandom}) {
     const Tensor among =
-        products({.width = 9, .experts = 4, .regressors = regressors, .gates = kOrthogonal});
+        products({.width = 9, .num_experts = 4, .regressors = regressors, .gates = kOrthogonal});
     expect_close(among.narrow(0, 4, 3).narrow(1, 0, 4), torch::zeros({3, 4}, torch::kDouble), 1e-6);
   }
-  const GatedTruth axes = gated_truth({.width = 5, .experts = 2, .gate_norm = 3.0});
+  const GatedTruth axes = gated_truth({.width = 5, .num_experts = 2, .gate_norm = 3.0});
   EXPECT_TRUE(torch::equal(at::cat({axes.a_kd, axes.w_kd / 3}), torch::eye(5).slice(0, 0, 3)));
   const Tensor random =
-      products({.width = 9, .experts = 4, .regressors = kRandom, .gates = kRandom});
+      products({.width = 9, .num_experts = 4, .regressors = kRandom, .gates = kRandom});
   expect_close(random.diag(), torch::ones({7}, torch::kDouble), 1e-6);
   EXPECT_GT((random - random.diag().diag()).abs().max().item<double>(), 0.1);
 }
 
 TEST(GatedMixture, TooManyExpertsAreRefused) {
-  EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .experts = 3}).text,
+  EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .num_experts = 3}).text,
               ::testing::HasSubstr("4 dimensions are too few, at most 2 experts fit"));
-  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 5, .experts = 3}).text, "");
+  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 5, .num_experts = 3}).text, "");
   // Random gates need not be orthogonal to anything, nor random regressors.
-  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 4, .experts = 3, .gates = kRandom}).text,
+  EXPECT_EQ(config_problem(GatedMixtureConfig{.width = 4, .num_experts = 3, .gates = kRandom}).text,
             "");
-  const GatedMixtureConfig many{.width = 4, .experts = 6, .regressors = kRandom, .gates = kRandom};
+  const GatedMixtureConfig many{
+      .width = 4, .num_experts = 6, .regressors = kRandom, .gates = kRandom};
   EXPECT_EQ(config_problem(many).text, "");
   EXPECT_EQ(gated_truth(many).w_kd.sizes(), (std::vector<int64_t>{5, 4}));
-  EXPECT_THAT(config_problem(GatedMixtureConfig{.width = 4, .experts = 6, .gates = kRandom}).text,
-              ::testing::HasSubstr("6 regressors are orthogonal unless 'regressors' is random"));
-  EXPECT_THAT(config_problem(GatedMixtureConfig{.experts = 3, .gate_biases = {1.0}}).text,
+  EXPECT_THAT(
+      config_problem(GatedMixtureConfig{.width = 4, .num_experts = 6, .gates = kRandom}).text,
+      ::testing::HasSubstr("6 regressors are orthogonal unless 'regressors' is random"));
+  EXPECT_THAT(config_problem(GatedMixtureConfig{.num_experts = 3, .gate_biases = {1.0}}).text,
               ::testing::HasSubstr("3 experts have 2 gates, gate_biases has 1 numbers"));
 }
 
 TEST(GatedMixture, BiasesAloneMakeTheExpertsAsProbableAsTheirSoftmax) {
   const GatedMixtureConfig config{
-      .experts = 3, .noise = 0.0, .gate_norm = 0.0, .gate_biases = {1.0, -0.5}};
+      .num_experts = 3, .noise = 0.0, .gate_norm = 0.0, .gate_biases = {1.0, -0.5}};
   const GatedTruth truth = gated_truth(config);
   const DatasetInputs found = gated_examples(config, truth, "train", 0, 40000);
   const Tensor chosen =

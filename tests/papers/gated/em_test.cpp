@@ -54,7 +54,7 @@ TEST(GatedEm, RegressorsAreWeightedLeastSquares) {
 }
 
 TEST(GatedEm, FindsTheMixtureFromNearby) {
-  const Drawn of({.width = 6, .experts = 3, .link = "relu", .noise = 0.1});
+  const Drawn of({.width = 6, .num_experts = 3, .link = "relu", .noise = 0.1});
   Tensor a = of.a + 0.2 * randn({3, 6}, 8), w = torch::zeros_like(of.w);
   for (int step = 0; step < 60; ++step) {
     GatedEmStep next = gated_em_step(of.x, of.y, a, w, Link::relu, 0.1, {});
@@ -66,7 +66,7 @@ TEST(GatedEm, FindsTheMixtureFromNearby) {
 }
 
 TEST(ResolveRegressors, FindsSignsAndScalesOfRowsOfAnyNorm) {
-  const Drawn of({.width = 7, .experts = 3, .link = "identity", .noise = 0.05});
+  const Drawn of({.width = 7, .num_experts = 3, .link = "identity", .noise = 0.05});
   const Tensor factors = torch::tensor({-1.4, 0.3, -2.0}, torch::kDouble).unsqueeze(1);
   const Tensor found =
       resolve_regressors(of.x, of.y, of.a * factors, torch::zeros_like(of.w), Link::identity, 0.05);
@@ -75,7 +75,7 @@ TEST(ResolveRegressors, FindsSignsAndScalesOfRowsOfAnyNorm) {
 
 TEST(ResolveRegressors, TurnsTheDualBasisIntoTheRegressors) {
   const Drawn of(
-      {.width = 8, .experts = 3, .noise = 0.05, .regressors = kRandom, .gates = kRandom});
+      {.width = 8, .num_experts = 3, .noise = 0.05, .regressors = kRandom, .gates = kRandom});
   const Tensor dual = at::linalg_pinv(of.a).t() * 1.7;
   const Tensor found =
       resolve_regressors(of.x, of.y, dual, torch::zeros_like(of.w), Link::identity, 0.05);

@@ -25,7 +25,7 @@ std::shared_ptr<Model> build(const std::string& json) {
 
 TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
   const auto model = build(
-      R"({"name": "gated-moe", "width": 4, "experts": 3, "link": "sigmoid", "gates": "random"})");
+      R"({"name": "gated-moe", "width": 4, "num_experts": 3, "link": "sigmoid", "gates": "random"})");
   const auto& mixture = *dynamic_cast<GatedMoE&>(*model).mixture;
   const Tensor x = randn({5, 1, 1, 4}, 1, torch::kFloat);
   const Tensor found = model->forward(x).logits;
@@ -43,7 +43,7 @@ TEST(GatedMoE, OutputIsTheExpectationOfEquationOne) {
 }
 
 TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
-  const auto random = build(R"({"name": "gated-moe", "experts": 4, "gates": "random"})");
+  const auto random = build(R"({"name": "gated-moe", "num_experts": 4, "gates": "random"})");
   const auto& mixture = *dynamic_cast<GatedMoE&>(*random).mixture;
   expect_close(mixture.regressors.norm(2, {1}), torch::ones({4}), 1e-6);
   expect_close(mixture.gates.norm(2, {1}), torch::ones({3}), 1e-6);
@@ -51,14 +51,15 @@ TEST(GatedMoE, BeginsWithUnitRegressorsAndTheGatesThatAreAskedFor) {
   EXPECT_TRUE(torch::equal(dynamic_cast<GatedMoE&>(*axes).mixture->regressors,
                            torch::eye(10).slice(0, 0, 2)));
   EXPECT_EQ(dynamic_cast<GatedMoE&>(*axes).mixture->gates.abs().sum().item<double>(), 0.0);
-  EXPECT_THAT(test::usage_of([] {
-                build(R"({"name": "gated-moe", "width": 2, "experts": 3, "regressors": "axes"})");
-              }),
-              ::testing::HasSubstr("3 regressors along axes do not fit into 2 dimensions"));
+  EXPECT_THAT(
+      test::usage_of([] {
+        build(R"({"name": "gated-moe", "width": 2, "num_experts": 3, "regressors": "axes"})");
+      }),
+      ::testing::HasSubstr("3 regressors along axes do not fit into 2 dimensions"));
 }
 
 TEST(GatedMoE, GatesMayHaveBiases) {
-  const auto model = build(R"({"name": "gated-moe", "width": 4, "experts": 3, "gates": "random",
+  const auto model = build(R"({"name": "gated-moe", "width": 4, "num_experts": 3, "gates": "random",
                                "has_gate_biases": true})");
   auto& mixture = *dynamic_cast<GatedMoE&>(*model).mixture;
   const torch::NoGradGuard no_grad;
@@ -79,7 +80,8 @@ TEST(GatedMoE, GatesMayHaveBiases) {
 TEST(GatedMoE, TorchScriptEqualsItForEveryLink) {
   for (const char* link : kLinkNames) {
     SCOPED_TRACE(link);
-    const auto model = build(std::string(R"({"name": "gated-moe", "experts": 3, "gates": "random",
+    const auto model = build(std::string(
+                                 R"({"name": "gated-moe", "num_experts": 3, "gates": "random",
         "link": ")") + link + "\"}");
     torch::jit::Module script = to_torchscript(*model);
     for (const int64_t batch : {1, 7}) {

@@ -27,11 +27,11 @@ std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
 RunConfig gated_run(const std::vector<std::string>& changes = {}) {
   return config_of(
       R"({"name": "gated", "seed": 5, "log_every": 16, "checkpoint_every": 16,
-          "keep_checkpoints": 100, "evaluate_batch_size": 4096, "loader_threads": 0,
+          "num_checkpoints": 100, "evaluate_batch_size": 4096, "num_loader_threads": 0,
           "model": {"name": "gated-moe", "width": 5},
           "phases": [
             {"name": "both", "kind": "gated_sgd", "data": "gated-small", "steps": 24,
-             "loss": "squared", "optimizer": {"lr": 0.05}, "batch_size": 64, "block": 8},
+             "loss": "squared", "optimizer": {"lr": 0.05}, "batch_size": 64, "chunk_size": 8},
             {"name": "regressors", "kind": "gated_sgd", "data": "gated-small", "steps": 48,
              "loss": "l4", "optimizer": {"lr": 0.001}, "batch_size": 128},
             {"name": "signs", "kind": "gated_signs", "data": "gated-small", "steps": 1,
@@ -98,7 +98,8 @@ TEST(GatedRun, SeedsSeeOtherSamplesAndBlocksDoNotMatter) {
   };
   const at::Tensor once = trained({});
   EXPECT_TRUE(torch::equal(once, trained({})));
-  EXPECT_TRUE(torch::equal(once, trained({"phases.both.block=5", "phases.regressors.block=1"})));
+  EXPECT_TRUE(
+      torch::equal(once, trained({"phases.both.chunk_size=5", "phases.regressors.chunk_size=1"})));
   EXPECT_FALSE(torch::equal(once, trained({"seed=6"})));
 }
 
@@ -144,7 +145,7 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   };
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
-  EXPECT_THAT(refusal({"model.experts=4"}), HasSubstr("at most 3 experts do"));
+  EXPECT_THAT(refusal({"model.num_experts=4"}), HasSubstr("at most 3 experts do"));
   EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes 1 x 1 x 6"));
   EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes 1 x 1 x 5"));
   EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
@@ -184,13 +185,13 @@ TEST(GatedRun, WarnsOfAnotherMixtureThanTheDatas) {
       HasSubstr("phase 'signs': the model's link is relu, that of 'gated-small' is identity"));
   EXPECT_THAT(said({"model.noise=1"}),
               HasSubstr("the model's noise is 1, that of 'gated-small' is 0.05"));
-  EXPECT_THAT(said({"model.experts=3"}),
+  EXPECT_THAT(said({"model.num_experts=3"}),
               HasSubstr("the model's experts is 3, that of 'gated-small' is 2"));
   EXPECT_THAT(said({}), Not(HasSubstr("that of 'gated-small'")));
 }
 
 TEST(GatedRun, OnlyL4NeedsAsManyDimensionsAsRegressorsAndGates) {
-  EXPECT_NO_THROW(Trainer(gated_run({"model.experts=4", "phases.regressors.loss=squared"}),
+  EXPECT_NO_THROW(Trainer(gated_run({"model.num_experts=4", "phases.regressors.loss=squared"}),
                           options_with_described("")));
 }
 
@@ -216,7 +217,7 @@ TEST(GatedRun, LearnsBiasesOfGatesFromATableOfOnesOwn) {
   const TempDir folder;
   const std::string data = write_table(folder, mixture);
   const RunConfig config = config_of(
-      R"({"name": "own", "seed": 2, "evaluate_batch_size": 400, "loader_threads": 0,
+      R"({"name": "own", "seed": 2, "evaluate_batch_size": 400, "num_loader_threads": 0,
           "model": {"name": "gated-moe", "width": 3, "has_gate_biases": true},
           "phases": [{"name": "em", "kind": "gated_em", "data": ")" +
       data + R"(", "steps": 40,

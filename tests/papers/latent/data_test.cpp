@@ -34,7 +34,7 @@ double latent_product(const Tensor& a, const Tensor& b) {
 }
 
 TEST(LatentClusters, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
-  const LatentClustersConfig config{.width = 21, .clusters = 3, .noise = 0.1};
+  const LatentClustersConfig config{.width = 21, .num_clusters = 3, .noise = 0.1};
   const LatentTruth truth = latent_truth(config);
   const DatasetInputs whole = latent_examples(config, truth, "train", 5, 3000);
   const int threads = at::get_num_threads();
@@ -56,7 +56,7 @@ TEST(LatentClusters, ExamplesAreTheSameInAnyRangeAndOnAnyThreads) {
 TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
   for (const char* directions : {"orthogonal", "random"}) {
     const LatentClustersConfig config{
-        .width = 19, .clusters = 4, .rho = 2.0, .directions = directions};
+        .width = 19, .num_clusters = 4, .rho = 2.0, .directions = directions};
     const LatentTruth truth = latent_truth(config);
     const DatasetInputs found = latent_examples(config, truth, "train", 100, 200);
     for (int64_t i = 0; i < 200; ++i) {
@@ -71,7 +71,7 @@ TEST(LatentClusters, TargetsAreThoseOfAssumption32) {
 }
 
 TEST(LatentClusters, InputsAreNormalAroundTheMeans) {
-  const LatentClustersConfig config{.width = 19, .clusters = 4, .rho = 3.0};
+  const LatentClustersConfig config{.width = 19, .num_clusters = 4, .rho = 3.0};
   const LatentTruth truth = latent_truth(config);
   const DatasetInputs found = latent_examples(config, truth, "test", 0, 40000);
   const Tensor counts = found.groups_N.bincount({}, 4).to(torch::kDouble);
@@ -117,16 +117,16 @@ TEST(LatentClusters, DirectionsAreAsTheyAreNamed) {
     const Tensor all = at::cat({truth.local_Cd, truth.global_1d, truth.mean_Cd / config.rho});
     return all.to(torch::kDouble).mm(all.to(torch::kDouble).t());
   };
-  expect_close(products({.width = 9, .clusters = 4, .rho = 5.0}), torch::eye(9, torch::kDouble),
+  expect_close(products({.width = 9, .num_clusters = 4, .rho = 5.0}), torch::eye(9, torch::kDouble),
                1e-6);
-  const Tensor random = products({.width = 9, .clusters = 4, .directions = "random"});
+  const Tensor random = products({.width = 9, .num_clusters = 4, .directions = "random"});
   expect_close(random.diag(), torch::ones({9}, torch::kDouble), 1e-6);
   EXPECT_GT((random - random.diag().diag()).abs().max().item<double>(), 0.1);
 }
 
 TEST(LatentClusters, SignsSumToZero) {
   const auto signs = [](int64_t clusters) {
-    return latent_truth({.width = 30, .clusters = clusters}).sign;
+    return latent_truth({.width = 30, .num_clusters = clusters}).sign;
   };
   EXPECT_EQ(signs(4), (std::vector<double>{1, -1, 1, -1}));
   EXPECT_EQ(signs(3), (std::vector<double>{1, -0.5, -0.5}));
@@ -135,7 +135,7 @@ TEST(LatentClusters, SignsSumToZero) {
 
 TEST(LatentClusters, TakeTheSignsOfExample41) {
   const LatentClustersConfig config{
-      .width = 19, .clusters = 3, .local = {{0, 0, 1}}, .global = {0, 2}, .signs = {1, -1, 0}};
+      .width = 19, .num_clusters = 3, .local = {{0, 0, 1}}, .global = {0, 2}, .signs = {1, -1, 0}};
   const LatentTruth truth = latent_truth(config);
   const DatasetInputs found = latent_examples(config, truth, "train", 7, 90);
   for (int64_t i = 0; i < 90; ++i) {

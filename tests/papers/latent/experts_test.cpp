@@ -18,7 +18,8 @@ using at::Tensor;
 
 ShallowExperts some_experts(bool hermite) {
   return ShallowExperts(
-      ShallowExpertsOptions{.experts = 3, .width = 4, .hidden = 5, .bias = 0.7, .hermite = hermite},
+      ShallowExpertsOptions{
+          .num_experts = 3, .width = 4, .hidden = 5, .bias = 0.7, .hermite = hermite},
       make_generator(1));
 }
 

@@ -22,7 +22,7 @@ using at::Tensor;
 
 std::shared_ptr<LatentMoE> build_latent(const std::string& settings = "") {
   const auto model = std::dynamic_pointer_cast<LatentMoE>(
-      build_model(Document::from_text(R"({"name": "latent-moe", "width": 6, "experts": 3,
+      build_model(Document::from_text(R"({"name": "latent-moe", "width": 6, "num_experts": 3,
                                           "hidden": 5)" +
                                           settings + "}",
                                       "model.json")

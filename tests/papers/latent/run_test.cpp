@@ -24,17 +24,17 @@ using at::Tensor;
 RunConfig latent_run(const std::vector<std::string>& changes = {}) {
   return config_of(
       R"({"name": "latent", "seed": 5, "log_every": 50, "checkpoint_every": 50,
-          "keep_checkpoints": 100, "evaluate_batch_size": 2048, "loader_threads": 0,
-          "model": {"name": "latent-moe", "width": 24, "experts": 2, "hidden": 6},
+          "num_checkpoints": 100, "evaluate_batch_size": 2048, "num_loader_threads": 0,
+          "model": {"name": "latent-moe", "width": 24, "num_experts": 2, "hidden": 6},
           "phases": [
             {"name": "explore", "kind": "spherical_sgd", "data": "latent-small", "steps": 150,
-             "block": 50},
+             "chunk_size": 50},
             {"name": "route", "kind": "router_ascent", "data": "latent-small", "steps": 60,
              "batch_size": 30},
             {"name": "specialise", "kind": "spherical_sgd", "data": "latent-small", "steps": 120,
-             "block": 50, "lr": 0.5, "routing": "adaptive", "router": "ideal", "restart": true},
-            {"name": "solve", "kind": "ridge", "data": "latent-small", "steps": 170, "block": 50,
-             "held_out": 70, "lambdas": [1e-4, 1e-2, 1]}]})",
+             "chunk_size": 50, "lr": 0.5, "routing": "adaptive", "router": "ideal", "restart": true},
+            {"name": "solve", "kind": "ridge", "data": "latent-small", "steps": 170, "chunk_size": 50,
+             "num_held_out": 70, "lambdas": [1e-4, 1e-2, 1]}]})",
       changes);
 }
 
@@ -293,7 +293,7 @@ TEST(LatentRun, SeedsSeeOtherSamplesAndBlocksRoundOnly) {
   };
   const Tensor once = weights({});
   EXPECT_TRUE(torch::equal(once, weights({})));
-  testing::expect_close(once, weights({"phases.specialise.block=7"}), 1e-5);
+  testing::expect_close(once, weights({"phases.specialise.chunk_size=7"}), 1e-5);
   EXPECT_FALSE(torch::allclose(once, weights({"seed=6"}), 1e-2, 1e-2));
 }
 
@@ -428,7 +428,7 @@ TEST(LatentRun, AStepThatFailsLeavesTheNetworkAsItWas) {
 
 TEST(LatentRun, TheTurnOfAStepIsOfTheNeuronsThatTakeIt) {
   const StartedPhase started =
-      start_phase(2, {"phases.specialise.restart=false", "phases.specialise.block=120",
+      start_phase(2, {"phases.specialise.restart=false", "phases.specialise.chunk_size=120",
                       "phases.specialise.lr=0.1"});
   Tensor& a = started.model->experts->a;
   {

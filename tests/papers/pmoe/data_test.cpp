@@ -11,7 +11,7 @@ namespace {
 using at::Tensor;
 
 constexpr PatchPatternsConfig kCase{
-    .width = 20, .patches = 10, .sets = 9, .threshold = 4, .delta_d = 0.3, .delta_r = 0.5};
+    .width = 20, .num_patches = 10, .num_sets = 9, .threshold = 4, .delta_d = 0.3, .delta_r = 0.5};
 
 TEST(PatchPatterns, AreUnitVectorsWithTheProductsOfTheTheory) {
   const PatternSets sets = pattern_sets(kCase);

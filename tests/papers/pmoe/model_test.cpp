@@ -19,11 +19,11 @@ PMoEConfig small_pmoe(int64_t classes = 2) {
   config.channels = 2;
   config.image_size = {6, 4};
   config.patch_size = {3, 2};
-  config.classes = classes;
-  config.experts = 4;
+  config.num_classes = classes;
+  config.num_experts = 4;
   config.hidden = 3;
   config.init_std = 0.5;
-  config.router->selected = 2;
+  config.router->num_selected_patches = 2;
   config.router->init_std = 0.5;
   return config;
 }
@@ -52,7 +52,7 @@ Tensor plain_outputs(const PMoE& model, const Tensor& image_CHW) {
         value.push_back(mixture.moe->router->weight[s].to(torch::kDouble).dot(x).item<double>());
       }
       double sum = 0.0;
-      for (int64_t l = 0; l < config.router->selected; ++l) {
+      for (int64_t l = 0; l < config.router->num_selected_patches; ++l) {
         const auto best = std::max_element(value.begin(), value.end());
         const bool one = config.router->gate == "one";
         routed.emplace_back(best - value.begin(), one ? 1.0 : std::exp(*best));
@@ -77,7 +77,7 @@ void expect_plain(const PMoEConfig& config) {
   for (int64_t i = 0; i < 5; ++i) {
     const Tensor f = plain_outputs(model, images[i]);
     testing::expect_close(output.pre_logits[i], f, 1e-5);
-    testing::expect_close(output.logits[i], config.classes == 2 ? at::cat({f / 2, -f / 2}) : f,
+    testing::expect_close(output.logits[i], config.num_classes == 2 ? at::cat({f / 2, -f / 2}) : f,
                           1e-5);
   }
 }
@@ -94,7 +94,7 @@ TEST(PMoE, IsTheModelOfThePaper) {
     }
     PMoEConfig cnn = small_pmoe(classes);
     cnn.router.reset();
-    cnn.experts = 1;
+    cnn.num_experts = 1;
     expect_plain(cnn);
   }
 }
@@ -104,7 +104,7 @@ TEST(PMoE, OutputWeightsByClassShareOutTheExperts) {
   config.output = "by_class";
   EXPECT_TRUE(at::equal(PMoE(config, 1).mixture->experts->a.flatten(1).select(1, 0),
                         torch::tensor({1.0F, 1.0F, -1.0F, -1.0F})));
-  config.classes = 4;
+  config.num_classes = 4;
   EXPECT_TRUE(at::equal(PMoE(config, 1).mixture->experts->a.select(1, 0), torch::eye(4)));
 }
 
@@ -132,7 +132,7 @@ TEST(PMoE, SaysWhatDoesNotFit) {
     return config_problem(config).text;
   };
   EXPECT_EQ(problem([](PMoEConfig&) {}), "");
-  EXPECT_THAT(problem([](PMoEConfig& c) { c.router->selected = 5; }),
+  EXPECT_THAT(problem([](PMoEConfig& c) { c.router->num_selected_patches = 5; }),
               HasSubstr("cannot select 5 of 4 patches"));
   EXPECT_THAT(problem([](PMoEConfig& c) {
                 c.patch_size = {4, 2};
@@ -142,7 +142,7 @@ TEST(PMoE, SaysWhatDoesNotFit) {
               HasSubstr("4 experts need a router"));
   EXPECT_THAT(problem([](PMoEConfig& c) {
                 c.output = "by_class";
-                c.experts = 3;
+                c.num_experts = 3;
               }),
               HasSubstr("3 experts cannot be divided equally among 2 classes"));
 }

@@ -21,9 +21,9 @@ std::shared_ptr<PMoE> two_experts() {
   PMoEConfig config;
   config.image_size = {2, 2};
   config.patch_size = 1;
-  config.experts = 2;
+  config.num_experts = 2;
   config.hidden = 1;
-  config.router->selected = 2;
+  config.router->num_selected_patches = 2;
   auto model = std::make_shared<PMoE>(config, 1);
   const torch::NoGradGuard no_grad;
   model->mixture->moe->router->weight.copy_(torch::tensor({{1.0F}, {-1.0F}}));
@@ -51,7 +51,7 @@ TEST(RoutedProbe, CountsThePatchesThatDecide) {
   const Probe& probe = probes().at("routed");
   EXPECT_EQ(probe.metrics(*model, splits).size(), 6U);
   const c10::InferenceMode inference;
-  ProbeSubject subject(*model, 0, splits, {.loader_threads = 0});
+  ProbeSubject subject(*model, 0, splits, {.num_loader_threads = 0});
   Measurement found;
   probe.measure(subject, found);
   // Class 1: expert 1 gets both, the first with the largest gate. Class 2: expert 2 gets both, only
@@ -72,7 +72,7 @@ TEST(RoutedProbe, CountsThePatchesThatDecide) {
 TEST(RoutedProbe, OfSeparateTrainingIsOfTheExpertOfTheClass) {
   PMoEConfig config = two_experts()->settings();
   config.router->gate = "one";
-  config.router->selected = 1;
+  config.router->num_selected_patches = 1;
   PMoE model(config, 1);
   {
     const torch::NoGradGuard no_grad;
@@ -85,7 +85,7 @@ TEST(RoutedProbe, OfSeparateTrainingIsOfTheExpertOfTheClass) {
                                                              .labels_N = torch::tensor({0, 0, 1}),
                                                              .groups_N = torch::tensor({0, 3, 0})});
   const c10::InferenceMode inference;
-  ProbeSubject subject(model, 0, {{"train", data}, {"test", data}}, {.loader_threads = 0});
+  ProbeSubject subject(model, 0, {{"train", data}, {"test", data}}, {.num_loader_threads = 0});
   Measurement found;
   probes().at("routed").measure(subject, found);
   EXPECT_EQ(found.numbers.at("routed_class_1"), 50.0);
@@ -100,7 +100,7 @@ std::shared_ptr<const Dataset> grey_images() {
 
 RoutedImages collected(Model& model, const std::shared_ptr<const Dataset>& data, int64_t images) {
   RoutedImageCollector collector(images);
-  EvaluateOptions options{.batch_size = 1, .loader_threads = 0};
+  EvaluateOptions options{.batch_size = 1, .num_loader_threads = 0};
   options.on_batch = [&](const EvaluatedBatch& batch) { collector.add(batch); };
   evaluate(model, data, options);
   return collector.images();
@@ -134,7 +134,7 @@ TEST(RoutingImages, RefuseWhatHasNoPatches) {
   PMoEConfig config;
   config.image_size = 2;
   config.patch_size = 1;
-  config.experts = 1;
+  config.num_experts = 1;
   config.router.reset();
   PMoE cnn(config, 1);
   EXPECT_THAT(test::usage_of([&] { collected(cnn, grey_images(), 2); }),

@@ -17,16 +17,16 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 using at::Tensor;
 
 constexpr const char* kSeparate = R"({"name": "patches", "seed": 5, "checkpoint_every": 10,
-    "keep_checkpoints": 100, "loader_threads": 0, "evaluate_batch_size": 500,
+    "num_checkpoints": 100, "num_loader_threads": 0, "evaluate_batch_size": 500,
     "model": {"preset": "pmoe/separate", "image_size": [16, 50], "patch_size": [1, 50], "hidden": 4,
-              "router": {"selected": 4}},
+              "router": {"num_selected_patches": 4}},
     "phases": [
       {"name": "routers", "kind": "patch_sgd", "data": "patch-patterns", "loss": "linear",
-       "num_samples": 50, "epochs": 4, "lr": 0.0625, "block": 5, "evaluate": false},
+       "num_samples": 50, "epochs": 4, "lr": 0.0625, "chunk_size": 5, "evaluate": false},
       {"name": "experts", "kind": "patch_sgd", "data": "patch-patterns", "num_samples": 50, "epochs": 10,
-       "block": 5}]})";
+       "chunk_size": 5}]})";
 
-constexpr const char* kJoint = R"({"name": "patches", "seed": 5, "loader_threads": 0,
+constexpr const char* kJoint = R"({"name": "patches", "seed": 5, "num_loader_threads": 0,
     "evaluate_batch_size": 500,
     "model": {"preset": "pmoe/joint", "image_size": [16, 50], "patch_size": [1, 50]},
     "phases": [{"name": "train", "kind": "patch_sgd", "data": "patch-patterns", "num_samples": 50,
@@ -51,8 +51,9 @@ TEST(PatchRun, GoesOnWithTheSameBits) {
     EXPECT_EQ(read_text(run / "checkpoints/experts/model.safetensors"),
               read_text(whole / "checkpoints/experts/model.safetensors"));
   }
-  EXPECT_TRUE(torch::equal(trained(kSeparate)->mixture->experts->w,
-                           trained(kSeparate, {"phases.experts.block=7"})->mixture->experts->w))
+  EXPECT_TRUE(
+      torch::equal(trained(kSeparate)->mixture->experts->w,
+                   trained(kSeparate, {"phases.experts.chunk_size=7"})->mixture->experts->w))
       << "blocks have no part in the result";
 }
 
@@ -143,19 +144,21 @@ TEST(PatchRun, SeedsSeeOtherSamplesAndSizesTheSameFirstOnes) {
 
 TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
   const auto tiles = [](std::string_view, std::string_view split) {
-    return make_mosaic(open_tiny("three", split),
-                       {.deciding = {"class 0", "class 1"}, .grid = 2, .train = 6, .test = 4},
-                       MosaicOf::images, "tiles", "");
+    return make_mosaic(
+        open_tiny("three", split),
+        {.deciding = {"class 0", "class 1"}, .grid = 2, .num_train = 6, .num_test = 4},
+        MosaicOf::images, "tiles", "");
   };
   TrainerOptions options = options_with_described("");
   options.open = tiles;
   constexpr int64_t kSamples = 40;  // More than an epoch has.
   Trainer trainer(
-      config_of(kSeparate, {"phases.experts.epochs=0", "model.router.init_std=0",
-                            "model.router.selected=2", "model.image_size=8", "model.patch_size=4",
-                            "phases.routers.data=tiles", "phases.experts.data=tiles",
-                            "phases.routers.epochs=1", "phases.routers.num_samples=40",
-                            "phases.experts.num_samples=40", "phases.routers.batch_size=40"}),
+      config_of(kSeparate,
+                {"phases.experts.epochs=0", "model.router.init_std=0",
+                 "model.router.num_selected_patches=2", "model.image_size=8", "model.patch_size=4",
+                 "phases.routers.data=tiles", "phases.experts.data=tiles",
+                 "phases.routers.epochs=1", "phases.routers.num_samples=40",
+                 "phases.experts.num_samples=40", "phases.routers.batch_size=40"}),
       options);
   trainer.run();
   const auto network = std::dynamic_pointer_cast<PMoE>(trainer.model());
@@ -179,7 +182,7 @@ TEST(PatchRun, RefusesWhatDoesNotFit) {
       trainer.run();
     });
   };
-  EXPECT_THAT(refusal(kSeparate, {"model.router.selected=17"}),
+  EXPECT_THAT(refusal(kSeparate, {"model.router.num_selected_patches=17"}),
               HasSubstr("select 17 of 16 patches"));
   EXPECT_THAT(refusal(kSeparate, {"model.patch_size=[1, 30]"}),
               HasSubstr("do not divide an image"));
@@ -197,11 +200,11 @@ TEST(PatchRun, RefusesWhatDoesNotFit) {
               }),
               HasSubstr("needs a patch-level mixture"));
   const std::string three = R"({"name": "x", "model": {"name": "pmoe", "image_size": 4,
-      "patch_size": 2, "classes": 3, "router": {"selected": 2}}, "phases": [{"name": "p",
+      "patch_size": 2, "num_classes": 3, "router": {"num_selected_patches": 2}}, "phases": [{"name": "p",
       "kind": "patch_sgd", "data": "three", "steps": 1}]})";
   EXPECT_THAT(refusal(three, {"phases.0.num_samples=19"}),
               HasSubstr("'three' has 18 samples, not 19"));
-  EXPECT_THAT(refusal(three, {"model.classes=2"}), HasSubstr("classes"));
+  EXPECT_THAT(refusal(three, {"model.num_classes=2"}), HasSubstr("classes"));
 }
 
 }  // namespace

@@ -21,11 +21,11 @@ using at::Tensor;
 WrnPMoEConfig small_wrn(int64_t kernel = 3, int64_t classes = 3) {
   WrnPMoEConfig config;
   config.image_size = 24;
-  config.classes = classes;
+  config.num_classes = classes;
   config.widening = 0.125;  // 2, 4 and 8 channels.
   config.moe->patch_size = 2;
   config.moe->kernel = kernel;
-  config.moe->router.selected = 3;
+  config.moe->router.num_selected_patches = 3;
   config.moe->router.init_std = 0.3;
   return config;
 }
@@ -69,8 +69,8 @@ Tensor plain_mixture(const WrnPMoE& model, const Tensor& map_BCSS) {
     const Tensor gates = values.softmax(1);
     Tensor masked = torch::zeros_like(map_BCSS);
     for (int64_t i = 0; i < map_BCSS.size(0); ++i) {
-      const Tensor best = std::get<1>(values[i].topk(moe.router.selected));
-      for (int64_t r = 0; r < moe.router.selected; ++r) {
+      const Tensor best = std::get<1>(values[i].topk(moe.router.num_selected_patches));
+      for (int64_t r = 0; r < moe.router.num_selected_patches; ++r) {
         const auto place = best[r].item<int64_t>();
         const int64_t y = place / each * patch, x = place % each * patch;
         const auto part = [&](const Tensor& map) {
@@ -168,7 +168,7 @@ Tensor plain_layer(const TensorMap& state, const std::string& name, Tensor x, in
 
 TEST(WrnPMoE, TrunkAddsConvolutionsOfTheBlocksInput) {
   WrnPMoEConfig config = small_wrn();
-  config.blocks = 2;
+  config.num_blocks = 2;
   WrnPMoE model(config, 3);
   model.to(torch::kDouble);
   const torch::NoGradGuard no_grad;
@@ -312,11 +312,11 @@ TEST(WrnPMoE, SaysWhatDoesNotFit) {
     return config_problem(config).text;
   };
   EXPECT_EQ(problem([](WrnPMoEConfig&) {}), "");
-  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->router.selected = 10; }),
+  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->router.num_selected_patches = 10; }),
               HasSubstr("cannot select 10 of 9 patches"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->patch_size = 4; }),
               HasSubstr("patches of 4 x 4 do not divide the last feature map, 6 x 6"));
-  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->experts = 3; }),
+  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->num_experts = 3; }),
               HasSubstr("8 channels of the last group cannot be divided equally among 3 experts"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->kernel = 2; }), HasSubstr("has no middle"));
 }

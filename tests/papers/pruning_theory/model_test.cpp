@@ -19,17 +19,17 @@ using at::Tensor;
 
 PatternMoEConfig small_patterns() {
   PatternMoEConfig config;
-  config.patterns = 12;
-  config.tokens = 8;
-  config.experts = 6;
+  config.num_patterns = 12;
+  config.num_tokens = 8;
+  config.num_experts = 6;
   config.hidden = 5;
-  config.selected = 3;
+  config.num_selected_tokens = 3;
   config.router_std = config.neuron_std = 0.5;
   return config;
 }
 
 Tensor some_tokens(int64_t count) {
-  return pattern_tokens({.patterns = 12, .tokens = 8}, "train", 0, count)
+  return pattern_tokens({.num_patterns = 12, .num_tokens = 8}, "train", 0, count)
       .values_NCHW.flatten(1)
       .unsqueeze(1)
       .unsqueeze(1);
@@ -46,7 +46,7 @@ TEST(PatternMoE, IsTheNetworkThatTheStepTrains) {
   PatternWeights weights{model.moe->router->weight.detach().clone(),
                          model.experts->w.detach().clone(), model.experts->sign.clone()};
   const PatternStep step =
-      pattern_sgd_step(weights, {tokens.flatten(1).to(torch::kInt), y}, {.selected = 3});
+      pattern_sgd_step(weights, {tokens.flatten(1).to(torch::kInt), y}, {.num_selected_tokens = 3});
   EXPECT_NEAR(step.hinge, (1 - margin).clamp_min(0).mean().item<double>(), 1e-6);
   EXPECT_NEAR(step.accuracy, margin.gt(0).to(torch::kDouble).mean().item<double>(), 1e-12);
 }
@@ -72,13 +72,13 @@ TEST(PatternMoE, PruningRanksTheSignsApart) {
 
 TEST(PatternMoE, RefusesMoreSelectedTokensThanThereAre) {
   PatternMoEConfig config = small_patterns();
-  config.selected = 9;
+  config.num_selected_tokens = 9;
   EXPECT_THAT(config_problem(config).text, HasSubstr("cannot select 9 of 8 tokens"));
 }
 
 TEST(PatternMoE, RefusesAnOddNumberOfExperts) {
   PatternMoEConfig config = small_patterns();
-  config.experts = 5;
+  config.num_experts = 5;
   EXPECT_THAT(config_problem(config).text, HasSubstr("5 cannot be divided into; 6 can"));
   const nn::PatternExperts experts(5, 3, 4, 1.0, nn::make_generator(1));
   EXPECT_TRUE(at::equal(experts->sign, torch::tensor({1.0F, 1.0F, -1.0F, -1.0F, -1.0F})))
@@ -86,7 +86,7 @@ TEST(PatternMoE, RefusesAnOddNumberOfExperts) {
 }
 
 TEST(PatternTokens, HaveOnePatternOfTheirClassEach) {
-  const PatternTokensConfig config{.patterns = 20, .tokens = 10};
+  const PatternTokensConfig config{.num_patterns = 20, .num_tokens = 10};
   const DatasetInputs found = pattern_tokens(config, "train", 1000, 4000);
   const Tensor telling = found.values_NCHW.flatten(1).lt(2);
   EXPECT_TRUE(at::equal(telling.sum(1), torch::ones({4000}, torch::kLong)));

@@ -16,7 +16,7 @@ using report_test::pattern_data;
 using report_test::pattern_model;
 
 std::shared_ptr<const Dataset> some_data() {
-  const DatasetInputs data = pattern_tokens({.patterns = 12, .tokens = 8}, "test", 0, 4);
+  const DatasetInputs data = pattern_tokens({.num_patterns = 12, .num_tokens = 8}, "test", 0, 4);
   return pattern_data(data.values_NCHW.flatten(1), data.labels_N);
 }
 
@@ -68,8 +68,9 @@ TEST(Neurons, HaveATableForEachGroupThatPruningRanksApart) {
   EXPECT_EQ(metrics[1].name, "single_neuron_pattern_2");
   EXPECT_TRUE(metrics[1].is_table);
   const auto clusters = build_meta_model(
-      Document::from_text(R"({"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}})",
-                          "model.json")
+      Document::from_text(
+          R"({"name": "cluster-moe", "num_experts": 4, "num_filters": 4, "router": {}})",
+          "model.json")
           .root());
   EXPECT_TRUE(probes().at("neurons").metrics(*clusters, data).empty()) << "of another width";
   const DataSplits own = {{"train", open_dataset("clusters-setting3", "train")}};

@@ -15,11 +15,11 @@ namespace moesaic::report_test {
 /// Six experts, the first three with the sign +1, which select 3 of the 8 tokens of 12 patterns.
 inline std::shared_ptr<PatternMoE> pattern_model(uint64_t seed = 3) {
   PatternMoEConfig config;
-  config.patterns = 12;
-  config.tokens = 8;
-  config.experts = 6;
+  config.num_patterns = 12;
+  config.num_tokens = 8;
+  config.num_experts = 6;
   config.hidden = 5;
-  config.selected = 3;
+  config.num_selected_tokens = 3;
   config.router_std = config.neuron_std = 0.5;
   return std::make_shared<PatternMoE>(config, seed);
 }

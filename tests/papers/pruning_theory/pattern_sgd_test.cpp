@@ -56,7 +56,7 @@ PlainStep plain_step(const PatternWeights& weights, const PatternBatch& batch,
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(),
                        [&](size_t i, size_t j) { return value[i] > value[j]; });
-      order.resize(static_cast<size_t>(options.selected));
+      order.resize(static_cast<size_t>(options.num_selected_tokens));
       double sum = 0.0, mean = 0.0;
       for (const size_t j : order) sum += std::exp(value[j]);
       std::vector<double> gates, outputs;

@@ -64,7 +64,7 @@ double norm_by_loops(const PatternMoE& model, int64_t expert) {
 
 /// More than one batch of the probe's 500 examples.
 DatasetInputs some_examples() {
-  return pattern_tokens({.patterns = 12, .tokens = 8}, "test", 0, 700);
+  return pattern_tokens({.num_patterns = 12, .num_tokens = 8}, "test", 0, 700);
 }
 
 void expect_table(PatternMoE& model, const std::vector<int64_t>& experts) {
@@ -139,8 +139,9 @@ TEST(Proficiency, IsOfNetworksOfPatternsOnly) {
   const DataSplits splits = {{"train", examples}, {"test", examples}};
   EXPECT_EQ(probes().at("proficiency").metrics(*pattern_model(), splits).size(), 3U);
   const auto other = build_meta_model(
-      Document::from_text(R"({"name": "cluster-moe", "experts": 4, "filters": 4, "router": {}})",
-                          "model.json")
+      Document::from_text(
+          R"({"name": "cluster-moe", "num_experts": 4, "num_filters": 4, "router": {}})",
+          "model.json")
           .root());
   EXPECT_TRUE(probes().at("proficiency").metrics(*other, splits).empty());
 }

@@ -12,19 +12,19 @@ using namespace train_test;  // NOLINT(google-build-using-namespace): the fixtur
 
 RunConfig pattern_run(const std::vector<std::string>& changes = {}) {
   return config_of(
-      R"({"name": "patterns", "seed": 5, "checkpoint_every": 8, "keep_checkpoints": 100,
-          "loader_threads": 0, "evaluate_batch_size": 500,
-          "model": {"name": "pattern-moe", "experts": 8},
+      R"({"name": "patterns", "seed": 5, "checkpoint_every": 8, "num_checkpoints": 100,
+          "num_loader_threads": 0, "evaluate_batch_size": 500,
+          "model": {"name": "pattern-moe", "num_experts": 8},
           "phases": [
             {"name": "start", "kind": "pattern_sgd", "data": "patterns", "steps": 0},
             {"name": "learn", "kind": "pattern_sgd", "data": "patterns", "steps": 40,
-             "expert_lr": 0.2, "router_lr": 0.1, "block": 8},
+             "expert_lr": 0.2, "router_lr": 0.1, "chunk_size": 8},
             {"name": "random", "kind": "pattern_sgd", "data": "patterns", "steps": 0,
              "on_entry": {"prune": {"criterion": "random", "keep": 1}}},
             {"name": "prune", "kind": "pattern_sgd", "data": "patterns", "steps": 0,
              "on_entry": {"restore": "learn", "prune": {"keep": 1, "pretrained": "start"}}},
             {"name": "recover", "kind": "pattern_sgd", "data": "patterns", "steps": 12,
-             "until_zero": false, "block": 5}]})",
+             "until_zero": false, "chunk_size": 5}]})",
       changes);
 }
 

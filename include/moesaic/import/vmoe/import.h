@@ -16,13 +16,13 @@ namespace moesaic {
 
 /// What import_vmoe() reads, and what it makes of it.
 struct ImportVMoEOptions {
-  fs::path prefix;                   ///< PREFIX of PREFIX.index, PREFIX.data-*.
-  fs::path model_config;             ///< JSON, names as the reference's or ours; "": by arrays.
-  fs::path out;                      ///< Output directory, absent or empty.
-  std::optional<int64_t> classes;    ///< Classes of a new head of zeros.
-  std::optional<Size2d> image_size;  ///< New image size.
-  fs::path rules;                    ///< JSON, [[pattern, replacement, ...], ...]; "": derived.
-  uint64_t seed = 0;                 ///< Seed of the fresh random values.
+  fs::path prefix;                     ///< PREFIX of PREFIX.index, PREFIX.data-*.
+  fs::path model_config;               ///< JSON, names as the reference's or ours; "": by arrays.
+  fs::path out;                        ///< Output directory, absent or empty.
+  std::optional<int64_t> num_classes;  ///< Classes of a new head of zeros.
+  std::optional<Size2d> image_size;    ///< New image size.
+  fs::path rules;                      ///< JSON, [[pattern, replacement, ...], ...]; "": derived.
+  uint64_t seed = 0;                   ///< Seed of the fresh random values.
   /// Called with the bytes done and the total; may throw to cancel, which leaves no output.
   std::function<void(uint64_t done, uint64_t total)> progress = {};
 };

@@ -63,7 +63,7 @@ struct VMoEMoeConfig {
   std::vector<int64_t> layers;
   int64_t num_experts = 8;
   int64_t ensemble_size = 1;
-  int64_t group_size = 0, group_images = 0;
+  int64_t group_size = 0, num_group_images = 0;
   std::optional<int64_t> mlp_dim;
   std::optional<double> dropout_rate;
   bool split_rngs = true;
@@ -85,9 +85,9 @@ void describe(auto& f, VMoEMoeConfig& c) {
     "number of tokens that share a capacity, counted over all ensemble members; the last group of "
     "a batch may be smaller, with less capacity; 0: the whole batch",
     between(0, kMaxTokens));
-  f("group_images", c.group_images,
+  f("num_group_images", c.num_group_images,
     "number of images whose tokens share a capacity, where group_size is 0; 0: the whole batch",
-    between(0, kMaxTokens));
+    between(0, kMaxTokens), renamed_from("group_images"));
   f("mlp_dim", c.mlp_dim, "hidden width of the experts; null: the encoder's",
     between(1, kMaxWidth));
   f("dropout_rate", c.dropout_rate,
@@ -163,7 +163,7 @@ struct VMoEConfig {
   int64_t channels = 1;
   Size2d patch_size = 7;
   std::vector<nn::StemLayer> stem;
-  int64_t hidden_size = 96, classes = 10;
+  int64_t hidden_size = 96, num_classes = 10;
   std::string classifier = "token";
   std::optional<bool> map_head_qk_norm;
   int64_t representation_size = 0;
@@ -171,7 +171,7 @@ struct VMoEConfig {
   VMoEEncoderConfig encoder;
 
   /// Returns whether a linear layer returns classes.
-  bool has_head() const { return classes > 0; }
+  bool has_head() const { return num_classes > 0; }
   /// Returns whether the position embedding is a parameter.
   bool learns_positions() const { return encoder.position_emb.name == kLearned; }
   /// Returns whether a class token is added to the patches.
@@ -201,7 +201,8 @@ struct VMoEConfig {
   /// Returns the tokens that are routed together, of all members; 0 means all of a batch.
   int64_t group_size() const {
     const VMoEMoeConfig& moe = encoder.moe;
-    return moe.group_size > 0 ? moe.group_size : moe.group_images * tokens() * moe.ensemble_size;
+    return moe.group_size > 0 ? moe.group_size
+                              : moe.num_group_images * tokens() * moe.ensemble_size;
   }
 };
 void describe(auto& f, VMoEConfig& c) {
@@ -214,8 +215,9 @@ void describe(auto& f, VMoEConfig& c) {
     "convolutions (3 x 3) before the patch embedding, each with a LayerNorm and ReLU; their "
     "strides divide patch_size, which counts pixels of the image; empty: none");
   f("hidden_size", c.hidden_size, "embedding size of a token", between(1, kMaxWidth));
-  f("classes", c.classes, "number of classes; 0: no head, the network returns the head's input",
-    between(0, kMaxWidth));
+  f("num_classes", c.num_classes,
+    "number of classes; 0: no head, the network returns the head's input", between(0, kMaxWidth),
+    renamed_from("classes"));
   f("classifier", c.classifier,
     "input of the head: a class token, the mean of all tokens (gap), attention pooling (map), or "
     "the first patch (0)",

@@ -54,7 +54,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   std::vector<int64_t> input_shape() const override {
     return {config_.channels, config_.image_size.height, config_.image_size.width};
   }
-  int64_t classes() const override { return config_.classes; }
+  int64_t classes() const override { return config_.num_classes; }
   int64_t members() const override { return config_.encoder.moe.ensemble_size; }
   std::map<std::string, double> aux_losses() const override;
   int64_t tokens_per_image() const override { return config_.tokens() * members(); }

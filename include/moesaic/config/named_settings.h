@@ -14,30 +14,31 @@
 namespace moesaic {
 
 /// A named alternative together with its settings: a described struct whose type the name decides.
-/// Copying is deep. Within describe(), with `c.kind` a Choice,
+/// Copying is deep. Within describe(), with `c.kind` a NamedSettings,
 ///
 ///     f.choice("kind", c.kind, choices, "what a step of the phase does");
 ///
 /// reads and writes the key "kind" and, beside it in the same object, the settings of the struct
-/// that `choices` (a std::vector<Choice>, the first of which is the default) has under that name.
-class Choice {
+/// that `choices` (a std::vector<NamedSettings>, the first of which is the default) has under that
+/// name.
+class NamedSettings {
  public:
-  Choice() = default;
+  NamedSettings() = default;
   /// `settings` holds the default values.
   template <class T>
-  Choice(std::string name, T settings)
+  NamedSettings(std::string name, T settings)
       : name_(std::move(name)), content_(std::make_unique<Of<T>>(std::move(settings))) {}
 
-  Choice(const Choice& other)
+  NamedSettings(const NamedSettings& other)
       : name_(other.name_), content_(other.content_ ? other.content_->clone() : nullptr) {}
-  Choice& operator=(const Choice& other) {
-    Choice copy(other);
+  NamedSettings& operator=(const NamedSettings& other) {
+    NamedSettings copy(other);
     std::swap(*this, copy);
     return *this;
   }
-  Choice(Choice&&) noexcept = default;
-  Choice& operator=(Choice&&) noexcept = default;
-  ~Choice() = default;
+  NamedSettings(NamedSettings&&) noexcept = default;
+  NamedSettings& operator=(NamedSettings&&) noexcept = default;
+  ~NamedSettings() = default;
 
   /// Returns the name of the alternative.
   const std::string& name() const { return name_; }
@@ -107,8 +108,8 @@ class Choice {
 
 /// Returns the settings of all entries of a registry, the default entry first.
 template <class Entry>
-std::vector<Choice> choices_of(const Registry<Entry>& registry, const std::string& first) {
-  std::vector<Choice> choices = {registry.at(first).settings};
+std::vector<NamedSettings> choices_of(const Registry<Entry>& registry, const std::string& first) {
+  std::vector<NamedSettings> choices = {registry.at(first).settings};
   for (const auto& [name, entry] : registry.entries()) {
     if (name != first) choices.push_back(entry.settings);
   }

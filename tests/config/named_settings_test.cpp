@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/config/choice.h"
+#include "moesaic/config/named_settings.h"
 
 #include "base/support.h"
 #include "moesaic/config/document.h"
@@ -33,31 +33,32 @@ std::string config_problem(const Solve& c) {
 
 struct PhaseOfAKind {
   std::string name = "first";
-  Choice kind;
+  NamedSettings kind;
 };
 template <class Fields>
 void describe(Fields& f, PhaseOfAKind& c) {
   f("name", c.name, "of the phase");
-  f.choice("kind", c.kind, {Choice("steps", Steps{}), Choice("solve", Solve{})}, "what it does");
+  f.choice("kind", c.kind, {NamedSettings("steps", Steps{}), NamedSettings("solve", Solve{})},
+           "what it does");
 }
 
 PhaseOfAKind read_phase(const std::string& json) {
   return parse<PhaseOfAKind>(Document::from_text(json, "phase.json").root());
 }
 
-TEST(Choice, ReadsTheSettingsOfTheNamedAlternative) {
+TEST(NamedSettings, ReadsTheSettingsOfTheNamedAlternative) {
   EXPECT_EQ(read_phase(R"({"kind": "solve", "rank": 3})").kind.as<Solve>().rank, 3);
   EXPECT_EQ(read_phase(R"({"rate": 0.25})").kind.as<Steps>().rate, 0.25)
       << "the first is the default";
 }
 
-TEST(Choice, IsWrittenBesideTheOtherKeysAndReadBack) {
+TEST(NamedSettings, IsWrittenBesideTheOtherKeysAndReadBack) {
   const auto written = to_json(read_phase(R"({"kind": "solve", "rank": 3})"));
   EXPECT_EQ(written.dump(), R"({"name":"first","kind":"solve","rank":3,"max_rank":4})");
   EXPECT_EQ(to_json(read_phase(written.dump())), written);
 }
 
-TEST(Choice, CopiesAreDeep) {
+TEST(NamedSettings, CopiesAreDeep) {
   const PhaseOfAKind first = read_phase(R"({"kind": "solve"})");
   PhaseOfAKind second = first;
   second.kind.as<Solve>().rank = 1;
@@ -66,7 +67,7 @@ TEST(Choice, CopiesAreDeep) {
   EXPECT_THROW(first.kind.as<Steps>(), Error);
 }
 
-TEST(Choice, RefusesWhatTheAlternativeDoesNotKnow) {
+TEST(NamedSettings, RefusesWhatTheAlternativeDoesNotKnow) {
   EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "sove"})"); }),
               AllOf(HasSubstr("phase.json:1:10"), HasSubstr("did you mean 'solve'?")));
   EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "solve", "rate": 0.25})"); }),

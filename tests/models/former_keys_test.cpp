@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks' settings as files of version 0.2 spell them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/support.h"
+#include "moesaic/base/log.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/config/document.h"
+#include "moesaic/models/registry.h"
+#include "moesaic/nn/module_state.h"
+
+namespace moesaic {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+/// The warnings that are given while it exists.
+class Warnings {
+ public:
+  Warnings() {
+    take_warnings([this](std::string_view text) { texts_.emplace_back(text); });
+  }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  ~Warnings() { take_warnings({}); }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+struct Spelling {
+  std::string former, present;
+  size_t renamed;  ///< Number of former keys.
+};
+
+/// A network of each family, by its former and its present keys.
+const std::vector<Spelling>& spellings() {
+  static const std::vector<Spelling> list = {
+      {R"({"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 6, "classes": 3,
+           "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 5,
+                       "moe": {"layers": [1], "num_experts": 4, "group_images": 2}}})",
+       R"({"name": "vmoe", "image_size": 4, "patch_size": 2, "hidden_size": 6, "num_classes": 3,
+           "encoder": {"num_layers": 2, "num_heads": 2, "mlp_dim": 5,
+                       "moe": {"layers": [1], "num_experts": 4, "num_group_images": 2}}})",
+       2},
+      {R"({"name": "cluster-moe", "patches": 3, "width": 6, "classes": 2, "experts": 5, "filters": 4})",
+       R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_classes": 2, "num_experts": 5,
+           "num_filters": 4})",
+       4},
+      {R"({"name": "image-moe", "experts": 3, "classes": 7, "width": 0.1})",
+       R"({"name": "image-moe", "num_experts": 3, "num_classes": 7, "width": 0.1})", 2},
+      {R"({"name": "gated-moe", "experts": 3})", R"({"name": "gated-moe", "num_experts": 3})", 1},
+      {R"({"name": "gru", "classes": 3})", R"({"name": "gru", "num_classes": 3})", 1},
+      {R"({"name": "latent-moe", "width": 6, "experts": 3})",
+       R"({"name": "latent-moe", "width": 6, "num_experts": 3})", 1},
+      {R"({"name": "pattern-moe", "patterns": 12, "tokens": 8, "experts": 4, "selected": 3})",
+       R"({"name": "pattern-moe", "num_patterns": 12, "num_tokens": 8, "num_experts": 4,
+           "num_selected_tokens": 3})",
+       4},
+      {R"({"name": "pmoe", "classes": 3, "experts": 6, "router": {"selected": 2}})",
+       R"({"name": "pmoe", "num_classes": 3, "num_experts": 6,
+           "router": {"num_selected_patches": 2}})",
+       3},
+      {R"({"name": "wrn-pmoe", "classes": 3, "blocks": 2, "widening": 0.5,
+           "moe": {"experts": 2, "router": {"selected": 5}}})",
+       R"({"name": "wrn-pmoe", "num_classes": 3, "num_blocks": 2, "widening": 0.5,
+           "moe": {"num_experts": 2, "router": {"num_selected_patches": 5}}})",
+       4},
+  };
+  return list;
+}
+
+Json built(const Value& config) {
+  return build_meta_model(config)->config();
+}
+
+TEST(FormerKeys, OfARecipeMeanThePresentOnesWithAWarningForEach) {
+  for (const Spelling& one : spellings()) {
+    const Json present = built(Document::from_text(one.present, "present.json").root());
+    const Warnings warnings;
+    EXPECT_EQ(built(Document::from_text(one.former, one.former).root()), present) << one.former;
+    EXPECT_THAT(warnings.texts(), SizeIs(one.renamed)) << one.former;
+    for (const std::string& text : warnings.texts()) EXPECT_THAT(text, HasSubstr(" is called "));
+  }
+}
+
+TEST(FormerKeys, OfAnArgumentOverridePresentOnes) {
+  for (const Spelling& one : spellings()) {
+    Document document = Document::from_text(one.present, "present.json");
+    const Json family = Json::parse(one.present);
+    if (!family.contains("num_classes")) continue;
+    const int64_t classes = family.at("name") == "cluster-moe" ? 4 : 2;
+    document.set("classes=" + std::to_string(classes));
+    const Warnings warnings;
+    EXPECT_EQ(built(document.root()).at("num_classes"), classes) << one.present;
+  }
+}
+
+TEST(FormerKeys, OfAStoredConfigurationAreReadInSilence) {
+  const Warnings warnings;
+  for (const Spelling& one : spellings()) {
+    EXPECT_EQ(built(parse_stored(one.former, "config.json")),
+              built(parse_stored(one.present, "config.json")));
+  }
+  EXPECT_THAT(warnings.texts(), IsEmpty());
+}
+
+TEST(FormerKeys, OfACheckpointAreReadInSilence) {
+  const test::TempDir folder;
+  const Spelling& vmoe = spellings().front();
+  const auto model = build_model(parse_stored(vmoe.present, "x"), 5);
+  const Json config = Json::parse(vmoe.former);
+  save_checkpoint(folder / "older", {{{"model", config}}, Json::object(), state_of(*model), {}});
+  const Warnings warnings;
+  const auto loaded = load_model(folder / "older");
+  EXPECT_EQ(loaded->config(), model->config());
+  EXPECT_TRUE(at::equal(loaded->named_parameters()["head.weight"],
+                        model->named_parameters()["head.weight"]));
+  EXPECT_THAT(warnings.texts(), IsEmpty());
+}
+
+TEST(FormerKeys, BesideThePresentOnesAreRefused) {
+  const Value both =
+      Document::from_text(R"({"name": "gated-moe", "experts": 3, "num_experts": 3})", "both.json")
+          .root();
+  EXPECT_THAT(test::usage_of([&] { build_meta_model(both); }),
+              AllOf(HasSubstr("experts' is the former name of"), HasSubstr("num_experts'"),
+                    HasSubstr("leave it out")));
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -268,7 +268,8 @@ class DatasetSource {
   /// `asked`: the name whose bases are followed, `depth` of them so far.
   DatasetSource(std::string_view asked, std::string_view name, int depth);
   Request request(std::string_view split) const;
-  /// Opens what is requested, or its metadata alone, with `upright` in place of spec().exif_orientation.
+  /// Opens what is requested, or its metadata alone, with `upright` in place of
+  /// spec().exif_orientation.
   std::shared_ptr<const Dataset> make(const Request& request, MosaicOf of,
                                       std::optional<bool> upright) const;
   std::shared_ptr<const Dataset> derive(std::shared_ptr<const Dataset> base, const Request& request,

@@ -285,8 +285,7 @@ void describe(auto& f, RunsConfig& c) {
     not_empty);
   f("num_runs", c.num_runs, "number of runs per row, with consecutive seeds", between(1, 10000),
     renamed_from("runs"));
-  f("max_steps", c.max_steps, "largest number of steps of a phase; 0: as configured",
-    at_least(0));
+  f("max_steps", c.max_steps, "largest number of steps of a phase; 0: as configured", at_least(0));
   f("train", c.train, "recipe that rows change, or whose network is pruned to 'keep' experts",
     required);
   f("set", c.set, "settings of every run, by dotted name, applied before those of its row");

@@ -35,16 +35,6 @@ void warn_of_epochs(const Interval& interval, const std::string& where, const st
           to_text(Interval::of_steps(interval.count))));
 }
 
-template <class T>
-void take(std::optional<T>& mine, const std::optional<T>& other) {
-  if (other) mine = other;
-}
-
-[[noreturn]] void refuse(double number, const Value& value, std::string_view name,
-                         std::string_view wanted) {
-  fail_usage("{}: '{}' must be {}, found {}", value.where(), name, wanted, number);
-}
-
 using Parts = std::span<const std::string>;
 
 bool stands_for_any(const std::string& part) {
@@ -139,92 +129,6 @@ bool Interval::completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
 
 std::string to_text(const Interval& interval) {
   return count_text(interval.count, unit_name(interval.unit));
-}
-
-void Rules::add(Flag flag) {
-  is_required = is_required || flag == Flag::required;
-  is_filled = is_filled || flag == Flag::not_empty;
-  is_common = is_common || flag == Flag::common;
-}
-
-void Rules::add(const Rules& other) {
-  is_required = is_required || other.is_required;
-  is_filled = is_filled || other.is_filled;
-  is_common = is_common || other.is_common;
-  if (!other.choices.empty()) choices = other.choices;
-  take(above, other.above);
-  take(at_least, other.at_least);
-  take(below, other.below);
-  take(at_most, other.at_most);
-  formers.insert(formers.end(), other.formers.begin(), other.formers.end());
-}
-
-std::string Rules::text() const {
-  if (!choices.empty()) return fmt::format("{}", fmt::join(choices, " | "));
-  if (at_least && at_most) return fmt::format("{} to {}", *at_least, *at_most);
-  std::vector<std::string> parts;
-  if (above) parts.push_back(fmt::format("above {}", *above));
-  if (at_least) parts.push_back(fmt::format("at least {}", *at_least));
-  if (below) parts.push_back(fmt::format("below {}", *below));
-  if (at_most) parts.push_back(fmt::format("at most {}", *at_most));
-  if (is_filled) parts.push_back("not empty");
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-void Rules::check(double number, const Value& value, std::string_view name) const {
-  if (at_least && at_most && (number < *at_least || number > *at_most)) {
-    refuse(number, value, name, fmt::format("between {} and {}", *at_least, *at_most));
-  }
-  if (above && !(number > *above)) refuse(number, value, name, fmt::format("above {}", *above));
-  if (at_least && !(number >= *at_least)) {
-    refuse(number, value, name, fmt::format("at least {}", *at_least));
-  }
-  if (below && !(number < *below)) refuse(number, value, name, fmt::format("below {}", *below));
-  if (at_most && !(number <= *at_most)) {
-    refuse(number, value, name, fmt::format("at most {}", *at_most));
-  }
-}
-
-void Rules::check(const std::string& string, const Value& value, std::string_view name) const {
-  check_filled(!string.empty(), value, name);
-  if (choices.empty()) return;
-  for (const std::string& choice : choices) {
-    if (choice == string) return;
-  }
-  fail_usage("{}: '{}' cannot be {}; {}", value.where(), name, value.described(),
-             did_you_mean(string, choices));
-}
-
-void Rules::check_filled(bool filled, const Value& value, std::string_view name) const {
-  if (is_filled && !filled) fail_usage("{}: '{}' must not be empty", value.where(), name);
-}
-
-Rules one_of(std::vector<std::string> choices) {
-  return {.choices = std::move(choices)};
-}
-
-Rules above(double limit) {
-  return {.above = limit};
-}
-
-Rules at_least(double limit) {
-  return {.at_least = limit};
-}
-
-Rules below(double limit) {
-  return {.below = limit};
-}
-
-Rules at_most(double limit) {
-  return {.at_most = limit};
-}
-
-Rules between(double low, double high) {
-  return {.at_least = low, .at_most = high};
-}
-
-Rules renamed_from(std::string key) {
-  return {.formers = {std::move(key)}};
 }
 
 HelpRows rows_about(const HelpRows& rows, const std::string& path) {

@@ -105,9 +105,8 @@ int64_t first_step(const PlotInput& input, const MeasuredRow& row) {
 int64_t last_step(const PlotInput& input) {
   int64_t last = 1;
   for (const MeasuredRow& row : input.rows) {
-    for (const RunRecord& run : row.runs) {
+    for (const RunRecord& run : row.runs)
       last = std::max(last, run.final.step - first_step(input, row));
-    }
   }
   return last;
 }
@@ -127,14 +126,10 @@ std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t fir
   std::string data = "# updates\tmean\tstd\n";
   for (const auto& [step, values] : by_step) {
     const auto [mean, std, n] = moments(values);
-    if (log_y) {
-      if (!(mean > 0.0)) continue;
-      data += fmt::format("{}\t{:.5g}\t{:.5g}\n", step, mean, std.value_or(0.0));
-      ends.push_back(mean);
-      continue;
-    }
-    data += fmt::format("{}\t{:.5f}\t{:.5f}\n", step, mean, std.value_or(0.0));
-    with_spread(mean, std, metric, ends);
+    if (log_y && !(mean > 0.0)) continue;
+    const char* format = log_y ? "{}\t{:.5g}\t{:.5g}\n" : "{}\t{:.5f}\t{:.5f}\n";
+    data += fmt::format(fmt::runtime(format), step, mean, std.value_or(0.0));
+    log_y ? ends.push_back(mean) : with_spread(mean, std, metric, ends);
   }
   return data;
 }

@@ -17,7 +17,7 @@ RowsPerToken rows_of_kept(const Model& model, const auto& count) {
     const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
     const auto kept = static_cast<int64_t>(layer->kept().size());
     rows[block] = count(layer->router->evaluation_rule(), model.tokens_per_image(),
-                        is_rerouted ? kept : options.experts) *
+                        is_rerouted ? kept : options.num_experts) *
                   (is_rerouted ? 1.0 : fraction);
   }
   return rows;

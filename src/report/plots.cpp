@@ -96,12 +96,12 @@ Figure points_plot(const PlotInput& input) {
   return panel_figure(input.stem, panels, grid);
 }
 
-/// Returns the update that the row's curves begin with.
+/// Returns the step that the row's curves begin with.
 int64_t first_step(const PlotInput& input, const MeasuredRow& row) {
   return input.plot.last_phase ? row.steps_before_last_phase : 0;
 }
 
-/// Returns the number of updates of the longest curve.
+/// Returns the number of steps of the longest curve.
 int64_t last_step(const PlotInput& input) {
   int64_t last = 1;
   for (const MeasuredRow& row : input.rows) {
@@ -111,7 +111,7 @@ int64_t last_step(const PlotInput& input) {
   return last;
 }
 
-/// Returns mean and spread by update, counted from `first` on, over the runs that have a snapshot
+/// Returns mean and spread by step, counted from `first` on, over the runs that have a snapshot
 /// there. Appends the ends of the band to `ends`, on a logarithmic axis means above 0 only.
 std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t first, bool log_y,
                        std::vector<double>& ends) {
@@ -129,7 +129,7 @@ std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t fir
     if (log_y && !(mean > 0.0)) continue;
     const char* format = log_y ? "{}\t{:.5g}\t{:.5g}\n" : "{}\t{:.5f}\t{:.5f}\n";
     data += fmt::format(fmt::runtime(format), step, mean, std.value_or(0.0));
-    log_y ? ends.push_back(mean) : with_spread(mean, std, metric, ends);
+    with_spread(mean, log_y ? std::nullopt : std, metric, ends);
   }
   return data;
 }

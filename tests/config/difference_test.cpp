@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/config/value.h"
+
 namespace moesaic {
 namespace {
 

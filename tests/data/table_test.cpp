@@ -18,6 +18,8 @@
 namespace moesaic {
 namespace {
 
+const std::map<std::string, std::string> kNoMetadata;
+
 class TableFiles : public ::testing::Test {
  protected:
   /// Writes a description of `table` beside the files and returns its path.
@@ -98,8 +100,8 @@ TEST_F(TableFiles, MayBeTensors) {
   const at::Tensor y = torch::arange(8, torch::kInt).reshape({4, 2});
   const at::Tensor kind = torch::tensor({0, 1, 1, 0});
   write_tensors(folder_ / "a.safetensors", {{"x", x}, {"y", y}, {"z", x.select(1, 0).contiguous()}},
-                {});
-  write_tensors(folder_ / "b.safetensors", {{"x", x}, {"kind", kind}}, {});
+                kNoMetadata);
+  write_tensors(folder_ / "b.safetensors", {{"x", x}, {"kind", kind}}, kNoMetadata);
   const auto real = open(R"({"train": "a.safetensors", "test": "b.safetensors",
                              "inputs": ["z", "x"], "targets": ["y"]})");
   EXPECT_EQ(real->info().targets, (std::vector<std::string>{"y 1", "y 2"}));
@@ -113,7 +115,7 @@ TEST_F(TableFiles, MayBeTensors) {
   EXPECT_EQ(labelled->image_size(), 3);
 
   const auto refusal = [&](const TensorMap& tensors) {
-    write_tensors(folder_ / "a.safetensors", tensors, {});
+    write_tensors(folder_ / "a.safetensors", tensors, kNoMetadata);
     return refused(R"({"file": "a.safetensors", "targets": ["y"]})");
   };
   EXPECT_THAT(refusal({{"x", x}}), HasSubstr("a.safetensors: there is no 'y'; "));

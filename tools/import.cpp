@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moesaic/import/vmoe/import.h"
-
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -12,6 +10,8 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
+#include "moesaic/import/vit/import.h"
+#include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/vmoe/config.h"
 #include "verbs.h"
 
@@ -21,9 +21,50 @@ namespace {
 struct ImportArguments {
   std::string format;
   ImportVMoEOptions options;
+  ImportVitOptions vit;  ///< What vmoe's options have too is set in those.
   std::string image_size;
   bool json = false;
 };
+
+constexpr const char *kVmoeFormat = "vmoe", *kVitFormat = "vit";
+
+/// Refuses options of the other format.
+void check_format(const CLI::App& verb, const std::string& format) {
+  const std::vector<std::string> formats = {kVmoeFormat, kVitFormat};
+  if (format != kVmoeFormat && format != kVitFormat) {
+    fail_usage("import: unknown format '{}'; {}", format, did_you_mean(format, formats));
+  }
+  const std::vector<const char*> foreign =
+      format == kVitFormat ? std::vector<const char*>{"--model-config", "--rules"}
+                           : std::vector<const char*>{"--num-heads", "--experts", "--layers", "--k",
+                                                      "--expert-noise"};
+  for (const char* option : foreign) {
+    if (verb.count(option) == 0) continue;
+    fail_usage("import: {} is for the format {}", option,
+               format == kVitFormat ? kVmoeFormat : kVitFormat);
+  }
+  if (verb.count("--experts") > 0) return;
+  for (const char* option : {"--layers", "--k", "--expert-noise"}) {
+    if (verb.count(option) > 0) fail_usage("import: {} needs --experts N", option);
+  }
+}
+
+/// Imports as the format says and returns what is printed.
+std::string imported(const ImportArguments& arguments) {
+  const auto text = [&](const auto& result) {
+    return arguments.json ? to_json(result).dump(2) + "\n" : describe(result);
+  };
+  if (arguments.format == kVmoeFormat) return text(import_vmoe(arguments.options));
+  const ImportVMoEOptions& given = arguments.options;
+  ImportVitOptions options = arguments.vit;
+  options.from = given.prefix;
+  options.out = given.out;
+  options.classes = given.num_classes;
+  options.image_size = given.image_size;
+  options.seed = given.seed;
+  options.progress = given.progress;
+  return text(import_vit(options));
+}
 
 /// Min number of bytes for a progress bar.
 constexpr uint64_t kLarge = uint64_t{256} << 20, kMegabyte = 1'000'000;
@@ -50,10 +91,6 @@ std::string check_sides(const std::string& text) {
 
 int import_checkpoint(ImportArguments arguments) {
   if (!arguments.image_size.empty()) arguments.options.image_size = sides_of(arguments.image_size);
-  if (arguments.format != "vmoe") {
-    fail_usage("import: unknown format '{}'; {}", arguments.format,
-               did_you_mean(arguments.format, std::vector<std::string>{"vmoe"}));
-  }
   const StopSignal stop;
   Progress bar({.label = "import", .unit = "MB"});
   struct Stopped {};
@@ -64,14 +101,41 @@ int import_checkpoint(ImportArguments arguments) {
     if (done == total) bar.finish();
   };
   try {
-    const ImportVMoEResult result = import_vmoe(arguments.options);
-    const std::string text = arguments.json ? to_json(result).dump(2) + "\n" : describe(result);
-    std::cout << text;
+    std::cout << imported(arguments);
   } catch (const Stopped&) {
     log_info("stopped; nothing was written");
     return 128 + stop.number();
   }
   return 0;
+}
+
+void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
+  Upcycling& upcycling = options.upcycling;
+  constexpr auto kMost = static_cast<int64_t>(kMaxWidth);
+  verb.add_option("--num-heads", options.num_heads,
+                  "number of attention heads of a vit; by its config.json, else heads of width 64")
+      ->check(whole_number(1, kMost))
+      ->type_name("N");
+  verb.add_option("--experts", upcycling.num_experts,
+                  "number of experts that the MLPs of a vit's --layers become, as copies")
+      ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
+      ->type_name("N");
+  verb.add_option("--layers", upcycling.layers,
+                  "blocks of a vit that get experts, from 0, separated by commas")
+      ->delimiter(',')
+      ->check(whole_number(0, static_cast<int64_t>(kMaxLayers) - 1))
+      ->type_name("N,...");
+  verb.add_option("--k", upcycling.num_selected_experts,
+                  "number of experts for each token of a vit with --experts")
+      ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
+      ->type_name("N")
+      ->capture_default_str();
+  verb.add_option("--expert-noise", upcycling.noise,
+                  "standard deviation of noise that parts the experts, over that of each weight "
+                  "tensor; 0: the network begins with the dense one's outputs")
+      ->check(number(0.0, 1e3))
+      ->type_name("X")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -83,19 +147,23 @@ void add_import(CLI::App& app, int& exit_code) {
       "do. The first rule whose pattern (RE2's syntax: no backreferences, no look-around)\n"
       "is found in an array's name applies to it; new names begin with params/, an empty\n"
       "replacement drops the array, and transformations are vit_zoom, reshape, and expand_tile\n"
-      "AXIS REPEATS, which copies a dense MLP to all experts.";
+      "AXIS REPEATS, which copies a dense MLP to all experts.\n"
+      "vit: ViT, DeiT, DeiT3, DINOv2 and SigLIP in safetensors; --experts makes a mixture that\n"
+      "begins with the dense network's outputs.";
   const auto arguments = std::make_shared<ImportArguments>();
   ImportVMoEOptions& options = arguments->options;
   CLI::App* verb =
       add_verb(app, "import", "Convert another project's checkpoint.",
                "import vmoe pretrained --model-config model.json --out checkpoints/start", kNotes);
   verb->add_option("format", arguments->format,
-                   "format of the checkpoint; vmoe: google-research/vmoe")
+                   "format of the checkpoint; vmoe: google-research/vmoe; vit: a dense vision "
+                   "transformer of timm or Hugging Face")
       ->required()
       ->type_name("FORMAT");
   verb->add_option("prefix", options.prefix,
                    "path of the checkpoint without its extensions PREFIX.index and "
-                   "PREFIX.data-nnnnn-of-NNNNN")
+                   "PREFIX.data-nnnnn-of-NNNNN; of the format vit a .safetensors file or its "
+                   "folder")
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");
@@ -123,12 +191,14 @@ void add_import(CLI::App& app, int& exit_code) {
                    "...]; the configuration is then the new network's")
       ->check(not_empty())
       ->type_name("FILE");
+  add_vit_options(*verb, arguments->vit);
   verb->add_option("--seed", options.seed, "seed of parameters with random initial values")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
   verb->add_flag("--json", arguments->json, "print one JSON document: the result");
-  verb->callback([arguments, &exit_code] {
+  verb->callback([arguments, verb, &exit_code] {
     require_single_process("import");
+    check_format(*verb, arguments->format);
     exit_code = import_checkpoint(*arguments);
   });
 }

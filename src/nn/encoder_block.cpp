@@ -16,8 +16,8 @@
 
 namespace moesaic::nn {
 
-torch::nn::LayerNorm make_layer_norm(int64_t width) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(kLayerNormEpsilon));
+torch::nn::LayerNorm make_layer_norm(int64_t width, double epsilon) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(epsilon));
 }
 
 torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& generator,
@@ -29,20 +29,20 @@ torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& gene
   return linear;
 }
 
-MlpImpl::MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout)
-    : dropout_(dropout) {
-  fc1 = register_module("fc1", make_linear(width, hidden, generator));
-  fc2 = register_module("fc2", make_linear(hidden, width, generator));
+MlpImpl::MlpImpl(MlpOptions options, at::Generator generator) : options_(options) {
+  fc1 = register_module("fc1", make_linear(options.width, options.hidden, generator));
+  fc2 = register_module("fc2", make_linear(options.hidden, options.width, generator));
   for (const auto& layer : {fc1, fc2}) mlp_bias_normal(layer->bias, generator);
 }
 
 at::Tensor MlpImpl::forward(const at::Tensor& x, const at::Generator& random) {
-  const bool drops = is_training() && random.defined() && dropout_ > 0.0;
+  const bool drops = is_training() && random.defined() && options_.dropout > 0.0;
   const auto dropped = [&](const at::Tensor& y) {
-    return drops ? dropout(y, dropout_, random, batch_shard()) : y;
+    return drops ? dropout(y, options_.dropout, random, batch_shard()) : y;
   };
   // Linear's forward() would add the bias in a pass of its own.
-  const at::Tensor hidden = at::gelu(at::linear(x, fc1->weight, fc1->bias), "tanh");
+  const at::Tensor hidden =
+      apply_activation(at::linear(x, fc1->weight, fc1->bias), options_.activation);
   return dropped(at::linear(dropped(hidden), fc2->weight, fc2->bias));
 }
 
@@ -125,12 +125,14 @@ at::Tensor AttentionImpl::attend(const at::Tensor& query_BQd, const at::Tensor& 
   return mix(heads_of(query), heads_of(kv_BTd[0]), heads_of(kv_BTd[1]), random);
 }
 
-MapHeadImpl::MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator generator) {
-  probe = register_parameter("probe", torch::empty({1, 1, options.width}));
+MapHeadImpl::MapHeadImpl(AttentionOptions attention_options, MlpOptions mlp_options,
+                         at::Generator generator, double epsilon) {
+  const int64_t width = attention_options.width;
+  probe = register_parameter("probe", torch::empty({1, 1, width}));
   xavier_uniform(probe, generator);
-  attention = register_module("attention", Attention(options, generator));
-  norm = register_module("norm", make_layer_norm(options.width));
-  mlp = register_module("mlp", Mlp(options.width, hidden, generator));
+  attention = register_module("attention", Attention(attention_options, generator));
+  norm = register_module("norm", make_layer_norm(width, epsilon));
+  mlp = register_module("mlp", Mlp(mlp_options, generator));
 }
 
 at::Tensor MapHeadImpl::forward(const at::Tensor& x_BTd) {
@@ -139,29 +141,40 @@ at::Tensor MapHeadImpl::forward(const at::Tensor& x_BTd) {
   return (pooled + mlp->forward(norm->forward(pooled))).select(1, 0);
 }
 
+namespace {
+
+at::Tensor scaled(const at::Tensor& x, const at::Tensor& scale) {
+  return scale.defined() ? x * scale : x;
+}
+
+}  // namespace
+
 EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator)
-    : dropout_(options.dropout) {
+    : dropout_(options.mlp.dropout) {
   const int64_t width = options.attention.width;
-  norm1 = register_module("norm1", make_layer_norm(width));
+  norm1 = register_module("norm1", make_layer_norm(width, options.epsilon));
   attention = register_module("attention", Attention(options.attention, generator));
-  norm2 = register_module("norm2", make_layer_norm(width));
+  norm2 = register_module("norm2", make_layer_norm(width, options.epsilon));
   if (options.moe) {
     moe = register_module("moe", MoELayer(*options.moe, generator));
   } else {
-    mlp = register_module("mlp", Mlp(width, options.hidden, generator, options.dropout));
+    mlp = register_module("mlp", Mlp(options.mlp, generator));
   }
+  if (!options.layer_scale) return;
+  scale1 = register_parameter("scale1", torch::full({width}, *options.layer_scale));
+  scale2 = register_parameter("scale2", torch::full({width}, *options.layer_scale));
 }
 
 EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
                                                    const at::Generator& random) {
-  const at::Tensor attended = attention->forward(norm1->forward(x_BTd), random);
+  const at::Tensor attended = scaled(attention->forward(norm1->forward(x_BTd), random), scale1);
   const at::Tensor mixed =
       x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, batch_shard());
   const at::Tensor normed = norm2->forward(mixed);
-  if (moe.is_empty()) return {mixed + mlp->forward(normed, random), std::nullopt};
+  if (moe.is_empty()) return {mixed + scaled(mlp->forward(normed, random), scale2), std::nullopt};
   const int64_t members = moe->options().num_members;
   MoEOutput out = moe->forward(to_member_order(normed, members), random);
-  at::Tensor x = mixed + from_member_order(out.y_Td, members, mixed.sizes());
+  at::Tensor x = mixed + scaled(from_member_order(out.y_Td, members, mixed.sizes()), scale2);
   return {x, std::move(out)};
 }
 

@@ -4,6 +4,7 @@ that each command takes a second. Recipes, experiments and descriptions are the 
 examples."""
 import hashlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -92,6 +93,7 @@ def make_data(home: pathlib.Path, root: pathlib.Path) -> None:
             write(home / f"photos/{split}/{'cat' if i % 2 else 'dog'}/{i}.png", png(32, i))
     for name in ("shoe.png", "shoe.jpg", "more/one.jpg"):
         write(home / name, png(28, 3))
+    write(home / "vit_small/model.safetensors", vit())
     write(home / "images.safetensors", tensors({"images": ("F32", [8, 1, 28, 28], bytes(4 * 8 * 784))}))
     numbers = random.Random(1)
     row = struct.pack("<768f", *numbers.choices((-1, 1), k=768))
@@ -101,6 +103,23 @@ def make_data(home: pathlib.Path, root: pathlib.Path) -> None:
                          {"classes": '["negative", "positive"]', "languages": '["a", "b", "c"]'})
     for name in ("sentiment-embeddings", "synthetic-embeddings"):
         write(home / "datasets/cache" / name / f"{name}.safetensors", embeddings)
+
+
+def vit(width: int = 64, blocks: int = 12) -> bytes:
+    """A dense vision transformer of zeros, under timm's names."""
+    shapes = {"cls_token": [1, 1, width], "pos_embed": [1, 5, width], "patch_embed.proj": [width, 3, 2, 2]}
+    for i in range(blocks):
+        shapes |= {f"blocks.{i}.{name}": shape for name, shape in {
+            "norm1": [width], "attn.qkv": [3 * width, width], "attn.proj": [width, width], "norm2": [width],
+            "mlp.fc1": [width, width], "mlp.fc2": [width, width]}.items()}
+    shapes |= {"norm": [width], "head": [5, width]}
+    named = {}
+    for name, shape in shapes.items():
+        whole = name in ("cls_token", "pos_embed")
+        named[name if whole else f"{name}.weight"] = ("F32", shape, bytes(4 * math.prod(shape)))
+        if not whole:
+            named[f"{name}.bias"] = ("F32", shape[:1], bytes(4 * shape[0]))
+    return tensors(named)
 
 
 def make(home: pathlib.Path, root: pathlib.Path, program: str) -> dict[str, str]:

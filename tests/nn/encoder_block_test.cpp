@@ -118,8 +118,8 @@ TEST(Attention, DroppingNothingIsTheSameSum) {
 }
 
 TEST(MapHead, PoolsByTheProbeThenAddsAPerceptron) {
-  nn::MapHead head(nn::AttentionOptions{.width = 6, .num_heads = 2, .qk_norm = true}, 8,
-                   nn::make_generator(1));
+  nn::MapHead head(nn::AttentionOptions{.width = 6, .num_heads = 2, .qk_norm = true},
+                   nn::MlpOptions{.width = 6, .hidden = 8}, nn::make_generator(1));
   randomize(*head, 30);
   const at::Tensor x = randn({2, 5, 6}, 2);
   const at::Tensor found = head->forward(x);
@@ -135,7 +135,7 @@ TEST(MapHead, PoolsByTheProbeThenAddsAPerceptron) {
 }
 
 TEST(Mlp, EqualsTwoLinearLayersAndTheirGradients) {
-  nn::Mlp mlp(6, 10, nn::make_generator(1));
+  nn::Mlp mlp(nn::MlpOptions{.width = 6, .hidden = 10}, nn::make_generator(1));
   {
     const torch::NoGradGuard no_grad;
     mlp->fc1->bias.copy_(randn({10}, 2, torch::kFloat));

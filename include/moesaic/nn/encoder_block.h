@@ -11,24 +11,33 @@
 
 #include "moesaic/nn/batch_shard.h"
 #include "moesaic/nn/moe_layer.h"
+#include "moesaic/ops/activation.h"
 
 namespace moesaic::nn {
 
 inline constexpr double kLayerNormEpsilon = 1e-6;  ///< Epsilon of the V-MoE reference.
 
 /// Makes a LayerNorm over the last dimension, of size `width`.
-torch::nn::LayerNorm make_layer_norm(int64_t width);
+torch::nn::LayerNorm make_layer_norm(int64_t width, double epsilon = kLayerNormEpsilon);
 
 /// Makes a linear layer with zero biases and Xavier-uniform weights drawn from `generator`. `parts`
 /// layers whose weights are stacked are each drawn with the fans of its own.
 torch::nn::Linear make_linear(int64_t in, int64_t out, const at::Generator& generator,
                               int64_t parts = 1);
 
-/// The MLP of a dense block: fc2(gelu_tanh(fc1(x))).
+/// Sizes, activation and dropout of Mlp.
+struct MlpOptions {
+  int64_t width = 0;     ///< Width d of a token.
+  int64_t hidden = 0;    ///< Width of the hidden layer.
+  double dropout = 0.0;  ///< Dropout rate of the hidden units and the outputs in training.
+  Activation activation = Activation::gelu_tanh;
+};
+
+/// The MLP of a dense block: fc2(activation(fc1(x))).
 class MlpImpl : public torch::nn::Module, public DataParallelModule {
  public:
-  /// `dropout` is the rate for the hidden units and the outputs in training.
-  MlpImpl(int64_t width, int64_t hidden, at::Generator generator, double dropout = 0.0);
+  /// Draws the initial values from `generator`.
+  MlpImpl(MlpOptions options, at::Generator generator);
 
   /// Computes x [..., d] -> [..., d]. Dropout is drawn from `random`; undefined means no dropout.
   at::Tensor forward(const at::Tensor& x, const at::Generator& random = {});
@@ -36,7 +45,7 @@ class MlpImpl : public torch::nn::Module, public DataParallelModule {
   torch::nn::Linear fc1{nullptr}, fc2{nullptr};
 
  private:
-  double dropout_;
+  MlpOptions options_;
 };
 TORCH_MODULE(Mlp);
 
@@ -98,8 +107,9 @@ TORCH_MODULE(Attention);
 /// output is a + mlp(norm(a)).
 class MapHeadImpl : public torch::nn::Module {
  public:
-  /// Draws the initial values from `generator`; `hidden` is the width of the MLP's hidden layer.
-  MapHeadImpl(AttentionOptions options, int64_t hidden, at::Generator generator);
+  /// Draws the initial values from `generator`; `epsilon` is that of the norm.
+  MapHeadImpl(AttentionOptions attention, MlpOptions mlp, at::Generator generator,
+              double epsilon = kLayerNormEpsilon);
 
   /// Pools x_BTd [B, T, d] -> [B, d].
   at::Tensor forward(const at::Tensor& x_BTd);
@@ -114,13 +124,15 @@ TORCH_MODULE(MapHead);
 /// Parts of an EncoderBlock.
 struct EncoderBlockOptions {
   AttentionOptions attention;
-  int64_t hidden = 0;
-  double dropout = 0.0;                ///< Rate for attention's outputs and the dense MLP.
+  MlpOptions mlp;                      ///< Its dropout is also that of attention's outputs.
+  double epsilon = kLayerNormEpsilon;  ///< Epsilon of both norms.
+  std::optional<double> layer_scale;   ///< Initial LayerScale; unset means none.
   std::optional<MoELayerOptions> moe;  ///< Unset means a dense MLP.
 };
 
-/// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)), where the MLP is
-/// dense or a mixture of experts over all tokens of the batch. A row of the batch is an image or,
+/// A pre-norm transformer block: x + s1 attention(norm1(x)), then x + s2 mlp(norm2(x)), where the
+/// MLP is dense or a mixture of experts over all tokens of the batch and s1, s2 [d] are LayerScale
+/// (Touvron et al., arXiv:2103.17239, eq. 4) or 1. A row of the batch is an image or,
 /// in an ensemble of M members, a member's view of an image: image 0 of members 0..M-1, image 1,
 /// ... The experts' tokens are then ordered by image, position and member.
 class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
@@ -139,8 +151,9 @@ class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   Attention attention{nullptr};
-  Mlp mlp{nullptr};       ///< Null in a block with experts.
-  MoELayer moe{nullptr};  ///< Null in a dense block.
+  Mlp mlp{nullptr};           ///< Null in a block with experts.
+  MoELayer moe{nullptr};      ///< Null in a dense block.
+  at::Tensor scale1, scale2;  ///< LayerScale [d] of attention and MLP; undefined without it.
 
  private:
   double dropout_;

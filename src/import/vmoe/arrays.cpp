@@ -161,8 +161,27 @@ std::string find_branch(const std::vector<vmoe_checkpoint::Array>& entries,
 
 }  // namespace
 
+std::string vmoe_lacks(const VMoEConfig& config) {
+  const VMoEConfig plain;
+  const VMoEEncoderConfig &encoder = config.encoder, &usual = plain.encoder;
+  if (!config.stem.empty()) return "stem";
+  if (config.num_registers > 0) return "num_registers";
+  if (config.norm_after_pooling) return "norm_after_pooling";
+  if (config.classifier == kOfTokenAndMean || config.classifier == kOfTokens) return "classifier";
+  if (config.has_class_token() != (config.classifier == kOfToken)) return "class_token";
+  if (config.has_class_token() && !encoder.position_emb.class_token) {
+    return "encoder.position_emb.class_token";
+  }
+  if (encoder.activation != usual.activation) return "encoder.activation";
+  if (encoder.layer_norm_eps != usual.layer_norm_eps) return "encoder.layer_norm_eps";
+  return encoder.layer_scale ? "encoder.layer_scale" : "";
+}
+
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config) {
-  if (!config.stem.empty()) fail_usage("a V-MoE of the reference has no 'stem'; leave it out");
+  const std::string foreign = vmoe_lacks(config);
+  if (!foreign.empty()) {
+    fail_usage("a V-MoE of the reference has no '{}'; leave it out", foreign);
+  }
   return std::move(VMoETable(config).tensors);
 }
 

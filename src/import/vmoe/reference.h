@@ -42,6 +42,9 @@ struct VMoETensor {
   std::vector<VMoEArray> arrays;
 };
 
+/// Returns a setting of the network that the reference does not have, "" where it has them all.
+std::string vmoe_lacks(const VMoEConfig& config);
+
 /// Returns all tensors of the unpruned network; kept experts of `config` are ignored. Throws Error
 /// (usage) for one that the reference does not have.
 std::vector<VMoETensor> vmoe_tensors(const VMoEConfig& config);

@@ -134,10 +134,12 @@ void export_vmoe(const Model& model, const fs::path& prefix,
   const auto* vmoe = dynamic_cast<const VMoE*>(&model);
   if (vmoe == nullptr)
     fail_usage("export: format 'vmoe' is for networks of the V-MoE family; choose safetensors");
-  if (!vmoe->settings().stem.empty()) {
+  const std::string foreign = vmoe_lacks(vmoe->settings());
+  if (!foreign.empty()) {
     fail_usage(
-        "export: the network has a 'stem' of convolutions, which a V-MoE checkpoint cannot store; "
-        "choose safetensors");
+        "export: the network has the setting '{}', which a V-MoE checkpoint cannot store; choose "
+        "safetensors",
+        foreign);
   }
   const int64_t gone = pruned_experts(*vmoe);
   if (gone > 0) {

@@ -14,6 +14,7 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/models/vmoe/vmoe.h"
+#include "rename.h"
 
 namespace moesaic {
 namespace {
@@ -65,20 +66,6 @@ std::string expanded(const std::string& replacement, const Found& groups,
   return text + replacement.substr(end);
 }
 
-/// Replaces every match of the pattern.
-std::string renamed(const Pattern& pattern, const std::string& replacement,
-                    const std::string& name) {
-  std::string text;
-  size_t end = 0, next = 0;
-  for (Found found; !(found = pattern.find(name, next)).empty();) {
-    const auto place = static_cast<size_t>(found[0].data() - name.data());
-    text += name.substr(end, place - end) + expanded(replacement, found, "rules");
-    end = place + found[0].size();
-    next = found[0].empty() ? end + 1 : end;
-  }
-  return text + name.substr(end);
-}
-
 /// Returns the index of the new axis, which counts from the end if negative; nothing if out of
 /// range.
 std::optional<int64_t> new_axis(const VMoERule& rule, size_t rank) {
@@ -125,6 +112,19 @@ void check_move(const Entry& source, const VMoERule& rule, const VMoEArray& targ
 }
 
 }  // namespace
+
+std::string renamed(const Pattern& pattern, const std::string& replacement,
+                    const std::string& name) {
+  std::string text;
+  size_t end = 0, next = 0;
+  for (Found found; !(found = pattern.find(name, next)).empty();) {
+    const auto place = static_cast<size_t>(found[0].data() - name.data());
+    text += name.substr(end, place - end) + expanded(replacement, found, "rules");
+    end = place + found[0].size();
+    next = found[0].empty() ? end + 1 : end;
+  }
+  return text + name.substr(end);
+}
 
 VMoERules identity_rules() {
   return {{"^(.*)$", R"(params/\1)"}};

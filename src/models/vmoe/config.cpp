@@ -140,6 +140,28 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
                                   "encoder.moe.mean_replacement");
 }
 
+/// Checks the tokens before the patches, and what is made of them.
+ConfigProblem token_problem(const VMoEConfig& config) {
+  const std::string position = "encoder.position_emb.class_token";
+  if (config.classifier.starts_with(kOfToken) && !config.has_class_token()) {
+    return {fmt::format("classifier '{}' needs a class_token; choose 'gap'", config.classifier),
+            {"class_token", "classifier"}};
+  }
+  if (config.num_registers > 0 && config.has_class_token() && config.learns_positions() &&
+      config.encoder.position_emb.class_token) {
+    return {fmt::format("num_registers needs {} false: registers have no position", position),
+            {"num_registers", position}};
+  }
+  const bool pools_one = config.pooled_size() == config.hidden_size && !config.has_map_head();
+  if (config.norm_after_pooling && !pools_one) {
+    return {fmt::format("norm_after_pooling is for a classifier of one token, such as 'gap', found "
+                        "'{}'",
+                        config.classifier),
+            {"norm_after_pooling", "classifier"}};
+  }
+  return {};
+}
+
 }  // namespace
 
 ConfigProblem config_problem(const VMoEConfig& config) {
@@ -173,6 +195,7 @@ ConfigProblem config_problem(const VMoEConfig& config) {
   if (config.map_head_qk_norm && !config.has_map_head()) {
     return {"map_head_qk_norm is for the classifier 'map'", {"map_head_qk_norm", "classifier"}};
   }
+  if (ConfigProblem problem = token_problem(config); !problem.empty()) return problem;
   const bool waves = config.encoder.position_emb.name == kSinCos2d;
   if (waves && (config.hidden_size % 4 != 0 || config.hidden_size < 8)) {
     return {fmt::format("encoder.position_emb '{}' needs a hidden_size that is a multiple of 4 and "

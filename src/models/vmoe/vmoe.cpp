@@ -27,6 +27,7 @@ nn::MoELayerOptions moe_options(const VMoEConfig& config, int64_t block) {
   nn::MoELayerOptions options;
   options.width = config.hidden_size;
   options.hidden = config.encoder.expert_dim();
+  options.activation = activation_from_name(config.encoder.activation);
   options.num_experts = moe.num_experts;
   options.num_members = moe.ensemble_size;
   options.bfloat16 = moe.router.dispatcher.bfloat16;
@@ -59,10 +60,18 @@ bool has_experts(const VMoEConfig& config, int64_t block) {
   return std::find(layers.begin(), layers.end(), block) != layers.end();
 }
 
+nn::MlpOptions mlp_options(const VMoEConfig& config, double dropout) {
+  return {.width = config.hidden_size,
+          .hidden = config.encoder.mlp_dim,
+          .dropout = dropout,
+          .activation = activation_from_name(config.encoder.activation)};
+}
+
 nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
   nn::EncoderBlockOptions options{.attention = attention_options(config),
-                                  .hidden = config.encoder.mlp_dim,
-                                  .dropout = config.encoder.dropout_rate,
+                                  .mlp = mlp_options(config, config.encoder.dropout_rate),
+                                  .epsilon = config.encoder.layer_norm_eps,
+                                  .layer_scale = config.encoder.layer_scale,
                                   .moe = std::nullopt};
   if (has_experts(config, block)) options.moe = moe_options(config, block);
   return options;
@@ -125,11 +134,17 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
       "embedding",
       torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, width, kernel).stride(kernel)));
   nn::lecun_normal(embedding->weight, inputs * patch.height * patch.width, generator);
-  if (config_.has_class_token()) cls = register_parameter("cls", torch::zeros({1, 1, width}));
+  if (config_.has_class_token()) {
+    cls = register_parameter("cls", torch::zeros({1, 1, width}));
+  }
+  if (config_.num_registers > 0) {
+    registers = register_parameter(
+        "registers", torch::empty({1, config_.num_registers, width}).normal_(0.0, 0.02, generator));
+  }
   if (config_.learns_positions()) {
     position_embedding = register_parameter(
         "position_embedding",
-        torch::empty({1, config_.tokens(), width}).normal_(0.0, 0.02, generator));
+        torch::empty({1, config_.embedded_tokens(), width}).normal_(0.0, 0.02, generator));
   } else if (config_.encoder.position_emb.name == kSinCos2d) {
     position_waves_ = sincos2d(config_);
   }
@@ -137,17 +152,18 @@ VMoE::VMoE(VMoEConfig config, uint64_t seed) : config_(std::move(config)) {
   for (int64_t block = 0; block < config_.encoder.num_layers; ++block) {
     blocks->push_back(nn::EncoderBlock(block_options(config_, block), generator));
   }
-  norm = register_module("norm", nn::make_layer_norm(width));
+  norm = register_module("norm", nn::make_layer_norm(width, config_.encoder.layer_norm_eps));
   if (config_.has_map_head()) {
     nn::AttentionOptions options = attention_options(config_);
     options.qk_norm = config_.map_head_normalizes();
-    map_head =
-        register_module("map_head", nn::MapHead(options, config_.encoder.mlp_dim, generator));
+    map_head = register_module("map_head", nn::MapHead(options, mlp_options(config_, 0.0),
+                                                       generator, config_.encoder.layer_norm_eps));
   }
   if (config_.representation_size > 0) {
+    const int64_t pooled = config_.pooled_size();
     pre_logits =
-        register_module("pre_logits", torch::nn::Linear(width, config_.representation_size));
-    nn::lecun_normal(pre_logits->weight, width, generator);
+        register_module("pre_logits", torch::nn::Linear(pooled, config_.representation_size));
+    nn::lecun_normal(pre_logits->weight, pooled, generator);
   }
   if (config_.has_head()) head = register_module("head", fresh_head(config_));
   const torch::NoGradGuard no_grad;
@@ -175,18 +191,32 @@ at::Tensor VMoE::embed(const at::Tensor& images_BCHW) {
   // step on a CPU, and its result would lie channel by channel.
   at::Tensor x_BTd = at::linear(nn::patches_of(maps, config_.embedding_patch()),
                                 embedding->weight.flatten(1), embedding->bias);
+  const auto before = [&](const at::Tensor& tokens, const at::Tensor& x) {
+    return tokens.defined() ? torch::cat({tokens.expand({x.size(0), -1, -1}), x}, 1) : x;
+  };
   if (position_waves_.defined()) x_BTd = x_BTd + position_waves_;
-  if (cls.defined()) x_BTd = torch::cat({cls.expand({images_BCHW.size(0), -1, -1}), x_BTd}, 1);
-  return position_embedding.defined() ? x_BTd + position_embedding : x_BTd;
+  const bool early = embeds_class_token();
+  if (early) x_BTd = before(cls, x_BTd);
+  if (position_embedding.defined()) x_BTd = x_BTd + position_embedding;
+  x_BTd = before(registers, x_BTd);
+  return early ? x_BTd : before(cls, x_BTd);
 }
 
 at::Tensor VMoE::pool(const at::Tensor& x_BTd) {
+  const int64_t prefix = config_.prefix_tokens();
+  const at::Tensor patches_BPd = prefix > 0 ? x_BTd.slice(1, prefix) : x_BTd;
   at::Tensor x_Bd;
   if (!map_head.is_empty()) {
-    x_Bd = map_head->forward(x_BTd);
+    x_Bd = map_head->forward(patches_BPd);
+  } else if (config_.classifier == kOfMean) {
+    x_Bd = patches_BPd.mean(1);
+  } else if (config_.classifier == kOfTokens) {
+    x_Bd = x_BTd.slice(1, 0, prefix).flatten(1);
   } else {
-    x_Bd = config_.classifier == "gap" ? x_BTd.mean(1) : x_BTd.select(1, 0);
+    x_Bd = x_BTd.select(1, 0);
+    if (config_.classifier == kOfTokenAndMean) x_Bd = torch::cat({x_Bd, patches_BPd.mean(1)}, 1);
   }
+  if (config_.norm_after_pooling) x_Bd = norm->forward(x_Bd);
   return pre_logits.is_empty() ? x_Bd : pre_logits->forward(x_Bd).tanh();
 }
 
@@ -207,7 +237,7 @@ ModelOutput VMoE::forward(const at::Tensor& images_BCHW, const at::Generator& ra
     out.routings.push_back(*result.moe);
     out.routings.back().block = static_cast<int64_t>(block);
   }
-  x_BTd = norm->forward(x_BTd);
+  if (!config_.norm_after_pooling) x_BTd = norm->forward(x_BTd);
   out.pre_logits = pool(x_BTd);
   out.logits = head.is_empty() ? out.pre_logits : head->forward(out.pre_logits);
   return out;
@@ -239,7 +269,9 @@ Json VMoE::config() const {
 }
 
 Json VMoE::constants() const {
-  return {{"layer_norm_eps", nn::kLayerNormEpsilon}, {"gelu", "tanh"}};
+  const VMoEEncoderConfig& encoder = config_.encoder;
+  return {{"layer_norm_eps", encoder.layer_norm_eps},
+          {"gelu", encoder.activation == "gelu" ? "erf" : "tanh"}};
 }
 
 void VMoE::reset_head(int64_t classes) {
@@ -295,7 +327,9 @@ double VMoE::flops_per_image(const RowsPerToken& rows_per_token) const {
   }
   if (!map_head.is_empty()) products += views * (2 * d * d + T * 2 * d * d + 2 * T * d + 2 * d * m);
   const auto representation = static_cast<double>(config_.pre_logits_size());
-  if (!pre_logits.is_empty()) products += views * d * representation;
+  if (!pre_logits.is_empty()) {
+    products += views * static_cast<double>(pre_logits->weight.numel());
+  }
   return 2 * (products + views * representation * static_cast<double>(config_.num_classes));
 }
 
@@ -337,14 +371,33 @@ def forward(self, x: Tensor) -> Tensor:
     return x + self.waves
 )";
 
+/// Returns the expression of what the head gets of tokens x.
+std::string pooled_source(const VMoEConfig& config) {
+  const int64_t prefix = config.prefix_tokens();
+  const std::string patches = prefix > 0 ? fmt::format("x[:, {}:]", prefix) : "x";
+  if (config.has_map_head()) return fmt::format("self.map_head.forward({})", patches);
+  if (config.classifier == kOfMean) return patches + ".mean([1])";
+  if (config.classifier == kOfTokens) return fmt::format("x[:, :{}].flatten(1)", prefix);
+  if (config.classifier == kOfTokenAndMean) {
+    return fmt::format("torch.cat([x[:, 0], {}.mean([1])], 1)", patches);
+  }
+  return "x[:, 0]";
+}
+
 std::string forward_source(const VMoE& from) {
   std::string source = script::entrance(from.input_shape()) +
                        fmt::format("    x = self.embedding.forward({})\n",
                                    from.stem.is_empty() ? "images" : "self.stem.forward(images)");
   if (from.position_waves().defined()) source += "    x = self.positions.forward(x)\n";
-  const bool token = from.cls.defined();
-  if (token) source += "    x = torch.cat([self.cls.expand([images.size(0), -1, -1]), x], 1)\n";
+  const auto before = [&](const char* tokens) {
+    source += fmt::format("    x = torch.cat([self.{}.expand([images.size(0), -1, -1]), x], 1)\n",
+                          tokens);
+  };
+  const bool early = from.embeds_class_token();
+  if (early) before("cls");
   if (from.position_embedding.defined()) source += "    x = x + self.position_embedding\n";
+  if (from.registers.defined()) before("registers");
+  if (from.cls.defined() && !early) before("cls");
   const std::vector<MoEBlock> with_experts = from.moe_blocks();
   for (size_t block = 0; block < from.blocks->size(); ++block) {
     const bool divides = from.members() > 1 && !with_experts.empty() &&
@@ -352,12 +405,10 @@ std::string forward_source(const VMoE& from) {
     if (divides) source += fmt::format("    x = x.repeat_interleave({}, 0)\n", from.members());
     source += fmt::format("    x = getattr(self.blocks, \"{}\").forward(x)\n", block);
   }
-  source += "    x = self.norm.forward(x)\n";
-  const std::string& classifier = from.settings().classifier;
-  const char* pooled = classifier == "map"   ? "self.map_head.forward(x)"
-                       : classifier == "gap" ? "x.mean([1])"
-                                             : "x[:, 0]";
-  source += fmt::format("    x = {}\n", pooled);
+  const bool norm_last = from.settings().norm_after_pooling;
+  if (!norm_last) source += "    x = self.norm.forward(x)\n";
+  source += fmt::format("    x = {}\n", pooled_source(from.settings()));
+  if (norm_last) source += "    x = self.norm.forward(x)\n";
   if (!from.pre_logits.is_empty()) source += "    x = torch.tanh(self.pre_logits.forward(x))\n";
   source += from.head.is_empty() ? "    return x\n" : "    return self.head.forward(x)\n";
   return source;

@@ -47,9 +47,9 @@ def forward(self, x: Tensor) -> Tensor:
 
 constexpr char kMoEBlock[] = R"(
 def forward(self, x: Tensor) -> Tensor:
-    mixed = x + self.attention.forward(self.norm1.forward(x))
+    mixed = x + self.attention.forward(self.norm1.forward(x)){scale1}
     tokens = self.norm2.forward(mixed){to_member_order}
-    return mixed + self.moe.forward(tokens, tokens){from_member_order}
+    return mixed + self.moe.forward(tokens, tokens){from_member_order}{scale2}
 )";
 
 // The tokens of an image's members are in turn, see nn::to_member_order().
@@ -151,7 +151,8 @@ Module make_encoder_block(const Unit& unit, nn::EncoderBlockImpl& from) {
        {"attention", make_traced(unit, *from.attention, attend, {1, width})},
        {"norm2", make_layer_norm(unit, *from.norm2)},
        {"moe", make_moe_layer(unit, *from.moe, {})}},
-      fmt::format(kMoEBlock,
+      fmt::format(kMoEBlock, fmt::arg("scale1", from.scale1.defined() ? " * self.scale1" : ""),
+                  fmt::arg("scale2", from.scale2.defined() ? " * self.scale2" : ""),
                   fmt::arg("to_member_order",
                            members > 1 ? fmt::format(kToMemberOrder, members) : ".flatten(0, 1)"),
                   fmt::arg("from_member_order", members > 1 ? fmt::format(kFromMemberOrder, members)

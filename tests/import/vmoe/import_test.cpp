@@ -330,7 +330,7 @@ TEST_F(ImportVMoE, APrunedNetworkIsWrittenWithZerosAndComputesTheSame) {
   VMoEConfig convolved = whole;
   convolved.stem = {{8, 2}};
   EXPECT_EQ(test::usage_of([&] { export_vmoe(VMoE(convolved, 1), folder_ / "other", {}); }),
-            "export: the network has a 'stem' of convolutions, which a V-MoE checkpoint cannot "
+            "export: the network has the setting 'stem', which a V-MoE checkpoint cannot "
             "store; choose safetensors");
   convolved.stem = {{convolved.channels}};  // All arrays would have the shapes of the network.
   put_config(convolved);

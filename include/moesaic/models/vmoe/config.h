@@ -10,6 +10,7 @@
 #include "moesaic/config/schema.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/conv_stem.h"
+#include "moesaic/nn/encoder_block.h"
 
 namespace moesaic {
 
@@ -105,12 +106,13 @@ void describe(auto& f, VMoEMoeConfig& c) {
 }
 
 inline constexpr const char *kLearned = "learned", *kSinCos2d = "sincos2d", *kNoPosition = "none";
-inline constexpr double kMaxTemperature = 1e30;
+inline constexpr double kMaxTemperature = 1e30, kMaxLayerScale = 1e6;
 
 /// Settings of `encoder.position_emb`.
 struct VMoEPositionConfig {
   std::string name = kLearned;
   double temperature = 10000.0;
+  bool class_token = true;
 };
 void describe(auto& f, VMoEPositionConfig& c) {
   f("name", c.name,
@@ -118,11 +120,17 @@ void describe(auto& f, VMoEPositionConfig& c) {
     one_of({kLearned, kSinCos2d, kNoPosition}));
   f("temperature", c.temperature, "longest wavelength of sincos2d, in patches over 2 pi",
     above(0.0), at_most(kMaxTemperature));
+  f("class_token", c.class_token,
+    "row of a learned embedding for the class token; false: patches alone have positions, as in "
+    "DeiT3 and with num_registers");
 }
 
 /// Settings of `encoder`.
 struct VMoEEncoderConfig {
   int64_t num_layers = 4, num_heads = 4, mlp_dim = 384;
+  std::string activation = "gelu_tanh";
+  double layer_norm_eps = nn::kLayerNormEpsilon;
+  std::optional<double> layer_scale;
   double dropout_rate = 0.0, attention_dropout_rate = 0.0;
   bool attention_qk_norm = false;
   VMoEPositionConfig position_emb;
@@ -135,6 +143,15 @@ void describe(auto& f, VMoEEncoderConfig& c) {
   f("num_layers", c.num_layers, "number of transformer blocks", between(1, kMaxLayers));
   f("num_heads", c.num_heads, "number of attention heads", between(1, kMaxWidth));
   f("mlp_dim", c.mlp_dim, "hidden width of MLPs and experts", between(1, kMaxWidth));
+  f("activation", c.activation,
+    "activation function of MLPs and experts: GELU by tanh, or exact by erf (gelu)",
+    one_of({"gelu_tanh", "gelu"}));
+  f("layer_norm_eps", c.layer_norm_eps, "epsilon of layer normalization, added to the variance",
+    above(0.0), at_most(1.0));
+  f("layer_scale", c.layer_scale,
+    "initial value of LayerScale, a learned factor for each feature of the outputs of attention "
+    "and MLP; null: none",
+    between(-kMaxLayerScale, kMaxLayerScale));
   f("dropout_rate", c.dropout_rate,
     "dropout rate in training of embedded tokens, attention outputs and hidden units of MLPs",
     at_least(0.0), below(1.0));
@@ -156,6 +173,10 @@ void describe(auto& f, StemLayer& c) {
 /// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
+/// What the head gets of the tokens, see `classifier`.
+inline constexpr const char *kOfToken = "token", *kOfMean = "gap", *kOfMap = "map",
+                            *kOfTokenAndMean = "token_gap", *kOfTokens = "tokens";
+
 /// Settings of a V-MoE or E3.
 struct VMoEConfig {
   std::string name = kVMoE;
@@ -164,7 +185,10 @@ struct VMoEConfig {
   Size2d patch_size = 7;
   std::vector<nn::StemLayer> stem;
   int64_t hidden_size = 96, num_classes = 10;
-  std::string classifier = "token";
+  std::string classifier = kOfToken;
+  std::optional<bool> class_token;
+  int64_t num_registers = 0;
+  bool norm_after_pooling = false;
   std::optional<bool> map_head_qk_norm;
   int64_t representation_size = 0;
   std::optional<double> head_bias_init = 0.0;
@@ -175,14 +199,23 @@ struct VMoEConfig {
   /// Returns whether the position embedding is a parameter.
   bool learns_positions() const { return encoder.position_emb.name == kLearned; }
   /// Returns whether a class token is added to the patches.
-  bool has_class_token() const { return classifier == "token"; }
+  bool has_class_token() const { return class_token.value_or(classifier.starts_with(kOfToken)); }
+  /// Returns the number of tokens before the patches: class token and registers.
+  int64_t prefix_tokens() const { return num_registers + (has_class_token() ? 1 : 0); }
   /// Returns whether attention pools the tokens.
-  bool has_map_head() const { return classifier == "map"; }
+  bool has_map_head() const { return classifier == kOfMap; }
   /// Returns whether that pooling normalises queries and keys.
   bool map_head_normalizes() const { return map_head_qk_norm.value_or(encoder.attention_qk_norm); }
+  /// Returns the width of the pooled tokens.
+  int64_t pooled_size() const {
+    const int64_t parts = classifier == kOfTokenAndMean ? 2
+                          : classifier == kOfTokens     ? prefix_tokens()
+                                                        : 1;
+    return parts * hidden_size;
+  }
   /// Returns the width of the head's input.
   int64_t pre_logits_size() const {
-    return representation_size > 0 ? representation_size : hidden_size;
+    return representation_size > 0 ? representation_size : pooled_size();
   }
   /// Returns the number of patches along height and width.
   Size2d grid() const {
@@ -197,7 +230,11 @@ struct VMoEConfig {
   /// Returns the number of an image's patches.
   int64_t patches() const { return grid().height * grid().width; }
   /// Returns the number of an image's tokens in a member.
-  int64_t tokens() const { return patches() + (has_class_token() ? 1 : 0); }
+  int64_t tokens() const { return patches() + prefix_tokens(); }
+  /// Returns the number of tokens that a learned position embedding has rows for.
+  int64_t embedded_tokens() const {
+    return patches() + (has_class_token() && encoder.position_emb.class_token ? 1 : 0);
+  }
   /// Returns the tokens that are routed together, of all members; 0 means all of a batch.
   int64_t group_size() const {
     const VMoEMoeConfig& moe = encoder.moe;
@@ -219,9 +256,17 @@ void describe(auto& f, VMoEConfig& c) {
     "number of classes; 0: no head, the network returns the head's input", between(0, kMaxWidth),
     renamed_from("classes"));
   f("classifier", c.classifier,
-    "input of the head: a class token, the mean of all tokens (gap), attention pooling (map), or "
-    "the first patch (0)",
-    one_of({"token", "gap", "map", "0"}));
+    "input of the head: a class token, the mean of the patches (gap), both side by side "
+    "(token_gap), class token and registers side by side (tokens), attention pooling of the "
+    "patches (map), or the first token (0)",
+    one_of({kOfToken, kOfMean, kOfMap, "0", kOfTokenAndMean, kOfTokens}));
+  f("class_token", c.class_token,
+    "learned token before the patches; null: where the classifier takes it");
+  f("num_registers", c.num_registers,
+    "number of registers, learned tokens behind the class token without a position",
+    between(0, kMaxLayers));
+  f("norm_after_pooling", c.norm_after_pooling,
+    "layer normalization of the pooled token instead of all tokens before");
   f("map_head_qk_norm", c.map_head_qk_norm,
     "normalization of queries and keys in attention pooling; null: as encoder.attention_qk_norm");
   f("representation_size", c.representation_size, "width of a tanh layer before the head; 0: none",

@@ -34,7 +34,8 @@ at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& nam
 
 /// V-MoE (Riquelme et al., arXiv:2106.05974): a vision transformer in which some blocks have
 /// experts in place of the MLP. Stem, if any -> patches -> class token -> + position embedding ->
-/// blocks -> norm -> class token, mean or attention pooling -> tanh layer -> head, as configured.
+/// registers (Darcet et al., arXiv:2309.16588) -> blocks -> norm -> class token, mean or attention
+/// pooling -> tanh layer -> head, as configured.
 /// As E3 it is an ensemble: before the first MoE block each image is repeated for every member,
 /// image 0 of members 0..M-1, image 1, ...; each member has its own experts.
 class VMoE : public Model, public nn::DataParallelModule {
@@ -59,7 +60,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   std::map<std::string, double> aux_losses() const override;
   int64_t tokens_per_image() const override { return config_.tokens() * members(); }
   std::optional<PatchTokens> patch_tokens() const override {
-    return PatchTokens{config_.grid(), config_.has_class_token() ? 1 : 0};
+    return PatchTokens{config_.grid(), config_.prefix_tokens()};
   }
   double flops_per_image(const RowsPerToken& rows_per_token = {}) const override;
   SettingPaths setting_paths() const override;
@@ -77,11 +78,17 @@ class VMoE : public Model, public nn::DataParallelModule {
   /// Returns the fixed position embedding [1, patches, d] of sincos2d, else an undefined tensor. It
   /// follows from the configuration, so it is not part of the network's state.
   const at::Tensor& position_waves() const { return position_waves_; }
+  /// Returns whether the position embedding is learned and has a row for the class token.
+  bool embeds_class_token() const {
+    return cls.defined() && position_embedding.defined() &&
+           config_.encoder.position_emb.class_token;
+  }
 
   nn::ConvStem stem{nullptr};  ///< Null without one.
   torch::nn::Conv2d embedding{nullptr};
   at::Tensor cls;                 ///< Class token [1, 1, d]; undefined without one.
-  at::Tensor position_embedding;  ///< Learned embedding [1, T, d], or undefined.
+  at::Tensor registers;           ///< Registers [1, R, d]; undefined without them.
+  at::Tensor position_embedding;  ///< Learned embedding [1, embedded tokens, d], or undefined.
   torch::nn::ModuleList blocks{nullptr};
   torch::nn::LayerNorm norm{nullptr};
   nn::MapHead map_head{nullptr};          ///< Null where pooling is a token or the mean.

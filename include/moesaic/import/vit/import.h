@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Imports dense vision transformers of timm and Hugging Face, as they are or as mixtures of
+// experts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/base/filesystem.h"
+#include "moesaic/config/size2d.h"
+#include "moesaic/data/preprocess.h"
+
+namespace moesaic {
+
+/// Sparse upcycling (Komatsuzaki et al., arXiv:2212.05055): the MLPs of some blocks become mixtures
+/// of experts that begin as copies of them. The gates of a token's experts sum to 1 and no token is
+/// dropped, so that the network begins with the outputs of the dense one.
+struct Upcycling {
+  int64_t num_experts = 0;           ///< 0: the network stays dense.
+  std::vector<int64_t> layers = {};  ///< Blocks with experts, from 0.
+  int64_t num_selected_experts = 2;  ///< Experts for each token, k.
+  /// Standard deviation of normal noise on the experts' weights, over that of each weight tensor,
+  /// which parts the experts; 0: they are equal.
+  double noise = 0.0;
+};
+
+/// What import_vit() reads, and what it makes of it.
+struct ImportVitOptions {
+  fs::path from;                     ///< A .safetensors file, or a folder with model.safetensors.
+  fs::path out;                      ///< Output directory, absent or empty.
+  std::optional<int64_t> num_heads;  ///< Unset: by config.json, else heads of width 64.
+  std::optional<int64_t> classes;    ///< Classes of a new head of zeros.
+  std::optional<Size2d> image_size;  ///< New image size, to which positions are resized.
+  Upcycling upcycling = {};
+  uint64_t seed = 0;  ///< Seed of routers and noise.
+  /// Called with the bytes done and the total; may throw to cancel, which leaves no output.
+  std::function<void(uint64_t done, uint64_t total)> progress = {};
+};
+
+/// What import_vit() wrote.
+struct ImportVitResult {
+  std::string from, out;
+  Json model;  ///< Configuration of the network.
+  int64_t parameters = 0, tensors = 0;
+  std::vector<std::string> dropped;  ///< Tensors without use here.
+  std::vector<std::string> notes;    ///< What the files do not tell and was assumed.
+  InputSpec input;                   ///< Preprocessing of images.
+};
+
+/// Writes a checkpoint of the family vmoe with the weights of a ViT, DeiT, DeiT3, DINOv2 (with
+/// registers or without) or SigLIP, under timm's or Hugging Face's names. The sizes are those of
+/// the tensors; heads, activation, epsilon, preprocessing and labels are read from config.json and
+/// preprocessor_config.json beside them. Everything is checked before anything is written; a
+/// failure leaves no output.
+///
+/// A distilled DeiT's distillation token becomes a register, and its logits remain the mean of both
+/// heads'. Throws Error: usage for options that do not fit the network, failure for files of
+/// another network, which names missing, unknown and misshapen tensors.
+ImportVitResult import_vit(const ImportVitOptions& options);
+
+/// Returns the result as `moesaic import --json` prints it.
+Json to_json(const ImportVitResult& result);
+/// Returns the result as `moesaic import` prints it.
+std::string describe(const ImportVitResult& result);
+
+}  // namespace moesaic

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// How images become inputs: timm's pretrained_cfg and Hugging Face's preprocessor_config.json.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
+#include "vit.h"
+
+namespace moesaic::vit {
+namespace {
+
+constexpr const char* kAssumedCubic = "; bicubic is used";
+
+std::vector<double> numbers(const Value* value) {
+  std::vector<double> list;
+  if (value == nullptr || value->is_null()) return list;
+  for (const Value& item : value->items("mean and std")) list.push_back(item.as_double("a value"));
+  return list;
+}
+
+/// Returns the height of sizes given as N, [height, width] or {"height": N, ...}.
+double height_of(const Value* value) {
+  if (value == nullptr || value->is_null()) return 0.0;
+  if (value->is_object()) {
+    for (const char* key : {"height", "shortest_edge"}) {
+      if (const Value* side = value->find(key)) return side->as_double(key);
+    }
+    return 0.0;
+  }
+  if (value->kind() == Value::Kind::array) {
+    const Value::Array& sides = value->items();
+    return sides.empty() ? 0.0 : sides.front().as_double("height");
+  }
+  return value->as_double("size");
+}
+
+bool is_false(const Value* value) {
+  return value != nullptr && !value->is_null() && !value->as_bool("a switch");
+}
+
+void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string>& notes) {
+  const Value mean = beside.pretrained("mean"), std = beside.pretrained("std");
+  spec.mean = numbers(&mean);
+  spec.std = numbers(&std);
+  const Value crop = beside.pretrained("crop_pct"), mode = beside.pretrained("crop_mode");
+  const Value interpolation = beside.pretrained("interpolation");
+  const double fraction = crop.is_null() ? 0.875 : crop.as_double("crop_pct");
+  const std::string how = mode.is_null() ? "center" : mode.as_string("crop_mode");
+  spec.preprocess.central_crop = std::min(1.0, fraction);
+  if (how == "squash" && fraction >= 1.0) spec.preprocess.central_crop = 0.0;
+  if (how != "center" && !(how == "squash" && fraction >= 1.0)) {
+    notes.push_back(fmt::format("crop_mode {} becomes a central crop", printable(how)));
+  }
+  const std::string name =
+      interpolation.is_null() ? "bicubic" : interpolation.as_string("interpolation");
+  spec.preprocess.interpolation = name == "bilinear" ? name : "bicubic";
+  if (name != spec.preprocess.interpolation) {
+    notes.push_back(fmt::format("interpolation {}{}", printable(name), kAssumedCubic));
+  }
+}
+
+void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::string>& notes) {
+  spec.mean = numbers(images.find("image_mean"));
+  spec.std = numbers(images.find("image_std"));
+  const auto channels = static_cast<size_t>(spec.input_size[0]);
+  if (is_false(images.find("do_normalize"))) {
+    spec.mean.assign(channels, 0.0);
+    spec.std.assign(channels, 1.0);
+  }
+  const Value* const size = images.find("size");
+  const Value* const crops = images.find("do_center_crop");
+  const double resized = height_of(size), cropped = height_of(images.find("crop_size"));
+  if (crops != nullptr && !crops->is_null() && !is_false(crops) && resized > 0.0 && cropped > 0.0) {
+    spec.preprocess.central_crop = std::min(1.0, cropped / resized);
+  } else if (size != nullptr && size->find("shortest_edge") != nullptr) {
+    spec.preprocess.central_crop = 1.0;
+  }
+  constexpr int64_t kBilinear = 2, kBicubic = 3;  // Pillow's numbers.
+  const Value* const filter = images.find("resample");
+  const int64_t number =
+      filter == nullptr || filter->is_null() ? kBilinear : filter->as_int("resample");
+  spec.preprocess.interpolation = number == kBilinear ? "bilinear" : "bicubic";
+  if (number != kBilinear && number != kBicubic) {
+    notes.push_back(fmt::format("resample {}{}", number, kAssumedCubic));
+  }
+}
+
+/// Returns the names of the classes, none where the files have other ones or numbers only.
+std::vector<std::string> class_names(const VMoEConfig& config, const SideFiles& beside) {
+  std::vector<std::string> names;
+  const Value listed = beside.pretrained("label_names");
+  const Value* const by_number = beside.model.find("id2label");
+  if (listed.kind() == Value::Kind::array) {
+    for (const Value& name : listed.items()) names.push_back(name.as_string("a label"));
+  } else if (by_number != nullptr && by_number->is_object()) {
+    names.resize(by_number->members().size());
+    for (const Value::Member& label : by_number->members()) {
+      const auto number = parsed_number<size_t>(label.key);
+      if (!number || *number >= names.size()) return {};
+      names[*number] = label.value.as_string("a label");
+      if (names[*number] == "LABEL_" + label.key) return {};
+    }
+  }
+  if (std::ssize(names) != config.num_classes) return {};
+  return names;
+}
+
+}  // namespace
+
+InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
+                   std::vector<std::string>& notes) {
+  InputSpec spec;
+  spec.input_size = {config.channels, config.image_size.height, config.image_size.width};
+  spec.preprocess.orientation = "stored";
+  spec.preprocess.size = config.image_size;
+  spec.rescale_factor = 1.0 / 255.0;
+  spec.channel_order = channel_order(config.channels);
+  as_stored([&] {
+    if (!beside.images.is_null()) {
+      read_hugging_face(beside.images, spec, notes);
+    } else if (!beside.pretrained("mean").is_null()) {
+      read_timm(beside, spec, notes);
+    }
+    spec.classes = class_names(config, beside);
+  });
+  const auto channels = static_cast<size_t>(config.channels);
+  if (spec.mean.size() != channels || spec.std.size() != channels) {
+    spec.mean = spec.std = {};
+    notes.push_back("no file tells mean and std of the channels: those of the data are used");
+  }
+  spec.own_values = !spec.mean.empty();
+  const std::set<std::string> different(spec.classes.begin(), spec.classes.end());
+  if (different.size() < spec.classes.size()) {
+    spec.classes.clear();
+    notes.push_back("names of classes left out: several classes have the same name");
+  }
+  const std::string from = beside.images.is_null() ? "config.json" : "preprocessor_config.json";
+  read_input_spec(document_of(spec), from);
+  return spec;
+}
+
+}  // namespace moesaic::vit

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration of a network whose weights are in a file, from shapes and config.json.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <set>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/pattern.h"
+#include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
+#include "moesaic/config/schema.h"
+#include "vit.h"
+
+namespace moesaic::vit {
+namespace {
+
+constexpr int64_t kHeadWidth = 64;
+
+/// What timm's names of architectures say beyond the tensors: those with heads of another width
+/// than kHeadWidth, and those with the approximate GELU. The first match counts.
+struct HeadsOf {
+  const char* pattern;
+  int64_t num_heads;
+};
+constexpr HeadsOf kHeadsOf[] = {{"_(huge|giant|giantopt|gigantic|so400m)_", 16},
+                                {"^vit_base_patch16_gap", 16},
+                                {"^test_vit[34]", 3},
+                                {"^test_vit", 2}};
+constexpr const char* kTanhOf =
+    "^vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip|large_patch16_siglip(_gap)?_512)";
+
+std::string text_of(const Value& value) {
+  return value.kind() == Value::Kind::string ? value.as_string() : "";
+}
+
+Value read_object(const fs::path& file) {
+  if (!path_exists(file)) return {};
+  Value value = read_stored(file, kMaxListBytes);
+  as_stored([&] { value.members(file.filename().string()); });
+  return value;
+}
+
+std::optional<Size2d> sides_of(const Value& value) {
+  if (value.is_null()) return std::nullopt;
+  return as_stored([&] {
+    if (value.kind() != Value::Kind::array) return Size2d(value.as_int("the size of images"));
+    const Value::Array& sides = value.items();  // timm's have the channels first.
+    if (sides.size() < 2) fail("{}: two sides of an image expected", value.where());
+    return Size2d{sides[sides.size() - 2].as_int("height"), sides.back().as_int("width")};
+  });
+}
+
+class SettingsReader {
+ public:
+  SettingsReader(Tensors& tensors, const SideFiles& beside, const ImportVitOptions& options)
+      : tensors_(tensors), beside_(beside), options_(options) {
+    sizes();
+    heads();
+    arithmetic();
+    tokens();
+    pooling();
+    positions();
+    upcycling();
+    config_ = parse<VMoEConfig>(Value::from_json(to_json(config_), tensors.from), "model");
+  }
+
+  Network take() { return std::move(network_); }
+
+ private:
+  std::vector<int64_t> need(const std::string& name, size_t rank) const {
+    if (!tensors_.has(name)) {
+      fail("{}: tensor '{}' is missing", tensors_.from, tensors_.source(name));
+    }
+    std::vector<int64_t> shape = tensors_.shape(name);
+    if (shape.size() == rank) return shape;
+    fail("{}: tensor '{}' is {}, which must have {} axes", tensors_.from, tensors_.source(name),
+         shape_text(shape), rank);
+  }
+  bool has(const std::string& name) const { return tensors_.has(name); }
+  void note(std::string text) { network_.notes.push_back(std::move(text)); }
+
+  void sizes() {
+    const std::vector<int64_t> kernel = need("embedding.weight", 4);
+    config_.hidden_size = kernel[0];
+    config_.channels = kernel[1];
+    config_.patch_size = {kernel[2], kernel[3]};
+    std::set<int64_t> blocks;
+    for (const std::string& name : tensors_.names()) {
+      if (!name.starts_with("blocks.")) continue;
+      blocks.insert(*parsed_number<int64_t>(split(name, '.')[1]));
+    }
+    for (int64_t i = 0; const int64_t block : blocks) {
+      if (block != i) fail("{}: no tensors of block {}", tensors_.from, i);
+      ++i;
+    }
+    if (blocks.empty()) fail("{}: no tensors of blocks", tensors_.from);
+    config_.encoder.num_layers = std::ssize(blocks);
+    config_.encoder.mlp_dim = need("blocks.0.mlp.fc1.weight", 2)[0];
+  }
+
+  void heads() {
+    const int64_t width = config_.hidden_size;
+    const Value told = beside_.setting("num_attention_heads");
+    const Value of_timm = beside_.setting("num_heads");
+    const Value& given = told.is_null() ? of_timm : told;
+    int64_t& heads = config_.encoder.num_heads;
+    if (!given.is_null()) {
+      heads = as_stored([&] { return given.as_int("the number of heads"); });
+      if (options_.num_heads && *options_.num_heads != heads) {
+        fail_usage("{}: --num-heads is {}, the network's own number is {}; leave it out",
+                   given.where(), *options_.num_heads, heads);
+      }
+    } else if (options_.num_heads) {
+      heads = *options_.num_heads;
+    } else if (const auto known = known_heads()) {
+      heads = *known;
+    } else {
+      heads = width % kHeadWidth == 0 ? width / kHeadWidth : 0;
+      if (heads == 0) {
+        fail_usage(
+            "{}: no file tells the number of heads, and {} is no multiple of {}; give "
+            "--num-heads N",
+            tensors_.from, width, kHeadWidth);
+      }
+      note(fmt::format("{} assumed: heads of width {}", count_text(heads, "head"), kHeadWidth));
+    }
+    if (heads >= 1 && width % heads == 0) return;
+    fail_usage("{}: {} heads do not divide the width {}; choose --num-heads {}", tensors_.from,
+               heads, width, nearest_divisor(width, heads));
+  }
+
+  std::optional<int64_t> known_heads() const {
+    const std::string architecture = text_of(beside_.setting("architecture"));
+    for (const auto& [pattern, heads] : kHeadsOf) {
+      if (Pattern(pattern).found_in(architecture)) return heads;
+    }
+    return std::nullopt;
+  }
+
+  static int64_t nearest_divisor(int64_t width, int64_t wanted) {
+    int64_t best = 1;
+    for (int64_t n = 1; n <= width; ++n) {
+      if (width % n == 0 && std::abs(n - wanted) < std::abs(best - wanted)) best = n;
+    }
+    return best;
+  }
+
+  /// The activation and the epsilon.
+  void arithmetic() {
+    const bool siglip = tensors_.any_source_has(".self_attn.");
+    const std::string architecture = text_of(beside_.setting("architecture"));
+    const bool approximate = siglip || Pattern(kTanhOf).found_in(architecture);
+    config_.encoder.activation = approximate ? "gelu_tanh" : "gelu";
+    std::string name = text_of(beside_.setting("hidden_act"));
+    if (name.empty()) name = text_of(beside_.setting("act_layer"));
+    if (name.empty() && architecture.find("quickgelu") != std::string::npos) name = "quick_gelu";
+    if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_tanh") {
+      config_.encoder.activation = "gelu_tanh";
+    } else if (name == "gelu") {
+      config_.encoder.activation = "gelu";
+    } else if (!name.empty()) {
+      fail("{}: the activation {} is none of 'gelu' and 'gelu_pytorch_tanh'", tensors_.from,
+           printable(name));
+    }
+    const Value epsilon = beside_.setting("layer_norm_eps");
+    if (!epsilon.is_null()) {
+      config_.encoder.layer_norm_eps =
+          as_stored([&] { return epsilon.as_double("layer_norm_eps"); });
+    } else if (tensors_.any_source_has("layernorm_before")) {
+      config_.encoder.layer_norm_eps = 1e-12;  // The default of Hugging Face's ViT and DeiT.
+    }
+    if (has("blocks.0.scale1")) config_.encoder.layer_scale = 1e-5;  // The file has the values.
+    const std::string bias = "blocks.0.attention.qkv.bias";
+    if (!has(bias)) note("queries, keys and values have no biases: zeros");
+  }
+
+  void tokens() {
+    config_.class_token = has("cls");
+    if (has("registers")) config_.num_registers = need("registers", 3)[1];
+  }
+
+  /// Drops what the network computes without.
+  void drop(const char* prefix) { tensors_.drop(prefix); }
+
+  void pooling() {
+    const bool siglip_classifier =
+        has("map_head.probe") && has("head.weight") && tensors_.any_source_has(".self_attn.");
+    if (siglip_classifier) drop("map_head.");
+    if (has("head.weight")) drop("pre_logits.");
+    const bool distilled = tensors_.any_source_has("head_dist.") ||
+                           tensors_.any_source_has("distillation_classifier.");
+    const bool of_hugging_face = tensors_.any_source_has(".lambda1");
+    const int64_t width = config_.hidden_size;
+    config_.classifier = choose_pooling();
+    config_.norm_after_pooling =
+        config_.classifier == kOfMean && tensors_.any_source_has("fc_norm.");
+    config_.num_classes = 0;
+    if (has("head.weight")) {
+      const std::vector<int64_t> head = need("head.weight", 2);
+      config_.num_classes = head[0];
+      if (distilled) config_.classifier = kOfTokens;
+      if (of_hugging_face && head[1] == 2 * width) config_.classifier = kOfTokenAndMean;
+    } else if (tensors_.any_source_has("dist_token")) {
+      note(
+          "without heads the output is the class token's; timm's is the mean with the "
+          "distillation token's");
+    }
+    if (options_.classes) {
+      drop("head.");
+      drop("pre_logits.");
+      config_.num_classes = *options_.classes;
+    }
+    if (has("pre_logits.weight")) {
+      config_.representation_size = need("pre_logits.weight", 2)[0];
+      const std::string act = text_of(beside_.setting("pooler_act"));
+      if (!act.empty() && act != "tanh") {
+        fail("{}: the pooler's activation {} is not 'tanh'", tensors_.from, printable(act));
+      }
+    }
+    if (config_.class_token == config_.classifier.starts_with(kOfToken)) {
+      config_.class_token = std::nullopt;  // As the classifier says.
+    }
+  }
+
+  std::string choose_pooling() const {
+    const bool map = has("map_head.probe");
+    if (map && tensors_.any_source_has("fc_norm.")) {
+      fail("{}: attention pooling before the norm '{}' is not supported", tensors_.from,
+           tensors_.source("norm.weight"));
+    }
+    if (map) return kOfMap;
+    if (!has("cls")) return kOfMean;
+    const std::string told = text_of(beside_.setting("global_pool"));
+    if (told == "avg" || (told.empty() && tensors_.any_source_has("fc_norm."))) return kOfMean;
+    if (told.empty() || told == "token") return kOfToken;
+    fail("{}: global_pool {} is none of 'token', 'avg' and 'map'", tensors_.from, printable(told));
+  }
+
+  void positions() {
+    config_.encoder.position_emb.class_token = true;
+    std::optional<Size2d> told;
+    for (const char* key : {"img_size", "image_size"}) {
+      if (!told) told = sides_of(beside_.setting(key));
+    }
+    if (!told) told = sides_of(beside_.pretrained("input_size"));
+    if (!has("position_embedding")) {
+      config_.encoder.position_emb.name = kNoPosition;
+      if (!options_.image_size && !told) {
+        fail_usage(
+            "{}: without a position embedding no file tells the size of images; give "
+            "--image-size S",
+            tensors_.from);
+      }
+      config_.image_size = options_.image_size.value_or(told.value_or(Size2d()));
+      return check_image_size();
+    }
+    const std::vector<int64_t> shape = tensors_.shape("position_embedding");
+    const int64_t rows = shape.size() > 1 ? shape[shape.size() - 2] : 0;
+    find_grid(rows, told);
+    const Size2d stored = {network_.stored_grid.height * config_.patch_size.height,
+                           network_.stored_grid.width * config_.patch_size.width};
+    config_.image_size = options_.image_size.value_or(stored);
+    const bool keeps = network_.embedded_prefix == 1 && config_.num_registers == 0;
+    if (config_.prefix_tokens() > 0) config_.encoder.position_emb.class_token = keeps;
+    check_image_size();
+    if (config_.grid() != network_.stored_grid) {
+      note(fmt::format("position embedding resized from {} x {} to {} x {} patches (bicubic)",
+                       network_.stored_grid.height, network_.stored_grid.width,
+                       config_.grid().height, config_.grid().width));
+    }
+  }
+
+  /// Finds the patches of an embedding of these rows, which may begin with rows of other tokens.
+  void find_grid(int64_t rows, const std::optional<Size2d>& told) {
+    std::vector<int64_t> prefixes = {0};
+    if (config_.has_class_token()) prefixes.push_back(1);
+    if (config_.num_registers > 0) prefixes.push_back(config_.prefix_tokens());
+    const auto is_grid = [&](const Size2d& grid) {
+      for (const int64_t prefix : prefixes) {
+        if (rows - prefix < 1 || grid.height * grid.width != rows - prefix) continue;
+        network_.embedded_prefix = prefix;
+        network_.stored_grid = grid;
+        return true;
+      }
+      return false;
+    };
+    for (const std::optional<Size2d>& sides : {told, options_.image_size}) {
+      if (!sides) continue;
+      const Size2d& patch = config_.patch_size;
+      if (is_grid({sides->height / patch.height, sides->width / patch.width})) return;
+    }
+    int64_t side = 0;
+    while ((side + 1) * (side + 1) <= rows) ++side;
+    for (; side > 0; --side) {
+      if (is_grid({side, side})) return;
+    }
+    fail_usage(
+        "{}: the {} rows of '{}' are no square grid of patches{}; give --image-size HxW as "
+        "the network was trained with",
+        tensors_.from, rows, tensors_.source("position_embedding"),
+        config_.prefix_tokens() > 0
+            ? fmt::format(" beside {}", count_text(config_.prefix_tokens(), "token"))
+            : "");
+  }
+
+  void check_image_size() const {
+    const Size2d &image = config_.image_size, &patch = config_.patch_size;
+    const auto nearest = [](int64_t side, int64_t of) {
+      return std::max<int64_t>(1, (side + of / 2) / of) * of;
+    };
+    if (image.height % patch.height == 0 && image.width % patch.width == 0) return;
+    fail_usage("--image-size {} x {} does not consist of patches of {} x {}; choose {}x{}",
+               image.height, image.width, patch.height, patch.width,
+               nearest(image.height, patch.height), nearest(image.width, patch.width));
+  }
+
+  void upcycling() {
+    const Upcycling& wanted = options_.upcycling;
+    if (wanted.num_experts == 0) return;
+    VMoEMoeConfig& moe = config_.encoder.moe;
+    const int64_t blocks = config_.encoder.num_layers;
+    const std::set<int64_t> layers(wanted.layers.begin(), wanted.layers.end());
+    if (layers.empty()) {
+      fail_usage("--experts needs --layers, the blocks that get them, from 0 to {}", blocks - 1);
+    }
+    for (const int64_t layer : layers) {
+      if (layer >= 0 && layer < blocks) continue;
+      fail_usage("--layers names block {}, {} has blocks 0 to {}", layer, tensors_.from,
+                 blocks - 1);
+    }
+    if (wanted.num_selected_experts > wanted.num_experts) {
+      fail_usage("--k {} is more than the {} experts; choose at most {}",
+                 wanted.num_selected_experts, wanted.num_experts, wanted.num_experts);
+    }
+    moe.layers.assign(layers.begin(), layers.end());
+    moe.num_experts = wanted.num_experts;
+    moe.router.num_selected_experts = wanted.num_selected_experts;
+    moe.router.gate = "softmax_selected";
+    if (wanted.num_selected_experts == 1) {
+      note("with --k 1 each gate is 1, so that no loss of the outputs trains the router");
+    }
+  }
+
+  Tensors& tensors_;
+  const SideFiles& beside_;
+  const ImportVitOptions& options_;
+  Network network_;
+  VMoEConfig& config_ = network_.config;
+};
+
+}  // namespace
+
+Value SideFiles::setting(std::string_view key) const {
+  for (const char* inner : {"vision_config", "model_args"}) {
+    const Value* const object = model.find(inner);
+    const Value* const found = object == nullptr ? nullptr : object->find(key);
+    if (found != nullptr && !found->is_null()) return *found;
+  }
+  const Value* const found = model.find(key);
+  return found == nullptr ? Value() : *found;
+}
+
+Value SideFiles::pretrained(std::string_view key) const {
+  const Value* const inner = model.find("pretrained_cfg");
+  const Value* const found = inner == nullptr ? nullptr : inner->find(key);
+  if (found != nullptr && !found->is_null()) return *found;
+  const Value* const beside = model.find(key);
+  return beside == nullptr ? Value() : *beside;
+}
+
+SideFiles side_files_in(const fs::path& folder) {
+  return {read_object(folder / "config.json"), read_object(folder / "preprocessor_config.json")};
+}
+
+Network network_of(Tensors& tensors, const SideFiles& beside, const ImportVitOptions& options) {
+  return SettingsReader(tensors, beside, options).take();
+}
+
+}  // namespace moesaic::vit

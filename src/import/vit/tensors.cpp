@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of tensors in files of timm and Hugging Face.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "../vmoe/rename.h"
+#include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "vit.h"
+
+namespace moesaic::vit {
+namespace {
+
+/// A name in a file, as a pattern for the whole of it, and the name of our tensor, of which it is
+/// the part `part`. "" drops the tensor.
+struct NameRule {
+  const char* pattern;
+  const char* name;
+  int part = 0;
+};
+
+// WB is `weight` or `bias`, BLOCK the number of a block, see expanded_pattern().
+constexpr NameRule kNameRules[] = {
+    {R"(.*mask_token|.*position_ids|(text_model|decoder)\..*|logit_(scale|bias))", ""},
+    {R"((?:embeddings\.)?cls_token)", "cls"},
+    {R"(dist_token|reg_token|(?:embeddings\.)?(?:register_tokens|distillation_token))",
+     "registers"},
+    {R"(pos_embed|embeddings\.position_embeddings?(?:\.weight)?)", "position_embedding"},
+    {R"((?:patch_embed\.proj|embeddings\.patch_embedding(?:s\.projection)?)\.WB)",
+     R"(embedding.\1)"},
+    {R"(BLOCK\.(?:layer_)?norm([12])\.WB)", R"(blocks.\1.norm\2.\3)"},
+    {R"(BLOCK\.layernorm_before\.WB)", R"(blocks.\1.norm1.\2)"},
+    {R"(BLOCK\.layernorm_after\.WB)", R"(blocks.\1.norm2.\2)"},
+    {R"(BLOCK\.attn\.qkv\.WB)", R"(blocks.\1.attention.qkv.\2)"},
+    {R"(BLOCK\.(?:self_attn|attention(?:\.attention)?)\.q(?:uery|_proj)\.WB)",
+     R"(blocks.\1.attention.qkv.\2)", 0},
+    {R"(BLOCK\.(?:self_attn|attention(?:\.attention)?)\.k(?:ey|_proj)\.WB)",
+     R"(blocks.\1.attention.qkv.\2)", 1},
+    {R"(BLOCK\.(?:self_attn|attention(?:\.attention)?)\.v(?:alue|_proj)\.WB)",
+     R"(blocks.\1.attention.qkv.\2)", 2},
+    {R"(BLOCK\.(?:attn\.proj|attention\.output\.dense|(?:attention|self_attn)\.o(?:ut)?_proj)\.WB)",
+     R"(blocks.\1.attention.out.\2)"},
+    {R"(BLOCK\.(?:ls([12])\.gamma|layer_scale([12])\.lambda1))", R"(blocks.\1.scale\2\3)"},
+    {R"(BLOCK\.mlp\.(fc[12])\.WB)", R"(blocks.\1.mlp.\2.\3)"},
+    {R"(BLOCK\.intermediate\.dense\.WB)", R"(blocks.\1.mlp.fc1.\2)"},
+    {R"(BLOCK\.output\.dense\.WB)", R"(blocks.\1.mlp.fc2.\2)"},
+    {R"((?:norm|fc_norm|layernorm|post_layernorm)\.WB)", R"(norm.\1)"},
+    {R"(attn_pool\.latent|head\.probe)", "map_head.probe"},
+    {R"(attn_pool\.q\.WB)", R"(map_head.attention.qkv.\1)", 0},
+    {R"(attn_pool\.kv\.WB)", R"(map_head.attention.qkv.\1)", 1},
+    {R"(head\.attention\.in_proj_WB)", R"(map_head.attention.qkv.\1)"},
+    {R"((?:attn_pool\.proj|head\.attention\.out_proj)\.WB)", R"(map_head.attention.out.\1)"},
+    {R"((?:attn_pool\.norm|head\.layernorm)\.WB)", R"(map_head.norm.\1)"},
+    {R"((?:attn_pool|head)\.mlp\.(fc[12])\.WB)", R"(map_head.mlp.\1.\2)"},
+    {R"((?:pooler\.dense|pre_logits\.fc)\.WB)", R"(pre_logits.\1)"},
+    {R"((?:head|(?:cls_)?classifier)\.WB)", R"(head.\1)", 0},
+    {R"((?:head_dist|distillation_classifier)\.WB)", R"(head.\1)", 1}};
+
+Pattern expanded_pattern(const NameRule& rule) {
+  static const Pattern kWeightOrBias("WB"), kBlock("BLOCK");
+  const std::string blocks = R"((?:blocks|layers|encoder\\.layers?)\\.(\\d{1,4}))";
+  const std::string named = renamed(kWeightOrBias, "(weight|bias)", rule.pattern);
+  return Pattern("^(?:" + renamed(kBlock, blocks, named) + ")$");
+}
+
+/// Hugging Face's names of the network within one with a head.
+const Pattern& outer_name() {
+  static const Pattern pattern(
+      R"(^(?:(?:vit|deit|dinov2(?:_with_registers)?|siglip|vision_model)\.)+)");
+  return pattern;
+}
+
+constexpr const char* kKnown =
+    "import vit takes ViT, DeiT, DeiT3, DINOv2 and SigLIP, under timm's or Hugging Face's names";
+
+bool is_head(std::string_view name) {
+  return name.starts_with("head.");
+}
+
+/// Puts ".3." in the place of ".12." at the number of a block.
+std::string of_block(const std::string& name, const std::string& from, const std::string& to) {
+  const size_t at = name.find("." + from + ".");
+  if (at == std::string::npos) return name;
+  return name.substr(0, at + 1) + to + name.substr(at + 1 + from.size());
+}
+
+/// Returns the number of a block in one of our names, "" for a tensor of no block.
+std::string block_of(const std::string& name) {
+  const std::vector<std::string> words = split(name, '.');
+  return words.size() > 2 && words.front() == "blocks" ? words[1] : "";
+}
+
+}  // namespace
+
+Tensors::Tensors(const fs::path& file) : from(file.string()) {
+  static const std::vector<Pattern> patterns = [] {
+    std::vector<Pattern> list;
+    for (const NameRule& rule : kNameRules) list.push_back(expanded_pattern(rule));
+    return list;
+  }();
+  std::vector<std::string> unknown;
+  for (auto& [source, values] : read_weights(file, /*in_file=*/true)) {
+    ++count;
+    const std::string inner = renamed(outer_name(), "", source);
+    const auto found = std::ranges::find_if(
+        patterns, [&](const Pattern& pattern) { return pattern.found_in(inner); });
+    if (found == patterns.end()) {
+      unknown.push_back(source);
+      continue;
+    }
+    const NameRule& rule = kNameRules[found - patterns.begin()];
+    if (*rule.name == '\0') {
+      dropped.push_back(source);
+      continue;
+    }
+    if (!values.is_floating_point() || values.numel() == 0) {
+      fail("{}: tensor '{}' is {} {}; a parameter is of real numbers and not empty", from, source,
+           c10::toString(values.scalar_type()), shape_text(values.sizes().vec()));
+    }
+    Parts& parts = places_[renamed(*found, rule.name, inner)];
+    const auto [other, is_first] = parts.emplace(rule.part, Part{source, values});
+    if (!is_first) {
+      fail("{}: tensors '{}' and '{}' are the same parameter", from, other->second.source, source);
+    }
+  }
+  if (unknown.empty() && has("embedding.weight")) return;
+  if (!unknown.empty()) {
+    fail("{}: {} of another kind of network: {}; {}", from,
+         count_text(std::ssize(unknown), "tensor"), quoted_names(unknown), kKnown);
+  }
+  fail("{}: no patch embedding, such as 'patch_embed.proj.weight'; {}", from, kKnown);
+}
+
+std::vector<int64_t> Tensors::shape(const std::string& name) const {
+  const Parts& parts = places_.at(name);
+  std::vector<int64_t> shape = parts.begin()->second.values.sizes().vec();
+  const bool side_by_side = is_head(name) && shape.size() == 2;
+  if (shape.empty() || (is_head(name) && !side_by_side)) return shape;
+  int64_t& size = side_by_side ? shape.back() : shape.front();
+  size = 0;
+  for (const auto& [unused, part] : parts) {
+    std::vector<int64_t> own = part.values.sizes().vec();
+    if (own.size() == shape.size()) size += side_by_side ? own.back() : own.front();
+  }
+  return shape;
+}
+
+at::Tensor Tensors::values(const std::string& name) const {
+  std::vector<at::Tensor> parts;
+  for (const auto& [unused, part] : places_.at(name)) parts.push_back(part.values.to(at::kFloat));
+  if (parts.size() == 1) return parts.front();
+  for (const at::Tensor& part : parts) {
+    const bool fits = is_head(name) ? part.sizes() == parts.front().sizes()
+                                    : part.sizes().slice(1) == parts.front().sizes().slice(1);
+    if (!fits) {
+      fail("{}: tensors {} are {} and {}, which are no parts of one", from, source(name),
+           shape_text(parts.front().sizes().vec()), shape_text(part.sizes().vec()));
+    }
+  }
+  if (!is_head(name)) return at::cat(parts);
+  if (parts.front().dim() == 2) return at::cat(parts, 1) * 0.5;
+  return (parts.front() + parts.back()) * 0.5;
+}
+
+std::string Tensors::source(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end()) return likely_source(name, 0);
+  const bool more = found->second.size() > 1;
+  return found->second.begin()->second.source + (more ? " + ..." : "");
+}
+
+std::string Tensors::likely_source(const std::string& name, int part) const {
+  const std::string block = block_of(name);
+  for (const auto& [other, parts] : places_) {
+    const std::string number = block_of(other);
+    const auto found = parts.find(part);
+    if (block.empty() || number.empty() || found == parts.end()) continue;
+    if (of_block(other, number, block) == name) {
+      return of_block(found->second.source, number, block);
+    }
+  }
+  return name;
+}
+
+std::vector<std::string> Tensors::missing_parts(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end() || found->second.size() == 1 || is_head(name)) return {};
+  const int count = name.starts_with("map_head.") ? 2 : 3;
+  std::vector<std::string> missing;
+  for (int part = 0; part < count; ++part) {
+    if (!found->second.contains(part)) missing.push_back(likely_source(name, part));
+  }
+  return missing;
+}
+
+void Tensors::drop(std::string_view prefix) {
+  for (auto place = places_.begin(); place != places_.end();) {
+    if (!place->first.starts_with(prefix)) {
+      ++place;
+      continue;
+    }
+    for (const auto& [unused, part] : place->second) dropped.push_back(part.source);
+    place = places_.erase(place);
+  }
+}
+
+std::vector<std::string> Tensors::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : places_) names.push_back(name);
+  return names;
+}
+
+bool Tensors::any_source_has(std::string_view text) const {
+  for (const auto& [unused, parts] : places_) {
+    for (const auto& [number, part] : parts) {
+      if (part.source.find(text) != std::string::npos) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace moesaic::vit

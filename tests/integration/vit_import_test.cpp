@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dense vision transformers of timm and Hugging Face, as a user imports them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <tuple>
+
+#include "integration/program.h"
+#include "integration/readme.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/store.h"
+
+namespace moesaic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// MOESAIC_VENV's Python or python3, whichever has these modules; empty if none.
+std::string python_with(const std::string& modules) {
+  const char* venv = std::getenv("MOESAIC_VENV");
+  for (const std::string& python :
+       {(fs::path(venv == nullptr ? "" : venv) / "bin/python").string(), std::string("python3")}) {
+    if (run_command({python, "-W", "ignore", "-c", "import " + modules}).exit_code == 0) {
+      return python;
+    }
+  }
+  return "";
+}
+
+class VitImport : public ProgramTest {
+ protected:
+  /// A network of one block of width 4 under timm's names, without a class token and a head.
+  std::string tiny() const {
+    TensorMap tensors = {{"pos_embed", torch::zeros({1, 4, 4})},
+                         {"patch_embed.proj.weight", torch::ones({4, 3, 2, 2})},
+                         {"patch_embed.proj.bias", torch::ones({4})}};
+    for (const std::string name : {"blocks.0.norm1", "blocks.0.norm2", "norm"}) {
+      tensors[name + ".weight"] = tensors[name + ".bias"] = torch::ones({4});
+    }
+    for (const auto& [name, in, out] : {std::tuple("attn.qkv", 4, 12),
+                                        {"attn.proj", 4, 4},
+                                        {"mlp.fc1", 4, 8},
+                                        {"mlp.fc2", 8, 4}}) {
+      tensors[fmt::format("blocks.0.{}.weight", name)] = torch::ones({out, in});
+      tensors[fmt::format("blocks.0.{}.bias", name)] = torch::ones({out});
+    }
+    write_tensors(path("tiny.safetensors"), tensors);
+    return text_path("tiny.safetensors");
+  }
+  ProgramResult import_tiny(const std::vector<std::string>& more) const {
+    std::vector<std::string> command = {"import",         "vit",         tiny(), "--out",
+                                        text_path("out"), "--num-heads", "2"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_program(command);
+  }
+};
+
+TEST_F(VitImport, AMixtureCanBeUsedLikeAnyCheckpoint) {
+  const auto imported =
+      import_tiny({"--experts", "4", "--layers", "0", "--k", "2", "--classes", "3"});
+  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  EXPECT_NE(imported.out.find("  experts     4 in blocks [0], 2 for each token"), std::string::npos)
+      << imported.out;
+  write_tensors(path("in.safetensors"), {{"images", torch::rand({5, 3, 4, 4})}});
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"predict", text_path("out"), "--input", text_path("in.safetensors"), "--output",
+            text_path("logits.safetensors")},
+           {"prune", "--finetuned", text_path("out"), "--criterion", "magnitude", "--keep", "0.5",
+            "--out", text_path("pruned")},
+           {"export", text_path("pruned"), "--format", "torchscript", "--out", text_path("m.pt")},
+           {"inspect", text_path("out"), "--json"}}) {
+    const auto result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << command.front() << ": " << result.err;
+  }
+  const auto foreign = run_program(
+      {"export", text_path("out"), "--format", "vmoe", "--out", text_path("reference")});
+  expect_one_line_error(foreign, 2, "which a V-MoE checkpoint cannot store; choose safetensors");
+}
+
+TEST_F(VitImport, OptionsOfTheOtherFormatAreRefused) {
+  for (const auto& [options, text] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--rules", "rules.json"}, "--rules is for the format vmoe"},
+           {{"--layers", "0"}, "--layers needs --experts N"},
+           {{"--experts", "2", "--layers", "1"}, "--layers names block 1"},
+           {{"--experts", "2", "--layers", "0", "--k", "3"}, "--k 3 is more than the 2 experts"}}) {
+    expect_one_line_error(import_tiny(options), 2, text);
+    EXPECT_FALSE(fs::exists(path("out")));
+  }
+  expect_one_line_error(
+      run_program({"import", "vmoe", "ckpt", "--out", text_path("out"), "--num-heads", "2"}), 2,
+      "--num-heads is for the format vit");
+  expect_one_line_error(run_program({"import", "vitt", tiny(), "--out", text_path("out")}), 2,
+                        "did you mean 'vit'?");
+}
+
+TEST_F(VitImport, OutputsEqualThoseOfTimmAndTransformers) {
+  const std::string python = python_with("torch, safetensors");
+  if (python.empty()) GTEST_SKIP() << "needs a Python with torch and safetensors";
+  const std::string script = source_path("tests/python/vit_peers.py");
+  const auto made = run_command({python, "-B", "-W", "ignore", script, "make", path("").string()});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  std::istringstream lines(made.out);
+  std::string line, missing;
+  int64_t networks = 0;
+  while (std::getline(lines, line)) {
+    const std::vector<std::string> words = split(line, ' ');
+    if (words.at(0) == "missing") missing += " " + words.at(1);
+    if (words.at(0) != "network") continue;
+    const fs::path folder = path(words.at(1));
+    std::vector<std::string> command = {"import", "vit", folder.string(), "--out",
+                                        (folder / "out").string()};
+    command.insert(command.end(), words.begin() + 2, words.end());
+    const auto imported = run_program(command);
+    ASSERT_EQ(imported.exit_code, 0) << line << ": " << imported.err;
+    const auto predicted = run_program({"predict", (folder / "out").string(), "--input",
+                                        (folder / "images.safetensors").string(), "--output",
+                                        (folder / "found.safetensors").string()});
+    ASSERT_EQ(predicted.exit_code, 0) << line << ": " << predicted.err;
+    ++networks;
+  }
+  if (networks > 0) {
+    const auto checked = run_command({python, "-B", script, "check", path("").string()});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  }
+  if (!missing.empty()) GTEST_SKIP() << "needs Python's" << missing;
+}
+
+}  // namespace
+}  // namespace moesaic::testing

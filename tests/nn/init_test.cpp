@@ -49,7 +49,7 @@ TEST(Init, QueryKeyAndValueAreDrawnEachForItself) {
 }
 
 TEST(Init, BiasesOfMlpsAreNormalAndTiny) {
-  const nn::Mlp mlp(64, 1024, nn::make_generator(1));
+  const nn::Mlp mlp(nn::MlpOptions{.width = 64, .hidden = 1024}, nn::make_generator(1));
   EXPECT_NEAR(mlp->fc1->bias.std().item<double>(), 1e-6, 1e-7);
   EXPECT_GT(largest(mlp->fc2->bias), 0.0);
   EXPECT_LT(largest(mlp->fc2->bias), 1e-5);

@@ -205,8 +205,8 @@ void KeepSpec::set_scope(KeepScope scope) {
 
 void KeepSpec::exclude_blocks(std::vector<int64_t> blocks) {
   if (!blocks.empty() && !every_) {
-    fail_usage("--exclude-blocks: these keep all experts; leave the blocks {} out of --keep's file",
-               fmt::join(blocks, " and "));
+    fail_usage("--exclude-blocks: these keep all experts; leave {} {} out of --keep's file",
+               blocks.size() == 1 ? "block" : "blocks", fmt::join(blocks, " and "));
   }
   excluded_blocks_ = std::move(blocks);
 }

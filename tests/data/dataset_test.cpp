@@ -81,7 +81,7 @@ TEST_F(TinyDataset, UnknownNamesGetTheNearest) {
               AllOf(HasSubstr("unknown dataset 'tinny'"), HasSubstr("did you mean 'tiny'?")));
   for (const char* path : {"../datasets/tiny", "./tiny", "tiny/", "none/tinny/"}) {
     EXPECT_THAT(open_error(ErrorKind::usage, path),
-                AllOf(HasSubstr("unknown dataset"), HasSubstr("did you mean 'tiny'?")))
+                AllOf(HasSubstr("no such folder"), HasSubstr("did you mean 'tiny'?")))
         << path;
   }
   EXPECT_THAT(open_error(ErrorKind::usage, "tiny", "trian"),

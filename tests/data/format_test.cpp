@@ -50,7 +50,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
 }
 
 DatasetFormat table_format() {
-  return {.settings = NamedSettings("table", TableSettings{}),
+  return {.settings = NamedSettings("toy_table", TableSettings{}),
           .description = "a table of a test",
           .images = false,
           .check =
@@ -78,12 +78,13 @@ DatasetFormat table_format() {
 class ToyFormat : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (dataset_formats().find("table") == nullptr) dataset_formats().add("table", table_format());
+    if (dataset_formats().find("toy_table") == nullptr)
+      dataset_formats().add("toy_table", table_format());
   }
 
   ToyFormat() {
     home_.write_description("sums", R"({"name": "sums", "description": "sums and differences",
-        "format": "table", "width": 2, "targets": ["sum", "difference"], "validation": 0.25})");
+        "format": "toy_table", "width": 2, "targets": ["sum", "difference"], "validation": 0.25})");
   }
   test::fs::path folder() const { return home_.cache().parent_path() / "sums"; }
   void write_tables() const {
@@ -123,7 +124,7 @@ TEST_F(ToyFormat, OpensListsAndVerifies) {
 TEST_F(ToyFormat, ItsSettingsAreParsedStrictly) {
   const auto complaint = [&](const std::string& settings) {
     home_.write_description("sums",
-                            "{\"name\": \"sums\", \"format\": \"table\",\n" + settings + "}");
+                            "{\"name\": \"sums\", \"format\": \"toy_table\",\n" + settings + "}");
     return error_of(ErrorKind::usage, [] { open_dataset("sums", "train"); });
   };
   EXPECT_THAT(complaint(R"("widht": 2)"),

@@ -141,7 +141,7 @@ TEST(KeepSpec, OfSettingsHasScopeAndWholeBlocks) {
   KeepSpec blocks = from_text("{\"1\": 2}");
   EXPECT_THAT(test::usage_of([&] { blocks.set_scope(KeepScope::network); }),
               HasSubstr("not for rules of blocks"));
-  EXPECT_THAT(test::usage_of([&] { blocks.exclude_blocks({1}); }), HasSubstr("leave 1 out"));
+  EXPECT_THAT(test::usage_of([&] { blocks.exclude_blocks({1}); }), HasSubstr("leave block 1 out"));
 }
 
 }  // namespace

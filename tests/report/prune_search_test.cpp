@@ -15,8 +15,7 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): runs of a second
 
-/// A network of two layers with four experts each, of which a token selects one, on three quarters;
-/// of a seed with which accuracy falls with every expert.
+/// A network of two layers with four experts each, of which a token selects one, on three quarters.
 class PruneSearchOf : public ::testing::Test {
  protected:
   PruneSearchOf() {
@@ -66,6 +65,18 @@ class PruneSearchOf : public ::testing::Test {
     return plan_checkpoint(options, checkpoint_, *shape);
   }
 
+  /// Ranks by seeds until accuracy falls with every expert, as bisection takes it. Returns the
+  /// accuracies by number of experts, nothing where no seed does.
+  std::map<int64_t, double> falling_accuracies() {
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      options_.prune.seed = seed;
+      std::map<int64_t, double> found;
+      for (int64_t count = 1; count <= 4; ++count) found[count] = accuracy(plan_of(count));
+      if (found[1] < found[2] && found[2] < found[3] && found[3] <= found[4]) return found;
+    }
+    return {};
+  }
+
   TempDir folder_;
   std::shared_ptr<const Dataset> data_ = quarters("three", "validation", 3, 90);
   Checkpoint checkpoint_;
@@ -98,15 +109,10 @@ TEST_F(PruneSearchOf, BisectionFindsTheSmallestOfAllNumbers) {
   for (const bool unequal : {false, true}) {
     SCOPED_TRACE(unequal);
     if (unequal) prune_second_layer();
-    std::map<int64_t, double> accuracies;
-    for (int64_t count = 1; count <= 4; ++count) {
-      accuracies[count] = accuracy(plan_of(count));
-    }
+    std::map<int64_t, double> accuracies = falling_accuracies();
+    ASSERT_FALSE(accuracies.empty());
     for (const int64_t wanted : {2, 3}) {
       SCOPED_TRACE(wanted);
-      // Bisection takes it that accuracy falls with every expert.
-      ASSERT_LT(accuracies[wanted - 1], accuracies[wanted]);
-      ASSERT_LE(accuracies[wanted], accuracies[4]);
       search_.max_drop = (accuracies[4] - accuracies[wanted]) / 100 + 1e-9;
       const PruneSearch found = search();
       EXPECT_EQ(to_json(found.plan), to_json(plan_of(wanted)));

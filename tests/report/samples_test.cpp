@@ -96,7 +96,8 @@ TEST(Samples, AreDrawnIntoNoFolderOfOthersAndThroughNoLink) {
   fs::create_directory(folder / "mine");
   write_atomic(folder / "mine/elapsed.json", "my times");
   options.out = folder / "mine";
-  EXPECT_THAT(error_of([&] { reproduce(experiment, options); }), HasSubstr("something already"));
+  EXPECT_THAT(error_of([&] { reproduce(experiment, options); }),
+              HasSubstr("something that is not this experiment"));
 
   options.out = folder / "links";
   reproduce(experiment, options);

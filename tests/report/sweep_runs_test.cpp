@@ -395,7 +395,9 @@ TEST_F(SweepRuns, AnotherNumberToKeepJoinsWhatIsThere) {
 }
 
 TEST_F(SweepRuns, MoreExpertsThanThereAreAreRefused) {
-  EXPECT_EQ(error_of([&] { run(out, {"keep=[5, 2]"}); }), "usage: keep: 5 of 4 experts");
+  EXPECT_EQ(
+      error_of([&] { run(out, {"keep=[5, 2]"}); }),
+      "usage: argument 'keep=[5, 2]': a layer cannot keep 5 of its 4 experts; choose at most 4");
   // A token selects two.
   const std::string error = error_of([&] { run(out, {"keep=[1, 2]"}); });
   EXPECT_EQ(error.find("usage: "), 0u) << error;

@@ -17,13 +17,13 @@ struct ToyConfig {
 };
 template <class Fields>
 void describe(Fields& f, ToyConfig& c) {
-  f("name", c.name, "which model", required, one_of({"toy"}));
+  f("name", c.name, "name of the model family", required, one_of({"toy"}));
   f("image_size", c.image_size, "height and width of the images", between(1, 1024));
-  f("channels", c.channels, "of the images", between(1, 16));
+  f("channels", c.channels, "channels of the images", between(1, 16));
   f("num_classes", c.num_classes, "outputs of the head", between(1, 1024));
-  f("width", c.width, "of a token, which is a row of the image", between(1, 1024));
-  f("num_experts", c.num_experts, "of the only MoE layer", between(1, 1024));
-  f("noise", c.noise, "of the router in training", at_least(0.0));
+  f("width", c.width, "width of a token, which is a row of the image", between(1, 1024));
+  f("num_experts", c.num_experts, "number of experts of the only MoE layer", between(1, 1024));
+  f("noise", c.noise, "noise of the router in training", at_least(0.0));
   f("left", c.left, "experts that pruning left; empty: all", between(0, 1023));
 }
 

@@ -22,7 +22,7 @@ struct ToyHingeConfig {
 };
 template <class Fields>
 void describe(Fields& f, ToyHingeConfig& c) {
-  f("margin", c.margin, "by which the true class's logit has to lead", above(0.0));
+  f("margin", c.margin, "margin by which the true class's logit has to lead", above(0.0));
 }
 
 class ToyHinge final : public Objective {

@@ -30,7 +30,7 @@ struct TableConfig {
   int64_t width = 0;
 };
 void describe(auto& f, TableConfig& c) {
-  f("train", c.train, "CSV file (also compressed by gzip) or .safetensors file of the train split");
+  f("train", c.train, "file of the train split: CSV (also compressed by gzip) or .safetensors");
   f("test", c.test, "file of the test split");
   f("file", c.file, "one file to split at random, instead of train and test");
   f("test_fraction", c.test_fraction, "fraction of the rows in 'file' that form the test split",
@@ -39,7 +39,7 @@ void describe(auto& f, TableConfig& c) {
   f("has_header", c.has_header,
     "names of columns in the first row of a CSV file; false: columns are named 1, 2, ...");
   f("inputs", c.inputs,
-    "columns, or tensors [N] or [N, d], that are the inputs, in this order; empty: all others");
+    "columns or tensors ([N] or [N, d]) that are the inputs, in this order; empty: all others");
   f("targets", c.targets, "columns or tensors that are real-valued targets");
   f("label", c.label,
     "column of the names of classes, or integer tensor [N] of their numbers, instead of targets");

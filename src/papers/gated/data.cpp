@@ -96,19 +96,19 @@ ConfigProblem config_problem(const GatedMixtureConfig& config) {
   const int64_t biases = std::ssize(config.gate_biases);
   if (biases != 0 && biases != k - 1) {
     return {fmt::format("{} experts have {} gates, gate_biases has {} numbers", k, k - 1, biases),
-            {"gate_biases", "experts"}};
+            {"gate_biases", "num_experts"}};
   }
   if (config.gates != kRandom && 2 * k - 1 > d) {
     return {fmt::format("{} experts have {} regressors and gates, which are orthogonal unless "
                         "'gates' is random: {} dimensions are too few, at most {} experts fit",
                         k, 2 * k - 1, d, (d + 1) / 2),
-            {"experts", "width", "gates"}};
+            {"num_experts", "width", "gates"}};
   }
   if (config.regressors == kRandom || k <= d) return {};
   return {fmt::format("{} regressors are orthogonal unless 'regressors' is random: {} dimensions "
                       "are too few",
                       k, d),
-          {"experts", "width", "regressors"}};
+          {"num_experts", "width", "regressors"}};
 }
 
 GatedTruth gated_truth(const GatedMixtureConfig& config) {

@@ -92,7 +92,7 @@ void check_mixture(const SettingLocations& locations, const nn::GatedMixtureOpti
   const GatedMixtureConfig& truth = *settings->data;
   const char* link = kLinkNames.at(static_cast<size_t>(mixture.link));
   if (truth.num_experts != mixture.num_experts)
-    warn("experts", mixture.num_experts, truth.num_experts);
+    warn("num_experts", mixture.num_experts, truth.num_experts);
   if (truth.link != link) warn("link", link, truth.link);
   if (std::abs(truth.noise - mixture.noise) > kSameNoise) warn("noise", mixture.noise, truth.noise);
   if (!truth.gate_biases.empty() && !mixture.has_gate_biases) {

@@ -136,7 +136,7 @@ ConfigProblem config_problem(const LatentClustersConfig& config) {
   if (!config.signs.empty() && static_cast<int64_t>(config.signs.size()) != config.num_clusters) {
     return {fmt::format("signs has {} numbers for {} clusters", config.signs.size(),
                         config.num_clusters),
-            {"signs", "clusters"}};
+            {"signs", "num_clusters"}};
   }
   for (size_t c = 0; c < config.local.size(); ++c) {
     ConfigProblem problem = exponent_problem(config.local[c], fmt::format("local.{}", c));

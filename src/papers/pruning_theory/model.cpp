@@ -54,7 +54,7 @@ ConfigProblem config_problem(const PatternMoEConfig& config) {
   if (config.num_experts % 2 != 0) {
     return {fmt::format("half of the experts subtract, which {} cannot be divided into; {} can",
                         config.num_experts, config.num_experts + 1),
-            {"experts"}};
+            {"num_experts"}};
   }
   return kept_setting_problem(config.kept_experts, config.num_experts, "kept_experts");
 }

@@ -186,7 +186,7 @@ TEST(GatedRun, WarnsOfAnotherMixtureThanTheDatas) {
   EXPECT_THAT(said({"model.noise=1"}),
               HasSubstr("the model's noise is 1, that of 'gated-small' is 0.05"));
   EXPECT_THAT(said({"model.num_experts=3"}),
-              HasSubstr("the model's experts is 3, that of 'gated-small' is 2"));
+              HasSubstr("the model's num_experts is 3, that of 'gated-small' is 2"));
   EXPECT_THAT(said({}), Not(HasSubstr("that of 'gated-small'")));
 }
 

@@ -326,7 +326,7 @@ TEST(LatentRun, ARestartMayChangeTheNumbersOfExpertsAndNeurons) {
   EXPECT_TRUE(own.a.abs().eq(1).all().item<bool>());
   EXPECT_GT(own.b.abs().max().item<double>(), 0.5);
   EXPECT_LE(own.b.abs().max().item<double>(), 1.0);
-  EXPECT_EQ(found.model->config().at("experts"), 3);
+  EXPECT_EQ(found.model->config().at("num_experts"), 3);
   EXPECT_EQ(found.model->config().at("hidden"), 9);
   const TrainedLatent routed = train_latent(
       latent_run({changes[0], changes[1], changes[2], "phases.solve.steps=0"}), "route");

@@ -392,7 +392,7 @@ TEST_F(BadInput, WhatIsThereIsNeverWrittenOver) {
       "already exists");
   EXPECT_EQ(sha256_file_hex(weights), before);
   expect_one_line_error(run_program({"reproduce", "quickstart", "--out", text_path("")}), 2,
-                        "something already");
+                        "something that is not this experiment");
 }
 
 TEST_F(BadInput, ASettingThatNoMachineCanHold) {

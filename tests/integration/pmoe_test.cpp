@@ -104,7 +104,7 @@ TEST_F(PMoEProgram, WideNetworksGoTheSameWay) {
   EXPECT_EQ(by_use.exit_code, 0) << by_use.err;
   const auto replaced = run({"prune", "--finetuned", text_path("run"), "--criterion", "reap",
                              "--keep", "2", "--replace", "mean", "--out", text_path("replaced")});
-  expect_one_line_error(replaced, 2, "mean outputs cannot replace them");
+  expect_one_line_error(replaced, 2, "'mean' cannot replace their outputs");
 }
 
 TEST_F(PMoEProgram, DrawsWhereEachExpertLooks) {

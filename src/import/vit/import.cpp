@@ -105,7 +105,7 @@ std::string describe(const ImportVitResult& result) {
   text +=
       line("network", fmt::format("{} blocks of width {}, {} heads, {} classes",
                                   encoder.at("num_layers").dump(), model.at("hidden_size").dump(),
-                                  encoder.at("num_heads").dump(), model.at("classes").dump()));
+                                  encoder.at("num_heads").dump(), model.at("num_classes").dump()));
   if (!moe.at("layers").empty()) {
     text += line("experts", fmt::format("{} in blocks {}, {} for each token",
                                         moe.at("num_experts").dump(), moe.at("layers").dump(),

@@ -156,7 +156,7 @@ void check_effects(const PruneArguments& arguments, const PruneCheckpointOptions
   if (!ranks || options.prune.criterion != "random") {
     refuse("--seed", "--criterion random and the order of calibration images");
   }
-  std::string users = "--replace mean, merge and the criteria that need images:";
+  std::string users = "--replace mean, --replace merge and the criteria that need images:";
   for (const Criterion& criterion : criteria()) {
     if (criterion.needs_images) users += ' ' + criterion.name;
   }

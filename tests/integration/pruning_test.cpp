@@ -153,7 +153,8 @@ TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
     EXPECT_FALSE(std::filesystem::exists(path("x")));
   };
   const std::string data = "fashion-mnist-footwear";
-  refuse({"--keep", "0.5", "--data", data}, "--data", "it is for --max-drop, --replace mean and");
+  refuse({"--keep", "0.5", "--data", data}, "--data",
+         "it is for --max-drop, --replace mean, --replace merge and");
   refuse({"--keep", "0.5", "--split", "train"}, "--split", "it is for --max-drop");
   refuse({"--keep", "0.5", "--images", "20"}, "--images", "it is for --replace mean and the");
   refuse({"--keep", "0.5", "--images", "1024"}, "--images",

@@ -30,7 +30,6 @@ COMPLETED = {  # what a page names a part of, and what is added to run it
     "moesaic compare": "before after --rows keep4/random",
     "moesaic data fetch": "fashion-mnist",
     "moesaic eval": "checkpoints/smoke",
-    "moesaic eval --routing-images": "routing.png checkpoints/smoke --images 8",
     "moesaic import": "--help",
     "moesaic predict --input": "images.safetensors checkpoints/small --output named.safetensors",
     "moesaic prune --max-drop 0.01": "checkpoints/shoes --out fewer",

@@ -156,7 +156,8 @@ TEST_F(PruningProgram, RefusesOptionsThatWouldChangeNothing) {
   refuse({"--keep", "0.5", "--data", data}, "--data",
          "it is for --max-drop, --replace mean, --replace merge and");
   refuse({"--keep", "0.5", "--split", "train"}, "--split", "it is for --max-drop");
-  refuse({"--keep", "0.5", "--images", "20"}, "--images", "it is for --replace mean and the");
+  refuse({"--keep", "0.5", "--images", "20"}, "--images",
+         "it is for --replace mean, --replace merge and the");
   refuse({"--keep", "0.5", "--images", "1024"}, "--images",
          "criteria that need images: importance");
   refuse({"--keep-parameters", "0.9", "--search", "greedy"}, "--search", "it is for --max-drop");

@@ -130,9 +130,10 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
       ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
       ->type_name("N")
       ->capture_default_str();
-  verb.add_option("--expert-noise", upcycling.noise,
-                  "standard deviation of noise that parts the experts, over that of each weight "
-                  "tensor; 0: the network begins with the dense one's outputs")
+  verb.add_option(
+          "--expert-noise", upcycling.noise,
+          "standard deviation of noise that makes the experts differ, over that of each weight "
+          "tensor; 0: the network begins with the dense one's outputs")
       ->check(number(0.0, 1e3))
       ->type_name("X")
       ->capture_default_str();

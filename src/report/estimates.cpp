@@ -95,8 +95,8 @@ std::string row_of_size(const std::string& curve, double x) {
 std::optional<double> crossing(const std::vector<double>& x, const std::vector<double>& y,
                                double level) {
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-    if (y[i] < level) continue;
-    if (i == 0) return std::nullopt;
+    if (!(y[i] >= level)) continue;  // A mean that is not a number is no crossing.
+    if (i == 0 || std::isnan(y[i - 1])) return std::nullopt;
     const double part = (level - y[i - 1]) / (y[i] - y[i - 1]);
     return x[i - 1] * std::pow(x[i] / x[i - 1], part);
   }

@@ -149,13 +149,14 @@ void describe(auto& f, ClusterMixtureConfig& c) {
   f("scale", c.scale, "factor on every element of the finished inputs",
     between(kMinNumber, kMaxNumber));
   f("shuffle", c.shuffle,
-    "random order of the patches of an example; false: the order given in 'num_patches'");
+    "random order of the patches of an example; false: signal, centre, other signal, noise");
   f("num_train", c.num_train,
     "number of training examples; of an endless stream those of one epoch", between(1, 1e8),
     renamed_from("train"));
   f("num_test", c.num_test, "number of test examples", between(1, 1e8), renamed_from("test"));
   f("endless", c.endless,
-    "endless stream of new training examples: epoch e begins at example e * train; the test split "
+    "endless stream of new training examples: epoch e begins at example e * num_train; the test "
+    "split "
     "is fixed");
   f("seed", c.seed, "seed of signals, centres and examples", at_least(0));
 }

@@ -85,6 +85,13 @@ class SettingsReader {
   void note(std::string text) { network_.notes.push_back(std::move(text)); }
 
   void sizes() {
+    const std::string architecture = text_of(beside_.setting("architecture"));
+    if (architecture.find("_rpn_") != std::string::npos) {
+      fail(
+          "{}: {} normalises after attention and MLPs, which no network here does; choose an "
+          "architecture that normalises before them",
+          tensors_.from, printable(architecture));
+    }
     const std::vector<int64_t> kernel = need("embedding.weight", 4);
     config_.hidden_size = kernel[0];
     config_.channels = kernel[1];
@@ -191,7 +198,8 @@ class SettingsReader {
     const bool siglip_classifier =
         has("map_head.probe") && has("head.weight") && tensors_.any_source_has(".self_attn.");
     if (siglip_classifier) drop("map_head.");
-    if (has("head.weight")) drop("pre_logits.");
+    // Beside a classifier Hugging Face's pooler is unused, timm's pre_logits stand before it.
+    if (has("head.weight") && tensors_.any_source_has("pooler.")) drop("pre_logits.");
     const bool distilled = tensors_.any_source_has("head_dist.") ||
                            tensors_.any_source_has("distillation_classifier.");
     const bool of_hugging_face = tensors_.any_source_has(".lambda1");
@@ -233,11 +241,11 @@ class SettingsReader {
       fail("{}: attention pooling before the norm '{}' is not supported", tensors_.from,
            tensors_.source("norm.weight"));
     }
-    if (map) return kOfMap;
-    if (!has("cls")) return kOfMean;
     const std::string told = text_of(beside_.setting("global_pool"));
+    if (map && (told.empty() || told == "map")) return kOfMap;
+    if (!has("cls") && told.empty()) return kOfMean;
     if (told == "avg" || (told.empty() && tensors_.any_source_has("fc_norm."))) return kOfMean;
-    if (told.empty() || told == "token") return kOfToken;
+    if (has("cls") && (told.empty() || told == "token")) return kOfToken;
     fail("{}: global_pool {} is none of 'token', 'avg' and 'map'", tensors_.from, printable(told));
   }
 
@@ -256,6 +264,7 @@ class SettingsReader {
             "--image-size S",
             tensors_.from);
       }
+      note("no position embedding: patches get no position");
       config_.image_size = options_.image_size.value_or(told.value_or(Size2d()));
       return check_image_size();
     }
@@ -264,6 +273,10 @@ class SettingsReader {
     find_grid(rows, told);
     const Size2d stored = {network_.stored_grid.height * config_.patch_size.height,
                            network_.stored_grid.width * config_.patch_size.width};
+    if (told && !options_.image_size && *told != stored) {
+      note(fmt::format("images of {} x {} became {} x {}, whole patches", told->height, told->width,
+                       stored.height, stored.width));
+    }
     config_.image_size = options_.image_size.value_or(stored);
     const bool keeps = network_.embedded_prefix == 1 && config_.num_registers == 0;
     if (config_.prefix_tokens() > 0) config_.encoder.position_emb.class_token = keeps;

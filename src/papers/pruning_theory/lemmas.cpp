@@ -170,11 +170,10 @@ void measure_norms(ProbeSubject& subject, Measurement& measurement) {
     //   4.4, of those with Delta_s > (3/2) log l: (i), (ii) as 4.1; after recovery (eq. 12)
     //     <w_r, o> = Omega(k l^2 C_2 sqrt(log l)) for a constant fraction of r.
     // Each metric is the expert farthest from the claim, components and changes over these bounds.
-    probes().add("lemmas",
-                 {.description = "what lemmas 4.1, 4.2 and 4.4 of the pruning paper claim: "
-                                 "proficiency, gates, neurons and norms, of the worst expert",
-                  .metrics = lemmas_metrics,
-                  .measure = measure_lemmas}) &&
+    probes().add("lemmas", {.description = "proficiency, gates, neurons and norms of the expert "
+                                           "farthest from lemmas 4.1, 4.2 and 4.4 (pruning paper)",
+                            .metrics = lemmas_metrics,
+                            .measure = measure_lemmas}) &&
     probes().add("norms", {.description = "norms of routers and neurons by expert (pruning paper, "
                                           "figure 3a)",
                            .metrics = norms_metrics,

@@ -23,7 +23,7 @@ struct Upcycling {
   std::vector<int64_t> layers = {};  ///< Blocks with experts, from 0.
   int64_t num_selected_experts = 2;  ///< Experts for each token, k.
   /// Standard deviation of normal noise on the experts' weights, over that of each weight tensor,
-  /// which parts the experts; 0: they are equal.
+  /// which makes the experts differ; 0: they are equal.
   double noise = 0.0;
 };
 

@@ -3,20 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/support.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/log.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
+#include "support/warnings.h"
 
 namespace moesaic {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::Warnings;
 
 struct LinearConfig {
   int64_t width = 1;
@@ -59,21 +59,6 @@ ConfigProblem config_problem(const NetworkConfig& c) {
   if (c.num_classes != 7) return {};
   return {"seven classes are too many", {"num_classes"}};
 }
-
-/// The warnings that are given while it exists.
-class Warnings {
- public:
-  Warnings() {
-    take_warnings([this](std::string_view text) { texts_.emplace_back(text); });
-  }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  ~Warnings() { take_warnings({}); }
-  const std::vector<std::string>& texts() const { return texts_; }
-
- private:
-  std::vector<std::string> texts_;
-};
 
 struct RenamedCase {
   std::string name;  ///< Of the file; each place is warned of once.

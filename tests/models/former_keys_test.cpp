@@ -5,15 +5,14 @@
 #include <torch/torch.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/support.h"
-#include "moesaic/base/log.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/module_state.h"
+#include "support/warnings.h"
 
 namespace moesaic {
 namespace {
@@ -21,21 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-/// The warnings that are given while it exists.
-class Warnings {
- public:
-  Warnings() {
-    take_warnings([this](std::string_view text) { texts_.emplace_back(text); });
-  }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  ~Warnings() { take_warnings({}); }
-  const std::vector<std::string>& texts() const { return texts_; }
-
- private:
-  std::vector<std::string> texts_;
-};
+using testing::Warnings;
 
 struct Spelling {
   std::string former, present;

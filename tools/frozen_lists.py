@@ -52,7 +52,7 @@ NETWORKS = {
 }
 VERBS = ("list", "inspect", "eval", "predict", "prune", "import", "data", "bench", "help")
 BENCHMARKS = ("operators", "vmoe")  # the others are of the papers' own steps
-# Experiments whose quick scale takes too long here: what is made smaller.
+# Settings that shorten experiments whose quick scale takes too long here.
 SWEEP = ["recover.steps=3", "recover.schedule.warmup_steps=1", "throughput.num_rounds=2"] + [
     f"train.phases.{phase}.{key}" for phase in ("pretrain", "finetune") for key in ("epochs=null", "steps=10", "schedule.warmup_steps=2")]
 REDUCED = {

@@ -140,7 +140,7 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
                                   "encoder.moe.mean_replacement");
 }
 
-/// Checks the tokens before the patches, and what is made of them.
+/// Checks the class token and the registers against the classifier and the positions.
 ConfigProblem token_problem(const VMoEConfig& config) {
   const std::string position = "encoder.position_emb.class_token";
   if (config.classifier.starts_with(kOfToken) && !config.has_class_token()) {

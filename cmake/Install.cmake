@@ -12,6 +12,9 @@ install(DIRECTORY datasets models DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic C
 install(FILES checkpoints/released.json DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/checkpoints
   COMPONENT runtime)
 
+install(FILES tools/python/export_program.py DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/tools/python
+  COMPONENT runtime)
+
 set(programs moesaic_program)
 if(TARGET tests_gpu)
   install(TARGETS tests_gpu RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT bundle EXCLUDE_FROM_ALL)

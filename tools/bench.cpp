@@ -22,6 +22,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
+#include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/config/document.h"
 #include "moesaic/models/model.h"
@@ -168,8 +169,8 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   keep_freed_memory();
   const bool is_rank_zero = processes == nullptr || processes->is_rank_zero();
   const int64_t count = processes == nullptr ? 1 : processes->size();
-  Checkpoint checkpoint =
-      load_newest_checkpoint(options.name, {.optimizer = false, .trust = options.trust});
+  Checkpoint checkpoint = load_newest_checkpoint(
+      options.name, {.optimizer = false, .trust = options.trust, .program = true});
   const std::shared_ptr<Model> model = model_of(checkpoint);
   checkpoint.model.clear();  // The model holds copies.
   if (processes != nullptr) {
@@ -177,7 +178,9 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
     sync_network(*processes, checkpoint.folder, *model);
   }
   model->to(at::Device(options.device));
-  const Footprint size = footprint(*model);
+  Footprint size = footprint(*model);
+  if (is_program(checkpoint.folder))
+    size.bytes = static_cast<int64_t>(fs::file_size(checkpoint.folder));
   const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();
   std::ostream none(nullptr);
   std::ostream& lines = !is_rank_zero ? none : options.json ? std::cerr : std::cout;

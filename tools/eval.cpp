@@ -14,6 +14,7 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
+#include "moesaic/checkpoint/program.h"
 #include "moesaic/data/source.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
@@ -162,6 +163,11 @@ int run_eval(const EvalArguments& arguments) {
     if (routing) routed.add(batch);
   };
   if (points || routing) {
+    for (const std::string& checkpoint : arguments.checkpoints) {
+      if (!is_program(checkpoint)) continue;
+      fail_usage(
+          "eval: --tsne and --routing-images: a program (.pt2) gives logits alone; give the run");
+    }
     require_single_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
   }
   options.evaluate.processes = init_process_mesh({}, options.device);

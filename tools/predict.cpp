@@ -16,6 +16,7 @@
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/terminal.h"
+#include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/image_walk.h"
 #include "moesaic/export/predict.h"
@@ -43,8 +44,11 @@ struct Predictor {
 };
 
 Predictor load_predictor(const PredictArguments& arguments) {
-  Checkpoint checkpoint =
-      load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
+  Checkpoint checkpoint = load_newest_checkpoint(
+      arguments.checkpoint, {.optimizer = false, .trust = arguments.trust, .program = true});
+  if (arguments.routing && is_program(checkpoint.folder)) {
+    fail_usage("predict: --routing: a program (.pt2) gives logits alone; give the run");
+  }
   Predictor predictor{checkpoint.folder, model_of(checkpoint), trained_loss(checkpoint), {}};
   if (!arguments.images.empty()) predictor.input = input_spec_of(checkpoint, *predictor.model);
   predictor.model->to(at::Device(arguments.device));

@@ -13,7 +13,9 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
+#include "moesaic/checkpoint/program.h"
 #include "moesaic/config/document.h"
+#include "moesaic/formats/archive.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 
@@ -128,6 +130,11 @@ Json config_of(const Texts& texts, const fs::path& from) {
   return config;
 }
 
+[[noreturn]] void fail_corrupt(const fs::path& file, const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  fail("{}: a corrupt archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
+}
+
 /// Reads a TorchScript file of someone who is trusted. Its code is not run, but LibTorch's
 /// unpickler is, which was not made for what a stranger writes.
 Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
@@ -140,8 +147,7 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
     if (!options.model) return checkpoint;
     checkpoint.model = tensors_in_archive(reader);
   } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    fail("{}: a corrupt archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
+    fail_corrupt(file, error);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -152,6 +158,33 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
       Value::from_json(checkpoint.config.at("model"), file.string() + " (config.json)"));
   const TensorMap state = state_of(*shape);
   std::erase_if(checkpoint.model, [&](const auto& item) { return !state.contains(item.first); });
+  return checkpoint;
+}
+
+/// Reads what a program says of its network. Its graph is not read.
+Checkpoint load_program(const fs::path& file, const LoadOptions& options) {
+  if (!safetensors::File::is_in_archive(file, "extra/config.json")) {
+    fail_usage(
+        "{}: a .pt2 file of another program, without a model configuration; give a file of "
+        "'moesaic export'",
+        file.string());
+  }
+  if (!options.program) {
+    fail_usage(
+        "{}: a program (.pt2), which eval, predict and bench run and nothing changes; give the "
+        "run, or an export to safetensors",
+        file.string());
+  }
+  verified_zip(file);
+  Checkpoint checkpoint;
+  checkpoint.folder = file;
+  checkpoint.state = Json::object();
+  try {
+    Archive reader(file.string());
+    checkpoint.config = config_of(texts_in_archive(reader, file), file);
+  } catch (const c10::Error& error) {
+    fail_corrupt(file, error);
+  }
   return checkpoint;
 }
 
@@ -177,6 +210,7 @@ bool is_export(const fs::path& path) {
 }
 
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
+  if (is_program(path)) return load_program(path, options);
   if (is_pickled(path)) {
     if (!safetensors::File::is_in_archive(path, "extra/config.json")) {
       fail_usage(

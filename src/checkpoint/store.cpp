@@ -15,6 +15,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/inspect.h"
+#include "moesaic/checkpoint/program.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/registry.h"
@@ -135,6 +136,9 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 }
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
+  if (is_program(checkpoint.folder)) {
+    return program_model(checkpoint.folder, stored_meta_model(model_config(checkpoint)));
+  }
   check_finite_weights(checkpoint.model, weights_of(checkpoint));
   return model_of(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
 }

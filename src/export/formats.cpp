@@ -13,7 +13,9 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
+#include "moesaic/nn/script.h"
 #include "moesaic/train/evaluate.h"
+#include "python.h"
 
 namespace moesaic {
 
@@ -86,10 +88,42 @@ ExportFormat torchscript_format() {
   return format;
 }
 
+ExportFormat pytorch_format() {
+  ExportFormat format = made_by(export_pytorch);
+  format.description = "modeling.py of plain PyTorch, with weights, JSON files and a model card";
+  format.out = "new folder";
+  format.check_out = [](const fs::path& out) { check_new_folder(out, "--out"); };
+  return format;
+}
+
+/// A format that Python writes.
+ExportFormat recorded_format(void (*write)(const Model&, const fs::path&, const ExportInfo&),
+                             std::string description) {
+  ExportFormat format = made_by(write);
+  format.description = std::move(description);
+  format.out = "new file";
+  format.check_out = [](const fs::path& out) {
+    check_new_file(out, "--out");
+    export_python();
+  };
+  return format;
+}
+
+ExportFormat pt2_format() {
+  return recorded_format(export_pt2,
+                         "one file of torch.export, which LibTorch runs without Python; Python "
+                         "writes it");
+}
+
+ExportFormat onnx_format() {
+  return recorded_format(export_onnx, "one file for ONNX Runtime (opset 20); Python writes it");
+}
+
 }  // namespace
 
 ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
   ExportInfo info{.input = input_spec_of(checkpoint, model), .loss = trained_loss(checkpoint)};
+  info.evaluation = last_evaluation(checkpoint);
   const Json::json_pointer size("/run/evaluate_batch_size");
   if (checkpoint.config.contains(size)) info.batch_size = trained_batch_size(checkpoint);
   const auto dtypes = checkpoint.config.find("array_dtypes");
@@ -139,7 +173,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 }
 
 torch::jit::Module to_torchscript(const Model& model) {
-  if (std::optional<torch::jit::Module> module = model.torchscript()) return *std::move(module);
+  if (auto module = model.torchscript(script::Unit())) return *std::move(module);
   fail_usage("export: models of the family '{}' have no TorchScript form; choose safetensors",
              model.config().value("name", std::string()));
 }
@@ -163,8 +197,11 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
 }
 
 Registry<ExportFormat>& export_formats() {
-  static Registry<ExportFormat> list(
-      "format", {{"safetensors", safetensors_format()}, {"torchscript", torchscript_format()}});
+  static Registry<ExportFormat> list("format", {{"onnx", onnx_format()},
+                                                {"pt2", pt2_format()},
+                                                {"pytorch", pytorch_format()},
+                                                {"safetensors", safetensors_format()},
+                                                {"torchscript", torchscript_format()}});
   return list;
 }
 

@@ -38,7 +38,7 @@ using Parts = std::map<std::string, std::vector<at::Tensor>>;
 void add_batch(Model& model, const at::Tensor& images, bool routing, Parts& parts) {
   const ModelOutput out = model.forward(images.to(model.device()));
   parts["logits"].push_back(out.logits.cpu());
-  parts["pre_logits"].push_back(out.pre_logits.cpu());
+  if (out.pre_logits.defined()) parts["pre_logits"].push_back(out.pre_logits.cpu());
   if (!routing) return;
   for (const RoutingRecord& record : out.routings) {
     const std::string name = "routing." + std::to_string(record.block);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zip.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -8,7 +10,9 @@
 
 #include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/text.h"
+#include "moesaic/formats/archive.h"
 
 namespace moesaic {
 namespace {
@@ -25,6 +29,7 @@ constexpr uint32_t kIn64 = 0xFFFFFFFFu;  // The number is in the entry's zip64 f
 struct Member {
   std::string_view name;
   uint16_t flags = 0, method = 0;
+  uint32_t checksum = 0;
   uint64_t packed = 0, size = 0, local = 0;
 };
 
@@ -37,19 +42,30 @@ class Archive {
 
   /// Returns the entry FOLDER/`name`.
   std::optional<Member> find(std::string_view wanted) const {
+    std::optional<Member> found;
+    for_each([&](const Member& member) {
+      const size_t folder = member.name.find('/');
+      const bool is_it = folder != member.name.npos && member.name.substr(folder + 1) == wanted;
+      if (is_it && !found) found = member;
+    });
+    return found;
+  }
+
+  /// Calls `visit` with each entry.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
     for (uint64_t at = list_begin_; at < list_end_;) {
       if (number<uint32_t>(at) != kCentral) damaged(at);
       const uint64_t name = number<uint16_t>(at + 28), extra = number<uint16_t>(at + 30);
       const uint64_t comment = number<uint16_t>(at + 32);
       Member member{text(at + kCentralBytes, name), number<uint16_t>(at + 8),
-                    number<uint16_t>(at + 10),      number<uint32_t>(at + 20),
-                    number<uint32_t>(at + 24),      number<uint32_t>(at + 42)};
+                    number<uint16_t>(at + 10),      number<uint32_t>(at + 16),
+                    number<uint32_t>(at + 20),      number<uint32_t>(at + 24),
+                    number<uint32_t>(at + 42)};
       widen(member, at + kCentralBytes + name, extra);
-      const size_t folder = member.name.find('/');
-      if (folder != member.name.npos && member.name.substr(folder + 1) == wanted) return member;
+      visit(member);
       at += kCentralBytes + name + extra + comment;
     }
-    return std::nullopt;
   }
 
   /// Returns the bytes of an entry, which lie behind a header of their own.
@@ -143,6 +159,23 @@ class Archive {
 };
 
 }  // namespace
+
+uint64_t verified_zip(const fs::path& path) {
+  const MappedFile file(path);
+  const std::string where = path.string();
+  if (!is_zip(file.bytes())) fail("{}: not a zip archive", where);
+  const Archive archive(file.bytes(), where);
+  uint64_t bytes = 0;
+  archive.for_each([&](const Member& member) {
+    const std::span<const std::byte> content = archive.content(member);
+    const auto* begin = reinterpret_cast<const Bytef*>(content.data());
+    if (crc32_z(0, begin, content.size()) != member.checksum) {
+      fail("{}: {} in the archive is damaged: its checksum differs", where, printable(member.name));
+    }
+    bytes += content.size();
+  });
+  return bytes;
+}
 
 bool is_zip(std::span<const std::byte> file) {
   uint32_t begin = 0;

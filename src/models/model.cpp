@@ -26,7 +26,7 @@ void Model::initialise_from(const Model& source, const TensorMap& values, bool n
   load_state(*this, values, from, setting_paths().kept_experts);
 }
 
-std::optional<torch::jit::Module> Model::torchscript() const {
+std::optional<torch::jit::Module> Model::torchscript(const script::Unit&) const {
   return std::nullopt;
 }
 

@@ -207,8 +207,8 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
   CheckpointEvaluation result;
-  Checkpoint checkpoint =
-      load_newest_checkpoint(options.checkpoint, {.optimizer = false, .trust = options.trust});
+  Checkpoint checkpoint = load_newest_checkpoint(
+      options.checkpoint, {.optimizer = false, .trust = options.trust, .program = true});
   result.checkpoint = checkpoint.folder;
   // A network has learned from no part of a folder that is not its own.
   const bool whole = options.split.empty() && !options.data.empty() && is_bare_folder(options.data);

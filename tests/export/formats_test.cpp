@@ -10,7 +10,8 @@ namespace moesaic {
 namespace {
 
 TEST(ExportFormats, AreFoundByName) {
-  EXPECT_THAT(export_formats().names(), ElementsAre("safetensors", "torchscript", "vmoe"));
+  EXPECT_THAT(export_formats().names(),
+              ElementsAre("onnx", "pt2", "pytorch", "safetensors", "torchscript", "vmoe"));
   for (const auto& [name, format] : export_formats().entries()) {
     EXPECT_FALSE(format.description.empty() || format.out.empty()) << name;
     EXPECT_EQ(format.max_shards > 0, name == "vmoe");
@@ -31,6 +32,9 @@ TEST(ExportFormats, RefuseAPlaceThatIsTaken) {
   EXPECT_THAT(refusal("safetensors", "there.safetensors"), HasSubstr("--out"));
   EXPECT_THAT(refusal("safetensors", "there"), HasSubstr("--out"));
   EXPECT_THAT(refusal("vmoe", "prefix"), HasSubstr("--out"));
+  EXPECT_THAT(refusal("pytorch", "there"), HasSubstr("--out"));
+  EXPECT_THAT(refusal("pt2", "there"), HasSubstr("--out"));
+  const test::ScopedEnv python("MOESAIC_PYTHON", "/bin/sh");
   for (const auto& [name, format] : export_formats().entries()) {
     EXPECT_NO_THROW(format.check_out(folder / "new")) << name;
   }

@@ -45,6 +45,7 @@ struct LoadOptions {
   /// Read a TorchScript file that carries no safetensors through LibTorch's unpickler, for which it
   /// has to be from someone who is trusted.
   bool trust = false;
+  bool program = false;  ///< Take a program too (checkpoint/program.h), which has no tensors.
 };
 
 /// Writes a checkpoint under a temporary name, syncs it and renames it; an older one of that name

@@ -22,6 +22,8 @@ struct ExportInfo {
   InputSpec input;
   std::string loss = {};                   ///< Objective of the last phase; "" if unknown.
   std::optional<int64_t> batch_size = {};  ///< Images a batch in the run's own evaluations.
+  /// The run's own evaluation of this network, a line of its metrics.jsonl; null without one.
+  Json evaluation = {};
   /// Dtypes of imported arrays that were not float32, by the names of google-research/vmoe.
   std::map<std::string, std::string> array_dtypes = {};
 };
@@ -59,6 +61,28 @@ torch::jit::Module to_torchscript(const Model& model);
 /// in the file twice. PyTorch deprecates TorchScript as of version 2.11: prefer safetensors
 /// for archives.
 void export_torchscript(const Model& model, const fs::path& file, const ExportInfo& info = {});
+
+/// Writes the network as a folder for stock PyTorch: `modeling.py` with torch.nn modules that have
+/// the names of the state dict, whose load() returns the network; `model.safetensors`, the side
+/// files, and README.md, a model card. It computes and trains what to_torchscript() computes, but
+/// no size in it depends on values: an expert has a row for each token that it may get, so that
+/// without a capacity every expert computes all tokens. Throws Error (usage) for a family without
+/// TorchScript export, and for experts that choose in groups that images do not divide into.
+void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo& info = {});
+
+/// Records that network by torch.export for any batch from 1, in Python, see export_python(), and
+/// writes it with the side files within. Before the file gets its name, LibTorch's runner computes
+/// 1, 2 and 7 random images with it: logits that differ from the network's by more than 1e-5 of the
+/// largest one, or another largest one, are an Error (failure), after which there is no file.
+void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info = {});
+
+/// The same in ONNX, opset 20, with side files as metadata, for ONNX Runtime, which must be in that
+/// Python.
+void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info = {});
+
+/// Returns the Python that records networks: $MOESAIC_PYTHON, or that of the environment that
+/// tools/setup.sh makes. Throws Error (usage) where there is none.
+fs::path export_python();
 
 /// What `moesaic export` passes to a format.
 struct ExportOptions {

@@ -59,6 +59,10 @@ struct TarIndex {
 /// IoError if the file cannot be read, Error (failure) if it is compressed.
 TarIndex index_tar(const fs::path& path);
 
+/// Checks the files of a zip archive, which must lie there uncompressed, by their checksums, and
+/// returns their bytes in all. Throws Error (failure) in one line with the path.
+uint64_t verified_zip(const fs::path& path);
+
 /// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.
 class TarWriter {
  public:

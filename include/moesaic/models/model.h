@@ -19,6 +19,10 @@ namespace torch::jit {
 struct Module;
 }
 
+namespace moesaic::script {
+struct Unit;
+}
+
 namespace moesaic {
 
 using nn::RoutingRecord;
@@ -149,9 +153,10 @@ class Model : public torch::nn::Module {
   virtual void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                                const std::string& from);
 
-  /// Returns the network as a script module, see to_torchscript(). By default there is none. Throws
-  /// Error for settings that TorchScript export does not support.
-  virtual std::optional<torch::jit::Module> torchscript() const;
+  /// Returns the network as a script module, see to_torchscript(), whose methods are written in the
+  /// dialect of `unit`. By default there is none. Throws Error for settings that this export does
+  /// not support.
+  virtual std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const;
 
   /// Returns weights to compare with known directions of the data, name -> [experts, vectors, d].
   /// By default there are none.
@@ -168,10 +173,10 @@ class Model : public torch::nn::Module {
   virtual bool wants_cudnn_benchmark() const { return false; }
 
   /// Returns the number of all parameters' elements.
-  int64_t parameter_count() const;
+  virtual int64_t parameter_count() const;
 
   /// Returns the device of the parameters.
-  at::Device device() const { return parameters().front().device(); }
+  virtual at::Device device() const { return parameters().front().device(); }
 
   /// Turns activation checkpointing on or off: training keeps only the input of each block and
   /// computes the block again in backward. Saves memory for about a third more time; results keep

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchScript counterparts of the modules in nn, one function per kind. Each has the original's
 // parameters and children under the same names, and a `forward` in TorchScript source, which is
-// Python's syntax where torch.x is the aten operator x.
+// Python's syntax where torch.x is the aten operator x. The same text, with the few words that
+// Python has otherwise and experts whose rows have a fixed bound, is a network of stock PyTorch.
 #pragma once
 
+#include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -21,14 +23,26 @@ namespace moesaic::script {
 using torch::jit::Module;
 using Children = std::vector<std::pair<std::string, Module>>;
 
-/// Compilation unit of all classes of one exported network.
-using Unit = std::shared_ptr<torch::jit::CompilationUnit>;
+/// Reader of the methods.
+enum class Dialect {
+  torchscript,  ///< LibTorch compiles them.
+  python        ///< Python runs them, and torch.export and ONNX record them: no size depends on
+                ///< values, and sizes are computed from positive numbers alone.
+};
+
+/// What the classes of one exported network share.
+struct Unit {
+  Dialect dialect = Dialect::torchscript;
+  std::shared_ptr<torch::jit::CompilationUnit> classes =
+      std::make_shared<torch::jit::CompilationUnit>();
+};
 
 /// Whether a script module has copies of tensors, or shares them.
 enum class Copy : bool { no, yes };
 
 /// Makes a script module of class `kind`. It gets the parameters and buffers of `from` itself, not
-/// those of its children; `source` may define several methods, "" none.
+/// those of its children; `source` may define several methods, "" none. In Python's dialect they
+/// are not compiled but kept as text, see python_classes().
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy = Copy::yes);
 
@@ -73,5 +87,16 @@ inline constexpr const char* kOtherFormat = "--format safetensors holds every ne
 
 /// Returns a number as source text that parses to exactly the same number.
 std::string literal(double number);
+
+/// Source text of Python.
+struct PythonClasses {
+  std::string text;     ///< Classes of torch.nn modules, each behind those that it uses.
+  std::string network;  ///< Name of the network's class.
+};
+
+/// Returns the classes of a network that was made in Python's dialect. Modules of equal text share
+/// a class. Buffers whose names `is_stored` denies are no part of the state dict.
+PythonClasses python_classes(const Module& network,
+                             const std::function<bool(const std::string& name)>& is_stored);
 
 }  // namespace moesaic::script

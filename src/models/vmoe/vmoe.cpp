@@ -416,8 +416,7 @@ std::string forward_source(const VMoE& from) {
 
 }  // namespace
 
-std::optional<torch::jit::Module> VMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> VMoE::torchscript(const script::Unit& unit) const {
   script::Children layers;
   for (size_t block = 0; block < blocks->size(); ++block) {
     const auto encoder = std::dynamic_pointer_cast<nn::EncoderBlockImpl>(blocks->ptr(block));

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "moesaic/nn/encoder_block.h"
+#include "python.h"
 
 namespace moesaic::script {
 namespace {
@@ -61,7 +62,8 @@ constexpr char kFromMemberOrder[] =
 
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy) {
-  Module module(c10::QualifiedName("__torch__.moesaic." + kind), unit, /*shouldMangle=*/true);
+  Module module(c10::QualifiedName("__torch__.moesaic." + kind), unit.classes,
+                /*shouldMangle=*/true);
   // Stock PyTorch expects every module to say whether it trains.
   module.register_attribute("training", c10::BoolType::get(), false);
   const auto add = [&](const auto& item, bool is_buffer) {
@@ -72,7 +74,8 @@ Module make_module(const Unit& unit, const std::string& kind, const torch::nn::M
   for (const auto& parameter : from.named_parameters(/*recurse=*/false)) add(parameter, false);
   for (const auto& buffer : from.named_buffers(/*recurse=*/false)) add(buffer, true);
   for (const auto& [name, child] : children) module.register_module(name, child);
-  if (!source.empty()) module.define(source);
+  if (source.empty()) return module;
+  unit.dialect == Dialect::python ? keep_python(module, source) : module.define(source);
   return module;
 }
 
@@ -92,8 +95,10 @@ Module make_traced(const Unit& unit, torch::nn::Module& from,
       [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
       &module);
   from.train(trains);
-  module.type()->addMethod(
-      unit->create_function(c10::QualifiedName(*module.type()->name(), "forward"), state->graph));
+  torch::jit::Function* const recorded = unit.classes->create_function(
+      c10::QualifiedName(*module.type()->name(), "forward"), state->graph);
+  unit.dialect == Dialect::python ? keep_python(module, python_of(*recorded))
+                                  : module.type()->addMethod(recorded);
   copy_tensors(module);  // Recording finds parameters by identity.
   return module;
 }

@@ -12,6 +12,7 @@
 #include "moesaic/base/random.h"
 #include "moesaic/nn/image_network.h"
 #include "moesaic/nn/script.h"
+#include "static_shapes.h"
 
 namespace moesaic::script {
 namespace {
@@ -91,6 +92,9 @@ constexpr char kExpertChoiceSource[] = R"(
     return weights
 )";
 
+// Only images cut into whole groups are written so.
+constexpr char kWholeGroups[] = "    return self.choose(logits.{}, {}).flatten(0, 1)\n";
+
 /// Returns a method with the capacity of a group, see expert_capacity().
 std::string capacity_source(const auto& rule, int64_t k, int64_t rows, int64_t experts) {
   if (rows > 0)
@@ -121,7 +125,7 @@ struct WeightsSource {
   std::string body, methods;
 };
 
-WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts) {
+WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts, Dialect dialect) {
   const std::string selected = fmt::format("[:, :{}]", rule.k);
   std::string gate;
   switch (rule.gate) {
@@ -141,11 +145,18 @@ WeightsSource source_of(const TokenChoiceOptions& rule, int64_t experts) {
   return {fmt::format(kTokenChoiceSource, fmt::arg("k", rule.k), fmt::arg("gate", gate),
                       fmt::arg("drop", drops ? "gate = gate * self.has_room(choice, gate)"
                                              : "# nothing is dropped")),
-          drops ? room_source(rule, experts) : std::string()};
+          !drops                       ? std::string()
+          : dialect == Dialect::python ? static_room(rule, experts)
+                                       : room_source(rule, experts)};
 }
 
-WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts) {
+WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialect dialect) {
   const bool by_expert = rule.gate == ExpertGate::softmax_experts;
+  const std::string score = by_expert ? "torch.softmax(logits, 2)" : "logits";
+  if (dialect == Dialect::python && rule.rows == 0 && rule.group_size == 0) {
+    return {"    return self.choose(logits.unsqueeze(0)).flatten(0, 1)\n",
+            static_choice(rule, score, experts)};
+  }
   const char* gate = "";
   switch (rule.gate) {
     case ExpertGate::softmax_selected:
@@ -161,6 +172,16 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts) {
       gate = "torch.ones_like(ranked[:, :rows])";
       break;
   }
+  const std::string choose = fmt::format(kChoose, fmt::arg("gate", gate), fmt::arg("score", score));
+  if (dialect == Dialect::python) {
+    const int64_t group = rule.group_size;
+    const auto capacity = [&] { return expert_capacity(group, 1, rule.capacity_rule(), experts); };
+    return {fmt::format(kWholeGroups,
+                        group > 0 ? fmt::format("unflatten(0, [-1, {}])", group)
+                                  : std::string("unsqueeze(0)"),
+                        rule.rows > 0 ? rule.rows : std::min(group, capacity())),
+            choose};
+  }
   // A fixed number of rows has to fit into every group; a capacity is at most its size.
   const auto rows_of = [&](const char* size, const char* tokens) {
     return rule.rows > 0 ? fmt::format("self.capacity({})", tokens)
@@ -171,13 +192,11 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts) {
   return {fmt::format(kExpertChoiceSource, fmt::arg("group_size", group_size),
                       fmt::arg("rows_of_size", rows_of("size", "size")),
                       fmt::arg("rows_of_rest", rows_of("rest.size(1)", "tokens"))),
-          capacity_source(rule, 1, rule.rows, experts) +
-              fmt::format(kChoose, fmt::arg("gate", gate),
-                          fmt::arg("score", by_expert ? "torch.softmax(logits, 2)" : "logits"))};
+          capacity_source(rule, 1, rule.rows, experts) + choose};
 }
 
 /// The smallest float32 that reaches the threshold makes the comparison exact.
-WeightsSource source_of(const AdaptiveOptions& rule, int64_t) {
+WeightsSource source_of(const AdaptiveOptions& rule, int64_t, Dialect) {
   auto threshold = static_cast<float>(rule.threshold);
   if (threshold < rule.threshold) {
     threshold = std::nextafter(threshold, std::numeric_limits<float>::infinity());
@@ -191,13 +210,13 @@ constexpr char kColumns[] = "{}.index_select(1, torch.tensor([{}], device=logits
 /// which a token is routed, 0 elsewhere. Where removed experts are selected,
 /// removed_weights(logits)
 /// -> [T, E - K] are theirs.
-std::string weights_source(const nn::RoutingRule& rule, int64_t experts) {
+std::string weights_source(const nn::RoutingRule& rule, int64_t experts, Dialect dialect) {
   const std::vector<int64_t>& kept = nn::kept_experts(rule);
   const std::string columns = fmt::format("{}", fmt::join(kept, ", "));
   const bool is_rerouted = !kept.empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
   const auto seen = is_rerouted ? static_cast<int64_t>(kept.size()) : experts;
   const WeightsSource source =
-      std::visit([&](const auto& options) { return source_of(options, seen); }, rule);
+      std::visit([&](const auto& options) { return source_of(options, seen, dialect); }, rule);
   // Removed experts are out of the selection, or only of what it gives.
   std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
                      source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
@@ -277,7 +296,7 @@ def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
 // Experts that have mix() dispatch and combine themselves.
 constexpr char kMixed[] = R"(
 def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
-    return self.experts.mix(inputs, self.combine_weights(self.router.forward(x)))
+    return self.experts.mix(inputs, self.combine_weights(self.router.forward(x)){})
 )";
 
 constexpr char kOfExperts[] = R"(
@@ -337,14 +356,19 @@ constexpr std::array<const char*, kActivationNames.size()> kActivations = {
     "(hidden)",           "torch.celu(hidden)",
     "torch.tanh(hidden)"};
 
-std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScript& experts) {
-  if (experts.mixes) return kMixed;
+std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
+  const nn::ExpertsScript experts = layer.experts->script_source();
+  const bool is_static = dialect == Dialect::python;
+  const std::string fixed = is_static ? static_experts(layer) : std::string();
+  if (experts.mixes) return fixed + fmt::format(kMixed, is_static ? ", self.room(x.size(0))" : "");
+  const char* forward = layer.replacement_outputs.defined() ? kWithReplacements : kForward;
+  if (is_static) return fixed + forward;
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
   std::string source = fmt::format(kOfExperts, rounded);
   if (experts.at_once) source += fmt::format(kFewAtOnce, rounded, kFewRows);
   source += fmt::format(kOneByOne, rounded);
-  return source + (layer.replacement_outputs.defined() ? kWithReplacements : kForward);
+  return source + forward;
 }
 
 /// forward(x [T, d]) -> logits [T, E]
@@ -392,12 +416,13 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
-  if (!from.merged_into.empty()) fail("torchscript: experts are merged; {}", kOtherFormat);
-  return make_module(unit, "MoELayer", from,
-                     {{"router", make_router(unit, *from.router)},
-                      {"experts", make_experts(unit, *from.experts, shape)}},
-                     weights_source(from.router->evaluation_rule(), from.options().num_experts) +
-                         forward_source(from, from.experts->script_source()));
+  if (!from.merged_into.empty()) fail("export: experts are merged; {}", kOtherFormat);
+  return make_module(
+      unit, "MoELayer", from,
+      {{"router", make_router(unit, *from.router)},
+       {"experts", make_experts(unit, *from.experts, shape)}},
+      weights_source(from.router->evaluation_rule(), from.options().num_experts, unit.dialect) +
+          forward_source(from, unit.dialect));
 }
 
 }  // namespace moesaic::script

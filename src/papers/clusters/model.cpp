@@ -221,8 +221,7 @@ std::map<std::string, at::Tensor> ClusterMoE::weight_directions() const {
   return directions;
 }
 
-std::optional<torch::jit::Module> ClusterMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> ClusterMoE::torchscript(const script::Unit& unit) const {
   const int64_t width = router_width(config_);
   const std::string y =
       moe.is_empty() ? kAlone
@@ -294,8 +293,7 @@ void ImageMoE::reset_head(int64_t classes) {
   config_.num_classes = classes;
 }
 
-std::optional<torch::jit::Module> ImageMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> ImageMoE::torchscript(const script::Unit& unit) const {
   std::string y = kNetworkAlone;
   if (!moe.is_empty()) {
     const int64_t side = config_.router->patch_size;

@@ -182,8 +182,7 @@ ModelOutput GatedMoE::forward(const at::Tensor& images_BCHW, const at::Generator
   return {y, y, {}};
 }
 
-std::optional<torch::jit::Module> GatedMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> GatedMoE::torchscript(const script::Unit& unit) const {
   const auto script_mixture = script::make_module(
       unit, "GatedMixture", *mixture, {},
       fmt::format(kMixture, fmt::arg("link", link_source(mixture->options().link)),
@@ -227,8 +226,7 @@ void Gru::reset_head(int64_t classes) {
   for (const at::Tensor& parameter : head->parameters()) parameter.zero_();
 }
 
-std::optional<torch::jit::Module> Gru::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> Gru::torchscript(const script::Unit& unit) const {
   const std::string gates = gru->gates() == nn::GruGates::sigmoid ? kSigmoids : kThresholds;
   const std::string candidate =
       gru->view() == nn::GruView::mixture ? kMixtureCandidate : kRecurrent;

@@ -193,8 +193,7 @@ void LatentMoE::replace_experts(const nn::ShallowExperts& made, const at::Tensor
                                                      nn::latent_routing(moe->options()), {}));
 }
 
-std::optional<torch::jit::Module> LatentMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> LatentMoE::torchscript(const script::Unit& unit) const {
   return script::make_module(
       unit, "LatentMoE", *this, {{"moe", script::make_moe_layer(unit, *moe, {config_.width})}},
       script::entrance(input_shape()) +

@@ -212,8 +212,7 @@ std::map<std::string, at::Tensor> PMoE::weight_directions() const {
   return found;
 }
 
-std::optional<torch::jit::Module> PMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> PMoE::torchscript(const script::Unit& unit) const {
   return script::make_module(unit, "PMoE", *this, {{"mixture", make_mixture(unit, *mixture)}},
                              script::entrance(input_shape()) +
                                  "    f = self.mixture.forward(images)\n" +
@@ -286,8 +285,7 @@ void WrnPMoE::reset_head(int64_t classes) {
   config_.num_classes = classes;
 }
 
-std::optional<torch::jit::Module> WrnPMoE::torchscript() const {
-  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+std::optional<torch::jit::Module> WrnPMoE::torchscript(const script::Unit& unit) const {
   const int64_t all = trunk->maps().channels;
   const std::shared_ptr<nn::WideResNetImpl> network = trunk.ptr();
   const auto forward = [&](const at::Tensor& images) { return network->forward(images); };

@@ -71,7 +71,7 @@ class VMoE : public Model, public nn::DataParallelModule {
   /// anew.
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
-  std::optional<torch::jit::Module> torchscript() const override;
+  std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
 
   /// Returns the configuration that the network was built from.
   const VMoEConfig& settings() const { return config_; }

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs of torch.export (.pt2), which LibTorch's own runner computes without Python.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "moesaic/base/filesystem.h"
+#include "moesaic/models/model.h"
+
+namespace moesaic {
+
+/// Returns whether a file is a zip archive with the graph of a program.
+bool is_program(const fs::path& file);
+
+/// A program in memory, on the CPU.
+class Program {
+ public:
+  /// Loads the program named "model" of a file. Throws Error (failure), before anything is run,
+  /// where a checksum of the archive differs, its bytes exceed the memory, or LibTorch cannot run
+  /// it.
+  explicit Program(const fs::path& file);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program();
+
+  /// Returns the first output for images_BCHW [B, C, H, W] float32: logits. Throws Error (failure).
+  at::Tensor run(const at::Tensor& images_BCHW) const;
+
+ private:
+  struct Runner;
+
+  fs::path file_;
+  std::unique_ptr<Runner> runner_;
+};
+
+/// Returns a network whose forward pass is the program; it has no parameters, and its logits come
+/// without features and routing. `shape` is the network that was exported, on the meta device.
+std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape);
+
+}  // namespace moesaic

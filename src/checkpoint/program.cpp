@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moesaic/checkpoint/program.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Logging.h>
+#include <torch/nativert/ModelRunnerHandle.h>
+#include <torch/version.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/process.h"
+#include "moesaic/base/text.h"
+#include "moesaic/formats/archive.h"
+#include "moesaic/formats/safetensors.h"
+
+namespace moesaic {
+namespace {
+
+/// The runner warns of every operator that it calls through the dispatcher.
+class QuietLog {
+ public:
+  QuietLog() : level_(std::exchange(FLAGS_caffe2_log_level, 2)) {}
+  ~QuietLog() { FLAGS_caffe2_log_level = level_; }
+  QuietLog(const QuietLog&) = delete;
+  QuietLog& operator=(const QuietLog&) = delete;
+
+ private:
+  int level_;
+};
+
+/// Calls LibTorch, whose errors become one line.
+template <class Call>
+auto in_one_line(const fs::path& file, const char* what, const Call& call) {
+  const auto failed = [&](const std::string& text) {
+    fail("{}: LibTorch {} {}: {}", file.string(), TORCH_VERSION, what,
+         one_line(text.substr(0, text.find('\n'))));
+  };
+  try {
+    return call();
+  } catch (const c10::Error& error) {
+    failed(error.what_without_backtrace());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    failed(error.what());
+  }
+  fail("{}: not a program", file.string());
+}
+
+at::Tensor first_output(const c10::IValue& out) {
+  if (out.isTensor()) return out.toTensor();
+  if (out.isTuple() && !out.toTupleRef().elements().empty()) {
+    return first_output(out.toTupleRef().elements()[0]);
+  }
+  if (out.isList() && !out.toListRef().empty()) return first_output(out.toListRef()[0]);
+  return {};
+}
+
+/// A network that is known by its settings and computed by a program.
+class ProgramModel : public Model {
+ public:
+  ProgramModel(const fs::path& file, std::shared_ptr<Model> shape)
+      : file_(file), program_(file), shape_(std::move(shape)) {}
+
+  using Model::forward;
+  ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator&) override {
+    check_input_shape(*this, file_.string(), "images", images_BCHW);
+    at::Tensor logits = program_.run(images_BCHW);
+    const std::vector<int64_t> expected = {images_BCHW.size(0) * members(), classes()};
+    if (classes() > 0 && logits.sizes() != at::IntArrayRef(expected)) {
+      fail("{}: a program of another network than its configuration's", file_.string());
+    }
+    return {std::move(logits), {}, {}};
+  }
+
+  nlohmann::ordered_json config() const override { return shape_->config(); }
+  void reset_head(int64_t) override { fail("{}: a program cannot be changed", file_.string()); }
+  std::vector<MoEBlock> moe_blocks() const override { return shape_->moe_blocks(); }
+  std::vector<int64_t> input_shape() const override { return shape_->input_shape(); }
+  int64_t classes() const override { return shape_->classes(); }
+  int64_t members() const override { return shape_->members(); }
+  int64_t tokens_per_image() const override { return shape_->tokens_per_image(); }
+  std::optional<PatchTokens> patch_tokens() const override { return shape_->patch_tokens(); }
+  double flops_per_image(const RowsPerToken& rows_per_token) const override {
+    return shape_->flops_per_image(rows_per_token);
+  }
+  SettingPaths setting_paths() const override { return shape_->setting_paths(); }
+  int64_t parameter_count() const override { return shape_->parameter_count(); }
+
+  at::Device device() const override { return at::kCPU; }
+  void to(at::Device device, bool) override {
+    if (device.is_cpu()) return;
+    fail_usage("{}: a program runs on the CPU; leave --device out", file_.string());
+  }
+
+ private:
+  fs::path file_;
+  Program program_;
+  std::shared_ptr<Model> shape_;
+};
+
+}  // namespace
+
+struct Program::Runner {
+  explicit Runner(const fs::path& file) : handle(file.string(), "model") {}
+
+  torch::nativert::ModelRunnerHandle handle;
+};
+
+bool is_program(const fs::path& file) {
+  std::error_code ignored;
+  return fs::is_regular_file(file, ignored) && safetensors::File::is_archive(file) &&
+         safetensors::File::is_in_archive(file, "models/model.json");
+}
+
+Program::Program(const fs::path& file) : file_(file) {
+  constexpr double kCopies = 2.0;  // Of the archive, and of the tensors that are made of it.
+  const auto bytes = static_cast<double>(verified_zip(file));
+  check_memory(kCopies * bytes, "the program", file.string());
+  const QuietLog quiet;
+  runner_ =
+      in_one_line(file, "cannot load the program", [&] { return std::make_unique<Runner>(file); });
+}
+
+Program::~Program() = default;
+
+at::Tensor Program::run(const at::Tensor& images_BCHW) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor out = in_one_line(file_, "cannot run the program", [&] {
+    return first_output(runner_->handle.run({images_BCHW.contiguous()}, {}));
+  });
+  if (!out.defined()) fail("{}: a program without a tensor as its first output", file_.string());
+  return out.clone();  // The next run may use the memory again.
+}
+
+std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape) {
+  return std::make_shared<ProgramModel>(file, std::move(shape));
+}
+
+}  // namespace moesaic

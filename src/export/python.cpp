@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks as plain PyTorch, and what Python records of them.
+#include "python.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+#include <variant>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/path.h"
+#include "moesaic/base/process.h"
+#include "moesaic/base/text.h"
+#include "moesaic/checkpoint/program.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/export/formats.h"
+#include "moesaic/nn/init.h"
+#include "moesaic/nn/script.h"
+
+namespace moesaic {
+namespace {
+
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kConstants = "constants.safetensors";
+
+constexpr std::array<int64_t, 3> kProofBatches = {1, 2, 7};
+constexpr double kProofTolerance = 1e-5;
+
+constexpr char kHead[] = R"("""{name}: load() returns the network, in evaluation.
+
+It computes and trains without dropout, noise of routers and losses of routing. `aten` are
+PyTorch's operators by the names and arguments that LibTorch has for them.
+"""
+import json
+from pathlib import Path
+from typing import List
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+aten = torch.ops.aten
+
+
+def floor_divide(x, y):
+    return torch.div(x, y, rounding_mode="floor")  # torch.export's runner has no other with numbers
+)";
+
+constexpr char kTail[] = R"(
+
+DTYPES = {{"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}}
+
+
+def read_tensors(file):
+    """Returns the tensors of a safetensors file by name."""
+    content = bytearray(Path(file).read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    tensors = {{}}
+    for name, of in json.loads(content[8:begin]).items():
+        if name == "__metadata__":
+            continue
+        dtype, count = DTYPES[of["dtype"]], torch.Size(of["shape"]).numel()
+        flat = torch.frombuffer(content, dtype=dtype, count=count, offset=begin + of["data_offsets"][0])
+        tensors[name] = flat.reshape(of["shape"])
+    return tensors
+
+
+def load(folder=Path(__file__).parent):
+    network = {network}()
+    network.load_state_dict(read_tensors(Path(folder) / "model.safetensors"))
+    constants = Path(folder) / "constants.safetensors"
+    if constants.exists():
+        buffers = dict(network.named_buffers())
+        for name, value in read_tensors(constants).items():
+            buffers[name].copy_(value)
+    return network.eval()
+)";
+
+constexpr char kCard[] = R"(# {name}
+
+A network of moesaic, trained on {data}, in plain PyTorch:
+
+```python
+import modeling
+
+network = modeling.load()
+logits = network(images)  # [batch, {shape}] float32, prepared as preprocess.json says
+```
+
+| figure | value |
+|---|---|
+{rows}
+The classes are those of `labels.json`; `config.json` has the network's settings.{experts}
+)";
+
+/// Throws Error (usage) where Python's dialect cannot say how tokens are routed.
+void check_groups(const Model& model) {
+  for (const MoEBlock& block : model.moe_blocks()) {
+    const nn::RoutingRule rule = block.layer->router->evaluation_rule();
+    const int64_t group = nn::group_size(rule);
+    if (!std::holds_alternative<ExpertChoiceOptions>(rule) || group == 0) continue;
+    if (model.tokens_per_image() % group == 0) continue;
+    fail_usage(
+        "export: experts choose in groups of {} tokens, into which the {} tokens of an image do "
+        "not divide; choose torchscript or safetensors",
+        group, model.tokens_per_image());
+  }
+}
+
+std::string name_of(const Model& model) {
+  return model.config().value("name", std::string("network"));
+}
+
+std::string card(const Model& model, const ExportInfo& info) {
+  std::string rows;
+  const auto row = [&](const std::string& name, const std::string& value) {
+    rows += fmt::format("| {} | {} |\n", name, value);
+  };
+  row("parameters", fmt::to_string(model.parameter_count()));
+  row("FLOPs of an image", fmt::format("{:.4g}", model.flops_per_image()));
+  row("classes", fmt::to_string(model.classes()));
+  for (const MoEBlock& block : model.moe_blocks()) {
+    row(fmt::format("experts of block {}", block.block),
+        fmt::format("{} of {}", block.layer->kept().size(), block.layer->options().num_experts));
+  }
+  for (const auto& [name, value] : info.evaluation.items()) {
+    if (name == "step" || !value.is_number()) continue;
+    row(info.evaluation.value("split", "own") + " " + name,
+        fmt::format("{:.6g}", value.get<double>()));
+  }
+  const std::string why = batch_dependence(model);
+  return fmt::format(
+      kCard, fmt::arg("name", name_of(model)),
+      fmt::arg("data", info.input.dataset.empty() ? "data of its own" : info.input.dataset),
+      fmt::arg("shape", fmt::format("{}", fmt::join(model.input_shape(), ", "))),
+      fmt::arg("rows", rows),
+      fmt::arg("experts",
+               why.empty() ? ""
+                           : fmt::format("\nAn image's result depends on the others of its batch, "
+                                         "since {}.",
+                                         why)));
+}
+
+/// Writes the files of export_pytorch() into a folder that is there.
+void write_python(const Model& model, const fs::path& folder, const ExportInfo& info) {
+  check_groups(model);
+  const std::optional<torch::jit::Module> network =
+      model.torchscript(script::Unit{.dialect = script::Dialect::python});
+  if (!network) {
+    fail_usage("export: models of the family '{}' have no form in PyTorch; choose safetensors",
+               name_of(model));
+  }
+  const TensorMap state = state_of(model);
+  const auto is_stored = [&](const std::string& name) { return state.contains(name); };
+  TensorMap constants;
+  for (const auto& buffer : network->named_buffers()) {
+    if (!is_stored(buffer.name)) constants[buffer.name] = buffer.value;
+  }
+  const script::PythonClasses classes = script::python_classes(*network, is_stored);
+  const std::string text = fmt::format(kHead, fmt::arg("name", name_of(model))) + classes.text +
+                           fmt::format(kTail, fmt::arg("network", classes.network));
+  write_atomic(folder / "modeling.py", std::string_view(text));
+  write_tensors(folder / kWeights, state, {{"format", "pt"}});
+  if (!constants.empty()) write_tensors(folder / kConstants, constants, {{"format", "pt"}});
+  for (const auto& [name, side] : side_files(model, info)) {
+    write_atomic(folder / name, std::string_view(side));
+  }
+  write_atomic(folder / "README.md", std::string_view(card(model, info)));
+}
+
+/// Images and the network's own logits, by batch size.
+std::map<int64_t, std::pair<at::Tensor, at::Tensor>> proofs(const Model& model) {
+  const torch::NoGradGuard no_grad;
+  at::Generator generator = nn::make_generator(1);
+  std::map<int64_t, std::pair<at::Tensor, at::Tensor>> all;
+  for (const int64_t batch : kProofBatches) {
+    std::vector<int64_t> shape = model.input_shape();
+    shape.insert(shape.begin(), batch);
+    const at::Tensor images = at::empty(shape, at::kFloat).normal_(0.0, 1.0, generator);
+    // A forward pass in evaluation changes nothing of the network.
+    all[batch] = {images, const_cast<Model&>(model).forward(images).logits};
+  }
+  return all;
+}
+
+/// Runs the script. Throws Error with the last line that it says where it fails.
+void record(const std::string& format, const fs::path& folder, const fs::path& out) {
+  std::string said;
+  const fs::path script = resource("tools/python/export_program.py");
+  const int status = run_with_input({export_python().string(), script.string(), format,
+                                     folder.string(), out.string(), TORCH_VERSION},
+                                    "", {"PYTHONDONTWRITEBYTECODE=1"}, {}, &said);
+  if (status == 0) return;
+  std::string last = "it said nothing";
+  for (const std::string& line : split(said, '\n')) {
+    if (line.find_first_not_of(' ') != line.npos) last = line;
+  }
+  fail("export: Python cannot write {} (exit code {}): {}", format, status, one_line(last));
+}
+
+void prove(const fs::path& file, const Model& model) {
+  const Program program(file);
+  for (const auto& [batch, proof] : proofs(model)) {
+    const auto& [images, wanted] = proof;
+    const at::Tensor found = program.run(images);
+    const bool fits = found.sizes() == wanted.sizes() && found.isfinite().all().item<bool>();
+    const double scale = std::max(1.0, wanted.abs().max().item<double>());
+    const double error = fits ? (found - wanted).abs().max().item<double>() / scale : INFINITY;
+    const bool same = fits && at::equal(found.argmax(1), wanted.argmax(1));
+    if (error <= kProofTolerance && same) continue;
+    fail(
+        "export: LibTorch's runner computes other logits than the network for {} (error {:.2g}, "
+        "at most {:g}); nothing was written",
+        count_text(batch, "image"), error, kProofTolerance);
+  }
+}
+
+/// Records the network beside `file`, in a folder that goes away, and moves the result there.
+void export_recorded(const std::string& format, const Model& model, const fs::path& file,
+                     const ExportInfo& info) {
+  export_python();
+  AtomicFile out(file);
+  const StagedDirectory beside(file);
+  const fs::path folder = beside.path() / "network", made = beside.path() / ("model." + format);
+  fs::create_directory(folder);
+  write_python(model, folder, info);
+  if (format == "onnx") {
+    TensorMap tensors;
+    for (const auto& [batch, proof] : proofs(model)) {
+      tensors[fmt::format("images.{}", batch)] = proof.first;
+      tensors[fmt::format("logits.{}", batch)] = proof.second;
+    }
+    write_tensors(folder / "proof.safetensors", tensors);
+  }
+  record(format, folder, made);
+  if (format == "pt2") prove(made, model);
+  out.write(MappedFile(made).bytes());
+  out.commit();
+}
+
+}  // namespace
+
+Json last_evaluation(const Checkpoint& checkpoint) {
+  const fs::path file = checkpoint.folder.parent_path().parent_path() / "metrics.jsonl";
+  const auto step = checkpoint.state.find("step");
+  std::error_code ignored;
+  if (step == checkpoint.state.end() || !fs::is_regular_file(file, ignored)) return {};
+  Json last;
+  for (const std::string& line : split(read_text(file), '\n')) {
+    if (line.find("\"kind\":\"eval\"") == line.npos) continue;
+    const Json found = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (found.is_object() && found.value("step", Json()) == *step) last = found;
+  }
+  return last;
+}
+
+fs::path export_python() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  std::error_code ignored;
+  if (const fs::path own = variable("MOESAIC_PYTHON"); !own.empty()) {
+    if (fs::is_regular_file(own, ignored)) return own;
+    fail_usage("MOESAIC_PYTHON={}: no such program", own.string());
+  }
+  fs::path environment = variable("MOESAIC_VENV");
+  if (environment.empty()) {
+    const fs::path cache = variable("XDG_CACHE_HOME");
+    environment = (cache.empty() ? variable("HOME") / ".cache" : cache) / "moesaic" / "venv";
+  }
+  const fs::path python = environment / "bin" / "python";
+  if (fs::is_regular_file(python, ignored)) return python;
+  fail_usage(
+      "export: this format needs Python with PyTorch {}, and there is no {}; run tools/setup.sh or "
+      "set MOESAIC_PYTHON; --format pytorch needs none",
+      TORCH_VERSION, python.string());
+}
+
+void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo& info) {
+  check_new_folder(folder, "export");
+  StagedDirectory staged(folder);
+  write_python(model, staged.path(), info);
+  staged.commit();
+}
+
+void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info) {
+  export_recorded("pt2", model, file, info);
+}
+
+void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info) {
+  export_recorded("onnx", model, file, info);
+}
+
+}  // namespace moesaic

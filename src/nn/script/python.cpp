@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/jit/serialization/python_print.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <regex>
+#include <utility>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/text.h"
+#include "moesaic/nn/script.h"
+
+namespace moesaic::script {
+namespace {
+
+constexpr const char* kSource = "python_source";
+
+/// What Python says otherwise: operators that its module torch does not have, dtypes, which
+/// TorchScript names by numbers, torch.Size, which is no list, and sizes that depend on values.
+constexpr std::array<std::pair<const char*, const char*>, 11> kWords = {{
+    {"torch.linear(", "F.linear("},
+    {"torch.gelu(", "F.gelu("},
+    {"torch.leaky_relu(", "F.leaky_relu("},
+    {"torch.softplus(", "F.softplus("},
+    {"torch.floor_divide(", "floor_divide("},
+    {".to(6)", ".to(torch.float32)"},
+    {".to(7)", ".to(torch.float64)"},
+    {".to(15)", ".to(torch.bfloat16)"},
+    {"size[1:] ==", "list(size[1:]) =="},
+    {"def mix(self, x: Tensor, gates: Tensor)",
+     "def mix(self, x: Tensor, gates: Tensor, room: int)"},
+    {"gate.nonzero().flatten()", "torch.topk(gate.abs(), room, 0)[1]"},
+}};
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+/// Returns lines behind `spaces`, without empty ones.
+std::string indented(const std::string& text, const std::string& spaces) {
+  std::string out;
+  for (const std::string& line : split(text, '\n')) {
+    if (line.find_first_not_of(' ') == line.npos) continue;
+    if (line.starts_with("def ") && !out.empty()) out += "\n";
+    out += spaces + line + "\n";
+  }
+  return out;
+}
+
+std::string dtype_text(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return "";
+    case at::kLong:
+      return ", dtype=torch.int64";
+    case at::kDouble:
+      return ", dtype=torch.float64";
+    default:
+      fail("export: no text for the dtype {}; {}", c10::toString(tensor.scalar_type()),
+           kOtherFormat);
+  }
+}
+
+/// Writes the classes of a network, those of children first.
+class Writer {
+ public:
+  explicit Writer(const std::function<bool(const std::string&)>& is_stored)
+      : is_stored_(is_stored) {}
+
+  /// Returns the name of the class of a module, which `path` leads to.
+  std::string add(const Module& module, const std::string& path) {
+    std::string lines = "    def __init__(self):\n        super().__init__()\n";
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      lines += fmt::format("        self.{} = nn.Parameter({})\n", item.name, empty(item.value));
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      lines +=
+          fmt::format("        self.register_buffer(\"{}\", {}{})\n", item.name, empty(item.value),
+                      is_stored_(path + item.name) ? "" : ", persistent=False");
+    }
+    for (const auto& child : module.named_children()) {
+      lines += fmt::format("        self.add_module(\"{}\", {}())\n", child.name,
+                           add(child.value, path + child.name + "."));
+    }
+    if (module.hasattr(kSource)) {
+      lines += "\n" + indented(module.attr(kSource).toStringRef(), "    ");
+    }
+    return name_of(module, lines);
+  }
+
+  std::string text;
+
+ private:
+  static std::string empty(const at::Tensor& value) {
+    return fmt::format("torch.empty([{}]{})", fmt::join(value.sizes(), ", "), dtype_text(value));
+  }
+
+  /// Names of classes are the module's kind, numbered where a kind has several texts.
+  std::string name_of(const Module& module, const std::string& lines) {
+    const std::string kind = module.type()->name()->name();
+    const auto [known, is_new] = names_.try_emplace({kind, lines});
+    if (!is_new) return known->second;
+    const int64_t number = ++counts_[kind];
+    known->second = number == 1 ? kind : fmt::format("{}{}", kind, number);
+    text += fmt::format("\n\nclass {}(nn.Module):\n{}", known->second, lines);
+    return known->second;
+  }
+
+  const std::function<bool(const std::string&)>& is_stored_;
+  std::map<std::pair<std::string, std::string>, std::string> names_;
+  std::map<std::string, int64_t> counts_;
+};
+
+}  // namespace
+
+void keep_python(torch::jit::Module& module, const std::string& source) {
+  std::string text = source;
+  for (const auto& [from, to] : kWords) replace_all(text, from, to);
+  module.register_attribute(kSource, c10::StringType::get(), std::move(text));
+}
+
+std::string python_of(const torch::jit::Function& recorded) {
+  std::vector<c10::IValue> constants;
+  torch::jit::PrintDepsTable classes;
+  torch::jit::PythonPrint printer(constants, classes);
+  printer.printMethod(recorded);
+  std::string text;
+  for (const std::string& line : split(printer.str(), '\n')) {
+    const size_t depth = std::min(line.find_first_not_of(' '), line.size());
+    text += std::string(depth, ' ') + line + "\n";
+  }
+  // A recorded convolution has arguments of the backend around the number of its groups.
+  static const std::regex backend(R"(, False, \[0(?:, 0)*\], (\d+)(?:, (?:True|False)){4}\))");
+  text = std::regex_replace(text, backend, ", $1)");
+  replace_all(text, "torch._convolution(", "torch.conv2d(");
+  const bool is_plain =
+      constants.empty() && text.find("ops.") == text.npos && text.find("annotate(") == text.npos;
+  if (!is_plain) fail("export: a part of the network has no text of Python; {}", kOtherFormat);
+  replace_all(text, "torch.", "aten.");
+  return text;
+}
+
+PythonClasses python_classes(const Module& network,
+                             const std::function<bool(const std::string& name)>& is_stored) {
+  Writer writer(is_stored);
+  const std::string name = writer.add(network, "");
+  return {.text = writer.text, .network = name};
+}
+
+}  // namespace moesaic::script

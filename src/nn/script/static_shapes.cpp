@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "static_shapes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "moesaic/nn/script.h"
+
+namespace moesaic::script {
+namespace {
+
+constexpr char kStaticCapacity[] = R"(
+def capacity(self, tokens: Tensor) -> Tensor:
+    rows = torch.{round}(tokens * {k}.0 * {factor} / {experts}.0)
+    return torch.floor((rows + {multiple}.0 - 1.0) / {multiple}.0) * {multiple}.0
+)";
+
+// The number of tokens as float64.
+constexpr char kStaticTokens[] = "torch.ones_like({}, dtype=torch.float64).sum()";
+
+// A queue holds all first choices of a group before the second ones, each rank in the order of
+// tokens or of first gates.
+constexpr char kStaticRoom[] = R"(
+def has_room(self, choice: Tensor, gate: Tensor) -> Tensor:
+    tokens = choice.size(0)
+    queue = {queue}
+    {sort}
+    taken = F.one_hot(queue.transpose(1, 2).flatten(1), {queues})
+    place = ((taken.cumsum(1) - 1) * taken).sum([2]).unflatten(1, [{k}, -1]).transpose(1, 2)
+    {back}
+    return place.flatten(0, 1)[:tokens] < {capacity}
+)";
+constexpr char kStaticSort[] =
+    "first = {}\n"
+    "    first = torch.sort(first, stable=True, dim=1, descending=True)[1].unsqueeze(2)\n"
+    "    first = first.expand_as(queue)\n"
+    "    queue = queue.gather(1, first)";
+constexpr char kStaticBack[] = "place = torch.zeros_like(place).scatter_(1, first, place)";
+
+// Tokens behind the last ones fill the last group; they queue for no expert.
+constexpr char kStaticFilled[] =
+    "torch.constant_pad_nd({0}, [{1}0, ((tokens + {2} - 1) // {2}) * {2} - tokens], {3})"
+    ".unflatten(0, [-1, {2}])";
+
+// The last group has the remaining tokens.
+constexpr char kStaticCapacityOfGroup[] = "self.capacity_of_group(gate[:, 0]).unsqueeze(1)";
+constexpr char kStaticCapacityOfGroups[] = R"(
+def capacity_of_group(self, gate: Tensor) -> Tensor:
+    tokens = {tokens}
+    whole = torch.floor(tokens / {group_size}.0) * {group_size}.0
+    is_whole = torch.arange(gate.size(0), device=gate.device) < whole
+    return torch.where(is_whole, {capacity}.0, self.capacity(tokens - whole))
+)";
+
+constexpr char kStaticChoose[] = R"(
+def choose(self, logits: Tensor) -> Tensor:
+    ranked, order = torch.sort({score}, stable=True, dim=1, descending=True)
+    rank = torch.arange(ranked.size(1), device=logits.device).unsqueeze(1)
+    selected = rank < self.capacity({tokens})
+    return torch.zeros_like(logits).scatter_(1, order, {gate})
+)";
+
+constexpr char kStaticRoomOfExpert[] = R"(
+def room(self, tokens: int) -> int:
+    return torch.sym_min({rows}, tokens)
+)";
+
+constexpr char kStaticOfExperts[] = R"(
+def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
+    weights = gates.t()
+    tokens = inputs{rounded}
+    room = self.room(inputs.size(0))
+    {select}
+    rows = {rows}{rounded} * gate
+    {combine}
+)";
+constexpr char kStaticSelect[] =
+    "token = torch.topk(weights.abs(), room, 1)[1]\n"
+    "    gate = weights.gather(1, token).flatten().unsqueeze(1)\n"
+    "    token = token.flatten()";
+constexpr char kStaticCombine[] =
+    "return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows)";
+// Without a capacity an expert has a row for each token.
+constexpr char kStaticSelectAll[] =
+    "token = torch.arange(room, device=inputs.device).repeat([{}])\n"
+    "    gate = weights.flatten().unsqueeze(1)";
+constexpr char kStaticCombineAll[] = "return rows.unflatten(0, [{}, -1]).sum([0])";
+
+constexpr char kStaticRounded[] = ".to(torch.bfloat16).to(inputs.dtype)";
+
+constexpr char kStaticAtOnce[] =
+    "self.experts.all_at_once(tokens.index_select(0, token).unflatten(0, [{}, -1])).flatten(0, 1)";
+constexpr char kStaticOneByOne[] =
+    "self.experts.one_by_one(tokens.index_select(0, token), [room] * {})";
+
+std::string capacity_text(const CapacityRule& rule, int64_t k, int64_t experts) {
+  const bool up = rule.rounding == CapacityRounding::ceil;
+  return fmt::format(kStaticCapacity, fmt::arg("round", up ? "ceil" : "round"), fmt::arg("k", k),
+                     fmt::arg("factor", literal(rule.factor)), fmt::arg("experts", experts),
+                     fmt::arg("multiple", rule.multiple_of));
+}
+
+/// Returns an expression of `tokens` for at least the capacity that they have together, in whole
+/// numbers: 2^20 parts of a row of each token.
+std::string rows_text(const CapacityRule& rule, int64_t k, int64_t experts, int64_t group_size) {
+  if (group_size > 0) {
+    return fmt::format("(tokens + {0} - 1) // {0} * {1}", group_size,
+                       std::min(group_size, expert_capacity(group_size, k, rule, experts)));
+  }
+  if (rule.rows > 0) return std::to_string(rule.rows);
+  constexpr int64_t kParts = int64_t{1} << 20;
+  const double share = static_cast<double>(k) * rule.factor / static_cast<double>(experts);
+  const auto parts = static_cast<int64_t>(std::ceil(share * static_cast<double>(kParts))) + 1;
+  return fmt::format("((tokens * {0} + {1} - 1) // {1} + {2} - 1) // {2} * {2}", parts, kParts,
+                     rule.multiple_of);
+}
+
+/// Returns rows_text() of a routing; "tokens" where an expert may get all.
+std::string room_text(const nn::RoutingRule& rule, int64_t experts) {
+  if (const auto* token = std::get_if<TokenChoiceOptions>(&rule)) {
+    const CapacityRule capacity = token->capacity_rule();
+    if (capacity.has_capacity()) return rows_text(capacity, token->k, experts, token->group_size);
+  }
+  if (const auto* expert = std::get_if<ExpertChoiceOptions>(&rule)) {
+    CapacityRule capacity = expert->capacity_rule();
+    capacity.rows = expert->rows;
+    return rows_text(capacity, 1, experts, expert->group_size);
+  }
+  return "tokens";
+}
+
+}  // namespace
+
+std::string static_room(const TokenChoiceOptions& rule, int64_t experts) {
+  const int64_t group = rule.group_size;
+  const CapacityRule capacity = rule.capacity_rule();
+  std::string queue = "choice.unsqueeze(0)", first = "gate[:, 0].unsqueeze(0)", methods;
+  std::string rows = fmt::format("self.capacity({})", fmt::format(kStaticTokens, "gate[:, 0]"));
+  if (group > 0) {
+    queue = fmt::format(kStaticFilled, "choice", "0, 0, ", group, experts);
+    first = fmt::format(kStaticFilled, "gate[:, 0]", "", group, "float(\"-inf\")");
+    rows = kStaticCapacityOfGroup;
+    methods =
+        fmt::format(kStaticCapacityOfGroups, fmt::arg("tokens", fmt::format(kStaticTokens, "gate")),
+                    fmt::arg("group_size", group),
+                    fmt::arg("capacity", expert_capacity(group, rule.k, capacity, experts)));
+  }
+  if (capacity.rows > 0) {
+    rows = std::to_string(capacity.rows);
+    methods.clear();
+  } else {
+    methods += capacity_text(capacity, rule.k, experts);
+  }
+  const bool priority = rule.batch_priority;
+  return methods + fmt::format(kStaticRoom, fmt::arg("k", rule.k), fmt::arg("queue", queue),
+                               fmt::arg("sort", priority ? fmt::format(kStaticSort, first)
+                                                         : "# in the order of tokens"),
+                               fmt::arg("queues", group > 0 ? experts + 1 : experts),
+                               fmt::arg("back", priority ? kStaticBack : "# as they are"),
+                               fmt::arg("capacity", rows));
+}
+
+std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
+                          int64_t experts) {
+  const char* gate = "";
+  switch (rule.gate) {
+    case ExpertGate::softmax_selected:
+      gate = "torch.softmax(ranked.masked_fill(~selected, float(\"-inf\")), 1)";
+      break;
+    case ExpertGate::softmax_tokens:
+      gate = "torch.softmax(ranked, 1) * selected";
+      break;
+    case ExpertGate::softmax_experts:
+      gate = "ranked * selected";
+      break;
+    case ExpertGate::one:
+      gate = "selected.to(logits.dtype).expand_as(ranked)";
+      break;
+  }
+  return capacity_text(rule.capacity_rule(), 1, experts) +
+         fmt::format(kStaticChoose, fmt::arg("score", score), fmt::arg("gate", gate),
+                     fmt::arg("tokens", fmt::format(kStaticTokens, "logits[0, :, 0]")));
+}
+
+std::string static_experts(const nn::MoELayerImpl& layer) {
+  const nn::RoutingRule rule = layer.router->evaluation_rule();
+  const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
+  const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
+  const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
+  const std::string room = fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows));
+  const nn::ExpertsScript experts = layer.experts->script_source();
+  if (experts.mixes) return room;
+  const int64_t count = layer.experts->count();
+  const bool is_all = rows == "tokens";
+  const std::string outputs =
+      experts.at_once ? fmt::format(kStaticAtOnce, count) : fmt::format(kStaticOneByOne, count);
+  return room +
+         fmt::format(
+             kStaticOfExperts, fmt::arg("rounded", experts.bfloat16 ? kStaticRounded : ""),
+             fmt::arg("select", is_all ? fmt::format(kStaticSelectAll, count) : kStaticSelect),
+             fmt::arg("rows", outputs),
+             fmt::arg("combine", is_all ? fmt::format(kStaticCombineAll, count) : kStaticCombine));
+}
+
+}  // namespace moesaic::script

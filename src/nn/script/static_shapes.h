@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of a mixture-of-experts layer in Python's dialect, where no size depends on values: an
+// expert has a row for every token that it may get, and those that it did not get weigh 0.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "moesaic/nn/moe_layer.h"
+
+namespace moesaic::script {
+
+/// Returns has_room(choice [T, k], gate [T, k]) -> bool [T, k], and what it calls. Places in an
+/// expert's queue are counted; capacities are computed in float64 tensors, as expert_capacity()
+/// computes them, since a size cannot be rounded.
+std::string static_room(const TokenChoiceOptions& rule, int64_t experts);
+
+/// Returns choose(logits [1, T, E]) -> [1, T, E] where the capacity follows from T.
+std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
+                          int64_t experts);
+
+/// Returns room(tokens), at least the rows of an expert, and, but for
+/// experts that dispatch themselves, of_experts(gates [T, K], inputs).
+std::string static_experts(const nn::MoELayerImpl& layer);
+
+}  // namespace moesaic::script

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks as plain PyTorch, and what Python records of them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/support.h"
+#include "export/torchscript_models.h"
+#include "moesaic/checkpoint/program.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/checkpoint/tensors.h"
+#include "moesaic/models/registry.h"
+#include "support/matchers.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::build_variant;
+using testing::kScriptInfo;
+using testing::run;
+using testing::small_images;
+using Variant = testing::ScriptVariant;
+
+/// The environment of tools/setup.sh, "" where there is none.
+std::string python_here() {
+  const char* venv = std::getenv("MOESAIC_VENV");
+  const fs::path python = fs::path(venv == nullptr ? "" : venv) / "bin/python";
+  return fs::exists(python) ? python.string() : "";
+}
+
+std::string modeling_of(const Model& model) {
+  const test::TempDir folder;
+  export_pytorch(model, folder / "out", kScriptInfo);
+  return test::get(folder / "out/modeling.py");
+}
+
+TEST(ExportPyTorch, WritesTextTensorsAndACard) {
+  const test::TempDir folder;
+  const auto model = build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
+  ExportInfo info = kScriptInfo;
+  info.evaluation = {{"kind", "eval"}, {"step", 7}, {"split", "test"}, {"accuracy", 81.25}};
+  export_pytorch(*model, folder / "out", info);
+  EXPECT_THAT(
+      test::names_in(folder / "out"),
+      ::testing::UnorderedElementsAre("README.md", "config.json", "evaluation.json", "labels.json",
+                                      "model.safetensors", "modeling.py", "preprocess.json"));
+  const TensorMap found = read_tensors(folder / "out/model.safetensors"), wanted = state_of(*model);
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, value] : wanted) EXPECT_TRUE(at::equal(found.at(name), value)) << name;
+  EXPECT_THAT(test::get(folder / "out/README.md"),
+              AllOf(HasSubstr("| test accuracy | 81.25 |"), HasSubstr("3 of 6"), HasSubstr("toys"),
+                    HasSubstr("depends on the others of its batch")));
+}
+
+TEST(ExportPyTorch, HasNoSizeThatDependsOnValues) {
+  const std::string text = modeling_of(*build_variant(
+      {.name = "", .capacity_factor = 0.7, .group_size = 11, .kept = {0, 2}, .members = 2}));
+  EXPECT_THAT(text, AllOf(HasSubstr("class VMoE(nn.Module):"), HasSubstr("class MoELayer"),
+                          HasSubstr("network = VMoE()"), HasSubstr("aten.linear")));
+  for (const char* word : {"nonzero", "tolist", "masked_select", "-(-", "ops.prim", "torch.linear",
+                           "torch.gelu", "__torch__"}) {
+    EXPECT_EQ(text.find(word), std::string::npos) << word;
+  }
+}
+
+TEST(ExportPyTorch, EqualModulesShareAClass) {
+  const std::string text = modeling_of(*build_variant({.name = ""}));
+  const size_t first = text.find("class LayerNorm(nn.Module)");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(text.find("class LayerNorm(nn.Module)", first + 1), std::string::npos);
+}
+
+TEST(ExportPyTorch, PositionWavesAreNoPartOfTheStateDict) {
+  const test::TempDir folder;
+  const auto model = build_variant({.name = "", .position = kSinCos2d});
+  export_pytorch(*model, folder / "out", kScriptInfo);
+  EXPECT_TRUE(read_tensors(folder / "out/constants.safetensors").contains("positions.waves"));
+  EXPECT_THAT(test::get(folder / "out/modeling.py"), HasSubstr("persistent=False"));
+}
+
+TEST(ExportPyTorch, AFolderIsAnExport) {
+  const test::TempDir folder;
+  const auto model = build_variant({.name = "", .kept = {0, 2, 4}});
+  export_pytorch(*model, folder / "out", kScriptInfo);
+  const auto again = model_of(load_newest_checkpoint(folder / "out"));
+  EXPECT_TRUE(at::equal(run(*again, small_images(3)).logits, run(*model, small_images(3)).logits));
+}
+
+TEST(ExportPyTorch, RefusesExpertsThatChooseAcrossImages) {
+  const test::TempDir folder;
+  const auto model = build_variant(
+      {.name = "", .group_size = 20, .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+       "gate": "softmax_tokens", "dispatcher": {"capacity_factor": 0.7}})"});
+  EXPECT_THAT(test::usage_of([&] { export_pytorch(*model, folder / "out", kScriptInfo); }),
+              AllOf(HasSubstr("groups of 20 tokens"), HasSubstr("the 17 tokens of an image")));
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(ExportPt2, SaysThatItNeedsPython) {
+  const test::TempDir folder;
+  const test::ScopedEnv none("MOESAIC_PYTHON", std::nullopt);
+  const test::ScopedEnv empty("MOESAIC_VENV", folder.path().string());
+  const auto model = build_variant({.name = ""});
+  EXPECT_THAT(test::usage_of([&] { export_pt2(*model, folder / "x.pt2", kScriptInfo); }),
+              AllOf(HasSubstr("needs Python with PyTorch"), HasSubstr("--format pytorch")));
+  const test::ScopedEnv wrong("MOESAIC_PYTHON", (folder / "python").string());
+  EXPECT_THAT(test::usage_of([&] { export_onnx(*model, folder / "x.onnx", kScriptInfo); }),
+              HasSubstr("no such program"));
+  EXPECT_TRUE(folder.names().empty());
+}
+
+constexpr const char* kCheck = R"(
+import importlib.util, sys, torch
+torch.set_num_threads(1)
+for folder in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("modeling", folder + "/modeling.py")
+    modeling = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(modeling)
+    network, given = modeling.load(folder), modeling.read_tensors(folder + "/given.safetensors")
+    for batch in (1, 2, 7):
+        wanted = given["logits.%d" % batch]
+        found = network(given["images.%d" % batch])
+        assert found.shape == wanted.shape, (folder, batch, found.shape)
+        error = (found - wanted).abs().max().item()
+        assert error < 1e-5 * max(1, wanted.abs().max().item()), (folder, batch, error)
+    found.square().sum().backward()
+    assert any(parameter.grad is not None for parameter in network.parameters()), folder
+    try:
+        network(given["images.1"][:, :, :0])
+    except AssertionError as error:
+        assert "images must have the shape" in str(error), error
+    else:
+        assert False, "another shape was taken"
+)";
+
+/// Networks of every way of routing, and of every family.
+std::vector<std::shared_ptr<Model>> networks() {
+  std::vector<std::shared_ptr<Model>> models;
+  for (const Variant& variant : {
+           Variant{.name = "", .classifier = "map", .kept = {0, 3, 4}, .mean_replacement = true},
+           Variant{.name = "", .gate = "softmax_selected", .capacity_factor = 0.6},
+           Variant{.name = "", .capacity_factor = 0.5, .group_size = 20},
+           Variant{.name = "", .group_size = 20, .capacity = 3, .stem = {{6, 1}, {9, 2}}},
+           Variant{.name = "", .position = kSinCos2d, .members = 2},
+           Variant{.name = "", .capacity_factor = 0.6, .kept = {0, 2, 3, 4, 5}, .members = 3},
+           Variant{.name = "", .router = R"({"dispatcher": {"capacity_factor": 0.55,
+                   "capacity_rounding": "round", "capacity_multiple_of": 1}})"},
+           Variant{.name = "", .group_size = 20, .kept = {0, 1, 4}, .router = R"({
+                   "num_selected_experts": 3, "dispatcher":
+                   {"capacity_factor": 0.4, "batch_priority": true}})"},
+           Variant{.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+                   "gate": "softmax_all", "dispatcher": {"capacity_factor": 1.0}})"},
+           Variant{.name = "", .router = R"({"name": "NoisyTopItemsPerExpertRouter",
+                   "gate": "softmax_selected", "dispatcher": {"capacity_factor": 0.7}})"},
+           Variant{.name = "", .group_size = 17, .router = R"({"name":
+                   "NoisyTopItemsPerExpertRouter", "gate": "softmax_selected",
+                   "num_selected_tokens": 3})"},
+           Variant{.name = "", .router = R"({"name": "adaptive", "gate": "one",
+                   "threshold": 0.1})"},
+           Variant{.name = "", .router = R"({"noise": "always", "noise_std": 1.0})"},
+       }) {
+    models.push_back(build_variant(variant));
+  }
+  for (const char* config :
+       {R"({"name": "cluster-moe", "num_patches": 3, "width": 6, "num_experts": 4, "num_filters": 8,
+            "init_scale": 1.0, "router": {"gate": "logit"}})",
+        R"({"name": "pmoe", "channels": 2, "image_size": [6, 8], "patch_size": [3, 2],
+            "hidden": 3, "divisor": "selected"})",
+        R"({"name": "wrn-pmoe", "image_size": 16, "widening": 0.25, "num_classes": 3,
+            "moe": {"patch_size": 2, "kernel": 3, "router": {"num_selected_patches": 2}}})",
+        R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3, "width": 0.1,
+            "num_experts": 3, "router": {"gate": "logit", "patch_size": 4}, "expert": "resnet18"})",
+        R"({"name": "latent-moe"})", R"({"name": "gated-moe"})", R"({"name": "gru"})"}) {
+    models.push_back(build_model(Document::from_text(config, "model.json").root(), 1));
+    models.back()->eval();
+  }
+  return models;
+}
+
+at::Tensor images_of(const Model& model, int64_t batch) {
+  std::vector<int64_t> shape = model.input_shape();
+  shape.insert(shape.begin(), batch);
+  return testing::randn(shape, static_cast<uint64_t>(70 + batch), torch::kFloat);
+}
+
+TEST(ExportPyTorch, StockPythonComputesTheSame) {
+  const std::string python = python_here();
+  if (python.empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+  const test::TempDir folder;
+  test::put(folder / "check.py", kCheck);
+  std::string command = fmt::format("'{}' -W ignore '{}'", python, (folder / "check.py").string());
+  int64_t number = 0;
+  for (const std::shared_ptr<Model>& model : networks()) {
+    const fs::path out = folder / std::to_string(++number);
+    export_pytorch(*model, out, kScriptInfo);
+    TensorMap given;
+    for (const int64_t batch : {1, 2, 7}) {
+      const at::Tensor images = images_of(*model, batch);
+      given[fmt::format("images.{}", batch)] = images;
+      given[fmt::format("logits.{}", batch)] = run(*model, images).logits;
+    }
+    write_tensors(out / "given.safetensors", given);
+    command += fmt::format(" '{}'", out.string());
+  }
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+/// A program of a small network whose experts have a capacity.
+class ExportedProgram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (python_here().empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
+    export_pt2(*model_, file_, kScriptInfo);
+  }
+
+  test::TempDir folder_;
+  fs::path file_ = folder_ / "model.pt2";
+  std::shared_ptr<Model> model_ =
+      build_variant({.name = "", .capacity_factor = 0.7, .kept = {0, 2, 4}});
+};
+
+TEST_F(ExportedProgram, RunsWithoutPythonForAnyBatch) {
+  EXPECT_EQ(folder_.names(), std::vector<std::string>{"model.pt2"});
+  const Program program(file_);
+  for (const int64_t batch : {1, 2, 3, 7, 32}) {
+    SCOPED_TRACE(batch);
+    const at::Tensor images = small_images(batch, 100 + batch);
+    expect_close(program.run(images), run(*model_, images).logits, 1e-5);
+  }
+}
+
+// The noise of three experts is a part of four numbers, a view with gaps that a number multiplies.
+TEST_F(ExportedProgram, KeepsItsResultsAndReadsViews) {
+  const auto noisy = build_variant({.name = "",
+                                    .router = R"({"noise": "always", "noise_std": 1.0,
+                                                  "num_selected_experts": 1})",
+                                    .members = 2});
+  export_pt2(*noisy, folder_ / "noisy.pt2", kScriptInfo);
+  const Program program(folder_ / "noisy.pt2");
+  const at::Tensor first = program.run(small_images(3)), second = program.run(small_images(3, 8));
+  expect_close(first, run(*noisy, small_images(3)).logits, 1e-5);
+  expect_close(second, run(*noisy, small_images(3, 8)).logits, 1e-5);
+}
+
+TEST_F(ExportedProgram, IsACheckpointThatCanOnlyBeRun) {
+  const Checkpoint checkpoint = load_newest_checkpoint(file_, {.program = true});
+  const auto program = model_of(checkpoint);
+  const at::Tensor images = small_images(5);
+  expect_close(run(*program, images).logits, run(*model_, images).logits, 1e-5);
+  EXPECT_EQ(program->parameter_count(), model_->parameter_count());
+  EXPECT_EQ(class_names_of(checkpoint), kScriptInfo.input.classes);
+  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file_); }),
+              HasSubstr("eval, predict and bench run"));
+  EXPECT_THAT(test::usage_of([&] { program->to(at::Device("cuda")); }), HasSubstr("on the CPU"));
+}
+
+TEST_F(ExportedProgram, ThatIsDamagedIsRefusedBeforeItRuns) {
+  std::string bytes = test::get(file_);
+  const std::string whole = bytes;
+  const size_t weights = bytes.find("data/weights/weight_0");
+  ASSERT_NE(weights, std::string::npos);
+  bytes[weights + 200] ^= 1;
+  test::put(file_, bytes);
+  EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("its checksum differs"));
+  test::put(file_, whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("corrupt archive"));
+}
+
+}  // namespace
+}  // namespace moesaic

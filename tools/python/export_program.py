@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records the network of a folder that `moesaic export --format pytorch` wrote.
+
+export_program.py pt2|onnx FOLDER OUT TORCH_VERSION
+"""
+import importlib.util
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+BATCH = 3  # torch.export takes sizes 0 and 1 for constants
+TEXTS = ("config", "labels", "preprocess", "evaluation")
+TOLERANCE = 1e-5
+
+
+def stop(text):
+    sys.exit(f"error: {text}")
+
+
+def network_of(folder):
+    spec = importlib.util.spec_from_file_location("modeling", folder / "modeling.py")
+    modeling = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(modeling)
+    return modeling, modeling.load(folder)
+
+
+def lay_out_factors(program):
+    """Copies what a number multiplies where it is a view with gaps: the runner's kernel reads it without strides."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in list(program.graph.nodes):
+        if node.target not in (aten.mul.Tensor, aten.mul.Scalar) or isinstance(node.args[1], torch.fx.Node):
+            continue
+        factor = node.args[0]
+        if factor.meta["val"].is_contiguous():
+            continue
+        with program.graph.inserting_before(node):
+            copy = program.graph.call_function(
+                aten.clone.default, (factor,), {"memory_format": torch.contiguous_format})
+        copy.meta = {**factor.meta, "val": factor.meta["val"].contiguous()}
+        node.replace_input_with(factor, copy)
+    program.graph_module.recompile()
+
+
+def write_pt2(network, images, texts, out):
+    import torch
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    for symbol in list(program.range_constraints):  # it is recorded for 2 and more, and right for 1
+        program._range_constraints[symbol] = ValueRanges(1, int_oo)
+    lay_out_factors(program)
+    torch.export.save(program, out, extra_files=texts)
+
+
+def stable_sort():
+    """Returns aten.sort.stable in ONNX, whose TopK gives ties to the lower index."""
+    from onnxscript import opset20 as op
+
+    def sort(x, stable=None, dim: int = -1, descending: bool = False):
+        count = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
+        return op.TopK(x, count, axis=dim, largest=1 if descending else 0, sorted=1)
+
+    return sort
+
+
+def write_onnx(network, images, texts, out):
+    import torch
+
+    program = torch.onnx.export(
+        network, (images,), dynamo=True, opset_version=20, verbose=False, input_names=["images"],
+        output_names=["logits"], dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        custom_translation_table={torch.ops.aten.sort.stable: stable_sort()})
+    program.model.metadata_props.update(texts)
+    program.save(out, external_data=False)
+
+
+def prove_onnx(proof, out):
+    """Runs the file on images and compares it with the network's own logits."""
+    import numpy
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(out, options, providers=["CPUExecutionProvider"])
+    for name in sorted(name for name in proof if name.startswith("images.")):
+        wanted = proof["logits." + name.partition(".")[2]].numpy()
+        found = session.run(None, {"images": proof[name].numpy()})[0]
+        fits = found.shape == wanted.shape and numpy.isfinite(found).all()
+        error = numpy.abs(found - wanted).max() / max(1.0, numpy.abs(wanted).max()) if fits else numpy.inf
+        if error > TOLERANCE or (found.argmax(1) != wanted.argmax(1)).any():
+            stop(f"ONNX Runtime computes other logits than the network for {len(wanted)} rows "
+                 f"(error {error:.2g}, at most {TOLERANCE:g})")
+
+
+def main(form, folder, out, version):
+    needed = ["torch"] if form == "pt2" else ["torch", "onnx", "onnxscript", "onnxruntime"]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        stop(f"{sys.executable} has no {' and no '.join(missing)}: {sys.executable} -m pip install {' '.join(missing)}")
+    import torch
+
+    if torch.__version__.split("+")[0] != version:
+        stop(f"{sys.executable} has PyTorch {torch.__version__}, this program LibTorch {version}")
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    folder = Path(folder)
+    modeling, network = network_of(folder)
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    import json
+
+    shape = json.loads((folder / "preprocess.json").read_text())["input_size"]
+    texts = {f"{name}.json": (folder / f"{name}.json").read_text() for name in TEXTS}
+    images = torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        if form == "pt2":
+            write_pt2(network, images, texts, out)
+        else:
+            write_onnx(network, images, texts, out)
+            prove_onnx(modeling.read_tensors(folder / "proof.safetensors"), out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

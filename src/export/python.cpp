@@ -37,7 +37,8 @@ constexpr double kProofTolerance = 1e-5;
 constexpr char kHead[] = R"("""{name}: load() returns the network, in evaluation.
 
 It computes and trains without dropout, noise of routers and losses of routing. `aten` are
-PyTorch's operators by the names and arguments that LibTorch has for them.
+PyTorch's operators by the names and arguments that LibTorch has for them. Where libmoesaic.so is
+loaded (torch.ops.load_library), experts compute by its operators.
 """
 import json
 from pathlib import Path
@@ -52,6 +53,10 @@ aten = torch.ops.aten
 
 def floor_divide(x, y):
     return torch.div(x, y, rounding_mode="floor")  # torch.export's runner has no other with numbers
+
+
+def has_operators():
+    return hasattr(torch.ops.moesaic, "grouped_mlp") and not torch.compiler.is_compiling()
 )";
 
 constexpr char kTail[] = R"(

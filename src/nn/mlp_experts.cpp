@@ -128,7 +128,7 @@ ExpertsScript MlpExpertsImpl::script_source() const {
       script::one_by_one(outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",
                          fmt::format("torch.addmm(b2, {}, w2)", activation));
   return {.source = loop + fmt::format(kAllAtOnce, activation),
-          .at_once = true,
+          .mlp = options_.activation,
           .bfloat16 = options_.bfloat16};
 }
 

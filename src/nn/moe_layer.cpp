@@ -76,14 +76,17 @@ MoEOutput MoELayerImpl::forward(const at::Tensor& router_input_Td, const at::Ten
   return {std::move(record), std::move(computed.y_To), std::move(computed.embedding_Td)};
 }
 
-Routing MoELayerImpl::merged_routing(const RoutingRecord& record) const {
+std::vector<int64_t> MoELayerImpl::merged_slots() const {
+  const std::vector<int64_t> present = kept();
   std::vector<int64_t> slots;
   for (const int64_t id : merged_into) {
-    const auto place = std::lower_bound(record.kept.begin(), record.kept.end(), id);
-    slots.push_back(place - record.kept.begin());
+    slots.push_back(std::lower_bound(present.begin(), present.end(), id) - present.begin());
   }
-  return routing_to_merged(router->route_to_all(record), slots,
-                           static_cast<int64_t>(record.kept.size()));
+  return slots;
+}
+
+Routing MoELayerImpl::merged_routing(const RoutingRecord& record) const {
+  return routing_to_merged(router->route_to_all(record), merged_slots(), experts->count());
 }
 
 at::Tensor MoELayerImpl::replacement_of(const RoutingRecord& record) const {

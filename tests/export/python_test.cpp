@@ -114,7 +114,9 @@ TEST(ExportPt2, SaysThatItNeedsPython) {
 constexpr const char* kCheck = R"(
 import importlib.util, sys, torch
 torch.set_num_threads(1)
-for folder in sys.argv[1:]:
+if sys.argv[1]:
+    torch.ops.load_library(sys.argv[1])
+for folder in sys.argv[2:]:
     spec = importlib.util.spec_from_file_location("modeling", folder + "/modeling.py")
     modeling = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(modeling)
@@ -190,7 +192,7 @@ TEST(ExportPyTorch, StockPythonComputesTheSame) {
   if (python.empty()) GTEST_SKIP() << "MOESAIC_VENV has no Python with torch";
   const test::TempDir folder;
   test::put(folder / "check.py", kCheck);
-  std::string command = fmt::format("'{}' -W ignore '{}'", python, (folder / "check.py").string());
+  std::string folders;
   int64_t number = 0;
   for (const std::shared_ptr<Model>& model : networks()) {
     const fs::path out = folder / std::to_string(++number);
@@ -202,9 +204,13 @@ TEST(ExportPyTorch, StockPythonComputesTheSame) {
       given[fmt::format("logits.{}", batch)] = run(*model, images).logits;
     }
     write_tensors(out / "given.safetensors", given);
-    command += fmt::format(" '{}'", out.string());
+    folders += fmt::format(" '{}'", out.string());
   }
-  EXPECT_EQ(std::system(command.c_str()), 0);
+  for (const char* library : {"", MOESAIC_BUILD_DIR "/lib/libmoesaic.so"}) {
+    const std::string command = fmt::format("'{}' -W ignore '{}' '{}'{}", python,
+                                            (folder / "check.py").string(), library, folders);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  }
 }
 
 /// A program of a small network whose experts have a capacity.

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "moesaic/nn/batch_shard.h"
+#include "moesaic/ops/activation.h"
 #include "moesaic/ops/routing.h"
 
 namespace moesaic::nn {
@@ -52,10 +54,10 @@ enum class ExpertParallel {
 
 /// TorchScript form of experts.
 struct ExpertsScript {
-  std::string source;     ///< Its methods, see script::make_experts().
-  bool mixes = false;     ///< Whether it has mix() in place of one_by_one().
-  bool at_once = false;   ///< Whether it has all_at_once() too.
-  bool bfloat16 = false;  ///< Whether inputs and outputs are rounded to bfloat16.
+  std::string source;                  ///< Its methods, see script::make_experts().
+  bool mixes = false;                  ///< Whether it has mix() in place of one_by_one().
+  std::optional<Activation> mlp = {};  ///< Activation of MLPs, which have all_at_once() too.
+  bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
 };
 
 /// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.

@@ -96,6 +96,8 @@ class MoELayerImpl : public torch::nn::Module {
 
   /// Returns the ids of the experts that exist, ascending; all E where none was pruned.
   std::vector<int64_t> kept() const { return router->kept(); }
+  /// Returns the places among kept() of `merged_into`.
+  std::vector<int64_t> merged_slots() const;
   /// Returns whether experts were pruned.
   bool is_pruned() const { return router->is_pruned(); }
   /// Returns the router's options: the number of experts and the routing rule.

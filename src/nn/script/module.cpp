@@ -14,13 +14,20 @@
 namespace moesaic::script {
 namespace {
 
+/// Returns the name of a module's C++ class: Attention of moesaic::nn::AttentionImpl.
+std::string kind_of(const torch::nn::Module& module) {
+  std::string kind = module.name();
+  kind.erase(0, kind.rfind(':') + 1);
+  return kind.ends_with("Impl") ? kind.substr(0, kind.size() - 4) : kind;
+}
+
 /// Makes the tree of a module around its own tensors, without methods.
 Module make_tree(const Unit& unit, const torch::nn::Module& from) {
   Children children;
   for (const auto& child : from.named_children()) {
     children.emplace_back(child.key(), make_tree(unit, *child.value()));
   }
-  return make_module(unit, "Network", from, children, "", Copy::no);
+  return make_module(unit, kind_of(from), from, children, "", Copy::no);
 }
 
 void copy_tensors(Module& module) {

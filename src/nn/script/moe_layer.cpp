@@ -205,12 +205,17 @@ WeightsSource source_of(const AdaptiveOptions& rule, int64_t, Dialect) {
 }
 
 constexpr char kColumns[] = "{}.index_select(1, torch.tensor([{}], device=logits.device))";
+constexpr char kMergedColumns[] =
+    "    place = torch.tensor([{}], device=logits.device)\n"
+    "    weights = self.weights_of_seen(logits)\n"
+    "    return weights.new_zeros([weights.size(0), {}]).index_add_(1, place, weights)\n";
 
 /// Returns combine_weights(logits [T, E]) -> [T, K], and what it calls: the gates of the experts to
 /// which a token is routed, 0 elsewhere. Where removed experts are selected,
-/// removed_weights(logits)
-/// -> [T, E - K] are theirs.
-std::string weights_source(const nn::RoutingRule& rule, int64_t experts, Dialect dialect) {
+/// removed_weights(logits) -> [T, E - K] are theirs. Gates of merged experts add up.
+std::string weights_source(const nn::MoELayerImpl& layer, Dialect dialect) {
+  const nn::RoutingRule rule = layer.router->evaluation_rule();
+  const int64_t experts = layer.options().num_experts;
   const std::vector<int64_t>& kept = nn::kept_experts(rule);
   const std::string columns = fmt::format("{}", fmt::join(kept, ", "));
   const bool is_rerouted = !kept.empty() && nn::pruned_selection(rule) == PrunedSelection::reroute;
@@ -221,6 +226,9 @@ std::string weights_source(const nn::RoutingRule& rule, int64_t experts, Dialect
   std::string text = source.methods + "\ndef weights_of_seen(self, logits: Tensor) -> Tensor:\n" +
                      source.body + "\ndef combine_weights(self, logits: Tensor) -> Tensor:\n";
   if (kept.empty()) return text + "    return self.weights_of_seen(logits)\n";
+  if (!layer.merged_into.empty()) {
+    return text + fmt::format(kMergedColumns, fmt::join(layer.merged_slots(), ", "), kept.size());
+  }
   if (is_rerouted) {
     return text + "    return self.weights_of_seen(" + fmt::format(kColumns, "logits", columns) +
            ")\n";
@@ -366,7 +374,7 @@ std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
   std::string source = fmt::format(kOfExperts, rounded);
-  if (experts.at_once) source += fmt::format(kFewAtOnce, rounded, kFewRows);
+  if (experts.mlp) source += fmt::format(kFewAtOnce, rounded, kFewRows);
   source += fmt::format(kOneByOne, rounded);
   return source + forward;
 }
@@ -416,13 +424,10 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
-  if (!from.merged_into.empty()) fail("export: experts are merged; {}", kOtherFormat);
-  return make_module(
-      unit, "MoELayer", from,
-      {{"router", make_router(unit, *from.router)},
-       {"experts", make_experts(unit, *from.experts, shape)}},
-      weights_source(from.router->evaluation_rule(), from.options().num_experts, unit.dialect) +
-          forward_source(from, unit.dialect));
+  return make_module(unit, "MoELayer", from,
+                     {{"router", make_router(unit, *from.router)},
+                      {"experts", make_experts(unit, *from.experts, shape)}},
+                     weights_source(from, unit.dialect) + forward_source(from, unit.dialect));
 }
 
 }  // namespace moesaic::script

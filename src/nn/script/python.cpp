@@ -54,6 +54,42 @@ std::string indented(const std::string& text, const std::string& spaces) {
   return out;
 }
 
+/// Returns a line with the values of names that stand for a part of `self`.
+std::string with_values(const std::string& line, const std::map<std::string, std::string>& values) {
+  static const std::regex word(R"([A-Za-z_][\w.]*)");
+  std::string out;
+  size_t end = 0;
+  for (std::sregex_iterator at(line.begin(), line.end(), word), last; at != last; ++at) {
+    const std::string found = at->str();
+    const size_t begin = static_cast<size_t>(at->position()), dot = found.find('.');
+    const auto value = values.find(found.substr(0, dot));
+    const bool is_key = begin + found.size() < line.size() && line[begin + found.size()] == '=';
+    out += line.substr(end, begin - end);
+    out += value == values.end() || is_key
+               ? found
+               : value->second + (dot == found.npos ? "" : found.substr(dot));
+    end = begin + found.size();
+  }
+  return out + line.substr(end);
+}
+
+/// Returns recorded lines without those that only name a part of `self`: its values stand where
+/// the names stood.
+std::string without_lookups(const std::string& text) {
+  static const std::regex lookup(R"re( +(\w+) = (\w+(?:\.\w+)+|getattr\([\w.]+, "\w+"\)))re");
+  std::map<std::string, std::string> values;
+  std::string out;
+  for (const std::string& line : split(text, '\n')) {
+    std::smatch parts;
+    if (std::regex_match(line, parts, lookup)) {
+      values[parts[1]] = with_values(parts[2], values);
+    } else {
+      out += with_values(line, values) + "\n";
+    }
+  }
+  return out;
+}
+
 std::string dtype_text(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
@@ -144,7 +180,9 @@ std::string python_of(const torch::jit::Function& recorded) {
       constants.empty() && text.find("ops.") == text.npos && text.find("annotate(") == text.npos;
   if (!is_plain) fail("export: a part of the network has no text of Python; {}", kOtherFormat);
   replace_all(text, "torch.", "aten.");
-  return text;
+  replace_all(text, "(self,\n    argument_1: ", "(self, argument_1: ");
+  replace_all(text, "argument_1", "x");
+  return without_lookups(text);
 }
 
 PythonClasses python_classes(const Module& network,

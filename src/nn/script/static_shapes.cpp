@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <variant>
 
 #include "moesaic/nn/script.h"
@@ -65,18 +66,28 @@ def choose(self, logits: Tensor) -> Tensor:
 
 constexpr char kStaticRoomOfExpert[] = R"(
 def room(self, tokens: int) -> int:
-    return torch.sym_min({rows}, tokens)
+    return torch.sym_min(({rows}) * {most}, tokens)
 )";
 
 constexpr char kStaticOfExperts[] = R"(
 def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
     weights = gates.t()
-    tokens = inputs{rounded}
+    tokens = inputs{rounded}{operator}
     room = self.room(inputs.size(0))
     {select}
     rows = {rows}{rounded} * gate
     {combine}
 )";
+// Our operators multiply the selected rows alone. Recordings have none of them.
+constexpr char kStaticOperator[] = R"(
+    if has_operators():
+        selected = weights != 0
+        token = selected.nonzero()[:, 1]
+        offsets = F.pad(selected.sum([1]).cumsum(0), [1, 0])
+        parts = self.experts.w1, self.experts.b1, self.experts.w2, self.experts.b2
+        rows = torch.ops.moesaic.grouped_mlp(tokens.index_select(0, token), offsets, *parts, {0})[0]{1}
+        rows = rows * weights[selected].unsqueeze(1)
+        return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows))";
 constexpr char kStaticSelect[] =
     "token = torch.topk(weights.abs(), room, 1)[1]\n"
     "    gate = weights.gather(1, token).flatten().unsqueeze(1)\n"
@@ -116,6 +127,14 @@ std::string rows_text(const CapacityRule& rule, int64_t k, int64_t experts, int6
   const auto parts = static_cast<int64_t>(std::ceil(share * static_cast<double>(kParts))) + 1;
   return fmt::format("((tokens * {0} + {1} - 1) // {1} + {2} - 1) // {2} * {2}", parts, kParts,
                      rule.multiple_of);
+}
+
+/// Returns the most experts of which one computes the tokens.
+int64_t most_merged(const nn::MoELayerImpl& layer) {
+  std::map<int64_t, int64_t> counts;
+  int64_t most = 1;
+  for (const int64_t id : layer.merged_into) most = std::max(most, ++counts[id]);
+  return most;
 }
 
 /// Returns rows_text() of a routing; "tokens" where an expert may get all.
@@ -190,16 +209,20 @@ std::string static_experts(const nn::MoELayerImpl& layer) {
   const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
   const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
   const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
-  const std::string room = fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows));
+  const std::string room = fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows),
+                                       fmt::arg("most", most_merged(layer)));
   const nn::ExpertsScript experts = layer.experts->script_source();
   if (experts.mixes) return room;
   const int64_t count = layer.experts->count();
   const bool is_all = rows == "tokens";
+  const char* rounded = experts.bfloat16 ? kStaticRounded : "";
+  const std::string by_operator =
+      experts.mlp ? fmt::format(kStaticOperator, static_cast<int>(*experts.mlp), rounded) : "";
   const std::string outputs =
-      experts.at_once ? fmt::format(kStaticAtOnce, count) : fmt::format(kStaticOneByOne, count);
+      experts.mlp ? fmt::format(kStaticAtOnce, count) : fmt::format(kStaticOneByOne, count);
   return room +
          fmt::format(
-             kStaticOfExperts, fmt::arg("rounded", experts.bfloat16 ? kStaticRounded : ""),
+             kStaticOfExperts, fmt::arg("rounded", rounded), fmt::arg("operator", by_operator),
              fmt::arg("select", is_all ? fmt::format(kStaticSelectAll, count) : kStaticSelect),
              fmt::arg("rows", outputs),
              fmt::arg("combine", is_all ? fmt::format(kStaticCombineAll, count) : kStaticCombine));

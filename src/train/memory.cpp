@@ -4,11 +4,14 @@
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -220,17 +223,18 @@ std::string describe_run(const RunConfig& config, const Model& model,
                       "images", "outputs", "batch", "steps", "trained", "on entry");
   for (const PhasePlan& phase : phases) {
     const EntryConfig& entry = phase.config.on_entry;
-    std::string actions = entry.prune
-                              ? fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(),
-                                            entry.prune->criterion)
-                              : "";
-    if (!entry.restore.empty()) {
-      actions = "restore " + entry.restore + (actions.empty() ? "" : ", " + actions);
+    std::vector<std::string> actions;
+    if (!entry.restore.empty()) actions.push_back("restore " + entry.restore);
+    if (entry.upcycle) actions.push_back(fmt::format("{} experts", entry.upcycle->num_experts));
+    if (entry.prune) {
+      actions.push_back(
+          fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(), entry.prune->criterion));
     }
-    if (entry.new_head) actions += actions.empty() ? "new head" : ", new head";
+    if (entry.new_head) actions.emplace_back("new head");
     text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
                         phase.config.data, phase.images, phase.outputs, phase.batch, phase.steps,
-                        phase.trained, actions.empty() ? "-" : actions);
+                        phase.trained,
+                        actions.empty() ? "-" : fmt::format("{}", fmt::join(actions, ", ")));
   }
   return text;
 }

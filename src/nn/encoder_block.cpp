@@ -166,7 +166,7 @@ EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator ge
 }
 
 at::Tensor EncoderBlockImpl::drop_path(const at::Tensor& x_BTd, const at::Generator& random) const {
-  if (!is_training() || drop_path_ == 0.0) return x_BTd;
+  if (!is_training() || !random.defined() || drop_path_ == 0.0) return x_BTd;
   const at::Tensor ones_B11 = at::ones({x_BTd.size(0), 1, 1}, x_BTd.options());
   return x_BTd * dropout(ones_B11, drop_path_, random, batch_shard());
 }

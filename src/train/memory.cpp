@@ -185,10 +185,12 @@ std::string describe_memory(Model& model, const RunConfig& config,
   release_freed_memory();
   const double process = resident_memory() + kOfTraining, limit = memory_limit();
   std::string text;
+  std::shared_ptr<Model> mixture;  // Of the phases since one that made it.
   for (const PhasePlan& phase : phases) {
+    if (const auto& upcycle = phase.config.on_entry.upcycle) mixture = model.upcycled(*upcycle, 0);
     if (phase.steps == 0) continue;
-    const TrainingMemory memory =
-        training_memory(model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
+    const TrainingMemory memory = training_memory(
+        mixture ? *mixture : model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
     const double gaps = kGaps * memory.activations.value_or(0.0);
     const double copy = memory.weights + memory.optimizer;  // See AsyncSave.
     const double sum = memory.sum() + copy + gaps + process;

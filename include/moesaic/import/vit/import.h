@@ -12,6 +12,7 @@
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/size2d.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/models/upcycling.h"
 
 namespace moesaic {
 

@@ -23,9 +23,10 @@ TEST(LayerDecay, IsThatOfTimm) {
   Optimizer::NamedParameters named;
   for (const auto& item : model->named_parameters()) {
     const torch::NoGradGuard no_grad;
-    item.value().fill_(2.0);
-    item.value().mutable_grad() = torch::ones_like(item.value());
-    named.emplace_back(item.key(), item.value());
+    at::Tensor parameter = item.value();
+    parameter.fill_(2.0);
+    parameter.mutable_grad() = torch::ones_like(parameter);
+    named.emplace_back(item.key(), parameter);
   }
   OptimizerConfig config;
   config.name = "sgd";

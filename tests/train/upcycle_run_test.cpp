@@ -56,7 +56,7 @@ TEST(UpcycleRun, IsCheckedBeforeAnythingIsTrained) {
   EXPECT_THAT(refusal(upcycle + "layers=[2]"),
               AllOf(HasSubstr("names block 2, but there are 2 blocks"), HasSubstr("usage: ")));
   EXPECT_THAT(refusal(upcycle + "num_selected_experts=5"), HasSubstr("num_selected_experts"));
-  EXPECT_THAT(refusal("model.encoder.moe.layers=[0]"),
+  EXPECT_THAT(refusal("model.encoder.moe={\"layers\": [0]}"),
               HasSubstr("the network has experts already"));
   EXPECT_THAT(refusal("phases.pruned.on_entry.prune.keep=5"), HasSubstr("cannot keep 5 experts"));
 }

@@ -223,7 +223,7 @@ TEST(VMoE, StochasticDepthGrowsLinearlyFromTheFirstBlock) {
     config.encoder.drop_path_rate = 0.6;
     VMoE model(config, 1);
     const torch::NoGradGuard no_grad;
-    const at::Tensor images = randn({1, 1, 8, 8}, 2, torch::kFloat).expand({kImages, 1, 8, 8});
+    const at::Tensor images = randn({1, 1, 8, 8}, 2, torch::kFloat).repeat({kImages, 1, 1, 1});
     const at::Tensor without = model.forward(images).pre_logits;
     model.named_parameters()["blocks." + std::to_string(block) + ".scale1"].fill_(1.0);
     const at::Tensor with = model.forward(images, nn::make_generator(3)).pre_logits;

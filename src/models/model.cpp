@@ -26,6 +26,10 @@ void Model::initialise_from(const Model& source, const TensorMap& values, bool n
   load_state(*this, values, from, setting_paths().kept_experts);
 }
 
+std::shared_ptr<Model> Model::upcycled(const Upcycling&, uint64_t) const {
+  fail_usage("networks of this family do not become mixtures");
+}
+
 std::optional<torch::jit::Module> Model::torchscript(const script::Unit&) const {
   return std::nullopt;
 }

@@ -150,7 +150,7 @@ at::Tensor scaled(const at::Tensor& x, const at::Tensor& scale) {
 }  // namespace
 
 EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator generator)
-    : dropout_(options.mlp.dropout) {
+    : dropout_(options.mlp.dropout), drop_path_(options.drop_path) {
   const int64_t width = options.attention.width;
   norm1 = register_module("norm1", make_layer_norm(width, options.epsilon));
   attention = register_module("attention", Attention(options.attention, generator));
@@ -165,17 +165,26 @@ EncoderBlockImpl::EncoderBlockImpl(EncoderBlockOptions options, at::Generator ge
   scale2 = register_parameter("scale2", torch::full({width}, *options.layer_scale));
 }
 
+at::Tensor EncoderBlockImpl::drop_path(const at::Tensor& x_BTd, const at::Generator& random) const {
+  if (!is_training() || !random.defined() || drop_path_ == 0.0) return x_BTd;
+  const at::Tensor ones_B11 = at::ones({x_BTd.size(0), 1, 1}, x_BTd.options());
+  return x_BTd * dropout(ones_B11, drop_path_, random, batch_shard());
+}
+
 EncoderBlockImpl::Output EncoderBlockImpl::forward(const at::Tensor& x_BTd,
                                                    const at::Generator& random) {
   const at::Tensor attended = scaled(attention->forward(norm1->forward(x_BTd), random), scale1);
-  const at::Tensor mixed =
-      x_BTd + dropout(attended, is_training() ? dropout_ : 0.0, random, batch_shard());
+  const at::Tensor kept = dropout(attended, is_training() ? dropout_ : 0.0, random, batch_shard());
+  const at::Tensor mixed = x_BTd + drop_path(kept, random);
   const at::Tensor normed = norm2->forward(mixed);
-  if (moe.is_empty()) return {mixed + scaled(mlp->forward(normed, random), scale2), std::nullopt};
+  if (moe.is_empty()) {
+    const at::Tensor y_BTd = scaled(mlp->forward(normed, random), scale2);
+    return {mixed + drop_path(y_BTd, random), std::nullopt};
+  }
   const int64_t members = moe->options().num_members;
   MoEOutput out = moe->forward(to_member_order(normed, members), random);
-  at::Tensor x = mixed + scaled(from_member_order(out.y_Td, members, mixed.sizes()), scale2);
-  return {x, std::move(out)};
+  const at::Tensor y_BTd = scaled(from_member_order(out.y_Td, members, mixed.sizes()), scale2);
+  return {mixed + drop_path(y_BTd, random), std::move(out)};
 }
 
 at::Tensor to_member_order(const at::Tensor& x_BTd, int64_t members) {

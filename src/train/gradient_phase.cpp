@@ -185,7 +185,9 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
       before_optimizer_step_(std::move(context.before_optimizer_step)),
       objective_(objectives().at(config_.loss.name()).make(config_.loss, *model_, plan.precision)),
       optimizer_(choose_parameters(*model_, plan.config), config_.optimizer, plan.config.frozen,
-                 config_.optimizers),
+                 config_.optimizers,
+                 [this](const std::string& name) { return model_->layers_after(name); }),
+      average_(*model_, config_.ema_decay),
       gradient_scale_(config_.gradient_scale),
       defer_metrics_(context.defer_metrics.value_or(!model_->device().is_cpu()) && !config_.stop),
       loader_(training_data(config_, context), loader_options(plan, seed_, context),
@@ -195,6 +197,10 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
   if (!processes_) return;
   shared_.emplace(*model_, processes_);
   if (!processes_->config().shard_optimizer) return;
+  if (config_.ema_decay > 0.0) {
+    fail_usage("phase '{}': ema_decay is for whole optimizers; set parallel.shard_optimizer false",
+               plan.config.name);
+  }
   const ExpertShards shares(*model_);
   optimizer_.shard_state(processes_, [&](const std::string& name) { return shares.has(name); });
 }
@@ -202,12 +208,16 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
 PhaseState GradientPhase::state() const {
   GradientPhaseState values = state_;
   values.updates = optimizer_.num_steps();
-  return {to_json(values), optimizer_.state()};
+  TensorMap tensors = optimizer_.state();
+  average_.save(tensors);
+  return {to_json(values), std::move(tensors)};
 }
 
 void GradientPhase::load(const PhaseState& state) {
   state_ = parse<GradientPhaseState>(Value::from_json(state.values, "state.json"), "phase_state");
-  optimizer_.load_state(state.tensors, state_.updates);
+  TensorMap tensors = state.tensors;
+  average_.load(tensors);
+  optimizer_.load_state(tensors, state_.updates);
   // A file may say anything.
   const int64_t size = loader_.loader().dataset().size();
   std::erase_if(state_.replaced, [&](int64_t index) { return index >= size; });
@@ -255,6 +265,7 @@ StepReport GradientPhase::step() {
   if (state_.stopped) {
     report.steps = 0;
     optimizer_.zero_grad();
+    average_.apply();
     return report;
   }
   clip_gradients(gradients, norm, config_.clip_norm);
@@ -267,7 +278,15 @@ StepReport GradientPhase::step() {
   }
   optimizer_.step(*report.lr, part_rates, skip_);
   optimizer_.zero_grad();
+  average_.update();
+  if (done()) average_.apply();
   return report;
+}
+
+void GradientPhase::swap_average() {
+  if (config_.ema_decay == 0.0) return;
+  if (before_optimizer_step_) before_optimizer_step_();  // 'best' may still be copied.
+  average_.swap();
 }
 
 int GradientPhase::sync_step(int signal, const ProcessMesh* processes) {

@@ -223,6 +223,25 @@ void check_schedules(const GradientConfig& config, const SettingLocations& locat
   }
 }
 
+/// Refuses what the network or the loss cannot do: learning rates by layer, mixed labels.
+void check_abilities(const GradientConfig& config, const SettingLocations& locations,
+                     const Model& model) {
+  const auto check_decay = [&](const OptimizerConfig& optimizer, const std::string& setting) {
+    const std::string any = model.named_parameters().begin()->key();
+    if (optimizer.layer_decay == 1.0 || model.layers_after(any)) return;
+    fail_usage("{}: phase '{}': the network's family does not tell its layers; set {} to 1",
+               locations.of({setting}), locations.phase().name, setting);
+  };
+  check_decay(config.optimizer, "optimizer.layer_decay");
+  for (size_t i = 0; i < config.optimizers.size(); ++i) {
+    check_decay(config.optimizers[i].optimizer,
+                fmt::format("optimizers.{}.optimizer.layer_decay", i));
+  }
+  if (config.augment.mixup == 0.0 || objectives().at(config.loss.name()).takes_soft_labels) return;
+  fail_usage("{}: phase '{}': loss '{}' takes no mixed labels; choose softmax, or set mixup to 0",
+             locations.of({"augment.mixup", "loss"}), locations.phase().name, config.loss.name());
+}
+
 void check_all_patterns(const GradientConfig& config, const SettingLocations& locations,
                         const Model& model) {
   check_patterns(model, locations, "gradient_scale", texts_of(config.gradient_scale));
@@ -291,6 +310,7 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   check_augment(config, locations, data);
   const ObjectiveKind& objective = objectives().at(config.loss.name());
   objective.check(config.loss, locations, model, data.info());
+  check_abilities(config, locations, model);
   check_all_patterns(config, locations, model);
   if (config.num_samples > 0) plan.images = config.num_samples;
   check_samples(config, locations, data);
@@ -332,6 +352,7 @@ StepMemory gradient_memory(const PhaseConfig& phase, const Model& model) {
   }
   const Optimizer optimizer(trained, config.optimizer, phase.frozen, config.optimizers);
   memory.optimizer = 4.0 * static_cast<double>(optimizer.max_state_shard().state);
+  if (config.ema_decay > 0.0) memory.optimizer += memory.gradients;  // As many numbers.
   memory.by = config.optimizer.name;
   for (const ParamGroupConfig& part : config.optimizers) memory.by += ", " + part.optimizer.name;
   return memory;

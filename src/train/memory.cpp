@@ -4,11 +4,14 @@
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -182,10 +185,12 @@ std::string describe_memory(Model& model, const RunConfig& config,
   release_freed_memory();
   const double process = resident_memory() + kOfTraining, limit = memory_limit();
   std::string text;
+  std::shared_ptr<Model> mixture;  // Of the phases since one that made it.
   for (const PhasePlan& phase : phases) {
+    if (const auto& upcycle = phase.config.on_entry.upcycle) mixture = model.upcycled(*upcycle, 0);
     if (phase.steps == 0) continue;
-    const TrainingMemory memory =
-        training_memory(model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
+    const TrainingMemory memory = training_memory(
+        mixture ? *mixture : model, phase, phase.config.evaluate ? config.evaluate_batch_size : 0);
     const double gaps = kGaps * memory.activations.value_or(0.0);
     const double copy = memory.weights + memory.optimizer;  // See AsyncSave.
     const double sum = memory.sum() + copy + gaps + process;
@@ -220,17 +225,18 @@ std::string describe_run(const RunConfig& config, const Model& model,
                       "images", "outputs", "batch", "steps", "trained", "on entry");
   for (const PhasePlan& phase : phases) {
     const EntryConfig& entry = phase.config.on_entry;
-    std::string actions = entry.prune
-                              ? fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(),
-                                            entry.prune->criterion)
-                              : "";
-    if (!entry.restore.empty()) {
-      actions = "restore " + entry.restore + (actions.empty() ? "" : ", " + actions);
+    std::vector<std::string> actions;
+    if (!entry.restore.empty()) actions.push_back("restore " + entry.restore);
+    if (entry.upcycle) actions.push_back(fmt::format("{} experts", entry.upcycle->num_experts));
+    if (entry.prune) {
+      actions.push_back(
+          fmt::format("keep {} by {}", entry.prune->keep.to_json().dump(), entry.prune->criterion));
     }
-    if (entry.new_head) actions += actions.empty() ? "new head" : ", new head";
+    if (entry.new_head) actions.emplace_back("new head");
     text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", phase.config.name,
                         phase.config.data, phase.images, phase.outputs, phase.batch, phase.steps,
-                        phase.trained, actions.empty() ? "-" : actions);
+                        phase.trained,
+                        actions.empty() ? "-" : fmt::format("{}", fmt::join(actions, ", ")));
   }
   return text;
 }

@@ -245,6 +245,7 @@ ObjectiveKind classification_objective(const std::string& loss) {
   ObjectiveKind kind;
   kind.settings = NamedSettings(loss, ClassificationObjectiveConfig{});
   kind.description = classification_losses().at(loss).description;
+  kind.takes_soft_labels = true;
   kind.make = [loss](const NamedSettings& settings, const Model& model,
                      const std::string& precision) -> std::unique_ptr<Objective> {
     auto config = settings.as<ClassificationObjectiveConfig>();

@@ -29,17 +29,17 @@ at::Tensor flattened(const std::vector<at::Tensor>& tensors, bool filled) {
 
 Optimizer::Optimizer(NamedParameters parameters, const OptimizerConfig& config,
                      const std::vector<std::string>& frozen,
-                     const std::vector<ParamGroupConfig>& parts) {
+                     const std::vector<ParamGroupConfig>& parts, const LayersAfter& layers_after) {
   for (const ParamGroupConfig& part : parts) {
     add_param_group(part.optimizer, part.optimizer.lr / config.lr, Patterns(part.parameters),
-                    frozen, parameters);
+                    frozen, layers_after, parameters);
   }
-  add_param_group(config, 1.0, Patterns({""}), frozen, parameters);
+  add_param_group(config, 1.0, Patterns({""}), frozen, layers_after, parameters);
 }
 
 void Optimizer::add_param_group(const OptimizerConfig& config, double rate, const Patterns& of,
                                 const std::vector<std::string>& frozen,
-                                NamedParameters& parameters) {
+                                const LayersAfter& layers_after, NamedParameters& parameters) {
   const PatternValues weight_decays(config.weight_decays);
   const Patterns never(frozen), no_decay(config.no_decay);
   const auto weight_decay = [&](const std::string& name) {
@@ -53,11 +53,17 @@ void Optimizer::add_param_group(const OptimizerConfig& config, double rate, cons
       others.emplace_back(name, parameter);
       continue;
     }
-    Entry entry{name, parameter, {}, weight_decay(name), never.any_found_in(name)};
+    const auto layers = layers_after ? layers_after(name).value_or(0) : 0;
+    Entry entry{.name = name,
+                .parameter = parameter,
+                .slots = {},
+                .weight_decay = weight_decay(name),
+                .rate = std::pow(config.layer_decay, static_cast<double>(layers)),
+                .frozen = never.any_found_in(name)};
     for (size_t slot = 0; !entry.frozen && slot < part.rule->slot_names().size(); ++slot) {
       entry.slots.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
     }
-    part.weight_decays.insert(entry.weight_decay);
+    part.settings.emplace(entry.weight_decay, entry.rate);
     part.entries.push_back(std::move(entry));
   }
   parameters = std::move(others);
@@ -161,21 +167,22 @@ std::vector<at::Tensor> Optimizer::prepared_gradients(const ParamGroup& part) {
 
 void Optimizer::step_group(const ParamGroup& part, double lr, const at::Tensor& skip) const {
   const std::vector<at::Tensor> gradients = prepared_gradients(part);
-  for (const double weight_decay : part.weight_decays) {
+  for (const auto& [weight_decay, rate] : part.settings) {
     UpdateRule::Group group;
     group.weight_decay = weight_decay;
     group.skip = skip;
     group.slots.resize(part.rule->slot_names().size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Entry& entry = part.entries[i];
-      if (entry.frozen || entry.weight_decay != weight_decay || !is_local(entry)) continue;
+      const bool alike = entry.weight_decay == weight_decay && entry.rate == rate;
+      if (entry.frozen || !alike || !is_local(entry)) continue;
       group.parameters.push_back(entry.parameter);
       group.gradients.push_back(gradients[i]);
       for (size_t slot = 0; slot < group.slots.size(); ++slot) {
         group.slots[slot].push_back(entry.slots[slot]);
       }
     }
-    if (!group.parameters.empty()) part.rule->apply(group, lr, num_steps_);
+    if (!group.parameters.empty()) part.rule->apply(group, lr * rate, num_steps_);
   }
 }
 

@@ -297,6 +297,11 @@ class PlannedModel {
 
   const Model& model() const { return *model_; }
 
+  void upcycle(const Upcycling& upcycling) {
+    copy_ = changed().upcycled(upcycling, 0);
+    model_ = copy_.get();
+  }
+
   void prune(const KeepSpec& keep, const std::string& replace) {
     replace_ = replace;
     apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
@@ -422,6 +427,9 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     }
     if (!named || phase.on_entry.new_head) network.set_classes(data->info());
     check_class_names(locations, network.classes(), datasets);
+  }
+  if (const auto& upcycling = phase.on_entry.upcycle) {
+    at_location(locations.of({"on_entry.upcycle"}), [&] { network.upcycle(*upcycling); });
   }
   if (phase.on_entry.prune) {
     check_pretrained(config, index, network.model(), missing);

@@ -133,6 +133,7 @@ CountedStep count_step(Model& model, const PhasePlan& phase, int64_t size,
     memory.gradients += 4.0 * number(parameter.numel());
     (is_expert_parameter(name) ? experts : dense).push_back(parameter);
   }
+  if (config.ema_decay > 0.0) memory.optimizer += memory.gradients;
   const MetaKernels kernels;
   model.train();
   model.set_activation_checkpointing(phase.activation_checkpointing);

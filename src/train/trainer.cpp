@@ -10,7 +10,6 @@
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
-#include "moesaic/base/random.h"
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/data/views.h"
 #include "moesaic/ops/backend_scope.h"
@@ -268,13 +267,14 @@ void Trainer::prepare_network() {
   }
   if (entry.new_head) classes_.clear();  // The data's names take their place.
   model_->to(at::kCPU);
+  if (entry.upcycle) model_ = model_->upcycled(*entry.upcycle, entry_seed("upcycle"));
   if (entry.prune) prune(*entry.prune);
   if (entry.new_head) model_->reset_head(plan().outputs);
   model_->to(at::Device(options_.device));
 }
 
 void Trainer::prune(const PrunePhaseConfig& config) {
-  const uint64_t seed = mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id("prune"));
+  const uint64_t seed = entry_seed("prune");
   const std::shared_ptr<Model> pretrained = pretrained_network(config.pretrained);
   std::optional<ExpertUse> use;
   if (replacement_needs_images(config.replace) || criterion_needs_images(config.criterion)) {
@@ -368,16 +368,19 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
 }
 
 void Trainer::evaluate_due(Phase& phase) {
+  if (state_.evaluations_due.empty()) return;
+  phase.swap_average();
   while (!state_.evaluations_due.empty() && result_.signal == 0) {
     const std::string split = state_.evaluations_due.front();
     const Evaluation evaluation = evaluate_on(phase, split);
     throughput_.restart();
     poll(phase);
-    if (!evaluation.complete) return;
+    if (!evaluation.complete) break;
     state_.evaluations_due.erase(state_.evaluations_due.begin());
     result_.evaluation = evaluation;
     record_evaluation(phase, split, evaluation);
   }
+  phase.swap_average();
 }
 
 void Trainer::record_evaluation(const Phase& phase, const std::string& split,

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/autocast.h"
@@ -152,6 +153,50 @@ TEST(Mlp, EqualsTwoLinearLayersAndTheirGradients) {
   expect_close(found, wanted, 1e-6);
   for (size_t i = 0; i < gradients.size(); ++i) {
     expect_close(gradients[i], mlp->parameters()[i].grad(), 1e-5);
+  }
+}
+
+/// Every row of a block's output is one of four sums: with each branch or without, those that stay
+/// over 1 - rate.
+TEST(EncoderBlock, StochasticDepthKeepsOrDropsABranchOfAnImage) {
+  constexpr double kRate = 0.4, kImages = 200;
+  for (const bool has_experts : {false, true}) {
+    nn::EncoderBlockOptions options;
+    options.attention = {.width = 8, .num_heads = 2};
+    options.mlp = {.width = 8, .hidden = 6};
+    options.drop_path = kRate;
+    if (has_experts) {
+      options.moe.emplace();
+      options.moe->width = 8;
+      options.moe->hidden = 6;
+      options.moe->num_experts = 3;
+    }
+    nn::EncoderBlock block(options, nn::make_generator(1));
+    const torch::NoGradGuard no_grad;
+    const at::Tensor x_BTd = randn({static_cast<int64_t>(kImages), 3, 8}, 2, torch::kFloat);
+    const at::Tensor found = block->forward(x_BTd, nn::make_generator(3)).x_BTd;
+    const auto branch = [&](const at::Tensor& y_BTd) {
+      const at::Tensor normed = block->norm2->forward(y_BTd);
+      if (!has_experts) return block->mlp->forward(normed);
+      return block->moe->forward(normed.reshape({-1, 8})).y_Td.view_as(y_BTd);
+    };
+    const at::Tensor attended = block->attention->forward(block->norm1->forward(x_BTd));
+    std::vector<double> fractions;
+    for (const double first : {0.0, 1.0 / (1.0 - kRate)}) {
+      for (const double second : {0.0, 1.0 / (1.0 - kRate)}) {
+        const at::Tensor between = x_BTd + first * attended;
+        const at::Tensor wanted = between + second * branch(between);
+        const at::Tensor is_this = (found - wanted).abs().amax({1, 2}).lt(1e-5);
+        fractions.push_back(is_this.sum().item<double>() / kImages);
+      }
+    }
+    EXPECT_NEAR(fractions[0] + fractions[1] + fractions[2] + fractions[3], 1.0, 1e-9);
+    EXPECT_NEAR(fractions[0], kRate * kRate, 0.1);
+    EXPECT_NEAR(fractions[3], (1 - kRate) * (1 - kRate), 0.1);
+    EXPECT_TRUE(torch::equal(block->forward(x_BTd, nn::make_generator(3)).x_BTd, found));
+    block->eval();
+    const at::Tensor plain = block->forward(x_BTd, nn::make_generator(3)).x_BTd;
+    expect_close(plain, x_BTd + attended + branch(x_BTd + attended), 1e-5);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "moesaic/config/size2d.h"
+#include "moesaic/models/upcycling.h"
 #include "moesaic/nn/module_state.h"
 #include "moesaic/nn/moe_layer.h"
 
@@ -145,6 +146,12 @@ class Model : public torch::nn::Module {
   /// of experts that are whole networks.
   virtual bool may_differ_from_pretrained(const std::string& parameter) const;
 
+  /// Returns the number of layers from a parameter to the outputs, 0 for those of the head, by
+  /// which learning rates may fall. By default a family does not tell.
+  virtual std::optional<int64_t> layers_after(const std::string& parameter) const {
+    return std::nullopt;
+  }
+
   /// Initialises the parameters from `values`, state_of() a network like `source`, which messages
   /// call `from`; `source` gives shapes only and may be on the meta device. With `new_head` the
   /// head is replaced before training, so `source` may have another number of classes, which this
@@ -152,6 +159,10 @@ class Model : public torch::nn::Module {
   /// before any parameter changes. On the meta device this only checks.
   virtual void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                                const std::string& from);
+
+  /// Returns the mixture that this dense network becomes, on its device; the seed decides routers
+  /// and noise. By default there is none. Throws Error (usage) for settings that do not fit.
+  virtual std::shared_ptr<Model> upcycled(const Upcycling& upcycling, uint64_t seed) const;
 
   /// Returns the network as a script module, see to_torchscript(), whose methods are written in the
   /// dialect of `unit`. By default there is none. Throws Error for settings that this export does

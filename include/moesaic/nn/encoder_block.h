@@ -126,15 +126,18 @@ struct EncoderBlockOptions {
   AttentionOptions attention;
   MlpOptions mlp;                      ///< Its dropout is also that of attention's outputs.
   double epsilon = kLayerNormEpsilon;  ///< Epsilon of both norms.
+  double drop_path = 0.0;              ///< Rate of stochastic depth in training.
   std::optional<double> layer_scale;   ///< Initial LayerScale; unset means none.
   std::optional<MoELayerOptions> moe;  ///< Unset means a dense MLP.
 };
 
 /// A pre-norm transformer block: x + s1 attention(norm1(x)), then x + s2 mlp(norm2(x)), where the
 /// MLP is dense or a mixture of experts over all tokens of the batch and s1, s2 [d] are LayerScale
-/// (Touvron et al., arXiv:2103.17239, eq. 4) or 1. A row of the batch is an image or,
-/// in an ensemble of M members, a member's view of an image: image 0 of members 0..M-1, image 1,
-/// ... The experts' tokens are then ordered by image, position and member.
+/// (Touvron et al., arXiv:2103.17239, eq. 4) or 1. In training, stochastic depth (Huang et al.,
+/// arXiv:1603.09382) leaves either sum's second term out of a row of the batch with probability p,
+/// and divides it by 1 - p otherwise. A row is an image or, in an ensemble of M members, a member's
+/// view of an image: image 0 of members 0..M-1, image 1, ... The experts' tokens are then ordered
+/// by image, position and member.
 class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
  public:
   /// Draws the initial values from `generator`.
@@ -145,8 +148,8 @@ class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
     at::Tensor x_BTd;
     std::optional<MoEOutput> moe;
   };
-  /// Runs the block on x_BTd [B, T, d]. Router noise and, in training, dropout are drawn from
-  /// `random`; without it there is neither, except by RouterOptions::evaluation_seed.
+  /// Runs the block on x_BTd [B, T, d]. Router noise and, in training, dropout and stochastic depth
+  /// are drawn from `random`; without it there is none, except by RouterOptions::evaluation_seed.
   Output forward(const at::Tensor& x_BTd, const at::Generator& random = {});
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
@@ -156,7 +159,9 @@ class EncoderBlockImpl : public torch::nn::Module, public DataParallelModule {
   at::Tensor scale1, scale2;  ///< LayerScale [d] of attention and MLP; undefined without it.
 
  private:
-  double dropout_;
+  at::Tensor drop_path(const at::Tensor& x_BTd, const at::Generator& random) const;
+
+  double dropout_, drop_path_;
 };
 TORCH_MODULE(EncoderBlock);
 

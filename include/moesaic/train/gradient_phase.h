@@ -25,6 +25,7 @@
 #include "moesaic/parallel/process_group.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
+#include "moesaic/train/weight_average.h"
 
 namespace moesaic {
 
@@ -59,7 +60,7 @@ class PatternValues {
 /// Settings of an update rule, see make_update_rule().
 struct OptimizerConfig {
   std::string name = "adamw";
-  double lr = 1e-3;
+  double lr = 1e-3, layer_decay = 1.0;
   double momentum = 0.9;
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
@@ -73,6 +74,10 @@ void describe(auto& f, OptimizerConfig& c) {
   f("name", c.name, "name of the update rule", one_of({"sgd", "normalized_sgd", "adam", "adamw"}),
     common);
   f("lr", c.lr, "peak learning rate", above(0.0), common);
+  f("layer_decay", c.layer_decay,
+    "factor on the learning rate for each layer from a parameter to the head: block i of N, from "
+    "0, has layer_decay^(N - i) of it, the embedding layer_decay^(N + 1); 1: the same for all",
+    above(0.0), at_most(1.0));
   f("momentum", c.momentum, "momentum of sgd: m = g + momentum m", at_least(0.0), below(1.0));
   f("betas", c.betas, "decay rates of the two moments of adam and adamw", at_least(0.0),
     below(1.0));
@@ -168,7 +173,7 @@ struct GradientConfig {
   ScheduleConfig schedule;
   std::optional<StopConfig> stop;
   std::vector<PatternValue> gradient_scale;
-  double clip_norm = 0.0, clip_value = 0.0;
+  double clip_norm = 0.0, clip_value = 0.0, ema_decay = 0.0;
   NamedSettings loss = objective_choices().front();
   AugmentConfig augment;
 };
@@ -199,6 +204,10 @@ void describe(auto& f, GradientConfig& c) {
     common);
   f("clip_value", c.clip_value, "largest magnitude of a gradient's elements; 0: no clipping",
     at_least(0.0));
+  f("ema_decay", c.ema_decay,
+    "decay d of a moving average of the weights, d * average + (1 - d) * weights after each step, "
+    "which is evaluated, saved as best and left by the phase instead of the last weights; 0: none",
+    at_least(0.0), below(1.0));
   f.choice("loss", c.loss, objective_choices(), "training objective to minimise", common);
   f("augment", c.augment, "random augmentation of the images");
 }
@@ -245,13 +254,14 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerConfig& config);
 class Optimizer {
  public:
   using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
+  using LayersAfter = std::function<std::optional<int64_t>(const std::string& parameter)>;
 
   /// Parameters whose names match a pattern of `frozen` have gradients but are never updated. Each
   /// of `parts` takes the parameters that match one of its patterns and belong to no earlier part;
-  /// `config` updates the others.
+  /// `config` updates the others. `layers_after` is Model's, by which `layer_decay` lowers rates.
   Optimizer(NamedParameters parameters, const OptimizerConfig& config,
             const std::vector<std::string>& frozen = {},
-            const std::vector<ParamGroupConfig>& parts = {});
+            const std::vector<ParamGroupConfig>& parts = {}, const LayersAfter& layers_after = {});
 
   using NameTest = std::function<bool(const std::string& name)>;
 
@@ -304,6 +314,7 @@ class Optimizer {
     at::Tensor parameter;
     std::vector<at::Tensor> slots;
     double weight_decay = 0.0;
+    double rate = 1.0;  ///< Learning rate relative to the group's, by the layer.
     bool frozen = false;
     int64_t owner = kAllRanks;  ///< Rank of the process that updates it.
   };
@@ -313,11 +324,12 @@ class Optimizer {
     double rate = 1.0;  ///< Learning rate relative to the optimizer's.
     double l2 = 0.0;
     std::vector<Entry> entries;
-    std::set<double> weight_decays;
+    std::set<std::pair<double, double>> settings;  ///< Weight decays and rates of the entries.
   };
 
   void add_param_group(const OptimizerConfig& config, double rate, const Patterns& of,
-                       const std::vector<std::string>& frozen, NamedParameters& parameters);
+                       const std::vector<std::string>& frozen, const LayersAfter& layers_after,
+                       NamedParameters& parameters);
   static std::vector<at::Tensor> prepared_gradients(const ParamGroup& part);
   bool is_local(const Entry& entry) const;
   /// Returns whether it is a slot of a parameter that another process updates.
@@ -411,6 +423,7 @@ class GradientPhase : public Phase {
   /// leaves metrics and error to StepReport::deferred_metrics.
   StepReport step() override;
   int sync_step(int signal, const ProcessMesh* processes) override;
+  void swap_average() override;
   /// Returns that the learning rate or the limit of the gradients should be lower, with both.
   std::string remedy() const override;
   PhaseState state() const override;
@@ -449,6 +462,7 @@ class GradientPhase : public Phase {
   std::function<void()> before_optimizer_step_;
   std::unique_ptr<Objective> objective_;
   Optimizer optimizer_;
+  WeightAverage average_;
   PatternValues gradient_scale_;
   bool defer_metrics_;
   at::Tensor skip_;  ///< Float32 scalar: 1 once a step was not finite; undefined on the first one.

@@ -53,6 +53,7 @@ struct ObjectiveKind {
   std::function<void(const NamedSettings& settings, const SettingLocations& locations,
                      const Model& model, const DatasetInfo& data)>
       check;
+  bool takes_soft_labels = false;  ///< Whether mixup's Batch::soft_labels replace the labels.
 };
 
 /// Returns softmax, sigmoid, softmax_twice, ensemble_softmax, ensemble_sigmoid

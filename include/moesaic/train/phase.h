@@ -65,6 +65,9 @@ class Phase {
   /// Ends a step: several processes tell each other what only one of them has met. All call it,
   /// with null where this one is alone. Returns the largest `signal` of all.
   virtual int sync_step(int signal, const ProcessMesh* processes);
+  /// Exchanges the network's weights and their average, which evaluations measure; a second call
+  /// changes them back. By default there is none.
+  virtual void swap_average() {}
   /// Returns what to change where training diverges, as the end of a message; "" if nothing is
   /// known.
   virtual std::string remedy() const { return {}; }
@@ -106,8 +109,9 @@ struct PhaseContext {
   std::optional<bool> defer_metrics = {};
   /// Those that share the batches, in which experts are shared already; null: this one is alone.
   std::shared_ptr<const ProcessMesh> processes = {};
-  /// Called by phases whose kind says so, in each step, before parameters or the tensors of the
-  /// phase's state change; what the forward passes change are other tensors. May throw.
+  /// Called by phases whose kind says so, in each step and in swap_average(), before parameters or
+  /// the tensors of the phase's state change; what the forward passes change are other tensors. May
+  /// throw.
   std::function<void()> before_optimizer_step = {};
 };
 

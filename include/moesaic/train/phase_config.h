@@ -11,6 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/models/upcycling.h"
 #include "moesaic/prune/plan.h"
 
 namespace moesaic {
@@ -50,12 +51,16 @@ void describe(auto& f, PrunePhaseConfig& c) {
 struct EntryConfig {
   std::string restore;
   bool new_head = false;
+  std::optional<Upcycling> upcycle;
   std::optional<PrunePhaseConfig> prune;
 };
 void describe(auto& f, EntryConfig& c) {
   f("restore", c.restore,
     "earlier phase whose final network is restored; empty: the current network");
   f("new_head", c.new_head, "new head for the classes of the phase's data", common);
+  f("upcycle", c.upcycle,
+    "experts in place of the MLPs of some blocks, as copies of them (sparse upcycling); null: "
+    "none");
   f("prune", c.prune, "expert pruning before the phase; null: none");
 }
 

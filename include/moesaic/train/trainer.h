@@ -14,6 +14,7 @@
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/progress.h"
+#include "moesaic/base/random.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/save.h"
 #include "moesaic/config/schema.h"
@@ -199,6 +200,10 @@ class Trainer {
   std::string tag_of(const std::string& what) const { return what + "/" + state_.phase; }
   /// Names the best evaluation of the last phase in the result.
   void record_best();
+  /// Returns the seed of what happens on entry of the phase, a function of run, phase and purpose.
+  uint64_t entry_seed(std::string_view purpose) const {
+    return mix64(phase_seed(config_.seed, state_.phase_index) ^ stream_id(purpose));
+  }
   const PhasePlan& plan() const { return plan_[static_cast<size_t>(state_.phase_index)]; }
   bool in_memory() const { return options_.out.empty(); }
   bool complete() const { return state_.phase_index == static_cast<int64_t>(plan_.size()); }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a network, made of those of a file.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <array>
 #include <set>
@@ -11,22 +10,14 @@
 #include "moesaic/base/random.h"
 #include "moesaic/base/text.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/models/vmoe/vmoe.h"
 #include "moesaic/nn/init.h"
 #include "vit.h"
 
 namespace moesaic::vit {
 namespace {
 
-constexpr const char *kExperts = ".moe.experts.", *kRouter = ".moe.router.weight";
-
-/// Returns the tensor of the dense network that an expert's one is made of, "" for another tensor.
-std::string dense_name(const std::string& name) {
-  const size_t at = name.find(kExperts);
-  if (at == std::string::npos) return "";
-  const std::string part = name.substr(at + std::string_view(kExperts).size());
-  return fmt::format("{}.mlp.fc{}.{}", name.substr(0, at), part.back(),
-                     part.front() == 'w' ? "weight" : "bias");
-}
+constexpr const char* kRouter = ".moe.router.weight";
 
 /// Returns the shape that a tensor of the dense network has for one of ours.
 std::vector<int64_t> dense_shape(const std::string& name, std::vector<int64_t> shape) {
@@ -103,7 +94,9 @@ at::Tensor Maker::make(const std::string& name) const {
   const at::NoGradGuard no_grad;
   const at::IntArrayRef shape = shapes_.at(name).sizes();
   const std::string dense = dense_name(name);
-  if (!dense.empty()) return expert_weight(name, dense);
+  if (!dense.empty()) {
+    return expert_copies(stored(dense), name, shape, options_.upcycling.noise, options_.seed);
+  }
   if (name.ends_with(kRouter)) {
     const at::Tensor weight = at::empty(shape, at::kFloat);
     nn::lecun_normal(weight, shape[1], nn::make_generator(mix64(options_.seed + stream_id(name))));
@@ -147,17 +140,6 @@ at::Tensor Maker::positions() const {
   }
   const int64_t kept = config.embedded_tokens() - config.patches();
   return kept == 0 ? patches_1Pd : at::cat({all_1Td.slice(1, 0, kept), patches_1Pd}, 1);
-}
-
-at::Tensor Maker::expert_weight(const std::string& name, const std::string& dense) const {
-  const at::Tensor one = stored(dense);
-  const at::Tensor expert = one.dim() == 2 ? one.t() : one;
-  const at::Tensor all = expert.unsqueeze(0).expand(shapes_.at(name).sizes()).contiguous();
-  const double noise = options_.upcycling.noise;
-  if (noise == 0.0 || one.dim() < 2) return all;
-  const double scale = noise * one.std().item<double>();
-  const at::Generator random = nn::make_generator(mix64(options_.seed + stream_id(name)));
-  return all + at::empty_like(all).normal_(0.0, scale, random);
 }
 
 }  // namespace moesaic::vit

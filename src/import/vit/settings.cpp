@@ -335,7 +335,6 @@ class SettingsReader {
   void upcycling() {
     const Upcycling& wanted = options_.upcycling;
     if (wanted.num_experts == 0) return;
-    VMoEMoeConfig& moe = config_.encoder.moe;
     const int64_t blocks = config_.encoder.num_layers;
     const std::set<int64_t> layers(wanted.layers.begin(), wanted.layers.end());
     if (layers.empty()) {
@@ -350,10 +349,8 @@ class SettingsReader {
       fail_usage("--k {} is more than the {} experts; choose at most {}",
                  wanted.num_selected_experts, wanted.num_experts, wanted.num_experts);
     }
-    moe.layers.assign(layers.begin(), layers.end());
-    moe.num_experts = wanted.num_experts;
-    moe.router.num_selected_experts = wanted.num_selected_experts;
-    moe.router.gate = "softmax_selected";
+    config_.encoder.moe = upcycled_config(config_, wanted).encoder.moe;
+    config_.encoder.moe.layers.assign(layers.begin(), layers.end());
     if (wanted.num_selected_experts == 1) {
       note("with --k 1 each gate is 1, so that no loss of the outputs trains the router");
     }

@@ -108,7 +108,6 @@ class Maker {
   void check() const;
   at::Tensor positions() const;
   at::Tensor prefix_row(int64_t first, int64_t count) const;
-  at::Tensor expert_weight(const std::string& name, const std::string& dense) const;
   at::Tensor stored(const std::string& name) const;
 
   const Tensors& tensors_;

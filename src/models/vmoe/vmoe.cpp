@@ -68,11 +68,14 @@ nn::MlpOptions mlp_options(const VMoEConfig& config, double dropout) {
 }
 
 nn::EncoderBlockOptions block_options(const VMoEConfig& config, int64_t block) {
-  nn::EncoderBlockOptions options{.attention = attention_options(config),
-                                  .mlp = mlp_options(config, config.encoder.dropout_rate),
-                                  .epsilon = config.encoder.layer_norm_eps,
-                                  .layer_scale = config.encoder.layer_scale,
-                                  .moe = std::nullopt};
+  nn::EncoderBlockOptions options{
+      .attention = attention_options(config),
+      .mlp = mlp_options(config, config.encoder.dropout_rate),
+      .epsilon = config.encoder.layer_norm_eps,
+      .drop_path = config.encoder.drop_path_rate * static_cast<double>(block) /
+                   static_cast<double>(std::max<int64_t>(1, config.encoder.num_layers - 1)),
+      .layer_scale = config.encoder.layer_scale,
+      .moe = std::nullopt};
   if (has_experts(config, block)) options.moe = moe_options(config, block);
   return options;
 }
@@ -356,6 +359,15 @@ SettingPaths VMoE::setting_paths() const {
 bool VMoE::may_differ_from_pretrained(const std::string& parameter) const {
   return parameter.starts_with("pre_logits") || parameter == "position_embedding" ||
          Model::may_differ_from_pretrained(parameter);
+}
+
+std::optional<int64_t> VMoE::layers_after(const std::string& parameter) const {
+  const std::string module = parameter.substr(0, parameter.find('.'));
+  const int64_t num_blocks = config_.encoder.num_layers;
+  if (module == "head" || module == "pre_logits" || module == "map_head") return 0;
+  if (module == "norm") return 1;
+  if (module != "blocks") return num_blocks + 1;
+  return num_blocks - std::stoll(parameter.substr(module.size() + 1));
 }
 
 namespace {

@@ -213,6 +213,26 @@ TEST(VMoE, DropsInTrainingOnlyAndFromItsGeneratorAlone) {
   }
 }
 
+// One image many times, of which one block's attention alone changes the output.
+TEST(VMoE, StochasticDepthGrowsLinearlyFromTheFirstBlock) {
+  constexpr int64_t kImages = 2000;
+  for (const int64_t block : {0, 1, 2}) {
+    VMoEConfig config = small_config();
+    config.encoder.moe.layers = {};
+    config.encoder.layer_scale = 0.0;
+    config.encoder.drop_path_rate = 0.6;
+    VMoE model(config, 1);
+    const torch::NoGradGuard no_grad;
+    const at::Tensor images = randn({1, 1, 8, 8}, 2, torch::kFloat).repeat({kImages, 1, 1, 1});
+    const at::Tensor without = model.forward(images).pre_logits;
+    model.named_parameters()["blocks." + std::to_string(block) + ".scale1"].fill_(1.0);
+    const at::Tensor with = model.forward(images, nn::make_generator(3)).pre_logits;
+    const at::Tensor dropped = (with - without).abs().amax(1).lt(1e-6);
+    const double rate = dropped.to(torch::kDouble).mean().item<double>();
+    EXPECT_NEAR(rate, 0.3 * static_cast<double>(block), 0.05) << block;
+  }
+}
+
 // The reference hands the encoder's rate on to the experts, unless they have their own.
 TEST(VMoE, ExpertsDropAtTheEncodersRateUnlessTheyHaveTheirOwn) {
   VMoEConfig config = small_config();

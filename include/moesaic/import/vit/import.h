@@ -12,20 +12,9 @@
 #include "moesaic/base/filesystem.h"
 #include "moesaic/config/size2d.h"
 #include "moesaic/data/preprocess.h"
+#include "moesaic/models/upcycling.h"
 
 namespace moesaic {
-
-/// Sparse upcycling (Komatsuzaki et al., arXiv:2212.05055): the MLPs of some blocks become mixtures
-/// of experts that begin as copies of them. The gates of a token's experts sum to 1 and no token is
-/// dropped, so that the network begins with the outputs of the dense one.
-struct Upcycling {
-  int64_t num_experts = 0;           ///< 0: the network stays dense.
-  std::vector<int64_t> layers = {};  ///< Blocks with experts, from 0.
-  int64_t num_selected_experts = 2;  ///< Experts for each token, k.
-  /// Standard deviation of normal noise on the experts' weights, over that of each weight tensor,
-  /// which makes the experts differ; 0: they are equal.
-  double noise = 0.0;
-};
 
 /// What import_vit() reads, and what it makes of it.
 struct ImportVitOptions {

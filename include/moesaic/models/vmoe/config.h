@@ -9,6 +9,7 @@
 
 #include "moesaic/config/schema.h"
 #include "moesaic/models/router_config.h"
+#include "moesaic/models/upcycling.h"
 #include "moesaic/nn/conv_stem.h"
 #include "moesaic/nn/encoder_block.h"
 
@@ -131,7 +132,7 @@ struct VMoEEncoderConfig {
   std::string activation = "gelu_tanh";
   double layer_norm_eps = nn::kLayerNormEpsilon;
   std::optional<double> layer_scale;
-  double dropout_rate = 0.0, attention_dropout_rate = 0.0;
+  double dropout_rate = 0.0, attention_dropout_rate = 0.0, drop_path_rate = 0.0;
   bool attention_qk_norm = false;
   VMoEPositionConfig position_emb;
   VMoEMoeConfig moe;
@@ -157,6 +158,10 @@ void describe(auto& f, VMoEEncoderConfig& c) {
     at_least(0.0), below(1.0));
   f("attention_dropout_rate", c.attention_dropout_rate,
     "dropout rate in training of attention weights", at_least(0.0), below(1.0));
+  f("drop_path_rate", c.drop_path_rate,
+    "stochastic depth in training: probability with which an image passes by the last block's "
+    "attention, or its MLP; it grows linearly from 0 in the first block",
+    at_least(0.0), below(1.0));
   f("attention_qk_norm", c.attention_qk_norm, "normalization of each head's queries and keys");
   f("position_emb", c.position_emb, "position embedding added to the tokens");
   f("moe", c.moe, "settings of the mixture-of-experts layers");
@@ -279,5 +284,9 @@ void describe(auto& f, VMoEConfig& c) {
 /// Returns what is wrong with settings together, e.g. a patch size that does not divide the image
 /// size; "" if nothing is.
 ConfigProblem config_problem(const VMoEConfig& config);
+
+/// Returns the settings of a dense network's mixture: as many experts in these layers, whose gates
+/// sum to 1. Other settings of the router are those of `dense`.
+VMoEConfig upcycled_config(VMoEConfig dense, const Upcycling& upcycling);
 
 }  // namespace moesaic

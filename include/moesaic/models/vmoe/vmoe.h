@@ -32,6 +32,14 @@ std::string vit_zoom_problem(const std::vector<int64_t>& from, const std::vector
 at::Tensor with_removed_experts(const VMoEConfig& config, const std::string& name,
                                 const at::Tensor& values);
 
+/// Returns the tensor of the dense network that the experts' tensor `name` begins as, "" for a
+/// tensor that is none of experts.
+std::string dense_name(const std::string& name);
+/// Returns the experts' tensor `name`, of `shape` [experts, ...]: copies of the dense one, of which
+/// weights get Upcycling::noise, drawn from seed and name.
+at::Tensor expert_copies(const at::Tensor& dense, const std::string& name, at::IntArrayRef shape,
+                         double noise, uint64_t seed);
+
 /// V-MoE (Riquelme et al., arXiv:2106.05974): a vision transformer in which some blocks have
 /// experts in place of the MLP. Stem, if any -> patches -> class token -> + position embedding ->
 /// registers (Darcet et al., arXiv:2309.16588) -> blocks -> norm -> class token, mean or attention
@@ -66,11 +74,14 @@ class VMoE : public Model, public nn::DataParallelModule {
   SettingPaths setting_paths() const override;
   /// Also allows the position embedding, for images of another size, and the layer before the head.
   bool may_differ_from_pretrained(const std::string& parameter) const override;
+  /// As timm counts: N - i for block i = 0..N-1, N + 1 for all before, 1 for the last norm.
+  std::optional<int64_t> layers_after(const std::string& parameter) const override;
   /// Also takes a V-MoE with another image size, number of members or layer before the head, as the
   /// reference's recipes begin fine-tuning: the position embedding is resized, the layer starts
   /// anew.
   void initialise_from(const Model& source, const TensorMap& values, bool new_head,
                        const std::string& from) override;
+  std::shared_ptr<Model> upcycled(const Upcycling& upcycling, uint64_t seed) const override;
   std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
 
   /// Returns the configuration that the network was built from.

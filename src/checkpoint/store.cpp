@@ -137,7 +137,13 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
   if (is_program(checkpoint.folder)) {
-    return program_model(checkpoint.folder, stored_meta_model(model_config(checkpoint)));
+    std::shared_ptr<Model> shape = stored_meta_model(model_config(checkpoint));
+    const Json stored = checkpoint.config.value(kInputKey, Json());
+    InputSpec input;
+    if (stored.is_object() && stored.value("takes_bytes", Json()) == true) {
+      input = input_spec_of(checkpoint, *shape);
+    }
+    return program_model(checkpoint.folder, std::move(shape), input);
   }
   check_finite_weights(checkpoint.model, weights_of(checkpoint));
   return model_of(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));

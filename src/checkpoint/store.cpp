@@ -344,6 +344,10 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   }
   if (!path_exists(given)) fail_no_network(given, nearest_network(given));
   if (is_export(given)) return load_export(given, options);
+  if (given.extension() == ".onnx") {
+    fail_usage("{}: an ONNX file, which ONNX Runtime runs; give the run, or an export to pt2",
+               given.string());
+  }
   if (!fs::is_directory(given, error)) {
     fail_usage(
         "{}: neither a folder of a run, a checkpoint or an export nor an export in a file "

@@ -168,9 +168,11 @@ std::string card(const Model& model, const ExportInfo& info) {
 
 /// Adds the class of a network that takes bytes.
 void add_normalized(const InputSpec& input, script::PythonClasses& classes) {
+  const auto list = [](const std::vector<double>& values) {
+    return fmt::format("{}", fmt::join(values, ", "));
+  };
   classes.text += fmt::format(kNormalized, fmt::arg("network", classes.network),
-                              fmt::arg("mean", fmt::join(input.mean, ", ")),
-                              fmt::arg("std", fmt::join(input.std, ", ")),
+                              fmt::arg("mean", list(input.mean)), fmt::arg("std", list(input.std)),
                               fmt::arg("rescale_factor", input.rescale_factor.value()));
   classes.network = "Normalized";
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators from stock Python: loaded, differentiated, checked by PyTorch's own checks.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/version.h>

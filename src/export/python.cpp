@@ -246,7 +246,9 @@ void record(const std::string& format, const fs::path& folder, const fs::path& o
   for (const std::string& line : split(said, '\n')) {
     if (line.find_first_not_of(' ') != line.npos) last = line;
   }
-  fail("export: Python cannot write {} (exit code {}): {}", format, status, one_line(last));
+  constexpr size_t kMaxBytes = 400;  // It names Python's path and the packages to install.
+  fail("export: Python cannot write {} (exit code {}): {}", format, status,
+       one_line(last, kMaxBytes));
 }
 
 void prove(const fs::path& file, const Model& model, const InputSpec& input) {

@@ -15,6 +15,7 @@
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "moesaic/checkpoint/store.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic::testing {
 namespace {
@@ -210,9 +211,13 @@ class PythonServers : public PythonOperators {
     const Checkpoint checkpoint = load_newest_checkpoint(smoke_run(), {.optimizer = false});
     const auto network = model_of(checkpoint);
     const InputSpec input = input_spec_of(checkpoint, *network);
-    const at::Tensor bytes = at::randint(256, {20, 1, 28, 28}, at::kByte);
+    const auto data = open_dataset("fashion-mnist-footwear", "test");
+    const at::Tensor bytes = at::empty({20, 1, 28, 28}, at::kByte);
+    for (int64_t i = 0; i < bytes.size(0); ++i)
+      data->image(i, bytes[i].mutable_data_ptr<uint8_t>());
     const at::Tensor images = (bytes.to(at::kFloat) / 255 - input.mean[0]) / input.std[0];
     const at::Tensor best = network->forward(images).logits.argmax(1);
+    EXPECT_FALSE(best.eq(best[0]).all().item<bool>()) << "all of one class, which tells nothing";
     std::string wanted;
     for (int64_t i = 0; i < best.size(0); ++i) {
       wanted += input.classes.at(static_cast<size_t>(best[i].item<int64_t>())) + "\n";

@@ -179,8 +179,8 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   }
   model->to(at::Device(options.device));
   Footprint size = footprint(*model);
-  if (is_program(checkpoint.folder))
-    size.bytes = static_cast<int64_t>(fs::file_size(checkpoint.folder));
+  const bool program = is_program(checkpoint.folder);
+  if (program) size.bytes = static_cast<int64_t>(fs::file_size(checkpoint.folder));
   const std::string chip = options.device == "cpu" ? bench::processor() : bench::chip();
   std::ostream none(nullptr);
   std::ostream& lines = !is_rank_zero ? none : options.json ? std::cerr : std::cout;
@@ -194,10 +194,11 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   auto rows = Json::array();
   std::sort(options.batch_sizes.begin(), options.batch_sizes.end());
   for (const int64_t batch_size : options.batch_sizes) {
-    const Latency found = measure_together(
+    Latency found = measure_together(
         *model,
         {.batch_size = batch_size, .seconds = options.seconds, .precision = options.precision},
         processes);
+    if (program) found.bytes += static_cast<double>(size.bytes);  // Its model has no weights.
     lines << fmt::format("{:>8} {:>12.1f} {:>12.3f} {:>12.3f} {:>12}\n", batch_size,
                          found.images_per_second, found.median_ms, found.p95_ms,
                          bytes_text(found.bytes))

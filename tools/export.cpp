@@ -3,9 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "command_line.h"
@@ -25,7 +27,7 @@ namespace {
 struct ExportArguments {
   fs::path checkpoint;
   std::string format;
-  bool trust = false, without_capacity = false;
+  bool trust = false, without_capacity = false, with_preprocessing = false;
   ExportOptions options;
 };
 
@@ -45,9 +47,18 @@ std::string listed_formats(Text&& text, Passes&& passes) {
   return fmt::format("{}", fmt::join(items, "; "));
 }
 
+/// Returns the names of the formats that pass.
+template <class Passes>
+std::string names_of_formats(Passes&& passes) {
+  return listed_formats([](const ExportFormat&) { return std::string(); }, passes);
+}
+
 std::string formats_with_shards() {
-  return listed_formats([](const ExportFormat&) { return std::string(); },
-                        [](const ExportFormat& format) { return format.max_shards > 0; });
+  return names_of_formats([](const ExportFormat& format) { return format.max_shards > 0; });
+}
+
+std::string formats_with_preprocessing() {
+  return names_of_formats(std::mem_fn(&ExportFormat::has_preprocessing));
 }
 
 int64_t most_shards() {
@@ -73,6 +84,10 @@ int export_model(const ExportArguments& arguments) {
   if (arguments.options.num_shards && format.max_shards == 0) {
     fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
   }
+  if (arguments.with_preprocessing && !format.has_preprocessing) {
+    fail_usage("export: --with-preprocessing is for the formats {}; leave it out",
+               formats_with_preprocessing());
+  }
   format.check_out(arguments.options.out);  // Invalid outputs fail before the network is loaded.
   Checkpoint checkpoint =
       load_newest_checkpoint(arguments.checkpoint, {.optimizer = false, .trust = arguments.trust});
@@ -86,8 +101,10 @@ int export_model(const ExportArguments& arguments) {
   options.poll = [&] {
     if (stop && stop->requested()) throw ExportStopped{stop->number()};
   };
+  ExportInfo info = export_info(checkpoint, *model);
+  if (arguments.with_preprocessing) info = with_preprocessing(std::move(info));
   try {
-    format.write(*model, export_info(checkpoint, *model), options);
+    format.write(*model, info, options);
   } catch (const ExportStopped& stopped) {
     log_info("stopped; nothing was written");
     return 128 + stopped.signal;
@@ -129,6 +146,11 @@ void add_export(CLI::App& app, int& exit_code) {
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "
                  "image's result does not depend on its batch; its accuracy may differ a little");
+  verb->add_flag(
+      "--with-preprocessing", arguments->with_preprocessing,
+      "export a network that takes images of uint8, resized as preprocess.json says, and "
+      "normalises them itself; for the formats " +
+          formats_with_preprocessing());
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_single_process("export");

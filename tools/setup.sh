@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/env.sh
 
-REQUIREMENTS=tools/python/requirements.txt  # exact versions and hashes of LibTorch's wheel and all that it needs
+REQUIREMENTS=tools/python/requirements.txt  # exact versions and hashes of LibTorch's wheel, what `moesaic export` to ONNX needs, and all that these need
 NVCC_REQUIREMENTS=tools/python/requirements-nvcc.txt
 PACKAGES=(build-essential cmake ninja-build ccache git python3 python3-venv
   libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev

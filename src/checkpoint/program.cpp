@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/checkpoint/program.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/ATen.h>
 #include <c10/util/Logging.h>
 #include <torch/nativert/ModelRunnerHandle.h>
 #include <torch/version.h>
@@ -60,16 +60,26 @@ at::Tensor first_output(const c10::IValue& out) {
   return {};
 }
 
+/// Returns the bytes that were normalised to `images_BCHW`.
+at::Tensor bytes_of(const at::Tensor& images_BCHW, const InputSpec& input) {
+  const auto of_channels = [](const std::vector<double>& values) {
+    return at::tensor(values, at::kFloat).view({-1, 1, 1});
+  };
+  const at::Tensor pixels_BCHW = images_BCHW * of_channels(input.std) + of_channels(input.mean);
+  return pixels_BCHW.div(input.rescale_factor.value()).round().clamp(0, 255).to(at::kByte);
+}
+
 /// A network that is known by its settings and computed by a program.
 class ProgramModel : public Model {
  public:
-  ProgramModel(const fs::path& file, std::shared_ptr<Model> shape)
-      : file_(file), program_(file), shape_(std::move(shape)) {}
+  ProgramModel(const fs::path& file, std::shared_ptr<Model> shape, const InputSpec& input)
+      : file_(file), program_(file), shape_(std::move(shape)), input_(input) {}
 
   using Model::forward;
   ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator&) override {
     check_input_shape(*this, file_.string(), "images", images_BCHW);
-    at::Tensor logits = program_.run(images_BCHW);
+    at::Tensor logits =
+        program_.run(input_.takes_bytes ? bytes_of(images_BCHW, input_) : images_BCHW);
     const std::vector<int64_t> expected = {images_BCHW.size(0) * members(), classes()};
     if (classes() > 0 && logits.sizes() != at::IntArrayRef(expected)) {
       fail("{}: a program of another network than its configuration's", file_.string());
@@ -101,6 +111,7 @@ class ProgramModel : public Model {
   fs::path file_;
   Program program_;
   std::shared_ptr<Model> shape_;
+  InputSpec input_;
 };
 
 }  // namespace
@@ -137,8 +148,9 @@ at::Tensor Program::run(const at::Tensor& images_BCHW) const {
   return out.clone();  // The next run may use the memory again.
 }
 
-std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape) {
-  return std::make_shared<ProgramModel>(file, std::move(shape));
+std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape,
+                                     const InputSpec& input) {
+  return std::make_shared<ProgramModel>(file, std::move(shape), input);
 }
 
 }  // namespace moesaic

@@ -137,7 +137,13 @@ std::shared_ptr<Model> model_of(const Value& config, const TensorMap& tensors,
 
 std::shared_ptr<Model> model_of(const Checkpoint& checkpoint) {
   if (is_program(checkpoint.folder)) {
-    return program_model(checkpoint.folder, stored_meta_model(model_config(checkpoint)));
+    std::shared_ptr<Model> shape = stored_meta_model(model_config(checkpoint));
+    const Json stored = checkpoint.config.value(kInputKey, Json());
+    InputSpec input;
+    if (stored.is_object() && stored.value("takes_bytes", Json()) == true) {
+      input = input_spec_of(checkpoint, *shape);
+    }
+    return program_model(checkpoint.folder, std::move(shape), input);
   }
   check_finite_weights(checkpoint.model, weights_of(checkpoint));
   return model_of(model_config(checkpoint), checkpoint.model, weights_of(checkpoint));
@@ -338,6 +344,10 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   }
   if (!path_exists(given)) fail_no_network(given, nearest_network(given));
   if (is_export(given)) return load_export(given, options);
+  if (given.extension() == ".onnx") {
+    fail_usage("{}: an ONNX file, which ONNX Runtime runs; give the run, or an export to pt2",
+               given.string());
+  }
   if (!fs::is_directory(given, error)) {
     fail_usage(
         "{}: neither a folder of a run, a checkpoint or an export nor an export in a file "

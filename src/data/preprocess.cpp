@@ -207,6 +207,9 @@ ConfigProblem config_problem(const InputSpec& spec) {
                         spec.input_size.size()),
             {"input_size"}};
   }
+  if (spec.takes_bytes && (!spec.images || spec.mean.empty() || !spec.rescale_factor)) {
+    return {"takes_bytes needs images, rescale_factor, mean and std", {"takes_bytes"}};
+  }
   if (!spec.images) return {};
   const auto channels = static_cast<size_t>(spec.input_size[0]);
   if (std::max(spec.input_size[1], spec.input_size[2]) > kMaxSide) {
@@ -261,6 +264,7 @@ Json document_of(const InputSpec& spec) {
   Json document = to_json(spec);
   document.erase("size");
   document.erase("channels");
+  if (!spec.takes_bytes) document.erase("takes_bytes");
   if (spec.preprocess.orientation == "data") document["orientation"] = nullptr;
   for (const char* list : {"mean", "std"}) {
     if (document.at(list).empty()) document[list] = nullptr;

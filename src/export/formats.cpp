@@ -92,6 +92,7 @@ ExportFormat pytorch_format() {
   ExportFormat format = made_by(export_pytorch);
   format.description = "modeling.py of plain PyTorch, with weights, JSON files and a model card";
   format.out = "new folder";
+  format.has_preprocessing = true;
   format.check_out = [](const fs::path& out) { check_new_folder(out, "--out"); };
   return format;
 }
@@ -102,6 +103,7 @@ ExportFormat recorded_format(void (*write)(const Model&, const fs::path&, const 
   ExportFormat format = made_by(write);
   format.description = std::move(description);
   format.out = "new file";
+  format.has_preprocessing = true;
   format.check_out = [](const fs::path& out) {
     check_new_file(out, "--out");
     export_python();
@@ -123,6 +125,7 @@ ExportFormat onnx_format() {
 
 ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
   ExportInfo info{.input = input_spec_of(checkpoint, model), .loss = trained_loss(checkpoint)};
+  info.input.takes_bytes = false;  // The network of an export by with_preprocessing() does not.
   info.evaluation = last_evaluation(checkpoint);
   const Json::json_pointer size("/run/evaluate_batch_size");
   if (checkpoint.config.contains(size)) info.batch_size = trained_batch_size(checkpoint);
@@ -134,6 +137,14 @@ ExportInfo export_info(const Checkpoint& checkpoint, const Model& model) {
     info.array_dtypes[array.key] = array.value.as_string("array_dtypes");
   }
   return info;
+}
+
+ExportInfo with_preprocessing(ExportInfo info) {
+  info.input.takes_bytes = true;
+  if (config_problem(info.input).empty()) return info;
+  fail_usage(
+      "export: --with-preprocessing: the network's inputs are no images with a known mean and std; "
+      "leave it out");
 }
 
 std::string batch_dependence(const Model& model) {

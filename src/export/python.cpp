@@ -59,9 +59,25 @@ def has_operators():
     return hasattr(torch.ops.moesaic, "grouped_mlp") and not torch.compiler.is_compiling()
 )";
 
+constexpr char kNormalized[] = R"(
+
+class Normalized({network}):
+    """Takes images of uint8, resized as preprocess.json says."""
+
+    def __init__(self):
+        super().__init__()
+        for name, values in ("image_mean", [{mean}]), ("image_std", [{std}]):
+            shaped = torch.tensor(values, dtype=torch.float32).view(-1, 1, 1)
+            self.register_buffer(name, shaped, persistent=False)
+
+    def forward(self, images):
+        pixels = images.to(torch.float32) * {rescale_factor}
+        return super().forward((pixels - self.image_mean) / self.image_std)
+)";
+
 constexpr char kTail[] = R"(
 
-DTYPES = {{"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}}
+DTYPES = {{"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "U8": torch.uint8}}
 
 
 def read_tensors(file):
@@ -97,7 +113,7 @@ A network of moesaic, trained on {data}, in plain PyTorch:
 import modeling
 
 network = modeling.load()
-logits = network(images)  # [batch, {shape}] float32, prepared as preprocess.json says
+logits = network(images)  # [batch, {shape}] {prepared} as preprocess.json says
 ```
 
 | figure | value |
@@ -146,12 +162,24 @@ std::string card(const Model& model, const ExportInfo& info) {
       kCard, fmt::arg("name", name_of(model)),
       fmt::arg("data", info.input.dataset.empty() ? "data of its own" : info.input.dataset),
       fmt::arg("shape", fmt::format("{}", fmt::join(model.input_shape(), ", "))),
+      fmt::arg("prepared", info.input.takes_bytes ? "uint8, resized" : "float32, prepared"),
       fmt::arg("rows", rows),
       fmt::arg("experts",
                why.empty() ? ""
                            : fmt::format("\nAn image's result depends on the others of its batch, "
                                          "since {}.",
                                          why)));
+}
+
+/// Adds the class of a network that takes bytes.
+void add_normalized(const InputSpec& input, script::PythonClasses& classes) {
+  const auto list = [](const std::vector<double>& values) {
+    return fmt::format("{}", fmt::join(values, ", "));
+  };
+  classes.text += fmt::format(kNormalized, fmt::arg("network", classes.network),
+                              fmt::arg("mean", list(input.mean)), fmt::arg("std", list(input.std)),
+                              fmt::arg("rescale_factor", input.rescale_factor.value()));
+  classes.network = "Normalized";
 }
 
 /// Writes the files of export_pytorch() into a folder that is there.
@@ -169,7 +197,8 @@ void write_python(const Model& model, const fs::path& folder, const ExportInfo& 
   for (const auto& buffer : network->named_buffers()) {
     if (!is_stored(buffer.name)) constants[buffer.name] = buffer.value;
   }
-  const script::PythonClasses classes = script::python_classes(*network, is_stored);
+  script::PythonClasses classes = script::python_classes(*network, is_stored);
+  if (info.input.takes_bytes) add_normalized(info.input, classes);
   const std::string text = fmt::format(kHead, fmt::arg("name", name_of(model))) + classes.text +
                            fmt::format(kTail, fmt::arg("network", classes.network));
   write_atomic(folder / "modeling.py", std::string_view(text));
@@ -181,17 +210,31 @@ void write_python(const Model& model, const fs::path& folder, const ExportInfo& 
   write_atomic(folder / "README.md", std::string_view(card(model, info)));
 }
 
+/// Returns what a network that takes bytes makes of them.
+at::Tensor normalized(const at::Tensor& images_BCHW, const InputSpec& input) {
+  const auto of_channels = [](const std::vector<double>& values) {
+    return at::tensor(values, at::kFloat).view({-1, 1, 1});
+  };
+  const at::Tensor pixels_BCHW = images_BCHW.to(at::kFloat) * input.rescale_factor.value();
+  return (pixels_BCHW - of_channels(input.mean)) / of_channels(input.std);
+}
+
 /// Images and the network's own logits, by batch size.
-std::map<int64_t, std::pair<at::Tensor, at::Tensor>> proofs(const Model& model) {
+std::map<int64_t, std::pair<at::Tensor, at::Tensor>> proofs(const Model& model,
+                                                            const InputSpec& input) {
   const torch::NoGradGuard no_grad;
   at::Generator generator = nn::make_generator(1);
   std::map<int64_t, std::pair<at::Tensor, at::Tensor>> all;
   for (const int64_t batch : kProofBatches) {
     std::vector<int64_t> shape = model.input_shape();
     shape.insert(shape.begin(), batch);
-    const at::Tensor images = at::empty(shape, at::kFloat).normal_(0.0, 1.0, generator);
+    at::Tensor given = at::empty(shape, at::kFloat).normal_(0.0, 1.0, generator), images = given;
+    if (input.takes_bytes) {
+      given = at::empty(shape, at::kByte).random_(256, generator);
+      images = normalized(given, input);
+    }
     // A forward pass in evaluation changes nothing of the network.
-    all[batch] = {images, const_cast<Model&>(model).forward(images).logits};
+    all[batch] = {given, const_cast<Model&>(model).forward(images).logits};
   }
   return all;
 }
@@ -208,12 +251,14 @@ void record(const std::string& format, const fs::path& folder, const fs::path& o
   for (const std::string& line : split(said, '\n')) {
     if (line.find_first_not_of(' ') != line.npos) last = line;
   }
-  fail("export: Python cannot write {} (exit code {}): {}", format, status, one_line(last));
+  constexpr size_t kMaxBytes = 400;  // It names Python's path and the packages to install.
+  fail("export: Python cannot write {} (exit code {}): {}", format, status,
+       one_line(last, kMaxBytes));
 }
 
-void prove(const fs::path& file, const Model& model) {
+void prove(const fs::path& file, const Model& model, const InputSpec& input) {
   const Program program(file);
-  for (const auto& [batch, proof] : proofs(model)) {
+  for (const auto& [batch, proof] : proofs(model, input)) {
     const auto& [images, wanted] = proof;
     const at::Tensor found = program.run(images);
     const bool fits = found.sizes() == wanted.sizes() && found.isfinite().all().item<bool>();
@@ -239,14 +284,14 @@ void export_recorded(const std::string& format, const Model& model, const fs::pa
   write_python(model, folder, info);
   if (format == "onnx") {
     TensorMap tensors;
-    for (const auto& [batch, proof] : proofs(model)) {
+    for (const auto& [batch, proof] : proofs(model, info.input)) {
       tensors[fmt::format("images.{}", batch)] = proof.first;
       tensors[fmt::format("logits.{}", batch)] = proof.second;
     }
     write_tensors(folder / "proof.safetensors", tensors);
   }
   record(format, folder, made);
-  if (format == "pt2") prove(made, model);
+  if (format == "pt2") prove(made, model, info.input);
   out.write(MappedFile(made).bytes());
   out.commit();
 }

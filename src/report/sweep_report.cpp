@@ -53,11 +53,13 @@ TextTable phase_table(const SweepPlan& plan, const Results& results) {
   return table;
 }
 
-/// Returns a table of networks' accuracies, "pruned -> recovered".
+/// Returns a table of networks' accuracies, "pruned -> recovered", and that of the .pt2 of one.
 TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& criteria,
                          const Results& results) {
   std::vector<std::string> header = {"experts"};
   header.insert(header.end(), criteria.begin(), criteria.end());
+  const bool has_program = plan.exported && results.find(kSweepProgramRow, "accuracy") != nullptr;
+  if (has_program) header.emplace_back(".pt2, run 1");
   TextTable table(header);
   for (const SweepSize& size : plan.sizes) {
     std::vector<std::string> cells = {size.text};
@@ -65,6 +67,10 @@ TextTable accuracy_table(const SweepPlan& plan, const std::vector<std::string>& 
       const std::string row = sweep_row(size.name, criterion);
       cells.push_back(percent(results, row, "accuracy") + " -> " +
                       percent(results, row, "accuracy_recovered"));
+    }
+    if (has_program) {
+      const bool is_exported = size.name == sweep_size(plan.exported->keep);
+      cells.push_back(is_exported ? percent(results, kSweepProgramRow, "accuracy") : "-");
     }
     table.add(std::move(cells));
   }
@@ -139,9 +145,13 @@ std::vector<RowComparison> compared_criteria(const SweepPlan& plan, const Result
 }
 
 std::string exported_sentence(const SweepPlan& plan, const Results& results) {
-  return fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
-                     plan.exported->keep, plan.num_experts, plan.exported->criterion,
-                     sweep_value(results, "export", "forward_time_ratio"));
+  std::string text =
+      fmt::format("{} of {} experts by {}, recovered; TorchScript, {:.2f} x our forward time",
+                  plan.exported->keep, plan.num_experts, plan.exported->criterion,
+                  sweep_value(results, "export", "forward_time_ratio"));
+  const ResultRow* program = results.find(kSweepProgramRow, "forward_time_ratio");
+  if (program != nullptr) text += fmt::format("; {}, {:.2f} x", kSweepProgram, program->measured);
+  return text;
 }
 
 }  // namespace

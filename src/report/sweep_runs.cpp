@@ -5,6 +5,7 @@
 #include <torch/script.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
@@ -147,7 +148,7 @@ class Sweep {
     return made;
   }
 
-  /// Times the first run's networks, and the exported one, in turn.
+  /// Times the first run's networks, and the exported files, in turn.
   void finish(std::vector<MeasuredRow>& rows) const {
     std::vector<ForwardPass> passes;
     std::vector<int64_t> input_shape;
@@ -160,7 +161,8 @@ class Sweep {
       }
       passes.push_back(forward_pass(std::move(model)));
     }
-    if (config_.exported) passes.push_back(exported_pass());
+    std::vector<MeasuredRow> exports;
+    if (config_.exported) exports = export_network(passes);
     log_info("timing {} networks in turn", passes.size());
     const PhaseConfig& phase = *config_.recover;
     const std::vector<double> rates = measure_passes(
@@ -170,14 +172,13 @@ class Sweep {
       for (const std::string& name : networks_[i].rows) {
         row_of(rows, name).runs[0].final.numbers["images_per_second"] = rates[i];
         if (!config_.exported || name != exported_row()) continue;
-        RunRecord exported;
-        exported.final.numbers["forward_time_ratio"] = rates[i] / rates.back();
-        const Metric metric =
-            amount_metric("forward_time_ratio", "TorchScript's forward time over ours");
-        rows.push_back({"export", {metric}, {exported}});
-        rows.back().first_seed = train_.seed;
+        for (size_t e = 0; e < exports.size(); ++e) {
+          exports[e].runs[0].final.numbers["forward_time_ratio"] =
+              rates[i] / rates[networks_.size() + e];
+        }
       }
     }
+    std::ranges::move(exports, std::back_inserter(rows));
     add_savings(plan_, rows);
   }
 
@@ -320,18 +321,44 @@ class Sweep {
     return run;
   }
 
-  /// Exports the chosen network and returns the forward pass of the file.
-  ForwardPass exported_pass() const {
+  MeasuredRow export_row(const char* name, const char* format) const {
+    const std::string label = std::string(format) + "'s forward time over ours";
+    MeasuredRow row{name, {amount_metric("forward_time_ratio", label)}, {RunRecord()}};
+    row.first_seed = train_.seed;
+    return row;
+  }
+
+  /// Exports the chosen network, adds the forward passes of the files and returns their rows.
+  std::vector<MeasuredRow> export_network(std::vector<ForwardPass>& passes) const {
     const auto chosen =
         std::find_if(networks_.begin(), networks_.end(), [&](const Network& network) {
           return std::count(network.rows.begin(), network.rows.end(), exported_row()) > 0;
         });
-    const Checkpoint checkpoint = load_checkpoint(recovered_of(*chosen, 0), {.optimizer = false});
+    const fs::path recovered = recovered_of(*chosen, 0);
+    const Checkpoint checkpoint = load_checkpoint(recovered, {.optimizer = false});
     const auto network = model_of(checkpoint);
+    const ExportInfo info = export_info(checkpoint, *network);
     const fs::path file = options_.out / kSweepModel;
-    export_torchscript(*network, file, export_info(checkpoint, *network));
+    export_torchscript(*network, file, info);
     auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file.string(), device_));
-    return [script](const at::Tensor& images) { script->forward({images}); };
+    passes.push_back([script](const at::Tensor& images) { script->forward({images}); });
+    std::vector<MeasuredRow> rows = {export_row("export", "TorchScript")};
+    if (!config_.exported->evaluate_pt2) return rows;
+    try {
+      const fs::path program = options_.out / kSweepProgram;
+      export_pt2(*network, program, info);
+      const auto model = model_of(load_newest_checkpoint(program, {.program = true}));
+      model->to(device_);
+      rows.push_back(export_row(kSweepProgramRow, ".pt2"));
+      rows.back().metrics.push_back(amount_metric("accuracy", "test accuracy of the .pt2, %"));
+      rows.back().runs[0].final.numbers["accuracy"] =
+          evaluated(*model, recovered, *config_.recover).metric("accuracy");
+      passes.push_back(forward_pass(model));
+    } catch (const Error& error) {
+      rows.resize(1);
+      log_warning("{}; the results have no .pt2", error.what());
+    }
+    return rows;
   }
 
   const SweepConfig& config_;

@@ -15,6 +15,7 @@ TEST(ExportFormats, AreFoundByName) {
   for (const auto& [name, format] : export_formats().entries()) {
     EXPECT_FALSE(format.description.empty() || format.out.empty()) << name;
     EXPECT_EQ(format.max_shards > 0, name == "vmoe");
+    EXPECT_EQ(format.has_preprocessing, name == "onnx" || name.starts_with("p")) << name;
   }
   EXPECT_THAT(test::usage_of([] { export_formats().at("torchscrpt", "export"); }),
               AllOf(HasSubstr("export: unknown format 'torchscrpt'"), HasSubstr("torchscript")));
@@ -51,6 +52,17 @@ TEST(ExportFormats, RefuseAFolderWhoseNameIsNearlyThatOfAFile) {
                       HasSubstr("did you mean '" + (folder / "x.safetensors").string() + "'?")));
   }
   for (const char* out : {"x", "x.v2", "v1.0", "x.safetensors"}) EXPECT_NO_THROW(check(out)) << out;
+}
+
+TEST(WithPreprocessing, NeedsImagesOfAKnownMeanAndStd) {
+  EXPECT_TRUE(with_preprocessing(testing::toy_info()).input.takes_bytes);
+  ExportInfo unknown = testing::toy_info(), numbers = testing::toy_info();
+  unknown.input.mean = unknown.input.std = {};
+  numbers.input.images = false;
+  for (const ExportInfo& info : {unknown, numbers}) {
+    EXPECT_THAT(test::usage_of([&] { with_preprocessing(info); }),
+                HasSubstr("no images with a known mean and std"));
+  }
 }
 
 /// Returns what exporting to both formats for everyone says.

@@ -11,6 +11,7 @@
 #include "moesaic/checkpoint/store.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/init.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -86,6 +87,20 @@ TEST(ExportPyTorch, AFolderIsAnExport) {
   export_pytorch(*model, folder / "out", kScriptInfo);
   const auto again = model_of(load_newest_checkpoint(folder / "out"));
   EXPECT_TRUE(at::equal(run(*again, small_images(3)).logits, run(*model, small_images(3)).logits));
+}
+
+TEST(ExportPyTorch, WithPreprocessingTakesBytesOfWhichItsExportTells) {
+  const test::TempDir folder;
+  const auto model = build_variant({.name = ""});
+  export_pytorch(*model, folder / "out", with_preprocessing(kScriptInfo));
+  EXPECT_THAT(test::get(folder / "out/modeling.py"),
+              AllOf(HasSubstr("class Normalized(VMoE):"), HasSubstr("(\"image_mean\", [0.5])"),
+                    HasSubstr("network = Normalized()")));
+  EXPECT_THAT(test::get(folder / "out/README.md"), HasSubstr("uint8, resized as"));
+  const Checkpoint checkpoint = load_newest_checkpoint(folder / "out");
+  const auto again = model_of(checkpoint);
+  EXPECT_TRUE(input_spec_of(checkpoint, *again).takes_bytes);
+  EXPECT_FALSE(export_info(checkpoint, *again).input.takes_bytes) << "the tensors do not";
 }
 
 TEST(ExportPyTorch, RefusesExpertsThatChooseAcrossImages) {
@@ -262,6 +277,30 @@ TEST_F(ExportedProgram, IsACheckpointThatCanOnlyBeRun) {
   EXPECT_THAT(test::usage_of([&] { program->to(at::Device("cuda")); }), HasSubstr("on the CPU"));
 }
 
+TEST_F(ExportedProgram, WithPreprocessingComputesBytesAndIsRunAsOthers) {
+  const fs::path file = folder_ / "bytes.pt2";
+  export_pt2(*model_, file, with_preprocessing(kScriptInfo));
+  at::Generator generator = nn::make_generator(3);
+  const at::Tensor bytes = at::empty({5, 1, 8, 8}, at::kByte).random_(256, generator);
+  const at::Tensor images = (bytes.to(at::kDouble) / 255.0 - 0.5) / 0.25;
+  const at::Tensor wanted = run(*model_, images.to(at::kFloat)).logits;
+  expect_close(Program(file).run(bytes), wanted, 1e-5);
+  const auto program = model_of(load_newest_checkpoint(file, {.program = true}));
+  expect_close(run(*program, images.to(at::kFloat)).logits, wanted, 1e-5);
+}
+
+TEST_F(ExportedProgram, ThatCannotBeWrittenLeavesNothing) {
+  const test::TempDir folder;
+  test::put(folder / "python", "#!/bin/sh\necho 'error: no torch here' >&2\nexit 1\n");
+  fs::permissions(folder / "python", fs::perms::owner_all);
+  const test::ScopedEnv python("MOESAIC_PYTHON", (folder / "python").string());
+  for (const auto write : {export_pt2, export_onnx}) {
+    EXPECT_THAT(test::failure_of([&] { write(*model_, folder / "x", kScriptInfo); }),
+                HasSubstr("no torch here"));
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"python"});
+}
+
 TEST_F(ExportedProgram, ThatIsDamagedIsRefusedBeforeItRuns) {
   std::string bytes = test::get(file_);
   const std::string whole = bytes;
@@ -272,6 +311,19 @@ TEST_F(ExportedProgram, ThatIsDamagedIsRefusedBeforeItRuns) {
   EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("its checksum differs"));
   test::put(file_, whole.substr(0, whole.size() / 2));
   EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("corrupt archive"));
+}
+
+TEST_F(ExportedProgram, OfAnotherProgramIsRefusedBeforeItRuns) {
+  std::string bytes = test::get(file_);
+  for (size_t at = 0; (at = bytes.find("extra/config.json", at)) != bytes.npos; ++at) {
+    bytes.replace(at, 17, "extra/konfig.json");
+  }
+  test::put(file_, bytes);
+  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(file_, {.program = true}); }),
+              HasSubstr("of another program"));
+  test::put(folder_ / "x.onnx", "x");
+  EXPECT_THAT(test::usage_of([&] { load_newest_checkpoint(folder_ / "x.onnx"); }),
+              HasSubstr("which ONNX Runtime runs"));
 }
 
 }  // namespace

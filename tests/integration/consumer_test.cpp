@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Installs the build into a folder of its own and lets a user's project find it there.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "integration/program.h"
 #include "integration/readme.h"
@@ -43,6 +46,16 @@ TEST_F(Consumer, FindsTheInstalledLibraryAndRunsTheExamplesOfItsPages) {
   }
   expect_quoted("docs/operators.md", "tests/consumer/operators.cpp", "cpp", "#include");
   expect_shown("docs/operators.md", operators.out);
+  expect_quoted("docs/deploying.md", "examples/deploying/server.cpp", "cpp", "#include");
+  if (!have_fashion_mnist()) return;
+  const std::string file = text_path("model.pt2");
+  const auto exported = run_program(
+      {"export", smoke_run().string(), "--format", "pt2", "--with-preprocessing", "--out", file});
+  if (exported.exit_code != 0) GTEST_SKIP() << "no .pt2 to serve: " << exported.err;
+  const auto served = run_command({"sh", "-c",
+                                   fmt::format("head -c {} /dev/zero | '{}' '{}' 1 28 28",
+                                               3 * 28 * 28, text_path("build/server"), file)});
+  EXPECT_EQ(std::count(served.out.begin(), served.out.end(), '\n'), 3) << served.err;
 }
 
 TEST_F(Consumer, TheInstalledProgramFindsItsRecipes) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators from stock Python: loaded, differentiated, checked by PyTorch's own checks.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/version.h>
@@ -13,6 +14,8 @@
 #include "data/jpeg_bytes.h"
 #include "integration/program.h"
 #include "integration/readme.h"
+#include "moesaic/checkpoint/store.h"
+#include "moesaic/data/source.h"
 
 namespace moesaic::testing {
 namespace {
@@ -179,6 +182,99 @@ TEST_F(PythonOperators, TheReaderOfThePageIsTheExportedNetwork) {
     const auto result =
         run_python({"-c", kReaderCheck, source_path("tests/integration"), out, script});
     EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+}
+
+/// The servers of docs/deploying.md, by Python.
+class PythonServers : public PythonOperators {
+ protected:
+  void SetUp() override {
+    PythonOperators::SetUp();
+    if (IsSkipped()) return;
+    if (python_.find('/') == std::string::npos) GTEST_SKIP() << "needs MOESAIC_VENV";
+    options_.environment = {"MOESAIC_PYTHON=" + python_};
+  }
+
+  std::string exported(const std::string& format, const std::vector<std::string>& more = {}) const {
+    const std::string file = text_path(fmt::format("model{}.{}", more.size(), format));
+    std::vector<std::string> words = {"export", smoke_run().string(), "--format", format, "--out",
+                                      file};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = run_program(words, options_);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return file;
+  }
+
+  /// Compares the classes of a batch of bytes with those of the network.
+  void expect_served(const std::string& format, const std::string& script) const {
+    expect_quoted("docs/deploying.md", script, "python", "import json");
+    const Checkpoint checkpoint = load_newest_checkpoint(smoke_run(), {.optimizer = false});
+    const auto network = model_of(checkpoint);
+    const InputSpec input = input_spec_of(checkpoint, *network);
+    const auto data = open_dataset("fashion-mnist-footwear", "test");
+    const at::Tensor bytes = at::empty({20, 1, 28, 28}, at::kByte);
+    for (int64_t i = 0; i < bytes.size(0); ++i)
+      data->image(i, bytes[i].mutable_data_ptr<uint8_t>());
+    const at::Tensor images = (bytes.to(at::kFloat) / 255 - input.mean[0]) / input.std[0];
+    const at::Tensor best = network->forward(images).logits.argmax(1);
+    EXPECT_FALSE(best.eq(best[0]).all().item<bool>()) << "all of one class, which tells nothing";
+    std::string wanted;
+    for (int64_t i = 0; i < best.size(0); ++i) {
+      wanted += input.classes.at(static_cast<size_t>(best[i].item<int64_t>())) + "\n";
+    }
+    write("images", std::string(static_cast<const char*>(bytes.const_data_ptr()),
+                                static_cast<size_t>(bytes.numel())));
+    const std::string file = exported(format, {"--with-preprocessing"});
+    const auto served = run_command({"sh", "-c",
+                                     fmt::format("'{}' -W ignore '{}' '{}' < '{}'", python_,
+                                                 source_path(script), file, text_path("images"))});
+    EXPECT_EQ(served.out, wanted) << served.err;
+  }
+
+  ProgramOptions options_;
+};
+
+TEST_F(PythonServers, OfAProgramGiveTheNetworksClasses) {
+  expect_served("pt2", "examples/deploying/server.py");
+}
+
+TEST_F(PythonServers, OfOnnxGiveTheNetworksClasses) {
+  if (run_python({"-c", "import onnx, onnxscript, onnxruntime"}).exit_code != 0) {
+    const auto refused = run_program(
+        {"export", smoke_run().string(), "--format", "onnx", "--out", text_path("model.onnx")},
+        options_);
+    expect_one_line_error(refused, 1, "pip install");
+    EXPECT_FALSE(fs::exists(path("model.onnx")));
+    GTEST_SKIP() << "needs Python's onnx, onnxscript and onnxruntime";
+  }
+  expect_served("onnx", "examples/deploying/server_onnx.py");
+}
+
+TEST_F(PythonServers, PredictUsesTheLabelsAndPreprocessingOfAProgram) {
+  const std::string photo = text_path("photo.jpg");
+  test::write_file(photo, test::jpeg_bytes(33, 90, test::JpegKind::noise, {}));
+  const auto predicted = [&](const std::string& network) {
+    const auto result = run_program({"predict", network, photo, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.json()["images"][0]["top"];
+  };
+  const auto wanted = predicted(smoke_run().string());
+  for (const std::string& file : {exported("pt2"), exported("pt2", {"--with-preprocessing"})}) {
+    const auto found = predicted(file);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_EQ(found[i]["class"], wanted[i]["class"]);
+      EXPECT_NEAR(found[i]["probability"].get<double>(), wanted[i]["probability"].get<double>(),
+                  1e-5);
+    }
+  }
+  const auto again = run_program(
+      {"export", smoke_run().string(), "--format", "pt2", "--out", text_path("model0.pt2")});
+  expect_one_line_error(again, 2, "model0.pt2");
+  for (const char* format : {"safetensors", "torchscript", "vmoe"}) {
+    const auto refused = run_program({"export", smoke_run().string(), "--format", format,
+                                      "--with-preprocessing", "--out", text_path("other")});
+    expect_one_line_error(refused, 2, "for the formats onnx; pt2; pytorch");
   }
 }
 

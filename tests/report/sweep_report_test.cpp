@@ -58,6 +58,23 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   EXPECT_EQ(results.find("export", "forward_time_ratio"), nullptr);
 }
 
+TEST(SweepSummary, HasAColumnForTheProgramThatWasEvaluated) {
+  MadeSweep made = made_sweep();
+  RunRecord run;
+  run.final.numbers = {{"forward_time_ratio", 1.05}, {"accuracy", 96.25}};
+  made.rows.push_back({kSweepProgramRow,
+                       {{"forward_time_ratio", "ratio"}, {"accuracy", "test accuracy, %"}},
+                       {std::move(run)}});
+  const std::string text = sweep_summary(experiment(), made.plan, made.results(), "out");
+  EXPECT_NE(text.find("        random  .pt2, run 1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("96.50 -> 96.75            -\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("71.00 -> 95.00        96.25\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.12 x our forward time; model.pt2, 1.05 x\n"), std::string::npos) << text;
+  made.plan.exported = {};
+  EXPECT_EQ(sweep_summary(experiment(), made.plan, made.results(), "out").find(".pt2"),
+            std::string::npos);
+}
+
 TEST(SweepMarkdown, ComparesCriteriaInPairsOfRuns) {
   MadeSweep made = report_test::with_second_run(made_sweep(), 1.0, 2.0, 0.0);
   made.rows.back().runs[1].final.numbers["accuracy"] = 71.25;

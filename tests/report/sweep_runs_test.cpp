@@ -6,6 +6,7 @@
 #include <csignal>
 #include <set>
 
+#include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/checkpoint/store.h"
@@ -97,6 +98,17 @@ TEST_F(SweepRuns, ExportsTheChosenNetwork) {
   const at::Tensor ours =
       load_model(first / "keep2-router-norm-change")->forward(images).logits.detach();
   EXPECT_TRUE(torch::allclose(script.forward({images}).toTensor(), ours, 1e-5, 1e-6));
+}
+
+TEST_F(SweepRuns, GoesOnWithoutAProgramThatCannotBeWritten) {
+  const test::ScopedEnv python("MOESAIC_PYTHON", (temp / "none").string());
+  ::testing::internal::CaptureStderr();
+  const Outcome outcome = run(out, {"keep=[2]", "export.evaluate_pt2=true"});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("no such program; the results have no .pt2"), std::string::npos) << said;
+  EXPECT_GT(outcome.at("export", "forward_time_ratio"), 0.0);
+  EXPECT_EQ(outcome.rows.back().name, "export");
+  EXPECT_FALSE(fs::exists(out / kSweepProgram));
 }
 
 TEST_F(SweepRuns, TheSameCallUsesWhatIsFinished) {

@@ -113,9 +113,11 @@ def main(form, folder, out, version):
         parameter.requires_grad_(False)
     import json
 
-    shape = json.loads((folder / "preprocess.json").read_text())["input_size"]
+    facts = json.loads((folder / "preprocess.json").read_text())
     texts = {f"{name}.json": (folder / f"{name}.json").read_text() for name in TEXTS}
-    images = torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(BATCH, *facts["input_size"], generator=torch.Generator().manual_seed(1))
+    if facts.get("takes_bytes"):
+        images = torch.zeros_like(images, dtype=torch.uint8)
     with torch.no_grad():
         if form == "pt2":
             write_pt2(network, images, texts, out)

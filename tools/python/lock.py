@@ -12,7 +12,8 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 ROOTS = {
-    "requirements.txt": ["torch==2.11.0", "numpy==2.4.6", "pillow==13.0.0"],
+    "requirements.txt": ["torch==2.11.0", "numpy==2.4.6", "pillow==13.0.0",
+                         "onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.32.0"],
     # Must fit the CUDA version of the torch wheel.
     "requirements-nvcc.txt": ["cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"],
     "requirements-site.txt": ["mkdocs-material==9.8.1", "pymdown-extensions==12.3"],

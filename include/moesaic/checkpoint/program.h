@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "moesaic/base/filesystem.h"
+#include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
 
 namespace moesaic {
@@ -25,7 +26,8 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program();
 
-  /// Returns the first output for images_BCHW [B, C, H, W] float32: logits. Throws Error (failure).
+  /// Returns the first output for images_BCHW [B, C, H, W], float32 or, by takes_bytes of
+  /// InputSpec, uint8: logits. Throws Error (failure).
   at::Tensor run(const at::Tensor& images_BCHW) const;
 
  private:
@@ -36,7 +38,9 @@ class Program {
 };
 
 /// Returns a network whose forward pass is the program; it has no parameters, and its logits come
-/// without features and routing. `shape` is the network that was exported, on the meta device.
-std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape);
+/// without features and routing. `shape` is the network that was exported, on the meta device. One
+/// that takes bytes gets the bytes of which images were normalised, by `input`.
+std::shared_ptr<Model> program_model(const fs::path& file, std::shared_ptr<Model> shape,
+                                     const InputSpec& input = {});
 
 }  // namespace moesaic

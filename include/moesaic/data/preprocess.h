@@ -105,6 +105,7 @@ struct InputSpec {
   std::optional<double> rescale_factor;
   std::vector<double> mean, std;  ///< Empty where unknown, and for inputs that are no images.
   bool own_values = false;        ///< Whether mean and std are the recipe's, not the data's.
+  bool takes_bytes = false;       ///< Whether an exported file takes bytes and does the rest.
   std::string channel_order;
   std::vector<std::string> classes;
 };
@@ -121,6 +122,8 @@ void describe(auto& f, InputSpec& c) {
   f("std", c.std, "standard deviation of each channel, divided by after subtracting the mean",
     between(1e-30, 1e30));
   f("own_values", c.own_values, "mean and std chosen by a recipe, instead of the data's");
+  f("takes_bytes", c.takes_bytes,
+    "images of bytes as the input of an exported file, which rescales and normalises them");
   f("channel_order", c.channel_order, "order of an image's channels",
     one_of({"rgb", "gray", "as stored"}));
   f("classes", c.classes, "names of the network's outputs, in order");

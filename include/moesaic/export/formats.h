@@ -19,7 +19,7 @@ namespace moesaic {
 
 /// What an export says beyond the network itself.
 struct ExportInfo {
-  InputSpec input;
+  InputSpec input;  ///< With `takes_bytes`, PyTorch's forms take uint8 and normalise it as it says.
   std::string loss = {};                   ///< Objective of the last phase; "" if unknown.
   std::optional<int64_t> batch_size = {};  ///< Images a batch in the run's own evaluations.
   /// The run's own evaluation of this network, a line of its metrics.jsonl; null without one.
@@ -28,7 +28,8 @@ struct ExportInfo {
   std::map<std::string, std::string> array_dtypes = {};
 };
 
-/// Returns the metadata of a checkpoint of `model`; its tensors are not needed.
+/// Returns the metadata of a checkpoint of `model`, which takes normalised images; its tensors are
+/// not needed.
 ExportInfo export_info(const Checkpoint& checkpoint, const Model& model);
 
 /// Returns why an image's result depends on the images before it in a batch, "" where it does not:
@@ -84,6 +85,10 @@ void export_onnx(const Model& model, const fs::path& file, const ExportInfo& inf
 /// tools/setup.sh makes. Throws Error (usage) where there is none.
 fs::path export_python();
 
+/// Returns `info` for a network that takes images of uint8, resized as `input` says, and normalises
+/// them itself. Throws Error (usage) where mean and std are not known or inputs are no images.
+ExportInfo with_preprocessing(ExportInfo info);
+
 /// What `moesaic export` passes to a format.
 struct ExportOptions {
   fs::path out;
@@ -97,6 +102,7 @@ struct ExportFormat {
   std::string out;          ///< Meaning of --out in --help.
   /// Max number of shards. If it is not 0, their number can be chosen, and `poll` is called.
   int64_t max_shards = 0;
+  bool has_preprocessing = false;  ///< Whether it writes with_preprocessing().
   /// Throws Error (usage) if `out` exists already.
   std::function<void(const fs::path& out)> check_out;
   std::function<void(const Model& model, const ExportInfo& info, const ExportOptions& options)>

@@ -29,10 +29,13 @@ struct RunsConfig;
 struct ExportChoice {
   int64_t keep = 0;
   std::string criterion;
+  bool evaluate_pt2 = false;
 };
 void describe(auto& f, ExportChoice& c) {
   f("keep", c.keep, "number of experts per layer of the exported network", required, at_least(1));
   f("criterion", c.criterion, "criterion that chose its experts", required);
+  f("evaluate_pt2", c.evaluate_pt2,
+    "export to a .pt2 too, which is evaluated and timed; where Python cannot write it, a warning");
 }
 
 /// A choice of how many experts stay in each layer.
@@ -143,6 +146,9 @@ const std::vector<Metric>& sweep_metrics(bool of_network);
 
 /// The file of the exported network in the experiment's folder.
 inline constexpr const char* kSweepModel = "model.ts.pt";
+/// The same network as a program of torch.export, and the row of what was measured of it.
+inline constexpr const char* kSweepProgram = "model.pt2";
+inline constexpr const char* kSweepProgramRow = "export/pt2";
 
 /// Adds to the rows of networks what each run lost against fine-tuning, in points, and to those of
 /// the first run what the network with the most parameters has more of parameters, FLOPs (by the

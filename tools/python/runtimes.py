@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Prints docs/deploying.md's table: a network's file, milliseconds of a forward pass and peak memory of the process in
+four runtimes, one after the other on all cores of this process.
+  tools/python/runtimes.py PROGRAM RUN    # PyTorch and ONNX Runtime are $MOESAIC_PYTHON's or those of tools/setup.sh"""
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BATCHES = (1, 32)
+SECONDS = 5.0
+RUNTIMES = {"moesaic": ("safetensors", ".safetensors"), "LibTorch, `.pt2`": ("pt2", ".pt2"),
+            "PyTorch, TorchScript": ("torchscript", ".ts.pt"), "ONNX Runtime": ("onnx", ".onnx")}
+THREADS = len(os.sched_getaffinity(0))
+
+
+def python() -> str:
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    environment = pathlib.Path(os.environ.get("MOESAIC_VENV") or cache / "moesaic/venv")
+    return os.environ.get("MOESAIC_PYTHON") or str(environment / "bin/python")
+
+
+def opened(file: str):
+    """The forward pass of a file that Python runs, and its texts."""
+    if file.endswith(".onnx"):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = THREADS
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        return lambda images: session.run(None, {"images": images}), session.get_modelmeta().custom_metadata_map
+    import torch
+
+    torch.set_grad_enabled(False)
+    texts = {"preprocess.json": ""}
+    module = torch.jit.load(file, _extra_files=texts).eval()
+    return lambda images: module(torch.from_numpy(images)), texts
+
+
+def measure(file: str) -> None:
+    """Prints the median milliseconds of a pass for each batch."""
+    import numpy
+
+    forward, texts = opened(file)
+    size = json.loads(texts["preprocess.json"])["input_size"]
+    medians = []
+    for batch in BATCHES:
+        images = numpy.random.default_rng(1).standard_normal((batch, *size), dtype=numpy.float32)
+        times, end = [], time.perf_counter() + SECONDS
+        while len(times) < 8 or time.perf_counter() < end:
+            begin = time.perf_counter()
+            forward(images)
+            times.append(1e3 * (time.perf_counter() - begin))
+        medians.append(statistics.median(times[3:]))  # The first ones compile and allocate.
+    print(json.dumps(medians))
+
+
+def main(program: str, network: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
+    print("| runtime | file | ms, 1 image | ms, 32 images | peak memory |\n|---|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (form, ending) in RUNTIMES.items():
+            file = f"{folder}/model{ending}"
+            subprocess.run([program, "export", network, "--format", form, "--out", file], check=True)
+            ours = form in ("safetensors", "pt2")
+            batches = ",".join(map(str, BATCHES))
+            command = [program, "bench", file, "--json", "--seconds", str(SECONDS), "--batch-sizes", batches] if ours \
+                else [python(), __file__, "--measure", file]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+                text = process.stdout.read()
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode != 0:
+                sys.exit(f"{name}: exit code {process.returncode}")
+            medians = [row["median_ms"] for row in json.loads(text)["rows"]] if ours else json.loads(text)
+            print(f"| {name} | {os.path.getsize(file) / 1e6:.2f} MB | {medians[0]:.2f} | {medians[1]:.2f} | "
+                  f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB |", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    measure(sys.argv[2]) if sys.argv[1] == "--measure" else main(*sys.argv[1:])

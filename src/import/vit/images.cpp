@@ -65,6 +65,16 @@ void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string
 }
 
 void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::string>& notes) {
+  for (const char* step : {"do_resize", "do_rescale"}) {
+    if (is_false(images.find(step))) {
+      fail("{}: '{}' is false; images are resized and scaled to [0, 1] here, as with true",
+           images.where(), step);
+    }
+  }
+  const Value* const rescale = images.find("rescale_factor");
+  if (rescale != nullptr && !rescale->is_null()) {
+    spec.rescale_factor = rescale->as_double("rescale_factor");
+  }
   spec.mean = numbers(images.find("image_mean"));
   spec.std = numbers(images.find("image_std"));
   const auto channels = static_cast<size_t>(spec.input_size[0]);
@@ -131,7 +141,9 @@ InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
   const auto channels = static_cast<size_t>(config.channels);
   if (spec.mean.size() != channels || spec.std.size() != channels) {
     spec.mean = spec.std = {};
-    notes.push_back("no file tells mean and std of the channels: those of the data are used");
+    notes.push_back(
+        "no file tells mean and std of the channels: those of the data are used; for predict, add "
+        "image_mean and image_std to preprocessor_config.json and import again");
   }
   spec.own_values = !spec.mean.empty();
   const std::set<std::string> different(spec.classes.begin(), spec.classes.end());

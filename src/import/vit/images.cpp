@@ -51,7 +51,9 @@ void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string
   const Value interpolation = beside.pretrained("interpolation");
   const double fraction = crop.is_null() ? 0.875 : crop.as_double("crop_pct");
   const std::string how = mode.is_null() ? "center" : mode.as_string("crop_mode");
-  spec.preprocess.central_crop = std::min(1.0, fraction);
+  // timm resizes to floor(size / crop_pct) first, of which the crop has the size.
+  const auto side = static_cast<double>(spec.preprocess.size.height);
+  spec.preprocess.central_crop = std::min(1.0, side / std::floor(side / fraction));
   if (how == "squash" && fraction >= 1.0) spec.preprocess.central_crop = 0.0;
   if (how != "center" && !(how == "squash" && fraction >= 1.0)) {
     notes.push_back(fmt::format("crop_mode {} becomes a central crop", printable(how)));

@@ -327,12 +327,12 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
     return input_spec_of(checkpoint, *meta_model_of(checkpoint));
   };
   const InputSpec timm = spec("timm", R"({"architecture": "vit", "pretrained_cfg": {
-      "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "crop_pct": 0.9,
+      "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "crop_pct": 0.875,
       "interpolation": "bicubic", "label_names": ["a", "b", "c", "d", "e"]}})",
                               "");
   EXPECT_EQ(timm.mean, (std::vector<double>{0.5, 0.4, 0.3}));
   EXPECT_EQ(timm.std, (std::vector<double>{0.2, 0.25, 0.3}));
-  EXPECT_EQ(timm.preprocess.central_crop, 0.9);
+  EXPECT_EQ(timm.preprocess.central_crop, 8.0 / 9.0) << "timm resizes to whole pixels";
   EXPECT_EQ(timm.preprocess.interpolation, "bicubic");
   EXPECT_THAT(timm.classes, ElementsAre("a", "b", "c", "d", "e"));
   const InputSpec other = spec("hf", R"({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}})", R"({

@@ -7,14 +7,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
 #include "distributed.h"
 #include "moesaic/base/error.h"
-#include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
@@ -69,18 +67,13 @@ struct Stopped {
 /// Returns what the statistics of these images are of.
 CalibrationSource calibration_source(const PruneArguments& arguments, const Checkpoint& checkpoint,
                                      const CheckpointData& data) {
-  const std::string network = hash_of(checkpoint.model) + checkpoint.config.at("model").dump();
-  const std::string hash = sha256_hex(std::as_bytes(std::span(network))).substr(0, 16);
-  const Json step = checkpoint.state.is_object() ? checkpoint.state.value("step", Json()) : Json();
-  return {
-      {kRecordedOf, fmt::format("{} ({}{})", checkpoint.folder.string(),
-                                step.is_null() ? "" : fmt::format("step {}, ", step.dump()), hash)},
-      {"network", hash},
-      {"data", data_fingerprint(*data.dataset)},
-      {"split", data.split},
-      {"images", std::to_string(std::min(arguments.images, data.dataset->size()))},
-      {"batch_size", std::to_string(trained_batch_size(checkpoint))},
-      {"seed", std::to_string(arguments.options.prune.seed)}};
+  CalibrationSource source = network_source(checkpoint);
+  source["data"] = data_fingerprint(*data.dataset);
+  source["split"] = data.split;
+  source["images"] = std::to_string(std::min(arguments.images, data.dataset->size()));
+  source["batch_size"] = std::to_string(trained_batch_size(checkpoint));
+  source["seed"] = std::to_string(arguments.options.prune.seed);
+  return source;
 }
 
 ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <span>
+
 #include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
@@ -50,6 +53,15 @@ void check_source(const fs::path& path, const CalibrationSource& found,
 }
 
 }  // namespace
+
+CalibrationSource network_source(const Checkpoint& checkpoint) {
+  const std::string network = hash_of(checkpoint.model) + checkpoint.config.at("model").dump();
+  const std::string hash = sha256_hex(std::as_bytes(std::span(network))).substr(0, 16);
+  const Json step = checkpoint.state.is_object() ? checkpoint.state.value("step", Json()) : Json();
+  const std::string at = step.is_null() ? "" : fmt::format("step {}, ", step.dump());
+  return {{kRecordedOf, fmt::format("{} ({}{})", checkpoint.folder.string(), at, hash)},
+          {"network", hash}};
+}
 
 void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source) {
   TensorMap tensors;

@@ -71,6 +71,19 @@ TEST_F(Calibration, OfAnotherNetworkOrOtherImagesIsRefusedInOneLine) {
               HasSubstr("is no calibration"));
 }
 
+TEST_F(Calibration, IsOfWeightsAndConfiguration) {
+  Checkpoint one;
+  one.config = {{"model", model_->config()}};
+  one.state = {{"step", 7}};
+  one.model = state_of(*model_);
+  one.folder = "small";
+  Checkpoint other = one;
+  other.config["model"]["classifier"] = "mean";
+  const CalibrationSource source = network_source(one);
+  EXPECT_EQ(source.at(kRecordedOf), "small (step 7, " + source.at("network") + ")");
+  EXPECT_NE(network_source(other).at("network"), source.at("network"));
+}
+
 TEST_F(Calibration, ThatIsDamagedIsRefused) {
   const TensorMap tensors = read_tensors(file_);
   CalibrationSource metadata = source_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "moesaic/base/filesystem.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/criteria.h"
 
 namespace moesaic {
@@ -14,6 +15,10 @@ namespace moesaic {
 /// "images" and "seed". kRecordedOf names the checkpoint for messages and is not compared.
 using CalibrationSource = std::map<std::string, std::string>;
 inline constexpr const char* kRecordedOf = "checkpoint";
+
+/// Returns what is of a checkpoint: "network", the fingerprint of its weights and the model's
+/// configuration, and kRecordedOf.
+CalibrationSource network_source(const Checkpoint& checkpoint);
 
 /// Writes the statistics atomically. Tensors are called "<block>.<name of LayerUse>", those of
 /// `sums` "<block>.sums.<gate>.<norm>"; the metadata has "format", the source and

@@ -67,12 +67,13 @@ struct Stopped {
 /// Returns what the statistics of these images are of.
 CalibrationSource calibration_source(const PruneArguments& arguments, const Checkpoint& checkpoint,
                                      const CheckpointData& data) {
-  return {{"network", hash_of(checkpoint.model).substr(0, 16)},
-          {"data", data_fingerprint(*data.dataset)},
-          {"split", data.split},
-          {"images", std::to_string(std::min(arguments.images, data.dataset->size()))},
-          {"batch_size", std::to_string(trained_batch_size(checkpoint))},
-          {"seed", std::to_string(arguments.options.prune.seed)}};
+  CalibrationSource source = network_source(checkpoint);
+  source["data"] = data_fingerprint(*data.dataset);
+  source["split"] = data.split;
+  source["images"] = std::to_string(std::min(arguments.images, data.dataset->size()));
+  source["batch_size"] = std::to_string(trained_batch_size(checkpoint));
+  source["seed"] = std::to_string(arguments.options.prune.seed);
+  return source;
 }
 
 ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& checkpoint,

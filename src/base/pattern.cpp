@@ -63,16 +63,57 @@ bool Pattern::found_in(std::string_view text) const {
   return re2::RE2::PartialMatch(re2::StringPiece(text.data(), text.size()), *expression_);
 }
 
-std::vector<std::string_view> Pattern::find(std::string_view text, std::size_t begin) const {
+Matched Pattern::find(std::string_view text, std::size_t begin) const {
   std::vector<re2::StringPiece> found(groups() + 1);
   const bool any =
       begin <= text.size() &&
       expression_->Match(re2::StringPiece(text.data(), text.size()), begin, text.size(),
                          re2::RE2::UNANCHORED, found.data(), static_cast<int>(found.size()));
-  std::vector<std::string_view> parts;
+  Matched parts;
   if (!any) return parts;
   for (const re2::StringPiece& part : found) parts.emplace_back(part.data(), part.size());
   return parts;
+}
+
+std::string expanded(const std::string& replacement, const Matched& groups,
+                     const std::string& where) {
+  static const Pattern kGroup(R"(\\(?:g<(\d{1,2})>|(\d{1,2})|(\\)|.?))");
+  std::string text;
+  size_t end = 0;
+  for (Matched found; !(found = kGroup.find(replacement, end)).empty();) {
+    const auto begin = static_cast<size_t>(found[0].data() - replacement.data());
+    text += replacement.substr(end, begin - end);
+    end = begin + found[0].size();
+    if (!found[3].empty()) {
+      text += '\\';
+      continue;
+    }
+    const std::string number(found[1].empty() ? found[2] : found[1]);
+    if (number.empty()) {
+      fail_usage("{}: a '\\' in a replacement must come before a group's number or another '\\'",
+                 where);
+    }
+    const size_t group = std::stoul(number);
+    if (group >= groups.size()) {
+      fail_usage("{}: '{}' names group {}, the pattern has {}", where, replacement, group,
+                 groups.size() - 1);
+    }
+    text += groups[group];
+  }
+  return text + replacement.substr(end);
+}
+
+std::string renamed(const Pattern& pattern, const std::string& replacement,
+                    const std::string& name) {
+  std::string text;
+  size_t end = 0, next = 0;
+  for (Matched found; !(found = pattern.find(name, next)).empty();) {
+    const auto place = static_cast<size_t>(found[0].data() - name.data());
+    text += name.substr(end, place - end) + expanded(replacement, found, "rules");
+    end = place + found[0].size();
+    next = found[0].empty() ? end + 1 : end;
+  }
+  return text + name.substr(end);
 }
 
 std::optional<std::size_t> Patterns::first_found_in(std::string_view text) const {

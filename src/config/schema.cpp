@@ -278,9 +278,11 @@ const Value::Member* find_unknown(const Value& object, const std::string& path,
 void fail_unknown(const Value::Member& member, const std::string& path,
                   const std::vector<std::string>& known, const HelpRows& rows) {
   const HelpRows inner = rows_called(rows, member.key);
+  const auto other = std::ranges::find(rows, member.key, &config_detail::HelpRow::key);
   fail_usage("{}: unknown key {}{}; {}", member.origin.text(), printable(member.key), in_path(path),
-             inner.empty() ? did_you_mean(member.key, known)
-                           : fmt::format("did you mean '{}'?", join_path(path, inner[0].key)));
+             other != rows.end() ? fmt::format("it is a setting of {}", other->choice)
+             : inner.empty()     ? did_you_mean(member.key, known)
+                             : fmt::format("did you mean '{}'?", join_path(path, inner[0].key)));
 }
 
 Value with_current_keys(const Value& object, const std::string& path,

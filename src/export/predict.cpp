@@ -122,7 +122,8 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
   if (spec.mean.empty()) {
     fail(
         "the checkpoint does not store mean and std of its training data, so they are not known; "
-        "give --input and --output");
+        "give --input and --output, or of an imported vit add image_mean and image_std to its "
+        "preprocessor_config.json and import it again");
   }
   DatasetInfo info;
   info.name = "predict";

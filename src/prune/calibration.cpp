@@ -4,14 +4,21 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <span>
+
 #include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
+#include "moesaic/base/path.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/formats/safetensors.h"
 
 namespace moesaic {
 namespace {
 
-constexpr const char *kFormatKey = "format", *kCalibrationFormat = "moesaic.calibration.1";
+constexpr const char *kFormatKey = "format", *kHashKey = "sha256",
+                     *kCalibrationFormat = "moesaic.calibration.2";
+/// Max numbers of a file: whole ones that float64 holds, and those whose products are finite.
+constexpr double kMaxCount = 9e15, kMaxNumber = 1e100;
 
 /// Calls `visit` with the name and the tensor of everything that a layer's statistics hold.
 void for_each_statistic(LayerUse& use, const auto& visit) {
@@ -25,23 +32,36 @@ void for_each_statistic(LayerUse& use, const auto& visit) {
   visit("products_EE", use.products_EE);
 }
 
-void check_source(const fs::path& path, const CalibrationSource& wanted) {
-  const CalibrationSource found = safetensors::File(path).metadata();
-  const auto format = found.find(kFormatKey);
-  if (format == found.end() || format->second != kCalibrationFormat) {
-    fail_usage("{}: is no calibration; make one by prune --save-calibration", path.string());
+void check_source(const fs::path& path, const CalibrationSource& found,
+                  const CalibrationSource& wanted) {
+  const auto value_in = [](const CalibrationSource& source, const std::string& name) {
+    const auto value = source.find(name);
+    return value == source.end() ? "none" : value->second;
+  };
+  if (value_in(found, kFormatKey) != kCalibrationFormat) {
+    fail_usage("{}: is no calibration of this version; record one by prune --save-calibration",
+               path.string());
   }
   for (const auto& [name, value] : wanted) {
-    const auto own = found.find(name);
-    const std::string has = own == found.end() ? "none" : own->second;
-    if (has == value) continue;
+    if (name == kRecordedOf || value_in(found, name) == value) continue;
+    const std::string shown = name == "network" ? kRecordedOf : name;
     fail_usage(
-        "{}: its calibration is of other {}: {}, not {}; make it again by --save-calibration",
-        path.string(), name, has, value);
+        "{}: recorded of another {}: {}, not {}; record it anew: prune with "
+        "--save-calibration NEW.safetensors in place of --calibration",
+        path.string(), name, value_in(found, shown), value_in(wanted, shown));
   }
 }
 
 }  // namespace
+
+CalibrationSource network_source(const Checkpoint& checkpoint) {
+  const std::string network = hash_of(checkpoint.model) + checkpoint.config.at("model").dump();
+  const std::string hash = sha256_hex(std::as_bytes(std::span(network))).substr(0, 16);
+  const Json step = checkpoint.state.is_object() ? checkpoint.state.value("step", Json()) : Json();
+  const std::string at = step.is_null() ? "" : fmt::format("step {}, ", step.dump());
+  return {{kRecordedOf, fmt::format("{} ({}{})", checkpoint.folder.string(), at, hash)},
+          {"network", hash}};
+}
 
 void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source) {
   TensorMap tensors;
@@ -55,19 +75,30 @@ void save_calibration(const fs::path& path, const ExpertUse& use, const Calibrat
   }
   CalibrationSource metadata = source;
   metadata[kFormatKey] = kCalibrationFormat;
+  metadata[kHashKey] = hash_of(tensors);
   write_tensors(path, tensors, metadata);
 }
 
 ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source,
                            const Model& model) {
-  check_source(path, source);
+  check_input_file(path);
+  const CalibrationSource metadata = safetensors::File(path).metadata();
+  check_source(path, metadata, source);
   const TensorMap tensors = read_tensors(path);
+  const auto hash = metadata.find(kHashKey);
+  if (hash == metadata.end() || hash->second != hash_of(tensors)) {
+    fail("{}: the file was altered: its SHA-256 is not that of its tensors; record it anew",
+         path.string());
+  }
   const auto tensor_of = [&](const std::string& name, const std::vector<int64_t>& shape,
-                             at::ScalarType type) {
+                             at::ScalarType type, bool counts) {
+    const double most = counts ? kMaxCount : kMaxNumber, least = counts ? 0.0 : -kMaxNumber;
     const auto found = tensors.find(name);
     if (found == tensors.end() || found->second.sizes() != at::IntArrayRef(shape) ||
-        found->second.scalar_type() != type || !all_finite(found->second)) {
-      fail("{}: '{}' is missing, of another shape or not finite", path.string(), name);
+        found->second.scalar_type() != type ||
+        !found->second.ge(least).logical_and(found->second.le(most)).all().item<bool>()) {
+      fail("{}: '{}' is missing, of another shape or not from {:g} to {:g}", path.string(), name,
+           least, most);
     }
     return found->second;
   };
@@ -78,9 +109,10 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
     LayerUse& layer = use[block.block] = empty_use(experts);
     layer.outputs_Eo = layer.gated_Eo =
         at::empty({experts, block.layer->experts->outputs()}, at::kDouble);
-    layer.tokens = tensor_of(prefix + "tokens", {1}, at::kLong).item<int64_t>();
+    layer.tokens = tensor_of(prefix + "tokens", {1}, at::kLong, true).item<int64_t>();
     for_each_statistic(layer, [&](const std::string& name, at::Tensor& tensor) {
-      tensor = tensor_of(prefix + name, tensor.sizes().vec(), at::kDouble);
+      const bool counts = name == "selections" || name == "sums.0.0";
+      tensor = tensor_of(prefix + name, tensor.sizes().vec(), at::kDouble, counts);
     });
   }
   return use;

@@ -24,8 +24,10 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.to(at::kCPU, at::kDouble);
 }
 
-/// Adds what tokens select, and the gates of those that an expert has the largest of.
-void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse& use) {
+/// Adds what tokens select, and the gates of those that an expert has the largest of. `into` is
+/// the layer's merged_into.
+void add_choices(const RoutingRecord& record, const at::Tensor& ids_K,
+                 const std::vector<int64_t>& into, LayerUse& use) {
   const Routing& routing = record.routing;
   const at::Tensor weights_TK = on_host(combine_weights(routing));
   if (routing.choice.size(1) == 0) {
@@ -34,11 +36,12 @@ void add_choices(const RoutingRecord& record, const at::Tensor& ids_K, LayerUse&
     use.selections.index_add_(0, ids_K, on_host(routing.offsets.diff()));
     return;
   }
-  const at::Tensor choice_Tk = routing.choice.to(at::kCPU, at::kLong);
-  use.selections.index_add_(0, choice_Tk.flatten(), at::ones({choice_Tk.numel()}, at::kDouble));
+  at::Tensor choice_Tk = routing.choice.to(at::kCPU, at::kLong);
+  if (!into.empty()) choice_Tk = at::tensor(into, at::kLong).index({choice_Tk});
+  const at::Tensor none_TE = zeros({weights_TK.size(0), use.selections.size(0)});
+  use.selections.add_(none_TE.scatter(1, choice_Tk, 1.0).sum(0));
   // A first choice that finds no room, or was pruned, is received by no one.
-  at::Tensor weights_TE = zeros({weights_TK.size(0), use.selections.size(0)});
-  weights_TE.index_copy_(1, ids_K, weights_TK);
+  const at::Tensor weights_TE = none_TE.index_copy(1, ids_K, weights_TK);
   const at::Tensor first_T1 = choice_Tk.narrow(1, 0, 1);
   use.first_gates.index_add_(0, first_T1.squeeze(1), weights_TE.gather(1, first_T1).squeeze(1));
 }
@@ -266,14 +269,15 @@ LayerUse empty_use(int64_t experts) {
 ExpertUseMeter::ExpertUseMeter(const Model& model) : blocks_(model.moe_blocks()) {
   for (MoEBlock& block : blocks_) {
     LayerUse& use = use_[block.block] = empty_use(block.layer->options().num_experts);
-    block.layer->set_observer([&use, experts = block.layer->experts](const RoutingRecord& record,
-                                                                     const at::Tensor& inputs) {
-      const torch::NoGradGuard no_grad;
-      const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
-      use.tokens += record.routing.tokens();
-      add_choices(record, ids_K, use);
-      add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
-    });
+    block.layer->set_observer(
+        [&use, experts = block.layer->experts, into = block.layer->merged_into](
+            const RoutingRecord& record, const at::Tensor& inputs) {
+          const torch::NoGradGuard no_grad;
+          const at::Tensor ids_K = at::tensor(record.kept, at::kLong);
+          use.tokens += record.routing.tokens();
+          add_choices(record, ids_K, into, use);
+          add_rows(record, experts->compute(inputs, record.routing, {}), ids_K, use);
+        });
   }
 }
 
@@ -351,6 +355,10 @@ std::vector<double> expert_scores(const std::string& criterion, const ScoreInput
   }
   if (found.needs_images && input.use == nullptr) {
     fail_usage("block {}: criterion '{}' needs calibration images", block, criterion);
+  }
+  if (found.by_subset && !all_finite(input.use->products_EE)) {
+    fail("block {}: criterion '{}': products of the experts' outputs are not finite", block,
+         criterion);
   }
   const torch::NoGradGuard no_grad;
   Scores scores = found.score(input);

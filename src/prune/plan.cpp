@@ -345,6 +345,7 @@ ConfigProblem config_problem(const PrunePlan& plan) {
 }
 
 PrunePlan read_plan(const fs::path& path) {
+  check_input_file(path);
   auto plan = parse<PrunePlan>(Document::from_file(path, kMaxListBytes).root());
   plan.where = path.string();
   return plan;

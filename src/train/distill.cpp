@@ -2,8 +2,10 @@
 #include "moesaic/train/distill.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "moesaic/base/error.h"
@@ -57,8 +59,19 @@ std::string teacher_of(const PhaseConfig& phase) {
 }
 
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
-                                         const SettingLocations& locations, bool may_be_missing) {
+                                         const SettingLocations& locations,
+                                         const std::vector<PhaseConfig>& phases,
+                                         bool may_be_missing) {
   const std::string place = locations.of({"distill.teacher", "distill"});
+  if (std::ranges::find(phases, teacher, &PhaseConfig::name) != phases.end()) {
+    std::string earlier;
+    for (const PhaseConfig& phase : phases) {
+      if (phase.name == locations.phase().name) break;
+      earlier += phase.name + ", ";
+    }
+    fail_usage("{}: phase '{}': teacher '{}' is no earlier phase; choose {}a run or a checkpoint",
+               place, locations.phase().name, teacher, earlier);
+  }
   if (!path_exists(teacher)) {
     if (may_be_missing) {
       log_warning("{}: phase '{}': teacher {} is not here; it is left unchecked", place,
@@ -71,13 +84,19 @@ std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
   return at_location(place, [&] {
     const Checkpoint found =
         load_newest_checkpoint(teacher, {.verify = false, .model = false, .optimizer = false});
-    return std::optional(
-        PlannedTeacher{build_meta_model(model_config(found)), class_names_of(found)});
+    PlannedTeacher planned{build_meta_model(model_config(found)), class_names_of(found)};
+    if (found.config.contains(kInputKey)) {
+      const InputSpec input = input_spec_of(found, *planned.shape);
+      planned.mean = input.mean;
+      planned.std = input.std;
+    }
+    return std::optional(std::move(planned));
   });
 }
 
 void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
-                   const Model& model, const std::vector<std::string>& classes) {
+                   const Model& model, const std::vector<std::string>& classes,
+                   const DatasetInfo& data) {
   const auto refuse = [&](const char* what) {
     fail_usage("{}: phase '{}': the teacher has other {} than the network; choose one like it",
                locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
@@ -88,6 +107,14 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
   if (teacher.shape->classes() != model.classes() || (named && teacher.classes != classes)) {
     refuse("classes");
   }
+  const bool same = teacher.mean == data.mean && teacher.std == data.std;
+  if (teacher.mean.empty() || same) return;
+  log_warning(
+      "{}: phase '{}': the teacher was trained on inputs of mean [{}] and std [{}] and gets those "
+      "of [{}] and [{}]; set preprocess.mean and preprocess.std to the former",
+      locations.of({"distill.teacher", "distill"}), locations.phase().name,
+      fmt::join(teacher.mean, ", "), fmt::join(teacher.std, ", "), fmt::join(data.mean, ", "),
+      fmt::join(data.std, ", "));
 }
 
 }  // namespace moesaic

@@ -330,11 +330,13 @@ class PlannedModel {
     const auto ended = ended_.find(phase);
     if (ended == ended_.end()) return std::nullopt;
     return PlannedTeacher{build_meta_model(Value::from_json(ended->second.model, "model")),
-                          ended->second.classes};
+                          ended->second.classes, ended->second.mean, ended->second.std};
   }
 
   /// Remembers the network as it is at the end of a phase, for restore().
-  void end(const std::string& phase) { ended_[phase] = {model_->config(), guessed_, classes_}; }
+  void end(const std::string& phase, const DatasetInfo& data) {
+    ended_[phase] = {model_->config(), guessed_, classes_, data.mean, data.std};
+  }
 
   void restore(const std::string& phase) {
     const Ended& ended = ended_.at(phase);
@@ -382,6 +384,7 @@ class PlannedModel {
     Json model;
     std::set<int64_t> guessed;
     std::vector<std::string> classes;
+    std::vector<double> mean, std;  ///< Of its data.
   };
 
   std::map<std::string, Ended> ended_;
@@ -449,9 +452,10 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   if (phase.on_entry.new_head) network.reset_head(plan.outputs);
   if (const std::string name = teacher_of(phase); !name.empty()) {
     std::optional<PlannedTeacher> teacher = network.after(name);
-    if (!teacher) teacher = teacher_in(name, locations, missing == MissingFiles::planned);
+    const bool may_be_missing = missing == MissingFiles::planned;
+    if (!teacher) teacher = teacher_in(name, locations, config.phases, may_be_missing);
     if (teacher) {
-      check_teacher(*teacher, locations, network.model(), network.classes());
+      check_teacher(*teacher, locations, network.model(), network.classes(), data->info());
       plan.taught = teacher->shape->parameter_count();
     }
   }
@@ -459,7 +463,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   plan.trained = count_trained_parameters(network.model(), locations);
   check_expert_shards(config, locations, network.model());
   phase_kinds().at(phase.kind.name()).plan(plan, locations, network.model(), *data);
-  network.end(phase.name);
+  network.end(phase.name, data->info());
   if (!phase.evaluate) return plan;
   for (const std::string& split : datasets.evaluation_splits(phase.data)) {
     check_evaluation(config, locations, network.model(), datasets.get(phase.data, split)->size());

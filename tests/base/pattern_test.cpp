@@ -29,6 +29,13 @@ TEST(Pattern, GivesTheWholeAndItsGroups) {
   EXPECT_THAT(pattern.find(text, 99), IsEmpty());
 }
 
+TEST(Pattern, RenamesEveryMatchByItsGroups) {
+  EXPECT_EQ(renamed(Pattern("(a)(x)?"), R"([\1\g<2>\\])", "abax"), R"([a\]b[ax\])");
+  EXPECT_EQ(renamed(Pattern("^"), "p/", "ab"), "p/ab");
+  EXPECT_THAT(test::usage_of([] { renamed(Pattern("a"), R"(\1)", "a"); }),
+              HasSubstr("names group 1, the pattern has 0"));
+}
+
 // A later place is no new beginning of the text.
 TEST(Pattern, IsAnchoredToTheWholeText) {
   EXPECT_THAT(Pattern("^b").find("ab", 1), IsEmpty());

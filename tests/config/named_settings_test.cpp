@@ -71,7 +71,7 @@ TEST(NamedSettings, RefusesWhatTheAlternativeDoesNotKnow) {
   EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "sove"})"); }),
               AllOf(HasSubstr("phase.json:1:10"), HasSubstr("did you mean 'solve'?")));
   EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "solve", "rate": 0.25})"); }),
-              HasSubstr("unknown key 'rate'"));
+              HasSubstr("unknown key 'rate'; it is a setting of kind 'steps'"));
   EXPECT_THAT(usage_of([] { read_phase(R"({"rate": 0})"); }), HasSubstr("phase.json:1:10"));
   EXPECT_THAT(usage_of([] { read_phase(R"({"kind": "solve", "rank": 5})"); }),
               HasSubstr("'rank' is above 'max_rank'"));

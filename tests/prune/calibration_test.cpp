@@ -27,7 +27,10 @@ class Calibration : public ::testing::Test {
   const test::TempDir folder_;
   const std::shared_ptr<VMoE> model_ = small_vmoe();
   const fs::path file_ = folder_ / "use.safetensors";
-  const CalibrationSource source_ = {{"network", "12ab"}, {"data", "3 images cd"}, {"seed", "0"}};
+  const CalibrationSource source_ = {{kRecordedOf, "small (step 5, 12ab)"},
+                                     {"network", "12ab"},
+                                     {"data", "3 images cd"},
+                                     {"seed", "0"}};
   ExpertUse use_;
 };
 
@@ -48,32 +51,68 @@ TEST_F(Calibration, ScoresByEveryCriterionAsBefore) {
 }
 
 TEST_F(Calibration, OfAnotherNetworkOrOtherImagesIsRefusedInOneLine) {
+  CalibrationSource moved = source_;
+  moved[kRecordedOf] = "another";
+  read_calibration(file_, moved, *model_);
   for (const auto& [name, value] : source_) {
-    CalibrationSource other = source_;
+    if (name == kRecordedOf) continue;
+    CalibrationSource other = moved;
     other[name] = "another";
     EXPECT_EQ(test::usage_of([&] { read_calibration(file_, other, *model_); }),
-              file_.string() + ": its calibration is of other " + name + ": " + value +
-                  ", not another; make it again by --save-calibration");
+              file_.string() + ": recorded of another " + name + ": " +
+                  (name == "network" ? source_.at(kRecordedOf) : value) +
+                  ", not another; record it anew: prune with --save-calibration NEW.safetensors in "
+                  "place of --calibration");
   }
+  EXPECT_THAT(test::usage_of([&] { read_calibration(folder_ / "no", source_, *model_); }),
+              HasSubstr("no such file"));
   write_tensors(file_, {{"x", at::zeros({1})}});
   EXPECT_THAT(test::usage_of([&] { read_calibration(file_, source_, *model_); }),
               HasSubstr("is no calibration"));
 }
 
+TEST_F(Calibration, IsOfWeightsAndConfiguration) {
+  Checkpoint one;
+  one.config = {{"model", model_->config()}};
+  one.state = {{"step", 7}};
+  one.model = state_of(*model_);
+  one.folder = "small";
+  Checkpoint other = one;
+  other.config["model"]["classifier"] = "mean";
+  const CalibrationSource source = network_source(one);
+  EXPECT_EQ(source.at(kRecordedOf), "small (step 7, " + source.at("network") + ")");
+  EXPECT_NE(network_source(other).at("network"), source.at("network"));
+}
+
 TEST_F(Calibration, ThatIsDamagedIsRefused) {
-  TensorMap tensors = read_tensors(file_);
+  const TensorMap tensors = read_tensors(file_);
   CalibrationSource metadata = source_;
-  metadata["format"] = "moesaic.calibration.1";
+  metadata["format"] = "moesaic.calibration.2";
+  const auto problem_of = [&](const std::string& name, const at::Tensor& wrong) {
+    TensorMap changed = tensors;
+    changed.erase(name);
+    if (wrong.defined()) changed[name] = wrong;
+    metadata["sha256"] = hash_of(changed);
+    write_tensors(file_, changed, metadata);
+    return test::failure_of([&] { read_calibration(file_, source_, *model_); });
+  };
   for (const at::Tensor& wrong :
        {at::Tensor(), at::zeros({5, 5}, at::kDouble), at::zeros({6, 6}),
         at::full({6, 6}, std::numeric_limits<double>::infinity(), at::kDouble)}) {
-    TensorMap changed = tensors;
-    changed.erase("3.products_EE");
-    if (wrong.defined()) changed["3.products_EE"] = wrong;
-    write_tensors(file_, changed, metadata);
-    EXPECT_THAT(test::failure_of([&] { read_calibration(file_, source_, *model_); }),
-                HasSubstr("'3.products_EE' is missing, of another shape or not finite"));
+    EXPECT_THAT(problem_of("3.products_EE", wrong),
+                HasSubstr("'3.products_EE' is missing, of another shape or not from -1e+100 to"));
   }
+  for (const double count : {-1.0, 1e300}) {
+    EXPECT_THAT(problem_of("3.sums.0.0", at::full({6}, count, at::kDouble)),
+                HasSubstr("'3.sums.0.0' is missing, of another shape or not from 0 to 9e+15"));
+  }
+  TensorMap negated = tensors;  // One sign bit.
+  negated["3.products_EE"] = tensors.at("3.products_EE").clone();
+  negated["3.products_EE"][0][0].neg_();
+  metadata["sha256"] = hash_of(tensors);
+  write_tensors(file_, negated, metadata);
+  EXPECT_THAT(test::failure_of([&] { read_calibration(file_, source_, *model_); }),
+              HasSubstr("the file was altered"));
 }
 
 }  // namespace

@@ -195,6 +195,11 @@ TEST(Criteria, RefusesWhatItCannotScore) {
   block.layer->router->weight[2][0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(test::failure_of([&] { expert_scores("router-magnitude", {.finetuned = block}); }),
               AllOf(HasSubstr("block 3"), HasSubstr("expert 2")));
+  LayerUse use = empty_use(6);
+  use.products_EE[0][1] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(
+      test::failure_of([&] { expert_scores("output-error", {.finetuned = block, .use = &use}); }),
+      "block 3: criterion 'output-error': products of the experts' outputs are not finite");
 }
 
 }  // namespace

@@ -126,6 +126,20 @@ TEST(Merging, OfACheckpointIsThatInMemoryAndIsKept) {
   EXPECT_EQ(load_model(options.out)->moe_blocks()[1].layer->experts->count(), 2);
 }
 
+TEST(Merging, GivesTheUseOfMergedExpertsToTheKeptOne) {
+  const auto model = small_vmoe();
+  model->eval();
+  nn::MoELayer layer = model->moe_blocks()[0].layer;
+  layer->merge_experts({2}, Ids(6, 2), at::full({6, 6}, 1.0 / 6, at::kDouble));
+  const ExpertUseMeter meter(*model);
+  const RoutingRecord record = run(*model, small_images(4)).routings[0];
+  const LayerUse& use = meter.use().at(1);
+  const auto tokens = static_cast<double>(use.tokens);
+  testing::expect_close(use.selections, numbers({0, 0, tokens, 0, 0, 0}), 1e-12);
+  const auto gates = combine_weights(record.routing).sum().item<double>();
+  testing::expect_close(use.first_gates, numbers({0, 0, gates, 0, 0, 0}), 1e-4);
+}
+
 TEST(Merging, IsRefusedWhereTokensAreRerouted) {
   VMoEConfig config = small_vmoe_config();
   config.encoder.moe.router.pruned = "reroute";

@@ -374,6 +374,8 @@ TEST(PrunePlan, IsAFileThatCanBeEdited) {
   const auto file = folder / "plan.json";
   test::put(file, to_json(plan).dump());
   EXPECT_EQ(to_json(read_plan(file)), to_json(plan));
+  EXPECT_THAT(test::usage_of([&] { read_plan(folder / "plam.json"); }),
+              HasSubstr("no such file; did you mean"));
   const auto refusal = [&](const std::string& text) {
     test::put(file, text);
     return test::usage_of([&] { read_plan(file); });

@@ -100,11 +100,26 @@ TEST(Distillation, RefusesATeacherThatDoesNotFitOrIsNotThere) {
               HasSubstr("phase 'recover': the teacher has other classes than the network"));
   EXPECT_THAT(refusal({R"(phases.recover.distill={"teacher": "fine"})"}),
               HasSubstr("is neither an earlier phase nor a checkpoint"));
+  EXPECT_THAT(refusal({R"(phases.recover.distill={"teacher": "recover"})"}),
+              HasSubstr("teacher 'recover' is no earlier phase; choose pretrain, finetune, prune, "
+                        "a run or a checkpoint"));
   EXPECT_THAT(refusal({kDistill, "phases.recover.loss=softmax_twice"}),
               HasSubstr("loss 'softmax_twice' has no distillation; choose softmax"));
   EXPECT_THAT(
       error_of([&] { Trainer(config_of(four_phases(), {kDistill}), options_for("")).run(); }),
       HasSubstr("teacher 'finetune' is a phase of a run without a folder; give a checkpoint"));
+}
+
+TEST(Distillation, WarnsOfATeacherOfInputsWithAnotherMean) {
+  const auto said = [](const std::vector<std::string>& changes) {
+    const RunConfig config = config_of(four_phases(), changes);
+    const std::shared_ptr<Model> model = build_meta_model(config.model);
+    Datasets datasets{DatasetOpener(open_tiny)};
+    return test::said_by([&] { plan_phases(config, *model, datasets); });
+  };
+  EXPECT_THAT(said({kDistill}), Not(HasSubstr("the teacher was trained on")));
+  EXPECT_THAT(said({kDistill, R"(phases.recover.preprocess={"values": "unit"})"}),
+              HasSubstr("and gets those of [0] and [1]; set preprocess.mean"));
 }
 
 TEST(Distillation, IsCountedInThePlanOfMemory) {

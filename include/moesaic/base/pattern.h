@@ -16,6 +16,9 @@ class RE2;
 
 namespace moesaic {
 
+/// A match: the whole text, then each group, with null data if it did not participate.
+using Matched = std::vector<std::string_view>;
+
 /// A compiled regular expression in RE2's syntax. Copies share it; it is safe to use from any
 /// number of threads.
 class Pattern {
@@ -31,13 +34,21 @@ class Pattern {
   std::size_t groups() const;
   /// Returns whether the pattern matches anywhere in `text`.
   bool found_in(std::string_view text) const;
-  /// Returns the first match from `begin` on as views into `text`: the whole match, then each
-  /// group, with null data if the group did not participate. Empty if there is no match.
-  std::vector<std::string_view> find(std::string_view text, std::size_t begin = 0) const;
+  /// Returns the first match from `begin` on as views into `text`. Empty if there is no match.
+  Matched find(std::string_view text, std::size_t begin = 0) const;
 
  private:
   std::shared_ptr<const re2::RE2> expression_;
 };
+
+/// Returns a replacement in Python's notation with the groups of a match in their places: \1 and
+/// \g<1> are groups, \\ is a backslash. Throws Error (usage) that begins with `where` for another
+/// '\' and for a group that the match lacks.
+std::string expanded(const std::string& replacement, const Matched& groups,
+                     const std::string& where);
+/// Returns the name with every match of the pattern replaced by such a replacement.
+std::string renamed(const Pattern& pattern, const std::string& replacement,
+                    const std::string& name);
 
 /// A list of compiled patterns.
 class Patterns {

@@ -3,6 +3,8 @@
 // then the visitors of their declarations.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -136,6 +138,7 @@ struct HelpRow {
   std::string key, type, default_value, allowed, description;
   bool common = false;
   std::vector<std::string> formers = {};  ///< Last part of the key in earlier versions.
+  std::string choice = {};                ///< What has the setting: "kind 'solve'"; "": always.
 
   friend bool operator==(const HelpRow&, const HelpRow&) = default;
 };
@@ -432,8 +435,11 @@ class HelpFields {
     for (NamedSettings choice : choices) {
       const size_t first = rows_.size();
       choice.visit(*this);
-      for (size_t i = first; i < rows_.size() && choice.name() != choices.front().name(); ++i) {
-        rows_[i].description = choice.name() + ": " + rows_[i].description;
+      for (size_t i = first; i < rows_.size(); ++i) {
+        HelpRow& row = rows_[i];
+        if (row.choice.empty()) row.choice = fmt::format("{} '{}'", name, choice.name());
+        if (choice.name() == choices.front().name()) continue;
+        row.description = choice.name() + ": " + row.description;
       }
     }
   }

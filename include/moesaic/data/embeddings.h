@@ -14,21 +14,32 @@
 
 namespace moesaic {
 
-/// Settings of data of format "embeddings".
-struct EmbeddingsConfig {
-  std::string train, test;
-  std::string file;
+/// Files of rows: one for each split, or one that is split at random.
+struct SplitFiles {
+  std::string train, test, file;
   double test_fraction = 0.2;
   int64_t seed = 1;
+
+  /// Returns the name of the file with `split`, "train" or "test".
+  const std::string& of(const std::string& split) const {
+    return !file.empty() ? file : split == "train" ? train : test;
+  }
+};
+void describe(auto& f, SplitFiles& c) {
+  f("train", c.train, "file of the train split");
+  f("test", c.test, "file of the test split");
+  f("file", c.file, "one file to split at random, instead of train and test");
+  f("test_fraction", c.test_fraction, "fraction of the rows in 'file' that form the test split",
+    between(0.0001, 0.9999));
+  f("seed", c.seed, "seed of the random split of 'file'", at_least(0));
+}
+
+/// Settings of data of format "embeddings".
+struct EmbeddingsConfig : SplitFiles {
   int64_t width = 0;
 };
 void describe(auto& f, EmbeddingsConfig& c) {
-  f("train", c.train, "safetensors file of the train split");
-  f("test", c.test, "safetensors file of the test split");
-  f("file", c.file, "one safetensors file to split at random, instead of train and test");
-  f("test_fraction", c.test_fraction, "fraction of the texts in 'file' that form the test split",
-    between(0.0001, 0.9999));
-  f("seed", c.seed, "seed of the random split of 'file'", at_least(0));
+  describe(f, static_cast<SplitFiles&>(c));
   f("width", c.width, "required size of an embedding; 0: any", between(0, 1048576));
 }
 /// Checks that there is one file, or one for each split, named without folders.

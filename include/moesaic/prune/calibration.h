@@ -6,21 +6,28 @@
 #include <string>
 
 #include "moesaic/base/filesystem.h"
+#include "moesaic/checkpoint/store.h"
 #include "moesaic/prune/criteria.h"
 
 namespace moesaic {
 
 /// What statistics are of, by name: "network" and "data" are fingerprints, others settings such as
-/// "images" and "seed".
+/// "images" and "seed". kRecordedOf names the checkpoint for messages and is not compared.
 using CalibrationSource = std::map<std::string, std::string>;
+inline constexpr const char* kRecordedOf = "checkpoint";
+
+/// Returns what is of a checkpoint: "network", the fingerprint of its weights and the model's
+/// configuration, and kRecordedOf.
+CalibrationSource network_source(const Checkpoint& checkpoint);
 
 /// Writes the statistics atomically. Tensors are called "<block>.<name of LayerUse>", those of
-/// `sums` "<block>.sums.<gate>.<norm>"; the metadata has "format" and the source.
+/// `sums` "<block>.sums.<gate>.<norm>"; the metadata has "format", the source and
+/// the hash of the tensors.
 void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source);
 
 /// Reads them for a network. Throws Error (usage) that names the file and what differs where they
-/// are of another source, Error (failure) where a tensor is missing, has another shape or is not
-/// finite.
+/// are of another source or there is no such file, Error (failure) where they were altered, and
+/// where a tensor is missing or has another shape or impossible values.
 ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source,
                            const Model& model);
 

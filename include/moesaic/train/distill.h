@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/data/dataset.h"
 #include "moesaic/models/model.h"
 #include "moesaic/train/phase_config.h"
 
@@ -48,20 +49,26 @@ std::string* find_teacher(PhaseConfig& phase);
 /// Returns its value, "" where there is none.
 std::string teacher_of(const PhaseConfig& phase);
 
-/// A network that teaches, on the meta device, and the names of its outputs if they are known.
+/// A network that teaches, on the meta device, with the names of its outputs and mean and std of
+/// its inputs if they are known.
 struct PlannedTeacher {
   std::shared_ptr<Model> shape;
   std::vector<std::string> classes;
+  std::vector<double> mean = {}, std = {};
 };
 
 /// Returns the teacher that a checkpoint holds. Where there is none, returns nothing with a warning
-/// if it `may_be_missing`, and throws Error (usage) with the location of the setting otherwise.
+/// if it `may_be_missing`, and throws Error (usage) with the location of the setting otherwise, as
+/// for a name among the run's `phases`, of which the earlier ones were looked up before.
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
-                                         const SettingLocations& locations, bool may_be_missing);
+                                         const SettingLocations& locations,
+                                         const std::vector<PhaseConfig>& phases,
+                                         bool may_be_missing);
 
 /// Throws Error (usage), likewise, where a teacher lacks the inputs, the members or the classes of
-/// the network.
+/// the network; warns where mean or std of its inputs are not those of `data`.
 void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locations,
-                   const Model& model, const std::vector<std::string>& classes);
+                   const Model& model, const std::vector<std::string>& classes,
+                   const DatasetInfo& data);
 
 }  // namespace moesaic

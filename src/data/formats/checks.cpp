@@ -81,8 +81,8 @@ fs::path checked_file(const DatasetSpec& spec, const fs::path& folder, const std
   return path;
 }
 
-ConfigProblem split_files_problem(const std::string& file, const std::string& train,
-                                  const std::string& test) {
+ConfigProblem split_files_problem(const SplitFiles& files) {
+  const auto& [train, test, file, test_fraction, seed] = files;
   const bool one = !file.empty();
   const bool any = !train.empty() || !test.empty();
   const bool both = !train.empty() && !test.empty();
@@ -99,13 +99,13 @@ ConfigProblem split_files_problem(const std::string& file, const std::string& tr
 at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t count,
                          const fs::path& path) {
   const auto test =
-      static_cast<int64_t>(std::llround(by.test_fraction * static_cast<double>(count)));
+      static_cast<int64_t>(std::llround(by.files.test_fraction * static_cast<double>(count)));
   if (test == 0 || test == count) {
     fail("{}: of {} {}s a fraction of {} leaves no {} to {}", path.string(), count, by.noun,
-         by.test_fraction, by.noun, test == 0 ? "test with" : "train on");
+         by.files.test_fraction, by.noun, test == 0 ? "test with" : "train on");
   }
   std::vector<int64_t> order =
-      permutation(count, static_cast<uint64_t>(by.seed), stream_id(by.stream));
+      permutation(count, static_cast<uint64_t>(by.files.seed), stream_id(by.stream));
   std::sort(order.begin(), order.begin() + test);
   std::sort(order.begin() + test, order.end());
   const at::Tensor rows = at::tensor(order, at::kLong);

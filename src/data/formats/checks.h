@@ -14,6 +14,7 @@
 
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/data/embeddings.h"
 #include "moesaic/data/format.h"
 
 namespace moesaic {
@@ -74,13 +75,11 @@ std::vector<FileVerification> verify_image_files(const DatasetSpec& spec, const 
 void check_labels(std::span<const uint8_t> labels, size_t classes, const std::string& where);
 
 /// Checks that there is one file, or one for each split, named without folders.
-ConfigProblem split_files_problem(const std::string& file, const std::string& train,
-                                  const std::string& test);
+ConfigProblem split_files_problem(const SplitFiles& files);
 
 /// How the rows of one file are divided at random.
 struct RowSplit {
-  double test_fraction;
-  int64_t seed;
+  const SplitFiles& files;
   const char *stream, *noun;  ///< Of the random numbers; what a row is in messages.
 };
 /// Returns the numbers, ascending, of the rows of a split, "train" or "test". Throws Error

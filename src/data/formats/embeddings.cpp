@@ -83,16 +83,10 @@ void check_same_names(const fs::path& one, const fs::path& other) {
   }
 }
 
-/// Returns the name of the file with `split`, "train" or "test".
-const std::string& embeddings_file(const EmbeddingsConfig& config, const std::string& split) {
-  if (!config.file.empty()) return config.file;
-  return split == "train" ? config.train : config.test;
-}
-
 }  // namespace
 
 ConfigProblem config_problem(const EmbeddingsConfig& config) {
-  return split_files_problem(config.file, config.train, config.test);
+  return split_files_problem(config);
 }
 
 Embeddings read_embeddings(const fs::path& path) {
@@ -108,9 +102,9 @@ Embeddings read_embeddings(const fs::path& path) {
 
 Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folder,
                            const std::string& split) {
-  const fs::path path = folder / embeddings_file(config, split);
+  const fs::path path = folder / config.of(split);
   if (config.file.empty()) {
-    const fs::path other = folder / embeddings_file(config, split == "train" ? "test" : "train");
+    const fs::path other = folder / config.of(split == "train" ? "test" : "train");
     if (fs::exists(other)) check_same_names(path, other);
   }
   Embeddings all = read_embeddings(path);
@@ -120,8 +114,7 @@ Embeddings read_embeddings(const EmbeddingsConfig& config, const fs::path& folde
   }
   if (config.file.empty()) return all;
   const at::Tensor rows =
-      rows_of_split({config.test_fraction, config.seed, "embeddings.split", "text"}, split,
-                    all.x_Nd.size(0), path);
+      rows_of_split({config, "embeddings.split", "text"}, split, all.x_Nd.size(0), path);
   for (at::Tensor* tensor : {&all.x_Nd, &all.label_N, &all.language_N}) {
     *tensor = tensor->index_select(0, rows);
   }
@@ -161,7 +154,7 @@ std::shared_ptr<const Dataset> open_embeddings(const DatasetSpec& spec, DatasetI
   const auto classes = static_cast<int64_t>(texts.classes.size());
   if (class_count_embeddings(spec) > 0 && classes != class_count_embeddings(spec)) {
     fail("{}: {} classes in its metadata, dataset '{}' has {}",
-         (folder / embeddings_file(config_of(spec), info.split)).string(), classes, spec.name,
+         (folder / config_of(spec).of(info.split)).string(), classes, spec.name,
          class_count_embeddings(spec));
   }
   info.classes = std::move(texts.classes);
@@ -183,7 +176,7 @@ void fill_embeddings_info(const DatasetSpec& spec, DatasetInfo& info) {
 std::vector<FileVerification> verify_embeddings(const DatasetSpec& spec, const std::string& split,
                                                 const fs::path& folder) {
   if (!config_of(spec).file.empty() && split == "test") return {};
-  const std::string name = embeddings_file(config_of(spec), split);
+  const std::string name = config_of(spec).of(split);
   FileVerification result{name, folder / name, ""};
   try {
     read_embeddings(config_of(spec), folder, split);
@@ -203,8 +196,7 @@ DatasetFormat embeddings_format() {
           .open = open_embeddings,
           .parts =
               [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<RequiredPath>{
-                    {embeddings_file(config_of(spec), split), /*is_folder=*/false}};
+                return std::vector<RequiredPath>{{config_of(spec).of(split), /*is_folder=*/false}};
               },
           .fill_info = fill_embeddings_info,
           .verify = verify_embeddings};

@@ -20,22 +20,14 @@
 namespace moesaic {
 namespace {
 
-struct TableConfig {
-  std::string train, test, file;
-  double test_fraction = 0.2;
-  int64_t seed = 1;
+struct TableConfig : SplitFiles {
   bool has_header = true;
   std::vector<std::string> inputs, targets;
   std::string label;
   int64_t width = 0;
 };
 void describe(auto& f, TableConfig& c) {
-  f("train", c.train, "file of the train split: CSV (also compressed by gzip) or .safetensors");
-  f("test", c.test, "file of the test split");
-  f("file", c.file, "one file to split at random, instead of train and test");
-  f("test_fraction", c.test_fraction, "fraction of the rows in 'file' that form the test split",
-    between(0.0001, 0.9999));
-  f("seed", c.seed, "seed of the random split of 'file'", at_least(0));
+  describe(f, static_cast<SplitFiles&>(c));
   f("has_header", c.has_header,
     "names of columns in the first row of a CSV file; false: columns are named 1, 2, ...");
   f("inputs", c.inputs,
@@ -56,23 +48,19 @@ ConfigProblem config_problem(const TableConfig& config) {
       return {fmt::format("'{}' is named twice", name), {"inputs", "targets", "label"}};
     }
   }
-  return split_files_problem(config.file, config.train, config.test);
+  return split_files_problem(config);
 }
 
 struct TableSettings {
   std::optional<TableConfig> table;
 };
 void describe(auto& f, TableSettings& c) {
-  f("table", c.table, "files of numbers, and what their columns are");
+  f("table", c.table,
+    "files of numbers, CSV (also compressed by gzip) or .safetensors, and what their columns are");
 }
 
 const TableConfig& table_of(const DatasetSpec& spec) {
   return *spec.format.as<TableSettings>().table;
-}
-
-const std::string& table_file(const TableConfig& config, const std::string& split) {
-  if (!config.file.empty()) return config.file;
-  return split == "train" ? config.train : config.test;
 }
 
 /// Indices of a table's columns or tensors by their use.
@@ -212,7 +200,7 @@ Table read_tensor_table(const fs::path& file_path, const TableConfig& config) {
 
 Table read_table(const DatasetSpec& spec, const fs::path& folder, const std::string& split) {
   const TableConfig& config = table_of(spec);
-  const fs::path path = folder / table_file(config, split);
+  const fs::path path = folder / config.of(split);
   Table table = path.extension() == ".safetensors" ? read_tensor_table(path, config)
                                                    : read_csv_table(path, config, spec.classes);
   if (config.width > 0 && table.x_Nd.size(1) != config.width) {
@@ -220,8 +208,8 @@ Table read_table(const DatasetSpec& spec, const fs::path& folder, const std::str
          count_text(table.x_Nd.size(1), "input"), config.width);
   }
   if (config.file.empty()) return table;
-  const at::Tensor rows = rows_of_split({config.test_fraction, config.seed, "table.split", "row"},
-                                        split, table.x_Nd.size(0), path);
+  const at::Tensor rows =
+      rows_of_split({config, "table.split", "row"}, split, table.x_Nd.size(0), path);
   for (at::Tensor* tensor : {&table.x_Nd, &table.y_NK, &table.label_N}) {
     if (tensor->defined()) *tensor = tensor->index_select(0, rows);
   }
@@ -262,7 +250,7 @@ void outline_table(const DatasetSpec& spec, DatasetInfo& info) {
 std::vector<FileVerification> verify_table(const DatasetSpec& spec, const std::string& split,
                                            const fs::path& folder) {
   if (!table_of(spec).file.empty() && split == "test") return {};
-  const std::string& name = table_file(table_of(spec), split);
+  const std::string& name = table_of(spec).of(split);
   FileVerification result{name, folder / name, ""};
   try {
     read_table(spec, folder, split);
@@ -282,8 +270,7 @@ DatasetFormat table_format() {
           .open = open_table,
           .parts =
               [](const DatasetSpec& spec, const std::string& split) {
-                return std::vector<RequiredPath>{
-                    {table_file(table_of(spec), split), /*is_folder=*/false}};
+                return std::vector<RequiredPath>{{table_of(spec).of(split), /*is_folder=*/false}};
               },
           .fill_info = outline_table,
           .verify = verify_table};

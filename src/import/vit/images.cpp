@@ -51,7 +51,9 @@ void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string
   const Value interpolation = beside.pretrained("interpolation");
   const double fraction = crop.is_null() ? 0.875 : crop.as_double("crop_pct");
   const std::string how = mode.is_null() ? "center" : mode.as_string("crop_mode");
-  spec.preprocess.central_crop = std::min(1.0, fraction);
+  // timm resizes to floor(size / crop_pct) first, of which the crop has the size.
+  const auto side = static_cast<double>(spec.preprocess.size.height);
+  spec.preprocess.central_crop = std::min(1.0, side / std::floor(side / fraction));
   if (how == "squash" && fraction >= 1.0) spec.preprocess.central_crop = 0.0;
   if (how != "center" && !(how == "squash" && fraction >= 1.0)) {
     notes.push_back(fmt::format("crop_mode {} becomes a central crop", printable(how)));
@@ -65,6 +67,16 @@ void read_timm(const SideFiles& beside, InputSpec& spec, std::vector<std::string
 }
 
 void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::string>& notes) {
+  for (const char* step : {"do_resize", "do_rescale"}) {
+    if (is_false(images.find(step))) {
+      fail("{}: '{}' is false; images are resized and scaled to [0, 1] here, as with true",
+           images.where(), step);
+    }
+  }
+  const Value* const rescale = images.find("rescale_factor");
+  if (rescale != nullptr && !rescale->is_null()) {
+    spec.rescale_factor = rescale->as_double("rescale_factor");
+  }
   spec.mean = numbers(images.find("image_mean"));
   spec.std = numbers(images.find("image_std"));
   const auto channels = static_cast<size_t>(spec.input_size[0]);
@@ -131,7 +143,9 @@ InputSpec input_of(const VMoEConfig& config, const SideFiles& beside,
   const auto channels = static_cast<size_t>(config.channels);
   if (spec.mean.size() != channels || spec.std.size() != channels) {
     spec.mean = spec.std = {};
-    notes.push_back("no file tells mean and std of the channels: those of the data are used");
+    notes.push_back(
+        "no file tells mean and std of the channels: those of the data are used; for predict, add "
+        "image_mean and image_std to preprocessor_config.json and import again");
   }
   spec.own_values = !spec.mean.empty();
   const std::set<std::string> different(spec.classes.begin(), spec.classes.end());

@@ -17,21 +17,26 @@
 namespace moesaic {
 namespace {
 
+constexpr const char* kPickled = "a pickle is not read; save it as model.safetensors in Python";
+
 /// Returns the file of tensors, or their index, that a path stands for.
 fs::path weights_at(const fs::path& path) {
   if (!path_exists(path)) {
     fail_usage("{}: no such file or folder{}", path.string(), nearest_sibling(path));
   }
   if (!fs::is_directory(path)) {
+    for (const char* end : {".bin", ".pt", ".pth"}) {
+      if (path.extension() == end) fail_usage("{}: {}", path.string(), kPickled);
+    }
     check_tensor_file(path);
     return path;
   }
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
     if (path_exists(path / name)) return path / name;
   }
-  const bool pickled = path_exists(path / "pytorch_model.bin");
-  fail_usage("{}: no model.safetensors{}", path.string(),
-             pickled ? "; pytorch_model.bin is not read, save it as safetensors in Python" : "");
+  const fs::path pickled = path / "pytorch_model.bin";
+  if (path_exists(pickled)) fail_usage("{}: {}", pickled.string(), kPickled);
+  fail_usage("{}: no model.safetensors", path.string());
 }
 
 Checkpoint checkpoint_of(const ImportVitOptions& options, const ImportVitResult& result) {

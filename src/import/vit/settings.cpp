@@ -34,6 +34,22 @@ constexpr HeadsOf kHeadsOf[] = {{"_(huge|giant|giantopt|gigantic|so400m)_", 16},
 constexpr const char* kTanhOf =
     "^vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip|large_patch16_siglip(_gap)?_512)";
 
+/// Networks of timm with rotary positions, which some have beside learned ones.
+constexpr const char* kRotaryOf = "rope|dinov3|^eva|^vit_pe_";
+/// Arguments of timm's networks that are read here or seen in the tensors, and those that change no
+/// output.
+constexpr std::string_view kArguments[] = {
+    "img_size",       "patch_size",      "in_chans",        "num_classes",   "global_pool",
+    "embed_dim",      "depth",           "num_heads",       "mlp_ratio",     "qkv_bias",
+    "proj_bias",      "init_values",     "class_token",     "pos_embed",     "no_embed_class",
+    "reg_tokens",     "final_norm",      "fc_norm",         "act_layer",     "dynamic_img_size",
+    "weight_init",    "fix_init",        "dynamic_img_pad", "drop_rate",     "pos_drop_rate",
+    "drop_path_rate", "patch_drop_rate", "proj_drop_rate",  "attn_drop_rate"};
+constexpr std::string_view kModelTypes[] = {"vit",     "vit_mae",
+                                            "vit_msn", "deit",
+                                            "dinov2",  "dinov2_with_registers",
+                                            "siglip",  "siglip_vision_model"};
+
 std::string text_of(const Value& value) {
   return value.kind() == Value::Kind::string ? value.as_string() : "";
 }
@@ -59,6 +75,7 @@ class SettingsReader {
  public:
   SettingsReader(Tensors& tensors, const SideFiles& beside, const ImportVitOptions& options)
       : tensors_(tensors), beside_(beside), options_(options) {
+    check_kind();
     sizes();
     heads();
     arithmetic();
@@ -84,14 +101,46 @@ class SettingsReader {
   bool has(const std::string& name) const { return tensors_.has(name); }
   void note(std::string text) { network_.notes.push_back(std::move(text)); }
 
-  void sizes() {
+  /// Refuses networks that compute something else with the same tensors.
+  void check_kind() const {
     const std::string architecture = text_of(beside_.setting("architecture"));
+    const std::string type = text_of(beside_.setting("model_type"));
+    if (!type.empty() && std::ranges::find(kModelTypes, type) == std::end(kModelTypes)) {
+      fail("{}: model_type {} of config.json is none of {}", tensors_.from, printable(type),
+           fmt::join(kModelTypes, ", "));
+    }
+    const bool has_none = (!architecture.empty() || !type.empty()) && !has("position_embedding") &&
+                          text_of(beside_.setting("pos_embed")) != "none";
+    if (has_none || Pattern(kRotaryOf).found_in(architecture)) {
+      fail(
+          "{}: {} has rotary positions or others that are no tensor; choose a network with "
+          "learned positions alone",
+          tensors_.from, printable(architecture.empty() ? type : architecture));
+    }
+    const Value* const arguments = beside_.model.find("model_args");
+    if (arguments != nullptr && !arguments->is_null()) as_stored([&] { check(*arguments); });
     if (architecture.find("_rpn_") != std::string::npos) {
       fail(
           "{}: {} normalises after attention and MLPs, which no network here does; choose an "
           "architecture that normalises before them",
           tensors_.from, printable(architecture));
     }
+  }
+
+  static void check(const Value& arguments) {
+    for (const auto& [key, origin, value] : arguments.members("model_args")) {
+      const bool off = value.kind() == Value::Kind::boolean && !value.as_bool();
+      if (off || value.is_null() || std::ranges::find(kArguments, key) != std::end(kArguments)) {
+        continue;
+      }
+      fail(
+          "{}: {} of 'model_args' is not supported and may change what the network computes; "
+          "choose a network without it",
+          origin.text(), printable(key));
+    }
+  }
+
+  void sizes() {
     const std::vector<int64_t> kernel = need("embedding.weight", 4);
     config_.hidden_size = kernel[0];
     config_.channels = kernel[1];
@@ -302,16 +351,17 @@ class SettingsReader {
       }
       return false;
     };
-    for (const std::optional<Size2d>& sides : {told, options_.image_size}) {
-      if (!sides) continue;
+    const auto is_of = [&](const std::optional<Size2d>& sides) {
       const Size2d& patch = config_.patch_size;
-      if (is_grid({sides->height / patch.height, sides->width / patch.width})) return;
-    }
+      return sides && is_grid({sides->height / patch.height, sides->width / patch.width});
+    };
+    if (is_of(told)) return;
     int64_t side = 0;
     while ((side + 1) * (side + 1) <= rows) ++side;
     for (; side > 0; --side) {
       if (is_grid({side, side})) return;
     }
+    if (is_of(options_.image_size)) return;
     fail_usage(
         "{}: the {} rows of '{}' are no square grid of patches{}; give --image-size HxW as "
         "the network was trained with",
@@ -344,6 +394,9 @@ class SettingsReader {
       if (layer >= 0 && layer < blocks) continue;
       fail_usage("--layers names block {}, {} has blocks 0 to {}", layer, tensors_.from,
                  blocks - 1);
+    }
+    if (layers.size() < wanted.layers.size()) {
+      fail_usage("--layers names a block twice; choose --layers {}", fmt::join(layers, ","));
     }
     if (wanted.num_selected_experts > wanted.num_experts) {
       fail_usage("--k {} is more than the {} experts; choose at most {}",

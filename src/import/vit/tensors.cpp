@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "../vmoe/rename.h"
 #include "moesaic/base/error.h"
+#include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "vit.h"

@@ -14,7 +14,6 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/models/vmoe/vmoe.h"
-#include "rename.h"
 
 namespace moesaic {
 namespace {
@@ -31,39 +30,6 @@ VMoETransform transform_from_value(const Value& value) {
   if (found != kTransforms.end()) return static_cast<VMoETransform>(found - kTransforms.begin());
   fail_usage("{}: unknown transformation '{}'; {}", value.where(), given,
              did_you_mean(given, std::span(kTransforms).subspan(1)));
-}
-
-/// A match: the whole text, then its groups.
-using Found = std::vector<std::string_view>;
-
-/// Returns a replacement in Python's notation with the groups of a match in their places: \1 and
-/// \g<1> are groups, \\ is a backslash.
-std::string expanded(const std::string& replacement, const Found& groups,
-                     const std::string& where) {
-  static const Pattern kGroup(R"(\\(?:g<(\d{1,2})>|(\d{1,2})|(\\)|.?))");
-  std::string text;
-  size_t end = 0;
-  for (Found found; !(found = kGroup.find(replacement, end)).empty();) {
-    const auto begin = static_cast<size_t>(found[0].data() - replacement.data());
-    text += replacement.substr(end, begin - end);
-    end = begin + found[0].size();
-    if (!found[3].empty()) {
-      text += '\\';
-      continue;
-    }
-    const std::string number(found[1].empty() ? found[2] : found[1]);
-    if (number.empty()) {
-      fail_usage("{}: a '\\' in a replacement must come before a group's number or another '\\'",
-                 where);
-    }
-    const size_t group = std::stoul(number);
-    if (group >= groups.size()) {
-      fail_usage("{}: '{}' names group {}, the pattern has {}", where, replacement, group,
-                 groups.size() - 1);
-    }
-    text += groups[group];
-  }
-  return text + replacement.substr(end);
 }
 
 /// Returns the index of the new axis, which counts from the end if negative; nothing if out of
@@ -113,19 +79,6 @@ void check_move(const Entry& source, const VMoERule& rule, const VMoEArray& targ
 
 }  // namespace
 
-std::string renamed(const Pattern& pattern, const std::string& replacement,
-                    const std::string& name) {
-  std::string text;
-  size_t end = 0, next = 0;
-  for (Found found; !(found = pattern.find(name, next)).empty();) {
-    const auto place = static_cast<size_t>(found[0].data() - name.data());
-    text += name.substr(end, place - end) + expanded(replacement, found, "rules");
-    end = place + found[0].size();
-    next = found[0].empty() ? end + 1 : end;
-  }
-  return text + name.substr(end);
-}
-
 VMoERules identity_rules() {
   return {{"^(.*)$", R"(params/\1)"}};
 }
@@ -152,7 +105,7 @@ VMoERules rules_from_value(const Value& value) {
     if (!parts[1].is_null()) rule.replacement = parts[1].as_string("a rule's replacement");
     const std::string problem = Pattern::problem(rule.pattern);
     if (!problem.empty()) fail_usage("{}: {}", parts[0].where(), problem);
-    expanded(rule.replacement, Found(Pattern(rule.pattern).groups() + 1), parts[1].where());
+    expanded(rule.replacement, Matched(Pattern(rule.pattern).groups() + 1), parts[1].where());
     if (parts.size() > 2) rule.transform = transform_from_value(parts[2]);
     if (tile) {
       constexpr int64_t kMaxRepeats = 1 << 20;

@@ -167,8 +167,11 @@ void measure_norms(ProbeSubject& subject, Measurement& measurement) {
     //     the neurons r, here a quarter; (iv) Delta_s^(T) > (3/2) log l;
     //   4.2, of unimportant ones, p^(s,0) <= 1/d: (i) p^(s,T) = O(1/d); (ii) Delta_s^(T) =
     //     O(log^2 l / sqrt(d)) + O(l^4 log^2 l / d^2);
-    //   4.4, of those with Delta_s > (3/2) log l: (i), (ii) as 4.1; after recovery (eq. 12)
-    //     <w_r, o> = Omega(k l^2 C_2 sqrt(log l)) for a constant fraction of r.
+    //   4.4, of those with Delta_s^(T) > (3/2) log l: (i), (ii) as 4.1; after recovery (eq. 12)
+    //     <w_r, o> = Omega(k l^2 C_2 sqrt(log l)) for a constant fraction of r. "grown" are those
+    //     with that Delta_s^(t) at the step t that is measured: the lemma's at the end T of
+    //     fine-tuning, for (i) and (ii); after T' steps of recovery, for eq. 12, also experts that
+    //     grew beyond the bound since then, and none that fell below it.
     // Each metric is the expert farthest from the claim, components and changes over these bounds.
     probes().add("lemmas", {.description = "proficiency, gates, neurons and norms of the expert "
                                            "farthest from lemmas 4.1, 4.2 and 4.4 (pruning paper)",

@@ -306,6 +306,10 @@ TEST_F(ImportVit, PositionsAreResizedButTheClassTokens) {
   EXPECT_TRUE(at::equal(resized[0][0], positions[0][0]));
   expect_close(resized[0].narrow(0, 1, 16), positions[0][1].expand({16, kWidth}), 1e-6);
   EXPECT_EQ(logits_of(large, 16).size(1), kClasses);
+  ImportVitOptions wide = options(write("wide", tensors));
+  wide.image_size = Size2d(4, 16);  // As many patches as are stored.
+  EXPECT_THAT(import_vit(wide).notes,
+              Contains("position embedding resized from 2 x 2 to 1 x 4 patches (bicubic)"));
 }
 
 TEST_F(ImportVit, ANewHeadIsZero) {
@@ -323,12 +327,12 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
     return input_spec_of(checkpoint, *meta_model_of(checkpoint));
   };
   const InputSpec timm = spec("timm", R"({"architecture": "vit", "pretrained_cfg": {
-      "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "crop_pct": 0.9,
+      "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3], "crop_pct": 0.875,
       "interpolation": "bicubic", "label_names": ["a", "b", "c", "d", "e"]}})",
                               "");
   EXPECT_EQ(timm.mean, (std::vector<double>{0.5, 0.4, 0.3}));
   EXPECT_EQ(timm.std, (std::vector<double>{0.2, 0.25, 0.3}));
-  EXPECT_EQ(timm.preprocess.central_crop, 0.9);
+  EXPECT_EQ(timm.preprocess.central_crop, 8.0 / 9.0) << "timm resizes to whole pixels";
   EXPECT_EQ(timm.preprocess.interpolation, "bicubic");
   EXPECT_THAT(timm.classes, ElementsAre("a", "b", "c", "d", "e"));
   const InputSpec other = spec("hf", R"({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}})", R"({
@@ -339,6 +343,33 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
   EXPECT_EQ(other.preprocess.interpolation, "bilinear");
   EXPECT_THAT(other.classes, IsEmpty());
   EXPECT_THAT(spec("none", "", "").mean, IsEmpty());
+  for (const auto& [setting, message] :
+       {std::pair(R"({"do_rescale": false})", "'do_rescale' is false"),
+        {R"({"do_resize": false})", "'do_resize' is false"},
+        {R"({"rescale_factor": 0.5})", "rescale_factor must be 1/255, found 0.5"}}) {
+    const auto wrong = [&] { spec("wrong", "", setting); };
+    EXPECT_THAT(test::failure_of(wrong), HasSubstr(message));
+  }
+  spec("right", "", R"({"do_resize": true, "rescale_factor": 0.00392156862745098})");
+}
+
+TEST_F(ImportVit, NetworksThatComputeSomethingElseAreRefused) {
+  const auto refuse = [&](const TensorMap& tensors, const std::string& config) {
+    return refused(ErrorKind::failure, tensors, {}, config);
+  };
+  EXPECT_THAT(refuse(timm_tensors(), R"({"model_args": {"pool_include_prefix": true}})"),
+              HasSubstr("'pool_include_prefix' of 'model_args' is not supported"));
+  EXPECT_THAT(refuse(timm_tensors(), R"({"architecture": "vit_base_patch16_rope_ape_224"})"),
+              HasSubstr("'vit_base_patch16_rope_ape_224' has rotary positions or others"));
+  EXPECT_THAT(refuse(timm_tensors(), R"({"model_type": "dinov3_vit"})"),
+              HasSubstr("model_type 'dinov3_vit' of config.json is none of vit, "));
+  TensorMap without = timm_tensors();
+  without.erase("pos_embed");
+  EXPECT_THAT(refuse(without, R"({"model_type": "vit", "image_size": 8})"),
+              HasSubstr("'vit' has rotary positions or others"));
+  import_vit(options(write("known", timm_tensors(), R"({"architecture": "vit_tiny_patch4_8",
+      "model_args": {"pool_include_prefix": false, "norm_layer": null, "drop_rate": 0.1,
+                     "img_size": 8}})")));
 }
 
 TEST_F(ImportVit, MissingAndForeignTensorsAreNamed) {
@@ -394,6 +425,13 @@ TEST_F(ImportVit, OptionsThatDoNotFitAreRefused) {
                 options.upcycling = {4, {1, 3}};
               }),
               HasSubstr("--layers names block 3"));
+  EXPECT_THAT(refuse([](auto& options) {
+                options.upcycling = {4, {2, 0, 0}};
+              }),
+              HasSubstr("--layers names a block twice; choose --layers 0,2"));
+  test::put(folder_ / "pickled.bin", "");
+  EXPECT_THAT(refuse([&](auto& options) { options.from = folder_ / "pickled.bin"; }),
+              HasSubstr("pickled.bin: a pickle is not read; save it as model.safetensors"));
   EXPECT_THAT(refuse([](auto& options) {
                 options.upcycling = {4, {}};
               }),

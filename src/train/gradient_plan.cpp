@@ -302,7 +302,7 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   if (plan.batch % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
                locations.of({"accumulate"}), phase.name, config.accumulate,
-               count_text(plan.batch, "image"));
+               count_text(plan.batch, "example"));
   }
   if (plan.steps == 0) return;
   if (plan.batch < config.batch_size) {

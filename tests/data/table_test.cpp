@@ -59,6 +59,7 @@ TEST_F(TableFiles, GiveColumnsByName) {
   const auto train = open(table);
   EXPECT_EQ(train->info().targets, std::vector<std::string>{"y"});
   EXPECT_FALSE(train->has_images());
+  EXPECT_EQ(example_noun(train->info()), "row");
   EXPECT_FALSE(train->endless());
   const DatasetInputs rows = train->inputs();
   EXPECT_TRUE(torch::equal(rows.values_NCHW,

@@ -268,7 +268,8 @@ TEST(RunPlan, SaysWhereTheSettingStands) {
   for (const std::string& change :
        {std::string("phases.recover.data=four"), prune + "criterion=router-norm",
         prune + "pretrained=pretrian", prune + "keep=half", prune + "keep=true",
-        std::string("model.num_classes=11"), std::string("phases.0.trainable=[\"heat\"]")}) {
+        std::string("model.num_classes=11"), std::string("model.classes=11"),
+        std::string("phases.0.trainable=[\"heat\"]")}) {
     EXPECT_THAT(plan_refusal({change}), StartsWith("usage: argument '" + change + "': ")) << change;
   }
   EXPECT_THAT(plan_refusal({"model.image_size=8"}),

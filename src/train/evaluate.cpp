@@ -260,8 +260,9 @@ Json to_json(const std::vector<LayerRouting>& routing) {
 ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options) {
   check_takes(model, dataset->info());
-  if (dataset->size() == 0) fail_usage("'{}' has no {}s to calibrate by", dataset->info().name,
-                                      example_noun(dataset->info()));
+  if (dataset->size() == 0)
+    fail_usage("'{}' has no {}s to calibrate by", dataset->info().name,
+               example_noun(dataset->info()));
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
   const int64_t total = std::min(options.num_images, dataset->size());

@@ -246,10 +246,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     restore(*phase);
   }
   if (options_.progress && !in_memory() && is_rank_zero() && !phase->done()) {
-    progress_.emplace(ProgressOptions{.label = config.name,
-                                      .total = plan().steps * plan().batch,
-                                      .start = state_.phase_step * plan().batch,
-                                      .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s"});
+    progress_.emplace(
+        ProgressOptions{.label = config.name,
+                        .total = plan().steps * plan().batch,
+                        .start = state_.phase_step * plan().batch,
+                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s"});
   }
   throughput_.restart();
   return phase;
@@ -354,9 +355,10 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   options.processes = options_.processes;
   std::optional<Progress> bar;
   if (options_.progress && is_rank_zero()) {
-    bar.emplace(ProgressOptions{.label = split == "test" ? "testing" : "validating",
-                                .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
-                                .summary = false});
+    bar.emplace(
+        ProgressOptions{.label = split == "test" ? "testing" : "validating",
+                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
+                        .summary = false});
   }
   options.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);

@@ -165,8 +165,8 @@ TEST(GatedRun, IsAdvisedNoHeadThatItCannotGet) {
   options.open = DatasetOpener([](std::string_view name, std::string_view split) {
     DatasetInfo info{.name = std::string(name), .split = std::string(split)};
     info.targets = {"a", "b"};
-    return make_input_dataset(info, {.values_NCHW = torch::zeros({8, 1, 1, 5}),
-                                     .targets_NK = torch::zeros({8, 2})});
+    return make_input_dataset(
+        info, {.values_NCHW = torch::zeros({8, 1, 1, 5}), .targets_NK = torch::zeros({8, 2})});
   });
   EXPECT_THAT(error_of([&] { Trainer(gated_run(), options); }),
               EndsWith("'gated-small' has 2 targets, the model has 1 output"));

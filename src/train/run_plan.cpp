@@ -57,11 +57,10 @@ void check_images(const SettingLocations& locations, const Model& model, const D
   if (problem.empty()) return;
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
   const std::vector<int64_t> wanted = model.input_shape();
-  const SettingPaths paths = model.setting_paths();
-  const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
-  fail_usage("{}: phase '{}': {}{}", locations.of_model(setting, "data"), locations.phase().name,
-             problem,
-             dataset.has_images() ? image_remedy(locations.phase().name, shape, wanted) : "");
+  const auto setting = shape[0] == wanted[0] ? &SettingPaths::image_size : &SettingPaths::channels;
+  const std::string& phase = locations.phase().name;
+  fail_usage("{}: phase '{}': {}{}", locations.of_model(model.setting_paths().*setting, "data"),
+             phase, problem, dataset.has_images() ? image_remedy(phase, shape, wanted) : "");
 }
 
 /// Warns of entries of `frozen` that freeze nothing, since `trainable` leaves it out.
@@ -206,11 +205,9 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
     const std::string& setting = model.setting_paths().classes;
     const int64_t outputs = task_of(data).outputs(data);
     std::vector<std::string> remedies;
-    if (takes_new_head(model, outputs)) remedies.emplace_back(R"("on_entry": {"new_head": true})");
-    // The weights of init fit no other number of outputs.
-    if (config.init.empty() && !setting.empty()) {
-      remedies.push_back(fmt::format("model.{}={}", setting, outputs));
-    }
+    if (takes_new_head(model, outputs)) remedies = {R"("on_entry": {"new_head": true})"};
+    const bool fits = config.init.empty();  // The weights of init fit no other number of outputs.
+    if (fits && !setting.empty()) remedies.push_back(fmt::format("model.{}={}", setting, outputs));
     fail_usage("{}: phase '{}': {}{}{}{}", place, phase.name, error.what(),
                classes_without_images(dataset, model.classes()), remedies.empty() ? "" : "; set ",
                fmt::join(remedies, " or "));

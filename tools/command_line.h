@@ -67,7 +67,11 @@ class HelpFormatter : public CLI::Formatter {
                          std::vector<const CLI::Option*> options) const override;
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
 };
+
+/// Returns the arguments of "help data pack" as those of "data pack --help", all others unchanged.
+std::vector<const char*> without_help_verb(const CLI::App& app, int argc, const char* const* argv);
 
 /// Returns what is wrong with the command line as a message: the first word that no subcommand or
 /// option has, with the nearest one, else what `error` says.

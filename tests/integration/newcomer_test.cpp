@@ -183,6 +183,7 @@ TEST_F(Newcomer, TextsOfHelpStandAlone) {
   EXPECT_NE(prune.find("\n  --finetuned CHECKPOINT      same as the positional checkpoint\n"),
             std::string::npos)
       << prune;
+  EXPECT_NE(prune.find("\n  --exclude-blocks BLOCKS ...\n"), std::string::npos) << prune;
   EXPECT_EQ(prune.find("\n\n\n"), std::string::npos) << prune;
   EXPECT_LT(prune.find("\n  --keep "), prune.find("\n  --criterion ")) << prune;
   expect_one_line_error(run_program({"prune"}), 2,
@@ -231,6 +232,9 @@ TEST_F(Newcomer, HelpHasOneStyleAndAnExampleForEachVerb) {
     for (std::sregex_iterator it(call.begin(), call.end(), option), end; it != end; ++it) {
       EXPECT_NE(help.find("\n  " + (*it)[1].str() + " "), std::string::npos) << call;
     }
+    words.pop_back();
+    words.insert(words.begin(), "help");
+    EXPECT_EQ(run_program(words).out, help);
   }
 }
 

@@ -14,39 +14,39 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
     std::vector<std::string> command;
     std::string text;
   };
-  for (
-      const auto& [command, text] : std::vector<Case>{
-          {{"train"}, "error: train: the recipe is missing; moesaic list recipes lists some"},
-          {{"eval", none}, makes},
-          {{"inspect", none}, makes},
-          {{"prune", none, "--keep", "1", "--dry-run", "--criterion", "aimer"}, makes},
-          {{"prune", none, "--dry-run"}, "nothing tells the number of experts to keep; give one "},
-          {{"prune", none, "--keep", "1", "--criterion", "reep"},
-           "--criterion: cannot be 'reep'; did you mean 'reap'?"},
-          {{"prune", none, "--keep", "1.5", "--dry-run"}, "--keep '1.5': a fraction must be above"},
-          {{"prune", none, "--keep", "1"}, "prune: --out is missing; name a new folder, or give "},
-          {{"predict", none}, "predict: the images are missing; name files or folders behind "},
-          {{"bench", "nowhere"},
-           "bench: 'nowhere' is neither a benchmark nor a run or checkpoint; name the folder of "
-           "one, or choose one of "},
-          {{"bench", "operators", "--rows", "foo*"},
-           "bench: --rows: 'operators' has no row like 'foo*'; choose one of cpu/*"},
-          {{"compare", none, "--rows", "a,b"},
-           none + ": no such file; moesaic reproduce writes results.json into its --out"},
-          {{"import", "vmoe", text_path("pre"), "--out", out},
-           "pre.index: no such file; a checkpoint has the files PREFIX.index and PREFIX.data-"},
-          {{"import", "vmoe", "pre", "--out", out, "--image-size", "3y4"},
-           "--image-size: must be a side S or HxW, height x width, of 1 to 65536 pixels, found "
-           "'3y4'"},
-          {{"data", "pack", "nofolder/", "--out", out},
-           "folder: 'nofolder/': no such folder; moesaic list datasets lists datasets with a name"},
-          {{"reproduce", "quickstart", "--scale", "fast"},
-           "--scale: cannot be 'fast'; choose one of paper, quick"},
-          {{"train", smoke_recipe(), "batch=3", "--dry-run"},
-           "argument 'batch=3': unknown key 'batch'; did you mean phases.pretrain.batch_size or "},
-          {{"train", smoke_recipe(), "classes=3", "--dry-run"},
-           "unknown key 'classes'; did you mean model.num_classes?"},
-          {{"train", "--help", "phases.batch"}, "did you mean 'phases.N.batch_size'?"}}) {
+  for (const auto& [command, text] : std::vector<Case>{
+           {{"train"}, "error: train: the recipe is missing; moesaic list recipes lists some"},
+           {{"eval", none}, makes},
+           {{"inspect", none}, makes},
+           {{"prune", none, "--keep", "1", "--dry-run", "--criterion", "aimer"}, makes},
+           {{"prune", none, "--dry-run"}, "nothing tells the number of experts to keep; give one "},
+           {{"prune", none, "--keep", "1", "--criterion", "reep"},
+            "--criterion: cannot be 'reep'; did you mean 'reap'?"},
+           {{"prune", none, "--keep", "1.5", "--dry-run"},
+            "--keep '1.5': a fraction must be above"},
+           {{"prune", none, "--keep", "1"}, "prune: --out is missing; name a new folder, or give "},
+           {{"predict", none}, "predict: the images are missing; name files or folders behind "},
+           {{"bench", "nowhere"},
+            "bench: 'nowhere' is neither a benchmark nor a run or checkpoint; name the folder of "
+            "one, or choose one of "},
+           {{"bench", "operators", "--rows", "foo*"},
+            "bench: --rows: 'operators' has no row like 'foo*'; choose one of cpu/*"},
+           {{"compare", none, "--rows", "a,b"},
+            none + ": no such file; moesaic reproduce writes results.json into its --out"},
+           {{"import", "vmoe", text_path("pre"), "--out", out},
+            "pre.index: no such file; a checkpoint has the files PREFIX.index and PREFIX.data-"},
+           {{"import", "vmoe", "pre", "--out", out, "--image-size", "3y4"},
+            "--image-size: must be a side S or HxW, height x width, of 1 to 65536 pixels, found "
+            "'3y4'"},
+           {{"data", "pack", "nofolder/", "--out", out},
+            "folder: 'nofolder/': no such folder; moesaic list datasets lists "},
+           {{"reproduce", "quickstart", "--scale", "fast"},
+            "--scale: cannot be 'fast'; choose one of paper, quick"},
+           {{"train", smoke_recipe(), "batch=3", "--dry-run"},
+            "argument 'batch=3': unknown key 'batch'; did you mean phases.pretrain.batch_size or "},
+           {{"train", smoke_recipe(), "classes=3", "--dry-run"},
+            "unknown key 'classes'; did you mean model.num_classes?"},
+           {{"train", "--help", "phases.batch"}, "did you mean 'phases.N.batch_size'?"}}) {
     expect_one_line_error(run_program(command), 2, text);
   }
 }

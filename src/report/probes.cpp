@@ -252,7 +252,7 @@ Registry<Probe>& probes() {
                       })},
          {"relative_error", relative_error_probe()},
          {"steps",
-          count_probe("steps", "updates", "number of steps that were made",
+          count_probe("steps", "steps", "number of steps that were made",
                       [](ProbeSubject& subject) { return static_cast<double>(subject.step()); })},
          {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {

@@ -238,7 +238,7 @@ std::string measurement_problem(const std::vector<Metric>& metrics, const Measur
     const bool known =
         metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
     if (!known && !metric.optional)
-      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "update"));
+      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "step"));
   }
   return "";
 }
@@ -262,7 +262,7 @@ std::string snapshots_problem(const std::vector<Metric>& metrics,
   const bool ascending = std::ranges::is_sorted(
       snapshots, [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
   if (!ascending || snapshots.back().step != last_step) {
-    return fmt::format("its snapshots do not ascend to its last update, {}", last_step);
+    return fmt::format("its snapshots do not ascend to its last step, {}", last_step);
   }
   return "";
 }

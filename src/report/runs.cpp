@@ -389,7 +389,7 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
 
 std::string plan_rows_of(const RunsConfig& config) {
   if (config.sweep.is_given()) return plan_of_sweep(config);
-  TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
+  TextTable table({"row", "model", "parameters", "phases", "steps", "runs"}, 2);
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);

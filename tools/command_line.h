@@ -24,10 +24,8 @@ CLI::Validator not_empty();
 template <class Path>
 void add_checkpoint(CLI::App& verb, const std::string& name, Path& path,
                     const std::string& more = "", const std::string& type = "CHECKPOINT") {
-  verb.add_option(
-          name, path,
-          "checkpoint, export, or run, whose newest checkpoint is taken (RUN/best: the best)" +
-              more)
+  verb.add_option(name, path,
+                  "checkpoint, export, or run (its newest checkpoint; RUN/best: its best)" + more)
       ->required()
       ->check(not_empty())
       ->type_name(type);

@@ -115,7 +115,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
                    "shorter side in pixels to which larger images are resized (files are copied "
                    "unchanged)")
       ->check(whole_number(1, kMost));
-  command->add_option("--quality", options.quality, "JPEG quality of resized images, 1 to 100")
+  command->add_option("--quality", options.quality, "quality of resized JPEG images, 1 to 100")
       ->capture_default_str()
       ->check(whole_number(1, 100));
   command->add_option("--split", options.split, "name of the only split to pack (all splits)")

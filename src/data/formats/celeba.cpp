@@ -360,7 +360,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
 DatasetFormat celeba_format() {
   return {
       .settings = NamedSettings("celeba", CelebaSettings{}),
-      .description = "CelebA's folder of faces, its list of attributes and its list of splits",
+      .description = "folder of CelebA's faces, with its list of attributes and its list of splits",
       .has_exif = true,
       .check = check_celeba,
       .open = open_celeba,

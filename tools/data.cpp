@@ -106,7 +106,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->type_name("FOLDER|NAME");
   command
       ->add_option("--shards", options.num_shards,
-                   "number of tar archives of the largest split; archives of other splits hold as "
+                   "number of tar archives for the largest split; those of other splits hold as "
                    "many images each")
       ->required()
       ->check(whole_number(1, kMost));

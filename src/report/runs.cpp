@@ -93,7 +93,7 @@ ConfigProblem config_problem(const PlotConfig& config) {
     return {"log_y is for plots of kind 'curves'", {"log_y", "kind"}};
   }
   if (config.kind != "scatter" || config.metrics.size() == 2) return {};
-  return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
+  return {fmt::format("a scatter plot needs two metrics, x and y, found {}", config.metrics.size()),
           {"metrics"}};
 }
 

@@ -312,7 +312,7 @@ TEST_F(TwoParts, AnIndexNamesFilesBesideItOnly) {
   for (const char* name : {"../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "",
                            ".hidden.safetensors", "model.bin", "model.safetensors.index.json"}) {
     EXPECT_THAT(failure_with_index([&](Json& index) { index["weight_map"]["head"] = name; }),
-                HasSubstr("is not the name of a .safetensors file in its folder"))
+                HasSubstr("must name a .safetensors file in the same folder"))
         << name;
   }
 }

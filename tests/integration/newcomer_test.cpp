@@ -290,7 +290,7 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
        {std::pair("criteria",
                   "mean of gate times norm of output over the expert's tokens (needs images)"),
         {"experiments", "Dispatch entropy over training"},
-        {"phases", "optimizer steps on batches by the gradients of a loss, for any network"},
+        {"phases", "steps of an optimizer on batches, by the gradients of a loss, for any network"},
         {"probes", "proficiency of routers: fraction of class-deciding patterns that they select"},
         {"recipes", "Every kind of phase in a few seconds"}}) {
     const auto listed = run_program({"list", kind});

@@ -44,7 +44,7 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_THAT(plan_refusal({"model.encoder.moe.group_size=7"}),
               AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=7': "),
                     HasSubstr("must divide the 20 tokens of a batch"),
-                    HasSubstr("; a batch_size that is a multiple of ")));
+                    HasSubstr("; choose a batch_size that is a multiple of ")));
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=10"}), "no error");
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }

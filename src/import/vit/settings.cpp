@@ -171,7 +171,7 @@ class SettingsReader {
     } else if (name == "gelu") {
       config_.encoder.activation = "gelu";
     } else if (!name.empty()) {
-      fail("{}: the activation {} is none of 'gelu' and 'gelu_pytorch_tanh'", tensors_.from,
+      fail("{}: the activation must be 'gelu' or 'gelu_pytorch_tanh', found {}", tensors_.from,
            printable(name));
     }
     const Value epsilon = beside_.setting("layer_norm_eps");
@@ -246,7 +246,8 @@ class SettingsReader {
     if (!has("cls") && told.empty()) return kOfMean;
     if (told == "avg" || (told.empty() && tensors_.any_source_has("fc_norm."))) return kOfMean;
     if (has("cls") && (told.empty() || told == "token")) return kOfToken;
-    fail("{}: global_pool {} is none of 'token', 'avg' and 'map'", tensors_.from, printable(told));
+    fail("{}: global_pool must be 'token', 'avg' or 'map', found {}", tensors_.from,
+         printable(told));
   }
 
   void positions() {

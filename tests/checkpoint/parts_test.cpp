@@ -253,7 +253,7 @@ TEST(Parts, TheManifestListsOneFormAndAllFiles) {
   EXPECT_THAT(with([](Json& files) { files["model.safetensors"] = files["state.json"]; }),
               HasSubstr("are both listed"));
   EXPECT_THAT(with([](Json& files) { files.erase(kWeightsIndex); }),
-              HasSubstr("'model.safetensors' is not listed, nor is"));
+              HasSubstr("neither 'model.safetensors' nor "));
   EXPECT_THAT(with([](Json& files) { files.erase(kOptimizerIndex); }),
               HasSubstr("'optimizer.safetensors.index.json' is there but not listed"));
   put(folder / "a/model.safetensors", "of another checkpoint");

@@ -328,7 +328,7 @@ class SettingsReader {
       return std::max<int64_t>(1, (side + of / 2) / of) * of;
     };
     if (image.height % patch.height == 0 && image.width % patch.width == 0) return;
-    fail_usage("--image-size {} x {} does not consist of patches of {} x {}; choose {}x{}",
+    fail_usage("--image-size {} x {} cannot be cut into patches of {} x {}; choose {}x{}",
                image.height, image.width, patch.height, patch.width,
                nearest(image.height, patch.height), nearest(image.width, patch.width));
   }

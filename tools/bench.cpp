@@ -136,7 +136,7 @@ void check_folder(const std::string& file) {
               : std::nullopt;
   const auto has = [&](const char* key) { return json->contains(key); };
   if (!json || !json->is_object() || !has("benchmark") || !has("chip") || !has("rows")) {
-    fail_usage("bench: --write {}: bench did not write what is there; name a new file", file);
+    fail_usage("bench: --write {}: the file there was not written by bench; name a new one", file);
   }
 }
 

@@ -199,7 +199,7 @@ HelpFormatter::HelpFormatter() {
   label("UINT", "N");
   label("FLOAT", "X");
   label("Needs", "with");
-  label("Excludes", "without");
+  label("Excludes", "not with");
 }
 
 std::string HelpFormatter::make_group(std::string group, bool is_positional,
@@ -214,6 +214,14 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   return wrapped(CLI::Formatter::make_option_desc(option), kColumns - get_column_width(), "");
 }
 
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  std::string text = CLI::Formatter::make_option_opts(option);
+  for (const std::string_view end : {" ", " not with:"}) {  // A hidden option's name is empty.
+    if (text.ends_with(end)) text.resize(text.size() - end.size());
+  }
+  return text;
+}
+
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
   if (is_positional || !option->get_positional()) {
     return CLI::Formatter::make_option(option, is_positional);
@@ -222,6 +230,21 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
   CLI::detail::format_help(text, make_option_name(option, false) + " " + option->get_type_name(),
                            "same as the positional " + option->get_name(true), get_column_width());
   return text.str();
+}
+
+std::vector<const char*> without_help_verb(const CLI::App& root, int argc,
+                                           const char* const* argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc < 2 || words[1] != std::string_view("help")) return words;
+  words.erase(words.begin() + 1);
+  size_t end = 1;  // Of the names of subcommands, behind which --help may take words.
+  for (const CLI::App* app = &root; end < words.size(); ++end) {
+    const Names verbs = verbs_of(*app);
+    if (std::find(verbs.begin(), verbs.end(), words[end]) == verbs.end()) break;
+    app = app->get_subcommand(std::string(words[end]));
+  }
+  words.insert(end == 1 ? words.end() : words.begin() + static_cast<std::ptrdiff_t>(end), "--help");
+  return words;
 }
 
 std::string command_line_problem(const CLI::App& root, const CLI::Error& error, int argc,

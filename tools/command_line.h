@@ -24,10 +24,8 @@ CLI::Validator not_empty();
 template <class Path>
 void add_checkpoint(CLI::App& verb, const std::string& name, Path& path,
                     const std::string& more = "", const std::string& type = "CHECKPOINT") {
-  verb.add_option(
-          name, path,
-          "checkpoint, export, or run, whose newest checkpoint is taken (RUN/best: the best)" +
-              more)
+  verb.add_option(name, path,
+                  "checkpoint, export, or run (its newest checkpoint; RUN/best: its best)" + more)
       ->required()
       ->check(not_empty())
       ->type_name(type);
@@ -67,7 +65,11 @@ class HelpFormatter : public CLI::Formatter {
                          std::vector<const CLI::Option*> options) const override;
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
 };
+
+/// Returns the arguments of "help data pack" as those of "data pack --help", all others unchanged.
+std::vector<const char*> without_help_verb(const CLI::App& app, int argc, const char* const* argv);
 
 /// Returns what is wrong with the command line as a message: the first word that no subcommand or
 /// option has, with the nearest one, else what `error` says.

@@ -106,7 +106,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->type_name("FOLDER|NAME");
   command
       ->add_option("--shards", options.num_shards,
-                   "number of tar archives of the largest split; archives of other splits hold as "
+                   "number of tar archives for the largest split; those of other splits hold as "
                    "many images each")
       ->required()
       ->check(whole_number(1, kMost));
@@ -115,7 +115,7 @@ void add_pack(CLI::App& verb, int& exit_code) {
                    "shorter side in pixels to which larger images are resized (files are copied "
                    "unchanged)")
       ->check(whole_number(1, kMost));
-  command->add_option("--quality", options.quality, "JPEG quality of resized images, 1 to 100")
+  command->add_option("--quality", options.quality, "quality of resized JPEG images, 1 to 100")
       ->capture_default_str()
       ->check(whole_number(1, 100));
   command->add_option("--split", options.split, "name of the only split to pack (all splits)")

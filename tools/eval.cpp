@@ -41,7 +41,9 @@ struct EvalArguments {
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const StopSignal& stop) {
   const auto& processes = options.evaluate.processes;
   std::optional<Progress> bar;
-  if (!processes || processes->is_rank_zero()) bar.emplace(ProgressOptions{.label = "eval"});
+  if (!processes || processes->is_rank_zero()) {
+    bar.emplace(ProgressOptions{.label = "eval", .unit = "examples"});
+  }
   options.evaluate.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
     return !stop.requested();

@@ -112,8 +112,9 @@ int import_checkpoint(ImportArguments arguments) {
 void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
   Upcycling& upcycling = options.upcycling;
   constexpr auto kMost = static_cast<int64_t>(kMaxWidth);
-  verb.add_option("--num-heads", options.num_heads,
-                  "number of attention heads of a vit; by its config.json, else heads of width 64")
+  verb.add_option(
+          "--num-heads", options.num_heads,
+          "number of attention heads of a vit (that of its config.json, else heads of width 64)")
       ->check(whole_number(1, kMost))
       ->type_name("N");
   verb.add_option("--experts", upcycling.num_experts,
@@ -161,10 +162,10 @@ void add_import(CLI::App& app, int& exit_code) {
                    "transformer of timm or Hugging Face")
       ->required()
       ->type_name("FORMAT");
-  verb->add_option("prefix", options.prefix,
-                   "path of the checkpoint without its extensions PREFIX.index and "
-                   "PREFIX.data-nnnnn-of-NNNNN; of the format vit a .safetensors file or its "
-                   "folder")
+  verb->add_option(
+          "prefix", options.prefix,
+          "prefix of the checkpoint's files PREFIX.index and PREFIX.data-nnnnn-of-NNNNN; of the "
+          "format vit a .safetensors file or its folder")
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");
@@ -189,7 +190,7 @@ void add_import(CLI::App& app, int& exit_code) {
       ->type_name("S or HxW");
   verb->add_option("--rules", options.rules,
                    "mapping of parameters, as JSON: [[pattern, replacement, transformation...], "
-                   "...]; the configuration is then the new network's")
+                   "...]; --model-config then describes the new network")
       ->check(not_empty())
       ->type_name("FILE");
   add_vit_options(*verb, arguments->vit);

@@ -132,7 +132,7 @@ const std::map<std::string, Kind>& kinds() {
       {"checkpoints",
        {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
       {"formats",
-       {"file formats, for \"format\" of a description",
+       {"file formats, for \"format\" of a dataset's description",
         [] { return of_registry(dataset_formats()); }}},
       {"objectives",
        {"training objectives, for \"loss\" of a phase of the kind gradient",

@@ -27,7 +27,7 @@
 
 namespace {
 
-int run(int argc, char** argv) {
+int run(int given, const char* const* arguments) {
   CLI::App app{"moesaic: train, prune and ship mixture-of-experts networks for vision", "moesaic"};
   app.require_subcommand(1);
   app.set_help_flag("-h,--help", "print this help");
@@ -44,6 +44,9 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 wrong use, 4 ended by a second signal, 128 + n stopped by "
       "signal n.");
+  const auto words = tools::without_help_verb(app, given, arguments);
+  const int argc = static_cast<int>(words.size());
+  const char* const* argv = words.data();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -198,12 +198,13 @@ void add_predict(CLI::App& app, int& exit_code) {
   CLI::App* verb = add_verb(app, "predict", "Predict the classes of images.",
                             "predict checkpoints/first photos shoe.jpg --top 3");
   add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
-  CLI::Option* images = verb->add_option("images", arguments->images,
-                                         "JPEG, PNG and WebP files, or folders of them (recursive, "
-                                         "sorted, following links); skipped files are named; a "
-                                         "corrupt file gives an error line and exit code 1")
-                            ->check(not_empty())
-                            ->type_name("IMAGE|FOLDER");
+  CLI::Option* images =
+      verb->add_option("images", arguments->images,
+                       "image files (JPEG, PNG, WebP), or folders of them (recursive, "
+                       "sorted, following links); skipped files are named; a "
+                       "corrupt file gives an error line and exit code 1")
+          ->check(not_empty())
+          ->type_name("IMAGE|FOLDER");
   CLI::Option* top =
       verb->add_option("--top", arguments->top, "largest number of classes per image")
           ->check(whole_number(1, 1 << 20))

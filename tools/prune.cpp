@@ -55,8 +55,8 @@ void check_split(const std::string& split) {
       "validation");
 }
 
-const char* examples_of(const CheckpointData& data) {
-  return data.dataset->has_images() ? "images" : "examples";
+std::string examples_of(const CheckpointData& data) {
+  return example_noun(data.dataset->info()) + "s";
 }
 
 /// Ends what a signal stopped.
@@ -89,7 +89,7 @@ ExpertUse calibrate_with_bar(const PruneArguments& arguments, const Checkpoint& 
     return read_calibration(arguments.calibration, source, model);
   }
   log_info("calibrating by {} {} of {}", data.split, examples_of(data), data.name);
-  Progress bar({.label = "calibrate"});
+  Progress bar({.label = "calibrate", .unit = examples_of(data)});
   ExpertUse use = calibrate(model, data.dataset,
                             {.num_images = arguments.images,
                              .batch_size = trained_batch_size(checkpoint),

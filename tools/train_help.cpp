@@ -210,7 +210,7 @@ std::string settings_called(const std::string& name, const Document& recipe) {
     if (row.key.find(".N.", of_phase ? 7 : 0) != std::string::npos) continue;
     std::string key = row.key;
     if (of_phase) {
-      key = fmt::format("phases.{}.{}", phases.empty() ? "0" : phases.back(), key.substr(9));
+      key = fmt::format("phases.{}.{}", phases.empty() ? "0" : phases.front(), key.substr(9));
     }
     const bool is_default = owner_of(row, choices).second.empty();
     std::vector<std::string>& keys = is_default ? found : others;

@@ -19,7 +19,7 @@ namespace {
 using Context = std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)>;
 
 void require(int success) {
-  if (success != 1) fail("hash: OpenSSL refused");
+  if (success != 1) fail("hash: a call of OpenSSL failed");
 }
 
 Context new_context(const EVP_MD* kind) {

@@ -47,7 +47,7 @@ void check_tensors(const Manifest& manifest, const fs::path& folder, const std::
   const bool whole = manifest.files.contains(file), parts = manifest.files.contains(index);
   if (whole && parts) fail("{}: '{}' and '{}' are both listed", path.string(), file, index);
   if (required && !whole && !parts) {
-    fail("{}: '{}' is not listed, nor is '{}'", path.string(), file, index);
+    fail("{}: neither '{}' nor '{}' is listed", path.string(), file, index);
   }
   for (const std::string& name : {file, index}) {
     if (manifest.files.contains(name) || !fs::exists(folder / name)) continue;

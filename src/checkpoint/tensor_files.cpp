@@ -204,7 +204,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
       as_stored([&] { return parse<TensorIndex>(read_stored(path, kMaxListBytes)); });
   for (const auto& [tensor, file] : index.weight_map) {
     if (is_plain_name(file) && file.ends_with(kFileSuffix)) continue;
-    fail("{}: {} is not the name of a {} file in its folder", path.string(), printable(file),
+    fail("{}: {} must name a {} file in the same folder", path.string(), printable(file),
          kFileSuffix);
   }
   return std::move(index.weight_map);

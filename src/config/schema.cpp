@@ -162,7 +162,14 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
     }
     if (!found.empty()) return found;
   }
-  fail_usage("unknown key '{}'; {}", one_line(path), did_you_mean(path, known));
+  // The last part is the beginning of a setting's, or near it, unless the group is misspelt.
+  const HelpRows called = rows_called(rows, parts.back());
+  const auto meant = std::ranges::find_if(called, [&](const config_detail::HelpRow& row) {
+    return row.key.starts_with(parts.front() + ".") && !row.key.ends_with("." + parts.back());
+  });
+  fail_usage("unknown key '{}'; {}", one_line(path),
+             meant == called.end() ? did_you_mean(path, known)
+                                   : fmt::format("did you mean '{}'?", meant->key));
 }
 
 HelpRows rows_called(const HelpRows& rows, const std::string& name) {
@@ -180,6 +187,12 @@ HelpRows rows_called(const HelpRows& rows, const std::string& name) {
     return found;
   };
   HelpRows found = inner([&](size_t i) { return rows[i].key.ends_with("." + name); });
+  if (!found.empty()) return found;
+  found = inner([&](size_t i) {  // By a former key.
+    return std::ranges::any_of(keys_of(rows[i]), [&](const std::vector<std::string>& key) {
+      return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
+    });
+  });
   if (!found.empty() || name.size() < kShortest || nearest(name, outer)) return found;
   found = inner([&](size_t i) { return last[i].starts_with(name); });
   if (!found.empty()) return found;

@@ -263,6 +263,11 @@ at::Tensor group_numbers(const Dataset& dataset, int64_t first, int64_t count) {
   return numbers;
 }
 
+std::string example_noun(const DatasetInfo& info) {
+  if (info.images) return "image";
+  return info.channels == 1 && info.height == 1 ? "row" : "example";
+}
+
 std::shared_ptr<const Dataset> make_input_dataset(DatasetInfo info, DatasetInputs inputs) {
   check_inputs(info, inputs);
   info.endless = false;

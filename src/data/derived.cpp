@@ -269,7 +269,7 @@ std::shared_ptr<const Dataset> make_rotated_pairs(std::shared_ptr<const Dataset>
                                                   std::string description) {
   DatasetInfo info = base->info();
   if (info.height < 1 || !base->has_images()) {
-    fail_usage("dataset '{}': rotate needs images of one size, which '{}' does not have", name,
+    fail_usage("dataset '{}': rotate needs images of equal size, which '{}' does not have", name,
                info.name);
   }
   if (config.crop > std::min(info.height, info.width)) {
@@ -294,7 +294,7 @@ std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
   DatasetInfo info = base->info();
   if ((info.height < 1 && !config.tile) || !base->has_images() || info.classes.empty()) {
     fail_usage(
-        "dataset '{}': mosaic needs images of one size with classes, which '{}' does not have",
+        "dataset '{}': mosaic needs images of equal size, with classes, which '{}' does not have",
         name, info.name);
   }
   if (config.tile) {
@@ -342,7 +342,7 @@ std::shared_ptr<const Dataset> make_on_backdrops(std::shared_ptr<const Dataset> 
   DatasetInfo info = base->info();
   if (info.height < 1 || !base->has_images() || info.classes.empty()) {
     fail_usage(
-        "dataset '{}': backdrop needs images of one size with classes, which '{}' does not have",
+        "dataset '{}': backdrop needs images of equal size, with classes, which '{}' does not have",
         name, info.name);
   }
   if (config.size.height > info.height || config.size.width > info.width) {

@@ -200,7 +200,7 @@ std::string instead_of(const fs::path& folder) {
 
 /// Returns the hint, or else how to list what there is.
 std::string or_list(const std::string& hint) {
-  return hint.empty() ? "; moesaic list datasets lists those with a name" : hint;
+  return hint.empty() ? "; moesaic list datasets lists datasets with a name" : hint;
 }
 
 /// Returns the description of a folder without one.
@@ -212,7 +212,7 @@ DatasetSpec spec_of_folder(const fs::path& folder) {
   }
   if (!fs::is_directory(folder, error)) {
     // A name without a slash would be that of a described set.
-    fail_usage("dataset '{}': no such folder{}", folder.string(), or_list(instead_of(folder)));
+    fail_usage("'{}': no such folder{}", folder.string(), or_list(instead_of(folder)));
   }
   DatasetSpec spec;
   spec.name = folder.string();

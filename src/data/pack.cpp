@@ -118,7 +118,9 @@ void check_pack_options(std::string_view name, const fs::path& out, const PackOp
   const std::string folder = (out.has_filename() ? out : out.parent_path()).filename().string();
   check_new_folder(out, "--out");
   if (!is_plain_name(folder)) {
-    fail_usage("--out: '{}' names the dataset: letters, digits, '-', '_' and '.'", folder);
+    fail_usage(
+        "--out: '{}' becomes the dataset's name, which has letters, digits, '-', '_' and '.' only",
+        folder);
   }
   if (const std::string file = folder + ".json"; !is_file_name(file)) {
     fail_usage("--out: its name has {}, but its description '{}' may have at most {}",

@@ -95,8 +95,8 @@ void ShardImages::check_lost() const {
   }
   const int64_t all = size() + uncounted_;
   if (lost_ <= max_damaged(all)) return;
-  fail("dataset '{}': {} of {} {} images are lost in corrupt shards, the last one being {}",
-       info().name, lost_, all, info().split, last_problem_);
+  fail("dataset '{}': {} of {} {} images are lost in corrupt shards; the last is {}", info().name,
+       lost_, all, info().split, last_problem_);
 }
 
 std::vector<int64_t> ShardImages::blocks() const {

@@ -256,7 +256,7 @@ std::string ClassNumbers::problem(std::string_view text) const {
   const auto number = texts_ == "name" ? std::nullopt : number_in(word);
   if (numbered(word) && named(word)) return ambiguity();
   if (number) {
-    return fmt::format("class {}, but the {} count from 0 to {}", *number,
+    return fmt::format("class {} does not exist: the {} are numbered 0 to {}", *number,
                        count_text(std::ssize(classes_), "class"), classes_.size() - 1);
   }
   if (texts_ == "number") return fmt::format("class {} is not a number", printable(word));

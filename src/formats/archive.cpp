@@ -181,7 +181,7 @@ void refuse_compressed(const fs::path& path) {
   if (count < 0) fail_errno(path, "cannot be read");
   const std::string by = compressor_of({head.data(), static_cast<size_t>(count)});
   if (!by.empty()) {
-    fail("{}: compressed by {}: members are read where they lie, so unpack it to a plain .tar",
+    fail("{}: compressed by {}; unpack it to a plain .tar, whose members are read in place",
          path.string(), by);
   }
 }

@@ -25,6 +25,10 @@ bool ends_field(int byte) {
 Reader::Reader(const fs::path& path) : name_(path.string()), file_(path), piece_(kPieceBytes) {
   held_ = file_.read(piece_);
   const std::string_view begin(reinterpret_cast<const char*>(piece_.data()), held_);
+  if (begin.starts_with("\xFF\xFE") || begin.starts_with("\xFE\xFF") ||
+      begin.find('\0') != std::string_view::npos) {
+    fail("{}: the file is UTF-16 or no text; save it as UTF-8", name_);
+  }
   used_ = held_ - without_byte_order_mark(begin).size();
 }
 
@@ -49,8 +53,11 @@ int Reader::take() {
 }
 
 bool Reader::next() {
-  if (peek() == kEnd) return false;
   const Place begin = place_;
+  bool blank = false;
+  for (; columns_ > 0 && (peek() == '\n' || peek() == '\r'); blank = true) take();
+  if (peek() == kEnd) return false;
+  if (blank) fail("{}: the line is empty", at(begin));
   count_ = 0;
   while (read_field()) {
   }

@@ -146,7 +146,7 @@ void EventWriter::flush() {
   } catch (const Error&) {
     // A partial record would hide all later ones; the buffer is kept for another try.
     if (::ftruncate(fd_.get(), static_cast<off_t>(written_)) != 0) {
-      log_warning("{}: cannot take back half a record", path_.string());
+      log_warning("{}: cannot remove the part of a record that was written", path_.string());
     }
     throw;
   }

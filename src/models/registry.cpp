@@ -45,7 +45,7 @@ Value filled(const Value& config, int depth) {
 /// Returns the family of E3, which has the settings of V-MoE.
 Family e3_family() {
   auto family = family_of<VMoE, VMoEConfig>(
-      "V-MoE as an ensemble in one network, with experts of its own for each member (E3)");
+      "ensemble of V-MoEs in one network, with experts of its own for each member (E3)");
   family.listed = false;
   return family;
 }

@@ -277,7 +277,7 @@ class RecomputeBackward : public torch::autograd::Node {
   }
 
   variable_list apply(variable_list&& grads) override {
-    if (at::GradMode::is_enabled()) fail("a recomputed block has no second derivative");
+    if (at::GradMode::is_enabled()) fail("activation checkpointing allows no second derivatives");
     const at::AutoGradMode with_gradients(true);
     const at::Tensor x_BTd = x_BTd_.unpack().detach().requires_grad_(wants_);
     variable_list inputs = pass_.block->parameters();

@@ -44,7 +44,7 @@ KeepRule ids_rule(const Value& list, const std::string& name) {
   std::vector<int64_t> ids;
   for (const Value& item : list.items(name)) {
     const int64_t id = item.as_int(name);
-    if (id < 0) fail_usage("{}: experts count from 0, found {}", item.where(), id);
+    if (id < 0) fail_usage("{}: experts are numbered from 0, found {}", item.where(), id);
     if (std::find(ids.begin(), ids.end(), id) != ids.end()) {
       fail_usage("{}: expert {} is named twice", item.where(), id);
     }

@@ -68,7 +68,7 @@ void rename_kind(Document& document) {
   const Value* kind = root.find("kind");
   if (kind == nullptr || kind->kind() != Value::Kind::string) return;
   if (kind->as_string() == "samples") {
-    log_warning("{}: the kind 'samples' is 'image_grid' now", kind->where());
+    log_warning("{}: the kind 'samples' is called 'image_grid' now", kind->where());
     document.set("kind", Value::from_json("image_grid", kind->where()));
   }
   if (kind->as_string() != "prune-sweep") return;

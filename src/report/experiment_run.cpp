@@ -169,7 +169,7 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
   for (const auto& metric : numbers_of(snapshots.converged, run.converged)) {
     // Without its unit, as in "test accuracy, %".
     const std::string what = metric.label.substr(0, metric.label.find(','));
-    const char* unit = snapshots.by_epoch ? "epochs" : "updates";
+    const char* unit = snapshots.by_epoch ? "epochs" : "steps";
     own.metrics.push_back({.name = kConverged + metric.name,
                            .label = fmt::format("{} until {} converges", unit, what),
                            .digits = 1,
@@ -182,7 +182,7 @@ void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, Ex
   }
   if (run.converged.empty()) return;
   own.metrics.push_back({.name = kUpdateSeconds,
-                         .label = "seconds an update",
+                         .label = "seconds a step",
                          .digits = 4,
                          .optional = true,
                          .least = 0.0});

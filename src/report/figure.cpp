@@ -215,7 +215,7 @@ Panel metric_panel(const RunLines& run, const char* metric, const char* label) {
                                  ? series.name + ", " + series.data
                                  : series.name;
     panel.plot(
-        fmt::format("# {}: updates\t{}\n{}", name, label, points),
+        fmt::format("# {}: steps\t{}\n{}", name, label, points),
         fmt::format("using 1:2 with {0} lc rgb colour_of({1}) dt dash_of({1}) lw 1.5 title {2}",
                     style, i + 1, plot_name(name)));
   }
@@ -235,7 +235,7 @@ std::string shared_commands(const RunLines& run) {
   std::string commands = fmt::format(
       "{}  set xrange {}\n  set key at graph 1, 1.02 right bottom maxcols 2 samplen 2.4 textcolor "
       "rgb ink\n",
-      axis_label("x", "updates"), range);
+      axis_label("x", "steps"), range);
   if (run.phases.size() == 1) return commands;
   std::map<int64_t, std::string> labels;  // Phases without updates share the place of the next one.
   for (const PhaseSpan& phase : run.phases) {

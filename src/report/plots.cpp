@@ -123,7 +123,7 @@ std::string curve_data(const MeasuredRow& row, const Metric& metric, int64_t fir
       by_step[at.step - first].push_back(found->second);
     }
   }
-  std::string data = "# updates\tmean\tstd\n";
+  std::string data = "# steps\tmean\tstd\n";
   for (const auto& [step, values] : by_step) {
     const auto [mean, std, n] = moments(values);
     if (log_y && !(mean > 0.0)) continue;
@@ -167,7 +167,7 @@ Panel number_panel(const PlotInput& input, Metric metric) {
 
 /// Returns a line per snapshot: updates, then the table row by row. Appends its numbers to `all`.
 std::string table_data(const RunRecord& run, const std::string& metric, std::vector<double>& all) {
-  std::string data = "# updates\tentries row by row\n";
+  std::string data = "# steps\tentries row by row\n";
   for (const Measurement& at : run.snapshots) {
     data += fmt::format("{}", at.step);
     for (const auto& row : at.tables.at(metric).values) {
@@ -220,7 +220,7 @@ Figure curves_plot(const PlotInput& input) {
   if (panels.empty()) panels.push_back(panel_of_nothing());
   panels.front().commands.insert(
       0, fmt::format("  set xrange [0:{}]\n{}{}  set title offset 0, 1.6\n", last_step(input),
-                     axis_label("x", "updates"), kKeyAbove));
+                     axis_label("x", "steps"), kKeyAbove));
   return in_two_columns(input, panels, 320);
 }
 

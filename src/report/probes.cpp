@@ -105,7 +105,7 @@ Probe entropy_probe() {
 Probe dispatch_probe() {
   return routing_probe(
       table_metric("dispatch", "training examples", 0), true,
-      "training examples by group, else by class, and expert",
+      "number of training examples by expert and group, or class where there are no groups",
       [](ProbeSubject& subject, Measurement& measurement) {
         const LayerRouting& layer = last_layer(subject);
         const DatasetInfo& info = subject.data("train").info();
@@ -184,7 +184,7 @@ Probe evaluation_probe(const std::string& split, const std::string& metric) {
 /// Returns the probe "error": the test error over the variance of the targets.
 Probe relative_error_probe() {
   return number_probe(
-      "error", "mean squared error on the test split over the variance of its targets",
+      "error", "mean squared error on the test split divided by the variance of its targets",
       [](const Model&, const DataSplits& data) -> std::vector<Metric> {
         if (data.at("test")->info().targets.empty()) return {};
         return {amount_metric("error", "test error over the targets' variance", 4)};
@@ -239,11 +239,12 @@ Registry<Probe>& probes() {
            .measure = measure_alignment}},
          {"dispatch", dispatch_probe()},
          {"entropy", entropy_probe()},
-         {"flops",
-          count_probe("flops", "FLOPs an image", "FLOPs of one image, by the test data's routing",
-                      [](ProbeSubject& subject) {
-                        return subject.model().flops_per_image(subject.on("test").rows_per_token());
-                      })},
+         {"flops", count_probe("flops", "FLOPs an image",
+                               "number of FLOPs per image, by the test data's routing",
+                               [](ProbeSubject& subject) {
+                                 return subject.model().flops_per_image(
+                                     subject.on("test").rows_per_token());
+                               })},
          {"load", load_probe()},
          {"parameters",
           count_probe("parameters", "parameters", "number of parameters that the network has",
@@ -252,7 +253,7 @@ Registry<Probe>& probes() {
                       })},
          {"relative_error", relative_error_probe()},
          {"steps",
-          count_probe("steps", "updates", "number of steps that were made",
+          count_probe("steps", "steps", "number of steps that were made",
                       [](ProbeSubject& subject) { return static_cast<double>(subject.step()); })},
          {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {

@@ -92,7 +92,8 @@ std::optional<PaperNumber> paper_number(const PaperValues& paper, const std::str
   PaperNumber number{items[0].as_double(name)};
   if (items.size() > 1) number.std = items[1].as_double(name);
   if (number.std && *number.std < 0.0) {
-    fail_usage("{}: a standard deviation is not negative, found {}", items[1].where(), *number.std);
+    fail_usage("{}: a standard deviation must not be negative, found {}", items[1].where(),
+               *number.std);
   }
   return number;
 }

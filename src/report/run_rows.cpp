@@ -29,6 +29,25 @@
 namespace moesaic {
 namespace {
 
+/// Gives the settings of a sweep, as an older version wrote them, their present names.
+void name_sweep_settings(Json& settings) {
+  const auto runs = settings.find("runs");
+  if (runs == settings.end() || !runs->is_object()) return;
+  constexpr std::string_view kLayer = "by_layer.";
+  auto present = Json::object();
+  for (const auto& [key, part] : runs->items()) {
+    present[key.starts_with(kLayer) ? "per_layer." + key.substr(kLayer.size()) : key] = part;
+  }
+  const std::pair<const char*, const char*> renamed[] = {{"whole", "exclude_blocks"},
+                                                         {"images", "num_calibration_images"}};
+  for (const auto& [former, name] : renamed) {
+    if (!present.contains("prune") || !present["prune"].contains(former)) continue;
+    present["prune"][name] = present["prune"][former];
+    present["prune"].erase(former);
+  }
+  *runs = std::move(present);
+}
+
 /// Adds to the "runs" of each those that only the other has: rows may join a folder.
 void join_runs(Json& before, Json& now) {
   if (!before.is_object() || !before.contains("runs") || !before["runs"].is_object()) return;
@@ -128,6 +147,7 @@ void claim(const fs::path& folder, Json settings) {
     auto found = find_json(read_text(file, kMaxListBytes, "a configuration"), kMaxListBytes);
     if (!found) fail_usage("{}: corrupt: not JSON; give another --out", file.string());
     if (*found == settings) return;
+    name_sweep_settings(*found);
     join_runs(*found, settings);
     const std::vector<Difference> changed =
         setting_changes(settings_of_folder(std::move(*found)), settings_of_folder(settings));
@@ -218,7 +238,7 @@ std::string measurement_problem(const std::vector<Metric>& metrics, const Measur
     const bool known =
         metric.is_table ? found.tables.contains(metric.name) : found.numbers.contains(metric.name);
     if (!known && !metric.optional)
-      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "update"));
+      return fmt::format("it has no {} after {}", metric.name, count_text(found.step, "step"));
   }
   return "";
 }
@@ -242,7 +262,7 @@ std::string snapshots_problem(const std::vector<Metric>& metrics,
   const bool ascending = std::ranges::is_sorted(
       snapshots, [](const Measurement& a, const Measurement& b) { return a.step <= b.step; });
   if (!ascending || snapshots.back().step != last_step) {
-    return fmt::format("its snapshots do not ascend to its last update, {}", last_step);
+    return fmt::format("its snapshots do not ascend to its last step, {}", last_step);
   }
   return "";
 }

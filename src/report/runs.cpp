@@ -93,7 +93,7 @@ ConfigProblem config_problem(const PlotConfig& config) {
     return {"log_y is for plots of kind 'curves'", {"log_y", "kind"}};
   }
   if (config.kind != "scatter" || config.metrics.size() == 2) return {};
-  return {fmt::format("a scatter plot has two metrics, x and y, found {}", config.metrics.size()),
+  return {fmt::format("a scatter plot needs two metrics, x and y, found {}", config.metrics.size()),
           {"metrics"}};
 }
 
@@ -389,7 +389,7 @@ RunConfig config_of(const RunsConfig& experiment, const PlannedRow& row) {
 
 std::string plan_rows_of(const RunsConfig& config) {
   if (config.sweep.is_given()) return plan_of_sweep(config);
-  TextTable table({"row", "model", "parameters", "phases", "updates", "runs"}, 2);
+  TextTable table({"row", "model", "parameters", "phases", "steps", "runs"}, 2);
   Datasets datasets{DatasetOpener(PlannedDatasets(), dataset_splits)};
   for (const PlannedRow& row : checked_rows(config)) {
     const RunConfig run = config_of(config, row);

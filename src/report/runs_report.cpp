@@ -85,7 +85,7 @@ std::vector<TitledTable> tables_of(const Experiment& experiment, const RunsConfi
       const std::string which = first_run_name(row).substr(row.name.size());
       add_table(tables, {row.name,
                          fmt::format("{}, {} after {}", which, metric.label,
-                                     count_text(run.final.step, "update")),
+                                     count_text(run.final.step, "step")),
                          text_table(metric, table, table.values, initial_sums(run, metric.name))});
       if (experiment.scale == Scale::quick) continue;
       const std::optional<PaperTable> paper = paper_table(config.paper, row.name, metric.name);

@@ -58,12 +58,12 @@ Json folder_settings(const RunsConfig& config) {
   Json runs = {{"finetuned", sweep.finetuned},
                {"train", settings_of_results(to_json(sweep_train(config)))},
                {"prune",
-                {{"whole", sweep.exclude_blocks},
+                {{"exclude_blocks", sweep.exclude_blocks},
                  {"replace", sweep.replace.value_or(kReplaceByNothing)},
-                 {"images", sweep.num_calibration_images}}},
+                 {"num_calibration_images", sweep.num_calibration_images}}},
                {"recover", to_json(*sweep.recover)}};
   for (const LayerChoice& choice : sweep.per_layer) {
-    runs["by_layer." + choice.name] = choice.keep.to_json();
+    runs["per_layer." + choice.name] = choice.keep.to_json();
   }
   return {{"experiment", config.name}, {"runs", std::move(runs)}};
 }

@@ -129,11 +129,8 @@ std::vector<int64_t> batch_indices_of(const EvaluateOptions& options) {
 
 /// Throws Error (usage) that names both shapes of inputs if they differ.
 void check_takes(const Model& model, const DatasetInfo& data) {
-  const std::vector<int64_t> shape = {data.channels, data.height, data.width};
-  if (model.input_shape() != shape) {
-    fail_usage("'{}' has images of [{}] (channels, height, width), the model takes [{}]", data.name,
-               fmt::join(shape, ", "), fmt::join(model.input_shape(), ", "));
-  }
+  const std::string problem = inputs_problem(model, data);
+  if (!problem.empty()) fail_usage("{}", problem);
 }
 
 /// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
@@ -142,7 +139,20 @@ void check_fits(const Model& model, const DatasetInfo& data) {
   task_of(data).check_outputs(model, data);
 }
 
+/// Returns inputs of a shape [C, H, W] in words.
+std::string inputs_text(const std::vector<int64_t>& shape) {
+  if (shape[0] == 1 && shape[1] == 1) return "rows of " + count_text(shape[2], "number");
+  return fmt::format("images of {} (channels x height x width)", fmt::join(shape, " x "));
+}
+
 }  // namespace
+
+std::string inputs_problem(const Model& model, const DatasetInfo& data) {
+  const std::vector<int64_t> shape = {data.channels, data.height, data.width};
+  if (model.input_shape() == shape) return "";
+  return fmt::format("'{}' has {}, the model takes {}", data.name, inputs_text(shape),
+                     inputs_text(model.input_shape()));
+}
 
 void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes) {
   if (batch_size % processes.size() == 0) return;
@@ -250,7 +260,9 @@ Json to_json(const std::vector<LayerRouting>& routing) {
 ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options) {
   check_takes(model, dataset->info());
-  if (dataset->size() == 0) fail_usage("'{}' has no images to calibrate by", dataset->info().name);
+  if (dataset->size() == 0)
+    fail_usage("'{}' has no {}s to calibrate by", dataset->info().name,
+               example_noun(dataset->info()));
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
   const int64_t total = std::min(options.num_images, dataset->size());

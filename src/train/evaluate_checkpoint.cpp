@@ -243,7 +243,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
-  result.of_images = dataset->has_images();
+  result.example = example_noun(dataset->info());
   return result;
 }
 
@@ -270,7 +270,7 @@ std::string to_text(const CheckpointEvaluation& result) {
     text += fmt::format("{:<16} {}\n", name, value);
   };
   row("checkpoint", result.checkpoint.string());
-  const char* example = result.of_images ? "image" : "example";
+  const std::string& example = result.example;
   row("data", fmt::format("{}, {} {} {}s", result.data, evaluation.images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);
   row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));

@@ -147,8 +147,10 @@ ConfigProblem config_problem(const ScheduleConfig& config) {
 
 ConfigProblem config_problem(const GradientConfig& config) {
   if (!config.drop_last && config.accumulate > 1) {
-    return {"a last batch that is smaller is not divided into micro-batches: set accumulate to 1",
-            {"drop_last", "accumulate"}};
+    return {
+        "a smaller last batch cannot be divided into micro-batches: set drop_last to true, or "
+        "accumulate to 1",
+        {"drop_last", "accumulate"}};
   }
   return first_problem(
       {patterns_problem("gradient_scale", texts_of(config.gradient_scale), ".pattern"),
@@ -276,7 +278,7 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
     if (!has_aux_losses || group_size == 0 || tokens % group_size == 0) continue;
     fail_usage(
         "{}: phase '{}': group_size {} must divide the {} of a batch ({} of {}), since there are "
-        "auxiliary losses; a batch_size that is a multiple of {} does",
+        "auxiliary losses; choose a batch_size that is a multiple of {}",
         locations.of_model(model.setting_paths().group_size, "batch_size"), locations.phase().name,
         group_size, count_text(tokens, "token"), count_text(batch, "image"),
         model.tokens_per_image(), group_size / std::gcd(group_size, model.tokens_per_image()));
@@ -322,7 +324,7 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   if (plan.batch % config.accumulate != 0) {
     fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
                locations.of({"accumulate"}), phase.name, config.accumulate,
-               count_text(plan.batch, "image"));
+               count_text(plan.batch, "example"));
   }
   if (plan.steps == 0) return;
   if (plan.batch < config.batch_size) {
@@ -370,7 +372,7 @@ PhaseKind gradient_phase_kind() {
   PhaseKind kind;
   kind.settings = NamedSettings("gradient", GradientConfig{});
   kind.description =
-      "optimizer steps on batches by the gradients of a loss, for any network, with schedule";
+      "steps of an optimizer on batches, by the gradients of a loss, for any network";
   kind.plan = plan_gradient;
   kind.share = check_share;
   kind.overlaps_save = true;

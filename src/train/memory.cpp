@@ -222,7 +222,7 @@ std::string describe_run(const RunConfig& config, const Model& model,
   text += fmt::format("intervals     log {}, save {}, evaluate {}\n\n", every(config.log_every),
                       every(config.checkpoint_every), every(config.evaluate_every));
   text += fmt::format("{:<16} {:<24} {:>8} {:>7} {:>6} {:>9} {:>11}  {}\n", "phase", "data",
-                      "images", "outputs", "batch", "steps", "trained", "on entry");
+                      "examples", "outputs", "batch", "steps", "trained", "on entry");
   for (const PhasePlan& phase : phases) {
     const EntryConfig& entry = phase.config.on_entry;
     std::vector<std::string> actions;

@@ -342,7 +342,8 @@ ObjectiveKind hinge_objective() {
   ObjectiveKind kind;
   kind.settings = NamedSettings("hinge", HingeConfig{});
   kind.description =
-      "mean of max(0, 1 - margin), the logit of the class less the largest of the others";
+      "mean of max(0, 1 - margin), where the margin is the logit of the class minus the largest "
+      "other one";
   kind.make = [](const NamedSettings& settings, const Model&, const std::string& precision) {
     const bool linear = settings.as<HingeConfig>().linear;
     return std::make_unique<OfOutput>(precision, [linear](const auto& output, const Batch& batch) {

@@ -8,6 +8,8 @@
 
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/random.h"
+#include "moesaic/models/family.h"
+#include "moesaic/models/registry.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/gradient_phase.h"
 
@@ -44,11 +46,30 @@ uint64_t phase_seed(int64_t run_seed, int64_t phase_index) {
   return mix64(mix64(static_cast<uint64_t>(run_seed)) + static_cast<uint64_t>(phase_index));
 }
 
+namespace {
+
+/// Returns the keys under which the model's configuration may have a setting: that of today and
+/// former ones.
+std::vector<std::string> keys_of(const Value& model, const std::string& setting) {
+  std::vector<std::string> keys = {setting};
+  const std::string group = setting.substr(0, setting.rfind('.') + 1);
+  const Value filled = with_preset(model);
+  const Value* name = filled.find("name");
+  if (name == nullptr) return keys;
+  for (const auto& row : families().at(name->as_string(), name->where()).help()) {
+    if (row.key != "model." + setting) continue;
+    for (const std::string& former : row.formers) keys.push_back(group + former);
+  }
+  return keys;
+}
+
+}  // namespace
+
 std::string SettingLocations::of_model(const std::string& setting,
                                        const std::string& otherwise) const {
   const std::string in_phase = of({otherwise});
   if (!model_.is_object() || setting.empty()) return in_phase;
-  return preferred({location_of(model_, {setting}), in_phase});
+  return preferred({location_of(model_, keys_of(model_, setting)), in_phase});
 }
 
 bool SettingLocations::is_default(const std::string& setting) const {

@@ -50,20 +50,17 @@ std::string image_remedy(const std::string& phase, const std::vector<int64_t>& s
   return fmt::format("; phases.{}.preprocess.size={} resizes them", phase, size);
 }
 
-/// Checks that the data have images of the shape that the network takes.
+/// Checks that the data have inputs of the shape that the network takes.
 void check_images(const SettingLocations& locations, const Model& model, const Dataset& dataset) {
   const DatasetInfo& data = dataset.info();
+  const std::string problem = inputs_problem(model, data);
+  if (problem.empty()) return;
   const std::vector<int64_t> shape = {data.channels, data.height, data.width};
-  if (model.input_shape() == shape) return;
   const std::vector<int64_t> wanted = model.input_shape();
-  const SettingPaths paths = model.setting_paths();
-  const std::string& setting = shape[0] == wanted[0] ? paths.image_size : paths.channels;
-  fail_usage(
-      "{}: phase '{}': '{}' has images of {} x {} x {} (channels, height, width), the model takes "
-      "{} x {} x {}{}",
-      locations.of_model(setting, "data"), locations.phase().name, locations.phase().data, shape[0],
-      shape[1], shape[2], wanted[0], wanted[1], wanted[2],
-      dataset.has_images() ? image_remedy(locations.phase().name, shape, wanted) : "");
+  const auto setting = shape[0] == wanted[0] ? &SettingPaths::image_size : &SettingPaths::channels;
+  const std::string& phase = locations.phase().name;
+  fail_usage("{}: phase '{}': {}{}", locations.of_model(model.setting_paths().*setting, "data"),
+             phase, problem, dataset.has_images() ? image_remedy(phase, shape, wanted) : "");
 }
 
 /// Warns of entries of `frozen` that freeze nothing, since `trainable` leaves it out.
@@ -186,6 +183,14 @@ std::string classes_without_images(const Dataset& data, int64_t outputs) {
                      names.size() == 1 ? "it" : "them");
 }
 
+/// Returns whether the network can get a head of so many outputs.
+bool takes_new_head(const Model& model, int64_t outputs) try {
+  replace_head(*meta_copy(model), outputs);
+  return true;
+} catch (const Error&) {
+  return false;
+}
+
 /// Checks that the network of phase `index` has outputs for the data, unless it gets a new head.
 void check_outputs(const RunConfig& config, const SettingLocations& locations, size_t index,
                    const Model& model, const Dataset& dataset) {
@@ -198,13 +203,14 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
     task_of(data).check_outputs(model, data);
   } catch (const Error& error) {
     const std::string& setting = model.setting_paths().classes;
-    // The weights of init fit no other number of outputs.
-    const std::string other =
-        !config.init.empty() || setting.empty()
-            ? ""
-            : fmt::format(" or model.{}={}", setting, task_of(data).outputs(data));
-    fail_usage("{}: phase '{}': {}{}; set \"on_entry\": {{\"new_head\": true}}{}", place,
-               phase.name, error.what(), classes_without_images(dataset, model.classes()), other);
+    const int64_t outputs = task_of(data).outputs(data);
+    std::vector<std::string> remedies;
+    if (takes_new_head(model, outputs)) remedies = {R"("on_entry": {"new_head": true})"};
+    const bool fits = config.init.empty();  // The weights of init fit no other number of outputs.
+    if (fits && !setting.empty()) remedies.push_back(fmt::format("model.{}={}", setting, outputs));
+    fail_usage("{}: phase '{}': {}{}{}{}", place, phase.name, error.what(),
+               classes_without_images(dataset, model.classes()), remedies.empty() ? "" : "; set ",
+               fmt::join(remedies, " or "));
   }
 }
 

@@ -209,8 +209,8 @@ class Regression final : public Task {
   }
   void check_outputs(const Model& model, const DatasetInfo& data) const override {
     if (model.classes() == outputs(data)) return;
-    fail_usage("'{}' has {} targets, the model has {} outputs", data.name, outputs(data),
-               model.classes());
+    fail_usage("'{}' has {}, the model has {}", data.name, count_text(outputs(data), "target"),
+               count_text(model.classes(), "output"));
   }
   int64_t outputs(const DatasetInfo& data) const override { return std::ssize(data.targets); }
 };

@@ -245,9 +245,11 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     restore(*phase);
   }
   if (options_.progress && !in_memory() && is_rank_zero() && !phase->done()) {
-    progress_.emplace(ProgressOptions{.label = config.name,
-                                      .total = plan().steps * plan().batch,
-                                      .start = state_.phase_step * plan().batch});
+    progress_.emplace(
+        ProgressOptions{.label = config.name,
+                        .total = plan().steps * plan().batch,
+                        .start = state_.phase_step * plan().batch,
+                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s"});
   }
   throughput_.restart();
   return phase;
@@ -354,7 +356,9 @@ Evaluation Trainer::evaluate_on(const Phase& phase, const std::string& split) tr
   std::optional<Progress> bar;
   if (options_.progress && is_rank_zero()) {
     bar.emplace(
-        ProgressOptions{.label = split == "test" ? "testing" : "validating", .summary = false});
+        ProgressOptions{.label = split == "test" ? "testing" : "validating",
+                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
+                        .summary = false});
   }
   options.on_progress = [&](int64_t done, int64_t total) {
     if (bar) bar->show(done, total);
@@ -400,9 +404,9 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
     recorder_->write("eval", state_.step, line, tag);
     recorder_->scalar(tag + "/images_per_second", evaluation.images_per_second, state_.step);
   }
-  log_info("{}, step {}: {} {}, loss {:.4f}, evaluated at {:.0f} images/s", state_.phase,
-           state_.step, split, in_words(followed, value), evaluation.metric("loss"),
-           evaluation.images_per_second);
+  log_info("{}, step {}: {} {}, loss {:.4f}, evaluated at {:.0f} {}s/s", state_.phase, state_.step,
+           split, in_words(followed, value), evaluation.metric("loss"),
+           evaluation.images_per_second, example_noun(info));
   const bool decides = split == datasets_.evaluation_splits(data).front();
   if (!in_last_phase() || !decides) return;
   if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {

@@ -253,7 +253,7 @@ TEST(Parts, TheManifestListsOneFormAndAllFiles) {
   EXPECT_THAT(with([](Json& files) { files["model.safetensors"] = files["state.json"]; }),
               HasSubstr("are both listed"));
   EXPECT_THAT(with([](Json& files) { files.erase(kWeightsIndex); }),
-              HasSubstr("'model.safetensors' is not listed, nor is"));
+              HasSubstr("neither 'model.safetensors' nor "));
   EXPECT_THAT(with([](Json& files) { files.erase(kOptimizerIndex); }),
               HasSubstr("'optimizer.safetensors.index.json' is there but not listed"));
   put(folder / "a/model.safetensors", "of another checkpoint");
@@ -312,7 +312,7 @@ TEST_F(TwoParts, AnIndexNamesFilesBesideItOnly) {
   for (const char* name : {"../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "",
                            ".hidden.safetensors", "model.bin", "model.safetensors.index.json"}) {
     EXPECT_THAT(failure_with_index([&](Json& index) { index["weight_map"]["head"] = name; }),
-                HasSubstr("is not the name of a .safetensors file in its folder"))
+                HasSubstr("must name a .safetensors file in the same folder"))
         << name;
   }
 }

@@ -210,6 +210,9 @@ TEST(RenamedFrom, HelpKnowsBothNamesAndShowsThePresentOne) {
     EXPECT_EQ(found[0].key, "model.num_classes") << path;
   }
   EXPECT_EQ(rows_about(rows, "model.heads.0.size").at(0).key, "model.heads.N.width");
+  const HelpRows called = rows_called(rows, "classes");
+  ASSERT_EQ(called.size(), 1U);
+  EXPECT_EQ(called[0].key, "model.num_classes");
 }
 
 }  // namespace

@@ -291,6 +291,8 @@ TEST(Schema, HelpOfASettingOrAGroupIsFoundByItsPath) {
   EXPECT_EQ(keys("losses"), std::vector<std::string>{"phases.N.aux_losses"});
   EXPECT_EQ(usage_of([&] { keys("phases.optimiser.lr"); }),
             "unknown key 'phases.optimiser.lr'; did you mean 'phases.optimizer.lr'?");
+  EXPECT_EQ(usage_of([&] { keys("phases.epo"); }),
+            "unknown key 'phases.epo'; did you mean 'phases.N.epochs'?");
 }
 
 TEST(Schema, AKeyWithoutItsGroupsIsOfferedWithThem) {

@@ -78,7 +78,7 @@ TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
   replace(list, "");
   EXPECT_THAT(failure(), HasSubstr("no attributes"));
   replace("list_eval_partition.txt", "000001.jpg 3\n");
-  EXPECT_THAT(failure(), HasSubstr("part 3 is not 0, 1 or 2"));
+  EXPECT_THAT(failure(), HasSubstr("the split must be 0, 1 or 2, found 3"));
   test::fs::remove(root() / "list_eval_partition.txt");
   EXPECT_THAT(failure(), HasSubstr("neither list_eval_partition.txt nor"));
 }

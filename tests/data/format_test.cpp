@@ -51,7 +51,7 @@ std::shared_ptr<const Dataset> open_table(const DatasetSpec& spec, DatasetInfo i
 
 DatasetFormat table_format() {
   return {.settings = NamedSettings("toy_table", TableSettings{}),
-          .description = "a table of a test",
+          .description = "table of a test",
           .images = false,
           .check =
               [](const DatasetSpec& spec) {

@@ -91,7 +91,7 @@ TEST_F(Shards, AnEmptyLineAmongClassesIsAnError) {
   EXPECT_THAT(home_.open()->info().classes, ElementsAre("cat", "dog"));
   write_file(home_.path("names.txt"), std::string("cat\n\r\ndog\n"));
   EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
-              HasSubstr("names.txt: line 2 is empty; a line is the name of a class"));
+              HasSubstr("names.txt: line 2 is empty; each line names a class"));
 }
 
 TEST_F(Shards, ANumberThatIsTheNameOfAnotherClassIsAmbiguous) {
@@ -220,7 +220,7 @@ TEST_F(Shards, ImagesWithoutAUsableLabelAreNamed) {
   EXPECT_THAT(problem({image, {"x.cls", text_bytes("dogg")}}),
               HasSubstr("unknown class 'dogg'; did you mean 'dog'?"));
   EXPECT_THAT(problem({image, {"x.cls", text_bytes("2")}}),
-              HasSubstr("class 2, but the 2 classes count from 0 to 1"));
+              HasSubstr("class 2 does not exist: the 2 classes are numbered 0 to 1"));
   EXPECT_THAT(problem({image, {"x.cls", text_bytes("-1")}}), HasSubstr("unknown class '-1'"));
   EXPECT_THAT(problem({image, {"x.cls", text_bytes("")}}), HasSubstr("unknown class ''"));
   EXPECT_THAT(problem({image, {"x.cls", Bytes(5000, '1')}}), HasSubstr("its .cls has 5000 bytes"));

@@ -59,6 +59,7 @@ TEST_F(TableFiles, GiveColumnsByName) {
   const auto train = open(table);
   EXPECT_EQ(train->info().targets, std::vector<std::string>{"y"});
   EXPECT_FALSE(train->has_images());
+  EXPECT_EQ(example_noun(train->info()), "row");
   EXPECT_FALSE(train->endless());
   const DatasetInputs rows = train->inputs();
   EXPECT_TRUE(torch::equal(rows.values_NCHW,
@@ -167,6 +168,8 @@ TEST_F(TableFiles, AreRefusedWithTheirPlace) {
   EXPECT_THAT(refusal("y\n1\n"), HasSubstr("a.csv: no column is left for the inputs"));
   EXPECT_THAT(refusal(""), HasSubstr("a.csv: the file is empty"));
   EXPECT_THAT(refusal("x,y\n"), HasSubstr("a.csv: there are no rows but the header"));
+  EXPECT_THAT(refusal("x;y\n1;2\n"),
+              EndsWith("a.csv: columns are separated by ';'; separate them by commas"));
   put("a.csv", "x,y\n1,2\n3,4\n");
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"], "width": 2})"),
               HasSubstr("a.csv: a row has 1 input, the description says 2"));
@@ -186,7 +189,8 @@ TEST_F(TableFiles, ArePlannedByTheirDescription) {
 }
 
 TEST_F(TableFiles, NeedWhatGoesTogether) {
-  EXPECT_THAT(refused(R"({"file": "a.csv"})"), HasSubstr("either 'targets' or 'label'"));
+  EXPECT_THAT(refused(R"({"file": "a.csv"})"),
+              AllOf(HasSubstr("either 'targets' or 'label'"), HasSubstr(R"("classes": [)")));
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"], "label": "z"})"),
               HasSubstr("either 'targets' or 'label'"));
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"], "inputs": ["x", "y"]})"),

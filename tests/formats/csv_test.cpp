@@ -58,7 +58,7 @@ TEST_F(CsvTest, ReadsRowsWithEveryEndOfLine) {
   const Rows expected = {{"a", "b"}, {"1", "2"}, {"", "3"}};
   for (const std::string end : {"\n", "\r\n"}) {
     for (const std::string begin : {"", "\xEF\xBB\xBF"}) {
-      for (const std::string& last : {std::string(), end}) {
+      for (const std::string& last : {std::string(), end, end + end}) {
         const std::string bytes = begin + "a,b" + end + "1,2" + end + ",3" + last;
         EXPECT_EQ(rows(bytes), expected);
         EXPECT_EQ(rows(test::gzip(bytes)), expected);
@@ -89,10 +89,17 @@ TEST_F(CsvTest, ReadsMoreThanOnePiece) {
 
 TEST_F(CsvTest, RefusesRowsThatDoNotFitWithTheirPlace) {
   EXPECT_EQ(refused("1,2\n3\n"), "2:1: the row has 1 field, the first one has 2");
-  EXPECT_EQ(refused("1,2\n\n3,4"), "2:1: the row has 1 field, the first one has 2");
+  EXPECT_EQ(refused("1,2\n\n3,4"), "2:1: the line is empty");
   EXPECT_EQ(refused("1,2\n3,4,5\n"), "2:5: the row has more than the 2 fields of the first one");
   EXPECT_EQ(refused("a\rb"), "1:2: a carriage return without a line feed");
   EXPECT_EQ(refused("a\r"), "1:2: a carriage return without a line feed");
+}
+
+TEST_F(CsvTest, RefusesUtf16) {
+  for (const std::string& bytes :
+       {std::string("\xFF\xFEx"), std::string("\xFE\xFFx"), std::string("a\0,\0", 4)}) {
+    EXPECT_EQ(refused(bytes), " the file is UTF-16 or no text; save it as UTF-8");
+  }
 }
 
 TEST_F(CsvTest, RefusesQuotesOutOfPlace) {

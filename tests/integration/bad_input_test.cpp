@@ -89,7 +89,7 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
                         "no such folder /no/such/folder; nothing is at '/no'");
   write("thesis.json", "{}");
   expect_one_line_error(run_program({"bench", "operators", "--write", text_path("thesis.json")}), 2,
-                        "bench did not write what is there; name a new file");
+                        "the file there was not written by bench; name a new one");
   expect_one_line_error(run_program({"bench", "operators", "--rows", "foo*"}), 2,
                         "--rows: 'operators' has no row like 'foo*'; choose one of cpu/*");
   expect_one_line_error(run_program({"bench", "./run", "--rows", "*"}), 2,

@@ -39,11 +39,14 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
             "--image-size: must be a side S or HxW, height x width, of 1 to 65536 pixels, found "
             "'3y4'"},
            {{"data", "pack", "nofolder/", "--out", out},
-            "dataset 'nofolder/': no such folder; moesaic list datasets lists those with a name"},
+            "folder: 'nofolder/': no such folder; moesaic list datasets lists "},
            {{"reproduce", "quickstart", "--scale", "fast"},
             "--scale: cannot be 'fast'; choose one of paper, quick"},
            {{"train", smoke_recipe(), "batch=3", "--dry-run"},
-            "argument 'batch=3': unknown key 'batch'; did you mean phases."}}) {
+            "argument 'batch=3': unknown key 'batch'; did you mean phases.pretrain.batch_size or "},
+           {{"train", smoke_recipe(), "classes=3", "--dry-run"},
+            "unknown key 'classes'; did you mean model.num_classes?"},
+           {{"train", "--help", "phases.batch"}, "did you mean 'phases.N.batch_size'?"}}) {
     expect_one_line_error(run_program(command), 2, text);
   }
 }

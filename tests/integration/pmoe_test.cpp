@@ -147,7 +147,7 @@ TEST_F(PMoEProgram, SaysInOneLineWhatDoesNotFit) {
   expect_one_line_error(train("seed=3"), 1,
                         "the test split of 'few' has no image of class 'bright'");
   write_grid();
-  expect_one_line_error(train("phases.0.num_samples=1"), 2, "cannot have all 2 classes");
+  expect_one_line_error(train("phases.0.num_samples=1"), 2, "cannot cover all 2 classes");
 }
 
 TEST_F(PMoEProgram, ReproducesTheLemmaAtQuickScale) {

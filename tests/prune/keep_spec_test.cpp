@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Wrong{"{\n \"1\": 0}", "keep.json:2:7: at least 1 expert"},
                       Wrong{"{\n \"1\": [0,\n 0]}", "keep.json:3:2: expert 0 is named twice"},
                       Wrong{"{\"1\": []}", "keep.json:1:7: at least 1 expert"},
-                      Wrong{"{\"1\": [-1]}", "keep.json:1:8: experts count from 0"},
+                      Wrong{"{\"1\": [-1]}", "keep.json:1:8: experts are numbered from 0"},
                       Wrong{"{\"one\": 2}", "keep.json:1:2: unknown key 'one' in keep"},
                       Wrong{"{\"-1\": 2}", "keep.json:1:2: '-1' is not the number of a block"},
                       Wrong{"{\"1\": 2, \"01\": 3}", "keep.json:1:10: block 1 is named twice"},

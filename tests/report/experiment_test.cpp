@@ -163,7 +163,7 @@ TEST(Experiments, TheFormerKindOfImageGridsIsReadAndWarnedOf) {
   EXPECT_EQ(experiment.kind, "image_grid");
   EXPECT_EQ(parse<SamplesConfig>(experiment.config).num_columns, 3);
   const std::string warnings = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(warnings.find("the kind 'samples' is 'image_grid' now"), std::string::npos);
+  EXPECT_NE(warnings.find("the kind 'samples' is called 'image_grid' now"), std::string::npos);
   EXPECT_NE(warnings.find("'columns' is called 'num_columns' now"), std::string::npos);
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every help text of a setting is read without its neighbours, so it is a noun phrase that stands
-// alone.
+// Every text of help is read without its neighbours, so it is a noun phrase that stands alone.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -10,30 +9,20 @@
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 #include "moesaic/models/family.h"
+#include "moesaic/prune/criteria.h"
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
+#include "moesaic/report/probe.h"
 #include "moesaic/report/runs.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
+#include "support/help_texts.h"
 
 namespace moesaic {
 namespace {
 
-/// Returns why a text does not stand alone, or "". The names of choices that help puts before the
-/// meaning of their settings ("patch_sgd: ") do not count.
-std::string fault_of(const std::string& description) {
-  static const std::regex choices("^([a-z0-9_-]+: )+");
-  static const std::regex word(R"([a-z][\w'./-]+:?( .*)?)"), words(R"((\S+ ){2,}\S+)");
-  static const std::regex fragment(
-      "(of|or|and|but|so|by|for|to|in place of|instead of|what|which|who|whose|whether|how|it|they|"
-      "those|these|a|an|the) .*");
-  const std::string text = std::regex_replace(description, choices, "");
-  if (!std::regex_match(text, words)) return "has less than three words";
-  if (!std::regex_match(text, word)) return "does not begin with a lower-case word";
-  if (std::regex_match(text, fragment)) return "is a fragment";
-  return text.ends_with('.') && !text.ends_with("...") ? "ends with a period" : "";
-}
+using testing::fault_of;
 
 void expect_sound(const HelpRows& rows, const std::string& owner) {
   EXPECT_FALSE(rows.empty()) << owner;
@@ -52,6 +41,29 @@ TEST(HelpTexts, OfEverySettingStandAlone) {
   expect_sound(help_rows<RunsConfig>(), "experiment of runs");
   expect_sound(help_rows<SamplesConfig>(), "experiment of an image grid");
   expect_sound(help_rows<PrunePlan>(), "pruning plan");
+}
+
+template <class Entry>
+void expect_sound(const Registry<Entry>& registry) {
+  for (const auto& [name, entry] : registry.entries()) {
+    EXPECT_EQ(fault_of(entry.description), "") << name << ": " << entry.description;
+  }
+}
+
+TEST(HelpTexts, OfEveryListedNameStandAlone) {
+  expect_sound(families());
+  expect_sound(phase_kinds());
+  expect_sound(objectives());
+  expect_sound(dataset_formats());
+  expect_sound(probes());
+  for (const Criterion& criterion : criteria()) {
+    EXPECT_EQ(fault_of(criterion.description), "") << criterion.name;
+  }
+  const std::regex sentence("(?!(Of|What|Which|Whether|How) )[A-Z](\\S* ){2,}.*\\.");
+  for (const std::string& name : experiment_names()) {
+    const std::string text = load_experiment(name, Scale::paper).description;
+    EXPECT_TRUE(std::regex_match(text, sentence)) << name << ": " << text;
+  }
 }
 
 template <class Entry>

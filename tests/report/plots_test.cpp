@@ -46,10 +46,10 @@ TEST(PointsPlot, ShowsMeansBesideThePapers) {
 
 TEST(CurvesPlot, ShowsMeansInBandsOrEveryEntryOfATable) {
   EXPECT_EQ(figure({"curves", {"entropy"}}).data,
-            "# updates\tmean\tstd\n0\t0.92000\t0.02828\n7\t0.22000\t0.02828\n");
+            "# steps\tmean\tstd\n0\t0.92000\t0.02828\n7\t0.22000\t0.02828\n");
   EXPECT_THAT(figure({"curves", {"entropy"}}).script, HasSubstr("filledcurves"));
   EXPECT_EQ(figure({"curves", {"expert_signal"}}).data,
-            "# updates\tentries row by row\n0\t1.00000\t2.00000\t3.00000\t0.12500\n"
+            "# steps\tentries row by row\n0\t1.00000\t2.00000\t3.00000\t0.12500\n"
             "7\t1.00000\t2.00000\t3.00000\t0.12500\n");
 }
 
@@ -58,7 +58,7 @@ TEST(CurvesPlot, OfTheLastPhaseBeginsWithIt) {
   rows[0].steps_before_last_phase = 7;
   PlotConfig plot{"curves", {"entropy"}};
   plot.last_phase = true;
-  EXPECT_EQ(figure(plot, kRows, rows).data, "# updates\tmean\tstd\n0\t0.22000\t0.02828\n");
+  EXPECT_EQ(figure(plot, kRows, rows).data, "# steps\tmean\tstd\n0\t0.22000\t0.02828\n");
 }
 
 TEST(CurvesPlot, OnALogarithmicAxisLeavesZerosOut) {
@@ -70,7 +70,7 @@ TEST(CurvesPlot, OnALogarithmicAxisLeavesZerosOut) {
   PlotConfig plot{"curves", {"entropy"}};
   plot.log_y = true;
   const Figure drawn = figure(plot, kRows, rows);
-  EXPECT_EQ(drawn.data, "# updates\tmean\tstd\n7\t2.5e-07\t0\n");
+  EXPECT_EQ(drawn.data, "# steps\tmean\tstd\n7\t2.5e-07\t0\n");
   EXPECT_THAT(drawn.script, HasSubstr("set logscale y"));
   draw(drawn);
   EXPECT_EQ(config_problem(plot).text, "");

@@ -20,10 +20,10 @@ constexpr const char* kTwoPhases =
 TEST(RunCurve, TakesTrainAndTestLinesApart) {
   const Figure figure = run_curve(kTwoPhases);
   EXPECT_EQ(figure.data,
-            "# training: updates\tloss\n5\t2.5\n\n8\t1.5\n\n\n"
-            "# test: updates\tloss\n6\t2\n\n\n"
-            "# training: updates\taccuracy, %\n5\t10\n\n8\t30\n\n\n"
-            "# test: updates\taccuracy, %\n6\t20.5\n");
+            "# training: steps\tloss\n5\t2.5\n\n8\t1.5\n\n\n"
+            "# test: steps\tloss\n6\t2\n\n\n"
+            "# training: steps\taccuracy, %\n5\t10\n\n8\t30\n\n\n"
+            "# test: steps\taccuracy, %\n6\t20.5\n");
   EXPECT_THAT(figure.script, HasSubstr("set arrow from 6, graph 0 to 6"));
   EXPECT_THAT(figure.script, HasSubstr("set label 'a' at 0,"));
   EXPECT_THAT(figure.script, HasSubstr("set label 'b' at 6,"));
@@ -52,10 +52,10 @@ TEST(RunCurve, TakesDataSetsApart) {
 {"kind": "eval", "step": 8, "phase": "b", "data": "three", "split": "test", "loss": 0.5}
 )");
   EXPECT_EQ(figure.data,
-            "# training, ten: updates\tloss\n4\t3\n\n\n"
-            "# test, ten: updates\tloss\n4\t2\n\n\n"
-            "# training, three: updates\tloss\n8\t1\n\n\n"
-            "# test, three: updates\tloss\n8\t0.5\n");
+            "# training, ten: steps\tloss\n4\t3\n\n\n"
+            "# test, ten: steps\tloss\n4\t2\n\n\n"
+            "# training, three: steps\tloss\n8\t1\n\n\n"
+            "# test, three: steps\tloss\n8\t0.5\n");
 }
 
 TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {
@@ -65,9 +65,9 @@ TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {
 {"kind": "eval", "step": 4, "phase": "a", "split": "test", "loss": 1}
 )");
   EXPECT_EQ(figure.data,
-            "# training: updates\tloss\n4\t3\n\n\n"
-            "# validation: updates\tloss\n4\t2\n\n\n"
-            "# test: updates\tloss\n4\t1\n");
+            "# training: steps\tloss\n4\t3\n\n\n"
+            "# validation: steps\tloss\n4\t2\n\n\n"
+            "# test: steps\tloss\n4\t1\n");
   EXPECT_EQ(figure.script.find("accuracy"), std::string::npos);
 }
 
@@ -78,7 +78,7 @@ TEST(RunCurve, PassesOverLinesOfOtherTypes) {
 {"kind": "train", "step": 4, "phase": 7, "loss": 3}
 {"kind": "train", "step": 4, "phase": "a", "loss": 3}
 )");
-  EXPECT_EQ(figure.data, "# training: updates\tloss\n4\t3\n");
+  EXPECT_EQ(figure.data, "# training: steps\tloss\n4\t3\n");
 }
 
 TEST(RunCurve, SaysWhereThereIsNothingToDraw) {

@@ -52,7 +52,7 @@ std::filesystem::path& counted_folder() {
   static std::filesystem::path folder;
   if (probes().find("finished") != nullptr) return folder;
   probes().add("finished",
-               {.description = "finished runs",
+               {.description = "number of finished runs",
                 .metrics =
                     [](const Model&, const DataSplits&) {
                       return std::vector<Metric>{

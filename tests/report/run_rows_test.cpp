@@ -32,7 +32,7 @@ TEST_F(Runs, ADamagedLogIsKeptAsideAndWhatItLacksIsMadeAgain) {
       {"[1, 2]", "it is not a JSON object"},
       {with("mixture#1", "7"), "'mixture#1': run: must be an object, found the integer 7"},
       {with("mixture#1", R"({"final": {"step": 4, "numbers": {"steps": 4}}})"),
-       "'mixture#1': it has no test_accuracy after 4 updates"},
+       "'mixture#1': it has no test_accuracy after 4 steps"},
       {with("single#1", R"({"final": {"step": 4, "numbers": {"steps": "many"}}})"),
        "'single#1': run: 'final.numbers.steps' must be a number, found the string \"many\""}};
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -68,14 +68,14 @@ TEST_F(Runs, DamagedSnapshotsAreMadeAgain) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {with([](Json& snapshots) { snapshots = Json::array(); }), "it has no snapshots"},
       {with([](Json& snapshots) { snapshots[1]["tables"].erase("dispatch"); }),
-       "it has no dispatch after 2 updates"},
+       "it has no dispatch after 2 steps"},
       {with([](Json& snapshots) {
          snapshots[1]["tables"]["dispatch"] = {
              {"rows", {"r"}}, {"columns", {"c"}}, {"values", {{1}}}};
        }),
        "its tables of dispatch differ in rows or columns"},
       {with([](Json& snapshots) { snapshots.erase(snapshots.size() - 1); }),
-       "its snapshots do not ascend to its last update, 5"}};
+       "its snapshots do not ascend to its last step, 5"}};
   for (const auto& [text, problem] : cases) {
     write_atomic(folder_ / "out/runs.json", text);
     ::testing::internal::CaptureStderr();

@@ -115,7 +115,7 @@ TEST(RunsConfig, ReadsWhatThePaperPrints) {
   const RunsConfig negative =
       runs_config(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, -1]}})");
   EXPECT_THAT(test::usage_of([&] { paper_number(negative.paper, "a", "entropy"); }),
-              HasSubstr("a standard deviation is not negative, found -1"));
+              HasSubstr("a standard deviation must not be negative, found -1"));
   EXPECT_THAT(problem(R"("rows": [{"name": "cubic"}], "paper": {"cubik": {}})"),
               HasSubstr("did you mean 'cubic'?"));
   EXPECT_THAT(problem(R"("rows": [{"name": "a"}], "paper": {"a": {"entropy": [1, 2, 3]}})"),

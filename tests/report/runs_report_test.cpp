@@ -54,7 +54,7 @@ TEST_F(RunsReport, ComparesRowsInPairsOfRuns) {
 TEST_F(RunsReport, HasTablesBesideThePapers) {
   EXPECT_THAT(
       markdown(),
-      AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 updates:\n\n"),
+      AllOf(HasSubstr("it's_a mixture (run 1 of 2), training examples after 7 steps:\n\n"),
             HasSubstr("| all, before training |        4 |        6 |\n"
                       "| all, at the end      |        4 |       16 |\n"
                       "| cluster 1            |        1 |        2 |\n"),
@@ -80,11 +80,11 @@ TEST_F(RunsReport, ShowsATableOfSeveralRowsOnce) {
   rows_.push_back(same);
   const std::string text = markdown(),
                     title = "it's_a mixture, again (run 1 of 2), expert and signal";
-  EXPECT_THAT(text, HasSubstr("\n" + title + " after 7 updates:\n"));
+  EXPECT_THAT(text, HasSubstr("\n" + title + " after 7 steps:\n"));
   EXPECT_EQ(text.find("expert and signal after", text.find(title) + title.size() + 1),
             std::string::npos);
   rows_.back().runs.front().final.tables["expert_signal"].values[0][0] = 7;
-  EXPECT_THAT(markdown(), HasSubstr("\nagain (run 1 of 2), expert and signal after 7 updates:\n"));
+  EXPECT_THAT(markdown(), HasSubstr("\nagain (run 1 of 2), expert and signal after 7 steps:\n"));
 }
 
 TEST_F(RunsReport, ASummaryNamesTheFiles) {

@@ -25,11 +25,11 @@ using report_test::runs_config;
 /// Twice the updates, and a table of one number: registered once for this program.
 void register_twice() {
   if (probes().find("twice") != nullptr) return;
-  probes().add("twice", {.description = "twice the updates",
+  probes().add("twice", {.description = "twice the steps",
                          .metrics =
                              [](const Model&, const DataSplits&) {
                                return std::vector<Metric>{
-                                   {.name = "twice", .label = "twice the updates", .digits = 0},
+                                   {.name = "twice", .label = "twice the steps", .digits = 0},
                                    table_metric("square", "squared", 0)};
                              },
                          .measure =
@@ -239,7 +239,7 @@ TEST_F(Runs, ProbesKnowTheStartOfEachRun) {
 /// A number that no run but those of three updates has: registered once for this program.
 void register_rare() {
   if (probes().find("rare") != nullptr) return;
-  probes().add("rare", {.description = "a number of some runs",
+  probes().add("rare", {.description = "number of some runs",
                         .metrics =
                             [](const Model&, const DataSplits&) {
                               return std::vector<Metric>{

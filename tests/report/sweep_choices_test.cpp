@@ -79,7 +79,7 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
     return changes;
   };
   run(out, plain);
-  EXPECT_EQ(read_text(out / "config.json").find("by_layer"), std::string::npos);
+  EXPECT_EQ(read_text(out / "config.json").find("per_layer"), std::string::npos);
   const Outcome one = run(out, with(choice("first", R"({"0": 2})")));
   const Outcome other = run(out, with(choice("second", R"({"0": 2, "1": 2})")));
   EXPECT_EQ(other.networks(), 4u);
@@ -87,8 +87,17 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
   EXPECT_EQ(
       error_of([&] { run(out, with(choice("first", R"({"0": 3})"))); }),
       "usage: " + folder +
-          ": was made with other settings: 'runs.by_layer.first.0' was 2 and is 3 now; set back "
+          ": was made with other settings: 'runs.per_layer.first.0' was 2 and is 3 now; set back "
           "what changed or give another --out");
+  auto older = nlohmann::ordered_json::parse(read_text(out / "config.json"));
+  Json& runs = older["runs"];
+  runs["by_layer.first"] = runs.at("per_layer.first");
+  runs.erase("per_layer.first");
+  const Json prune = runs.at("prune");
+  runs["prune"] = {{"whole", prune.at("exclude_blocks")},
+                   {"replace", prune.at("replace")},
+                   {"images", prune.at("num_calibration_images")}};
+  write_atomic(out / "config.json", older.dump());
   const Outcome again = run(out, with(choice("first", R"({"0": 2})")));
   EXPECT_EQ(again.numbers(), one.numbers());
 }

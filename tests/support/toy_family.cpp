@@ -72,7 +72,7 @@ SettingPaths Toy::setting_paths() const {
 
 void add_toy_family() {
   if (families().find("toy") != nullptr) return;
-  families().add("toy", family_of<Toy, ToyConfig>("a small mixture for tests"));
+  families().add("toy", family_of<Toy, ToyConfig>("small mixture for tests"));
 }
 
 }  // namespace moesaic::testing

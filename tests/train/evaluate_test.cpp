@@ -208,8 +208,8 @@ TEST(Evaluate, RefusesDataThatDoesNotFit) {
   DatasetInfo wide{"wide", "test", "", {"a", "b", "c"}, 1, 4, 8, {0.0}, {1.0}};
   const auto data = make_memory_dataset(wide, std::vector<uint8_t>(32), {0});
   EXPECT_EQ(error_of([&] { evaluate(*model, data); }),
-            "usage: 'wide' has images of [1, 4, 8] (channels, height, width), the model takes "
-            "[1, 4, 4]");
+            "usage: 'wide' has images of 1 x 4 x 8 (channels x height x width), the model takes "
+            "images of 1 x 4 x 4 (channels x height x width)");
 }
 
 /// A run in a folder of its own, whose newest checkpoint is measured.

@@ -44,7 +44,7 @@ TEST(RunPlan, FindsWhatAStepWouldRefuse) {
   EXPECT_THAT(plan_refusal({"model.encoder.moe.group_size=7"}),
               AllOf(StartsWith("usage: argument 'model.encoder.moe.group_size=7': "),
                     HasSubstr("must divide the 20 tokens of a batch"),
-                    HasSubstr("; a batch_size that is a multiple of ")));
+                    HasSubstr("; choose a batch_size that is a multiple of ")));
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=10"}), "no error");
   EXPECT_EQ(plan_refusal({"model.encoder.moe.group_size=7", "phases.0.aux_losses={}"}), "no error");
 }
@@ -268,7 +268,8 @@ TEST(RunPlan, SaysWhereTheSettingStands) {
   for (const std::string& change :
        {std::string("phases.recover.data=four"), prune + "criterion=router-norm",
         prune + "pretrained=pretrian", prune + "keep=half", prune + "keep=true",
-        std::string("model.num_classes=11"), std::string("phases.0.trainable=[\"heat\"]")}) {
+        std::string("model.num_classes=11"), std::string("model.classes=11"),
+        std::string("phases.0.trainable=[\"heat\"]")}) {
     EXPECT_THAT(plan_refusal({change}), StartsWith("usage: argument '" + change + "': ")) << change;
   }
   EXPECT_THAT(plan_refusal({"model.image_size=8"}),

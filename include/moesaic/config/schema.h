@@ -63,8 +63,8 @@ HelpRows help_rows(const std::string& path = {}) {
 HelpRows rows_about(const HelpRows& rows, const std::string& path);
 
 /// Returns the settings within groups that a key without its groups means: those whose path ends in
-/// `name` ("lr", "optimizer.lr"), else, unless an outermost key is near, those whose last part
-/// begins with it or is near. "batch" is "phases.N.batch_size".
+/// `name` ("lr", "optimizer.lr"), or did in earlier versions, else, unless an outermost key is
+/// near, those whose last part begins with it or is near. "batch" is "phases.N.batch_size".
 HelpRows rows_called(const HelpRows& rows, const std::string& name);
 
 /// Return text of at most 100 columns: of each setting type, default, allowed values and meaning;

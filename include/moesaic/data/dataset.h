@@ -90,6 +90,9 @@ struct DatasetInfo {
   Directions directions = {};  ///< Those that are known of inputs that are no images.
 };
 
+/// Returns what an example of the data is called: "image", "row" of numbers, or else "example".
+std::string example_noun(const DatasetInfo& info);
+
 /// How an image is read from its file.
 struct ReadOptions {
   /// Pixels that the chosen part keeps each way where it is read smaller than it is.

@@ -17,10 +17,11 @@ namespace moesaic::csv {
 /// Most bytes of a field, and most fields of a row.
 inline constexpr std::size_t kMaxFieldBytes = 4096, kMaxFields = 131072;
 
-/// The rows of a file, one at a time. Fields are separated by commas, rows end at LF, CRLF or the end
-/// of the file; a byte order mark is skipped. A field in quotes may hold commas, line breaks and
-/// doubled quotes. Throws Error (failure) for a row that is longer or shorter than the first, a
-/// quote that is out of place or not closed, a bare CR, and what is above the limits.
+/// The rows of a file, one at a time. Fields are separated by commas, rows end at LF, CRLF or the
+/// end of the file; a byte order mark and empty lines at the end are skipped. A field in quotes may
+/// hold commas, line breaks and doubled quotes. Throws Error (failure) for UTF-16, an empty line
+/// before a row, a row that is longer or shorter than the first, a quote that is out of place or
+/// not closed, a bare CR, and what is above the limits.
 class Reader {
  public:
   /// Opens a file.

@@ -195,6 +195,9 @@ struct Evaluation {
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
 
+/// Returns that the network takes inputs of another shape than the data has, "" where it does not.
+std::string inputs_problem(const Model& model, const DatasetInfo& data);
+
 /// Warns where processes cannot have equal parts of an evaluation's batches: each makes all of it.
 void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes);
 
@@ -250,7 +253,7 @@ struct CheckpointEvaluation {
   MetricRows metric_rows;  ///< Its metrics for people.
   double flops_per_image = 0.0;
   int64_t parameters = 0;
-  bool of_images = true;  ///< Whether the data's examples are images.
+  std::string example;  ///< What the data's examples are called, see example_noun().
 };
 
 /// Returns the name of the objective of a checkpoint's phase, "" where it is not stored.

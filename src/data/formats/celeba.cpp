@@ -173,7 +173,8 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
     if (line == 1 && words[0] == "image_id") return;
     if (words.size() != 2) fail("{}:{}: expected a file name and a part", path.string(), line);
     const int64_t part = integer(words[1], path, line);
-    if (part < 0 || part > 2) fail("{}:{}: part {} is not 0, 1 or 2", path.string(), line, part);
+    if (part < 0 || part > 2)
+      fail("{}:{}: the split must be 0, 1 or 2, found {}", path.string(), line, part);
     parts[image_name(words[0], path, line)] = part;
   });
   return parts;
@@ -360,7 +361,7 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
 DatasetFormat celeba_format() {
   return {
       .settings = NamedSettings("celeba", CelebaSettings{}),
-      .description = "CelebA's folder of faces, its list of attributes and its list of splits",
+      .description = "folder of CelebA's faces, with its list of attributes and its list of splits",
       .has_exif = true,
       .check = check_celeba,
       .open = open_celeba,

@@ -87,7 +87,7 @@ void fill_idx_info(const DatasetSpec& spec, DatasetInfo& info) {
 
 DatasetFormat idx_format() {
   return {.settings = NamedSettings("idx", IdxSettings{}),
-          .description = "MNIST's IDX files: one of images and one of labels for each split",
+          .description = "pairs of IDX files, as MNIST has: images and labels of each split",
           .check = check_idx,
           .open = open_idx,
           .fill_info = fill_idx_info};

@@ -197,8 +197,7 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   while (!names.empty() && names.back().empty()) names.pop_back();
   const auto gap = std::find(names.begin(), names.end(), "");
   if (gap != names.end()) {  // It may be a class: whoever counted lines has other numbers.
-    fail("{}: line {} is empty; a line is the name of a class", path.string(),
-         gap - names.begin() + 1);
+    fail("{}: line {} is empty; each line names a class", path.string(), gap - names.begin() + 1);
   }
   const std::set<std::string> different(names.begin(), names.end());
   if (names.empty()) fail("{}: no name of a class in it", path.string());
@@ -314,21 +313,21 @@ std::vector<FileVerification> verify_shards(const DatasetSpec& spec, const std::
 }  // namespace
 
 DatasetFormat shards_format() {
-  return {
-      .settings = NamedSettings("shards", ShardsSettings{}),
-      .description = "tar archives of images and labels (WebDataset), here or fetched from the web",
-      .has_exif = true,
-      .check = check_shards,
-      .complete =
-          [](DatasetSpec& spec) {
-            spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
-          },
-      .open = open_shards,
-      .splits = splits_shards,
-      .parts = parts_shards,
-      .fetch = fetch_all_shards,
-      .fill_info = fill_shards_info,
-      .verify = verify_shards};
+  return {.settings = NamedSettings("shards", ShardsSettings{}),
+          .description =
+              "tar archives of images and labels (WebDataset), on disk or fetched from the web",
+          .has_exif = true,
+          .check = check_shards,
+          .complete =
+              [](DatasetSpec& spec) {
+                spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
+              },
+          .open = open_shards,
+          .splits = splits_shards,
+          .parts = parts_shards,
+          .fetch = fetch_all_shards,
+          .fill_info = fill_shards_info,
+          .verify = verify_shards};
 }
 
 }  // namespace moesaic

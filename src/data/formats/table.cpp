@@ -39,7 +39,9 @@ void describe(auto& f, TableConfig& c) {
 }
 ConfigProblem config_problem(const TableConfig& config) {
   if (config.targets.empty() == config.label.empty()) {
-    return {"either 'targets' or 'label'", {"targets", "label"}};
+    return {R"(either 'targets' or 'label' must be given, e.g. "targets": ["price"], or )"
+            R"("label": "kind" and beside the table "classes": ["cat", "dog"])",
+            {"targets", "label"}};
   }
   std::set<std::string> used;
   for (const auto* names : {&config.inputs, &config.targets}) {
@@ -126,6 +128,12 @@ Table read_csv_table(const fs::path& file, const TableConfig& config,
   csv::Reader reader(file);
   bool more = reader.next();
   if (!more) fail("{}: the file is empty", path);
+  for (const char other : {';', '\t'}) {
+    if (reader.size() == 1 && reader.text(0).find(other) != std::string_view::npos) {
+      fail("{}: columns are separated by {}; separate them by commas", path,
+           printable(std::string(1, other)));
+    }
+  }
   std::vector<std::string> names = numbered("", static_cast<int64_t>(reader.size()));
   if (config.has_header) {
     for (size_t i = 0; i < names.size(); ++i) names[i] = reader.text(i);
@@ -223,7 +231,8 @@ ConfigProblem check_table(const DatasetSpec& spec) {
     return {"format table has no files, mean or std", {"files:", "mean:", "std:"}};
   }
   if (table->label.empty() != spec.classes.empty()) {
-    return {"'label' of a table and 'classes' go together", {"classes", "table.label"}};
+    return {R"('label' of a table and 'classes' go together, e.g. "classes": ["cat", "dog"])",
+            {"classes", "table.label"}};
   }
   return first_problem({classes_problem(spec), unknown_split(spec.num_images, "num_images")});
 }

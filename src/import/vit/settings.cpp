@@ -220,7 +220,7 @@ class SettingsReader {
     } else if (name == "gelu") {
       config_.encoder.activation = "gelu";
     } else if (!name.empty()) {
-      fail("{}: the activation {} is none of 'gelu' and 'gelu_pytorch_tanh'", tensors_.from,
+      fail("{}: the activation must be 'gelu' or 'gelu_pytorch_tanh', found {}", tensors_.from,
            printable(name));
     }
     const Value epsilon = beside_.setting("layer_norm_eps");
@@ -295,7 +295,8 @@ class SettingsReader {
     if (!has("cls") && told.empty()) return kOfMean;
     if (told == "avg" || (told.empty() && tensors_.any_source_has("fc_norm."))) return kOfMean;
     if (has("cls") && (told.empty() || told == "token")) return kOfToken;
-    fail("{}: global_pool {} is none of 'token', 'avg' and 'map'", tensors_.from, printable(told));
+    fail("{}: global_pool must be 'token', 'avg' or 'map', found {}", tensors_.from,
+         printable(told));
   }
 
   void positions() {
@@ -377,7 +378,7 @@ class SettingsReader {
       return std::max<int64_t>(1, (side + of / 2) / of) * of;
     };
     if (image.height % patch.height == 0 && image.width % patch.width == 0) return;
-    fail_usage("--image-size {} x {} does not consist of patches of {} x {}; choose {}x{}",
+    fail_usage("--image-size {} x {} cannot be cut into patches of {} x {}; choose {}x{}",
                image.height, image.width, patch.height, patch.width,
                nearest(image.height, patch.height), nearest(image.width, patch.width));
   }

@@ -248,7 +248,8 @@ std::map<std::string, at::Tensor> Gru::gates_over_time(const at::Tensor& images_
     families().add(kGatedMoE, family_of<GatedMoE, GatedMoEConfig>(
                                   "mixture of regressors with a softmax gate (gated paper)")) &&
     families().add(
-        kGru, family_of<Gru, GruConfig>("GRU as a mixture of experts, which classifies images row "
-                                        "by row (gated paper, section 2)"));
+        kGru, family_of<Gru, GruConfig>(
+                  "gated recurrent unit (GRU) as a mixture of experts, which classifies images row "
+                  "by row (gated paper, section 2)"));
 
 }  // namespace moesaic

@@ -232,7 +232,7 @@ RecoveryError recovery_error(const at::Tensor& a_kd, const at::Tensor& true_a_kd
          .measure = measure_distance}) &&
     // The probe of a recurrent network's gates (Model::gates_over_time()): for each a table
     // "<name>_gate" of their means over the test data, by class and step.
-    probes().add("gates", {.description = "a recurrent network's gates at each step, by class",
+    probes().add("gates", {.description = "gates of a recurrent network at each step, by class",
                            .metrics = gates_metrics,
                            .measure = measure_gates});
 

@@ -283,7 +283,7 @@ void measure_specialisation(ProbeSubject& subject, Measurement& measurement) {
     // costs the best rule; "wrong_pairs" of a sample and an expert, whose cluster has the largest
     // cosine: taken though of another cluster, or left though of its own.
     probes().add("cluster_routing",
-                 {.description = "separation by the router of the means of the data's clusters",
+                 {.description = "separation of the means of the data's clusters by the router",
                   .metrics = routing_metrics,
                   .measure = measure_routing});
 

@@ -116,7 +116,7 @@ class SampleChunks {
     const int64_t count = samples.x_Sd.size(0);
     for (int64_t i = 0; i < sample_A.size(0); ++i) {
       if (sample[i] < 0 || sample[i] >= count) {
-        fail("{}: sample {} is none of {}", kSphericalSgd, sample[i], count);
+        fail("{}: sample {} is out of range: there are {}", kSphericalSgd, sample[i], count);
       }
     }
     auto* const to = memory_.mutable_data_ptr<float>();

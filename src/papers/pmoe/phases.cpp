@@ -251,7 +251,7 @@ void plan_patch_sgd(PhasePlan& plan, const SettingLocations& locations, const Mo
   if (config.loss == kLinear) check_linear(locations, *mixture, classes);
   const int64_t samples = samples_of(config, data);
   if (samples < classes) {
-    fail_usage("{}: phase '{}': {} cannot have all {} classes of '{}'",
+    fail_usage("{}: phase '{}': {} cannot cover all {} classes of '{}'",
                locations.of({"num_samples"}), phase.name, count_text(samples, "sample"), classes,
                phase.data);
   }

@@ -112,10 +112,11 @@ void measure_routed(ProbeSubject& subject, Measurement& measurement) {
 // the largest gate of the expert in which it has that most often, unless all gates are 1; and
 // "routed_by_any_class_c".
 [[maybe_unused]] const bool kPatchProbes = probes().add(
-    "routed", {.description = "fraction of images whose class-deciding patch is routed, to the "
-                              "expert of the class (separate training), to the expert that gets "
-                              "it most often, or to any, by class",
-               .metrics = routed_metrics,
-               .measure = measure_routed});
+    "routed",
+    {.description = "fraction of images, by class, whose class-deciding patch is routed to "
+                    "the expert of the class (separate training), to the expert that "
+                    "gets it most often, or to any expert",
+     .metrics = routed_metrics,
+     .measure = measure_routed});
 
 }  // namespace moesaic

@@ -155,7 +155,7 @@ void measure_proficiency(ProbeSubject& subject, Measurement& measurement) {
     probes().add("neurons",
                  {.description =
                       "products of single neurons and routers with the data's known directions, of "
-                      "the experts with the largest and the smallest router",
+                      "the experts whose routers have the largest and the smallest norm",
                   .metrics = neurons_metrics,
                   .measure = measure_neurons}) &&
     probes().add("proficiency",

@@ -441,7 +441,7 @@ TEST_F(ImportVit, OptionsThatDoNotFitAreRefused) {
               }),
               HasSubstr("--k 5 is more than the 4 experts; choose at most 4"));
   EXPECT_THAT(refuse([](auto& options) { options.image_size = 13; }),
-              HasSubstr("--image-size 13 x 13 does not consist of patches of 4 x 4; choose 12x12"));
+              HasSubstr("--image-size 13 x 13 cannot be cut into patches of 4 x 4; choose 12x12"));
   EXPECT_THAT(refuse([&](auto& options) { options.from = folder_ / "refuse"; }),
               HasSubstr("refused'?"));
   TensorMap odd = timm_tensors();

@@ -146,8 +146,8 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
   EXPECT_THAT(refusal({"model.num_experts=4"}), HasSubstr("at most 3 experts do"));
-  EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes 1 x 1 x 6"));
-  EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes 1 x 1 x 5"));
+  EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes rows of 6 numbers"));
+  EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes rows of 5 numbers"));
   EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
   EXPECT_THAT(refusal({"phases.both.loss=l5"}), HasSubstr("'l4'"));
   EXPECT_THAT(refusal({"phases.both.radius=2"}), HasSubstr("unknown key 'radius'"));
@@ -158,6 +158,18 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
                         options_with_described(""));
               }),
               HasSubstr("needs a model with a gated mixture"));
+}
+
+TEST(GatedRun, IsAdvisedNoHeadThatItCannotGet) {
+  TrainerOptions options = options_with_described("");
+  options.open = DatasetOpener([](std::string_view name, std::string_view split) {
+    DatasetInfo info{.name = std::string(name), .split = std::string(split)};
+    info.targets = {"a", "b"};
+    return make_input_dataset(
+        info, {.values_NCHW = torch::zeros({8, 1, 1, 5}), .targets_NK = torch::zeros({8, 2})});
+  });
+  EXPECT_THAT(error_of([&] { Trainer(gated_run(), options); }),
+              EndsWith("'gated-small' has 2 targets, the model has 1 output"));
 }
 
 TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {

@@ -357,7 +357,7 @@ TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
   const auto refusal = [](const std::vector<std::string>& changes) {
     return error_of([&] { Trainer(latent_run(changes), options_with_described("")); });
   };
-  EXPECT_THAT(refusal({"model.width=25"}), HasSubstr("the model takes 1 x 1 x 25"));
+  EXPECT_THAT(refusal({"model.width=25"}), HasSubstr("the model takes rows of 25 numbers"));
   EXPECT_THAT(refusal({"phases.solve.frozen=[\"router\"]"}),
               AllOf(HasSubstr("phase 'solve'"), HasSubstr("leave 'trainable' and 'frozen' out")));
   EXPECT_THAT(refusal({"phases.explore.routing=top2"}), HasSubstr("'top1'"));

@@ -266,7 +266,7 @@ TEST(SphericalSgd, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal([](auto&, auto& s) { s.sample = s.sample.to(torch::kFloat); }),
               HasSubstr("sample must be int64 or int32"));
   EXPECT_THAT(refusal([](auto&, auto& s) { s.sample[3] = 20; }),
-              HasSubstr("sample 20 is none of 20"));
+              HasSubstr("sample 20 is out of range: there are 20"));
   EXPECT_THAT(refusal([](auto&, auto&) {}, std::nan("")), HasSubstr("step must be finite"));
 }
 

@@ -188,7 +188,7 @@ TEST(PatchRun, RefusesWhatDoesNotFit) {
               HasSubstr("do not divide an image"));
   EXPECT_THAT(
       refusal(kSeparate, {"phases.experts.num_samples=1"}),
-      AllOf(HasSubstr("phases.experts.num_samples"), HasSubstr("cannot have all 2 classes")));
+      AllOf(HasSubstr("phases.experts.num_samples"), HasSubstr("cannot cover all 2 classes")));
   EXPECT_THAT(refusal(kJoint, {"phases.0.loss=linear"}), HasSubstr("8 experts and 2 classes"));
   EXPECT_THAT(refusal(kJoint, {"phases.0.trainable=[\"nothing\"]"}), HasSubstr("phase 'train'"));
   EXPECT_THAT(refusal(kJoint, {"phases.0.frozen=[\"mixture\"]"}), HasSubstr("phase 'train'"));

@@ -96,7 +96,8 @@ TEST(PatternRun, RefusesWhatDoesNotFit) {
               AllOf(HasSubstr("no earlier phase is called 'lern'"), HasSubstr("'learn'")));
   EXPECT_THAT(refusal({"phases.learn.on_entry.restore=recover"}),
               HasSubstr("no earlier phase is called 'recover'"));
-  EXPECT_THAT(refusal({"phases.learn.data=three"}), HasSubstr("the model takes 1 x 1 x 100"));
+  EXPECT_THAT(refusal({"phases.learn.data=three"}),
+              HasSubstr("the model takes rows of 100 numbers"));
   EXPECT_THAT(refusal({"phases.learn.frozen=[\"router\"]"}), HasSubstr("set a learning rate to 0"));
   EXPECT_THAT(error_of([] {
                 Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +

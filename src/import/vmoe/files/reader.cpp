@@ -364,7 +364,7 @@ void Reader::read(const Entry& entry, std::span<std::byte> out) const {
   }
   const Array* const array = find(entry.name);
   if (array == nullptr || static_cast<const Entry&>(*array) != entry) {
-    fail_usage("V-MoE checkpoint: array {} belongs to another one", printable(entry.name));
+    fail_usage("V-MoE checkpoint: array {} belongs to another checkpoint", printable(entry.name));
   }
   for (std::size_t chunk = 0; chunk < array->layout.size(); ++chunk) {
     read_chunk(shards_[array->layout.shards[chunk]], *array, chunk, out);

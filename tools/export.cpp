@@ -24,7 +24,7 @@ namespace {
 
 struct ExportArguments {
   fs::path checkpoint;
-  std::string format;
+  std::string format, precision = "float32";
   bool trust = false, without_capacity = false;
   ExportOptions options;
 };
@@ -70,6 +70,12 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
 
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
+  if (arguments.precision != "float32") {
+    fail_usage(
+        "export: --precision {}: formats hold float32 weights; leave it out, and give --precision "
+        "int8 to predict, eval or bench, which round experts as they load them",
+        arguments.precision);
+  }
   if (arguments.options.num_shards && format.max_shards == 0) {
     fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
   }
@@ -129,6 +135,9 @@ void add_export(CLI::App& app, int& exit_code) {
   verb->add_flag("--without-capacity", arguments->without_capacity,
                  "export a network whose experts compute all tokens that select them, so that an "
                  "image's result does not depend on its batch; its accuracy may differ a little");
+  verb->add_option("--precision", arguments->precision, "dtype of the stored weights: float32")
+      ->type_name("DTYPE")
+      ->capture_default_str();
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_single_process("export");

@@ -178,6 +178,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
     sync_network(*processes, checkpoint.folder, *model);
   }
   model->to(at::Device(options.device));
+  const std::string precision = use_precision(*model, options.precision);
   Footprint size = footprint(*model);
   const bool program = is_program(checkpoint.folder);
   if (program) size.bytes = static_cast<int64_t>(fs::file_size(checkpoint.folder));
@@ -195,8 +196,7 @@ void run_checkpoint(BenchOptions options, const ProcessMesh* processes) {
   std::sort(options.batch_sizes.begin(), options.batch_sizes.end());
   for (const int64_t batch_size : options.batch_sizes) {
     Latency found = measure_together(
-        *model,
-        {.batch_size = batch_size, .seconds = options.seconds, .precision = options.precision},
+        *model, {.batch_size = batch_size, .seconds = options.seconds, .precision = precision},
         processes);
     if (program) found.bytes += static_cast<double>(size.bytes);  // Its model has no weights.
     lines << fmt::format("{:>8} {:>12.1f} {:>12.3f} {:>12.3f} {:>12}\n", batch_size,
@@ -314,7 +314,8 @@ void add_bench(CLI::App& app, int& exit_code) {
           ->allow_extra_args(false)
           ->check(batch_size())
           ->capture_default_str(),
-      add_device(*verb, options->device), add_precision(*verb, options->precision),
+      add_device(*verb, options->device),
+      add_precision(*verb, options->precision, {"float32", "bfloat16", "int8"}),
       add_trust(*verb, options->trust),
       verb->add_option("--seconds", options->seconds,
                        "measured time in seconds for each batch size")

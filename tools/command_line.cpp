@@ -2,6 +2,7 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -111,10 +112,13 @@ CLI::Option* add_device(CLI::App& verb, std::string& device) {
       ->capture_default_str();
 }
 
-CLI::Option* add_precision(CLI::App& verb, std::string& precision) {
-  return verb.add_option("--precision", precision, "dtype of matmuls: float32 | bfloat16")
+CLI::Option* add_precision(CLI::App& verb, std::string& precision, std::vector<std::string> names) {
+  return verb
+      .add_option("--precision", precision,
+                  fmt::format("dtype of matmuls, int8 those of MLP experts on the CPU: {}",
+                              fmt::join(names, " | ")))
       ->type_name("DTYPE")
-      ->check(one_of_words({"float32", "bfloat16"}))
+      ->check(one_of_words(std::move(names)))
       ->capture_default_str();
 }
 

@@ -46,8 +46,8 @@ CLI::Validator batch_size();
 /// Declares --device, "cpu" or "cuda"; a device that this build or machine lacks is wrong use.
 CLI::Option* add_device(CLI::App& verb, std::string& device);
 
-/// Declares --precision, that of products in a network.
-CLI::Option* add_precision(CLI::App& verb, std::string& precision);
+/// Declares --precision, that of products in a network, with the dtypes to choose from.
+CLI::Option* add_precision(CLI::App& verb, std::string& precision, std::vector<std::string> names);
 
 /// Declares --trust of a subcommand that reads networks, see LoadOptions.
 CLI::Option* add_trust(CLI::App& verb, bool& trust);

@@ -255,7 +255,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "number of images per batch (the run's evaluate_batch_size, 256 without a run)")
       ->check(batch_size());
-  add_precision(*verb, arguments->options.evaluate.precision);
+  add_precision(*verb, arguments->options.evaluate.precision, {"float32", "bfloat16", "int8"});
   add_device(*verb, arguments->options.device);
   add_trust(*verb, arguments->options.trust);
   verb->add_option("--confusion", arguments->confusion,

@@ -26,7 +26,7 @@ namespace {
 
 struct ExportArguments {
   fs::path checkpoint;
-  std::string format;
+  std::string format, precision = "float32";
   bool trust = false, without_capacity = false, with_preprocessing = false;
   ExportOptions options;
 };
@@ -81,6 +81,12 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
 
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
+  if (arguments.precision != "float32") {
+    fail_usage(
+        "export: --precision {}: formats hold float32 weights; leave it out, and give --precision "
+        "int8 to predict, eval or bench, which round experts as they load them",
+        arguments.precision);
+  }
   if (arguments.options.num_shards && format.max_shards == 0) {
     fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
   }
@@ -151,6 +157,9 @@ void add_export(CLI::App& app, int& exit_code) {
       "export a network that takes images of uint8, resized as preprocess.json says, and "
       "normalises them itself; for the formats " +
           formats_with_preprocessing());
+  verb->add_option("--precision", arguments->precision, "dtype of the stored weights: float32")
+      ->type_name("DTYPE")
+      ->capture_default_str();
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_single_process("export");

@@ -29,7 +29,7 @@ namespace {
 struct PredictArguments {
   fs::path checkpoint, input, output;
   std::vector<std::string> images;
-  std::string device = "cpu";
+  std::string device = "cpu", precision = "float32";
   std::optional<int64_t> batch_size;
   int64_t top = PredictImagesOptions().top;
   bool routing = false, json = false, csv = false, trust = false;
@@ -52,6 +52,7 @@ Predictor load_predictor(const PredictArguments& arguments) {
   Predictor predictor{checkpoint.folder, model_of(checkpoint), trained_loss(checkpoint), {}};
   if (!arguments.images.empty()) predictor.input = input_spec_of(checkpoint, *predictor.model);
   predictor.model->to(at::Device(arguments.device));
+  use_precision(*predictor.model, arguments.precision);
   return predictor;
 }
 
@@ -233,6 +234,7 @@ void add_predict(CLI::App& app, int& exit_code) {
                    "image files are taken one by one, tensors all at once")
       ->check(batch_size());
   add_device(*verb, arguments->device);
+  add_precision(*verb, arguments->precision, {"float32", "int8"});
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_single_process("predict");

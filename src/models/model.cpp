@@ -67,6 +67,14 @@ void check_input_shape(const Model& model, const std::string& name, const char* 
        c10::str(inputs_BCHW.sizes()));
 }
 
+std::string use_precision(Model& model, const std::string& precision) {
+  if (precision != "int8") return precision;
+  const std::vector<MoEBlock> blocks = model.moe_blocks();
+  if (blocks.empty()) fail_usage("precision int8 is for experts, the network has none");
+  for (const MoEBlock& block : blocks) block.layer->experts->use_int8();
+  return "float32";
+}
+
 nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Model& model) {
   const std::vector<MoEBlock> blocks = model.moe_blocks();
   if (blocks.empty()) return config;

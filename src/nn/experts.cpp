@@ -167,6 +167,10 @@ void Experts::average(const at::Tensor& weights_KK) {
   }
 }
 
+void Experts::use_int8() {
+  fail_usage("precision int8 is for experts that are MLPs; use float32 or bfloat16");
+}
+
 ExpertsScript Experts::script_source() const {
   fail("torchscript: these experts have no such form; {}", script::kOtherFormat);
 }

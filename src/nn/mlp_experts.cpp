@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
@@ -27,6 +28,7 @@ def all_at_once(self, rows: Tensor) -> Tensor:
 ExpertWeights PackedExperts::get(const ExpertWeights& weights, at::ScalarType type) {
   const std::array<at::Tensor, 4> given = {weights.w1, weights.b1, weights.w2, weights.b2};
   const auto in_type = [&] {
+    if (type == at::kChar) return quantise_experts(weights);
     return ExpertWeights{weights.w1.to(type), weights.b1.to(type), weights.w2.to(type),
                          weights.b2.to(type)};
   };
@@ -44,7 +46,7 @@ ExpertWeights PackedExperts::get(const ExpertWeights& weights, at::ScalarType ty
     versions_[i] = version;
     packed_ = {};
   }
-  if (!same) return in_type();
+  if (!same && type != at::kChar) return in_type();
   if (!packed_.w1.defined() || packed_.w1.scalar_type() != type) packed_ = pack_experts(in_type());
   return packed_;
 }
@@ -82,12 +84,16 @@ at::Generator MlpExpertsImpl::drops(const at::Generator& random) const {
 ExpertsOutput MlpExpertsImpl::forward(const at::Tensor& x_Td, const Routing& routing,
                                       const at::Generator& random) {
   const bool drops = is_training() && options_.dropout > 0.0 && random.defined();
-  if (options_.bfloat16 || drops) return Experts::forward(x_Td, routing, random);
+  if (!is_int8_ && (options_.bfloat16 || drops)) return Experts::forward(x_Td, routing, random);
   return {routed_mlp(x_Td, routing, weights_for(), options_.activation), {}};
 }
 
 ExpertWeights MlpExpertsImpl::weights_for() {
   const ExpertWeights weights{w1, b1, w2, b2};
+  if (is_int8_) {
+    if (at::GradMode::is_enabled()) fail("MlpExperts: int8 experts compute without gradients");
+    return packed_.get(weights, at::kChar);
+  }
   if (at::GradMode::is_enabled()) {
     packed_.clear();
     return weights;
@@ -99,8 +105,14 @@ ExpertWeights MlpExpertsImpl::weights_for() {
   return packs ? packed_.get(weights, type) : weights;
 }
 
+void MlpExpertsImpl::use_int8() {
+  packed_.get({w1, b1, w2, b2}, at::kChar);
+  is_int8_ = true;
+}
+
 ExpertRows MlpExpertsImpl::compute(const at::Tensor& x_Td, const Routing& routing,
                                    const at::Generator& random) {
+  if (is_int8_) fail("MlpExperts: int8 experts compute whole layers, on one process");
   const auto type = x_Td.scalar_type();
   const at::Tensor x = options_.bfloat16 ? x_Td.to(at::kBFloat16) : x_Td;
   at::Tensor rows_Ad = products(dispatch(x, routing).to(type), routing, drops(random));

@@ -88,12 +88,13 @@ struct RoutedMlpArguments {
   at::Tensor x, offsets, token, gate, token_offsets, token_row, w1, b1, w2, b2;
   int64_t activation;
   bool packed = false;
+  OptionalTensor w1_scale, w2_scale;  ///< Of int8 weights.
 };
 void check(const RoutedMlpArguments& in);
 using RoutedMlpOperator =
     Operator<RoutedMlpArguments,
              at::Tensor(TensorIn, TensorIn, TensorIn, TensorIn, TensorIn, TensorIn, TensorIn,
-                        TensorIn, TensorIn, TensorIn, int64_t, bool)>;
+                        TensorIn, TensorIn, TensorIn, int64_t, bool, OptionalIn, OptionalIn)>;
 
 // The experts' last bias added within combine: on a device this saves a pass over all rows.
 

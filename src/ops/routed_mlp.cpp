@@ -6,10 +6,13 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "check.h"
 #include "mlp_operators.h"
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 
 namespace moesaic {
@@ -20,7 +23,26 @@ void check(const RoutedMlpArguments& in) {
   check_shape("routed_mlp", "gate", in.gate, {in.token.sym_size(0)});
   check_gate("routed_mlp", in.gate, in.x);
   check_same_device("routed_mlp", "gate", in.gate, in.x);
-  check_experts({in.x, in.offsets, in.w1, in.b1, in.w2, in.b2, in.activation});
+  if (!in.w1_scale && !in.w2_scale) {
+    return check_experts({in.x, in.offsets, in.w1, in.b1, in.w2, in.b2, in.activation});
+  }
+  for (const at::Tensor* weight : {&in.w1, &in.w2}) {
+    if (!in.packed || weight->scalar_type() != at::kChar || in.x.scalar_type() != at::kFloat) {
+      fail("routed_mlp: scales belong to float32 tokens and weights of quantise_experts()");
+    }
+  }
+  const auto as_x = [&](const at::Tensor& weight) {
+    return in.x.new_empty({}).expand_symint(weight.sym_sizes());
+  };
+  check_experts({in.x, in.offsets, as_x(in.w1), in.b1, as_x(in.w2), in.b2, in.activation});
+  const auto check_scale = [&](const char* name, const OptionalTensor& scale, const at::Tensor& b) {
+    if (!scale) fail("routed_mlp: {} is missing", name);
+    check_shape("routed_mlp", name, *scale, {b.sym_size(0), b.sym_size(1)});
+    check_same_dtype("routed_mlp", name, *scale, in.x);
+    check_same_device("routed_mlp", name, *scale, in.x);
+  };
+  check_scale("w1_scale", in.w1_scale, in.b1);
+  check_scale("w2_scale", in.w2_scale, in.b2);
 }
 
 namespace {
@@ -56,7 +78,7 @@ TORCH_LIBRARY_FRAGMENT(moesaic, m) {
       m,
       "routed_mlp(Tensor x, Tensor offsets, Tensor token, Tensor gate, Tensor token_offsets, "
       "Tensor token_row, Tensor w1, Tensor b1, Tensor w2, Tensor b2, int activation=1, "
-      "bool packed=False) -> Tensor");
+      "bool packed=False, Tensor? w1_scale=None, Tensor? w2_scale=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
   m.impl("routed_mlp", RoutedMlpOperator::run<in_three_steps>);
@@ -67,15 +89,43 @@ TORCH_LIBRARY_IMPL(moesaic, CUDA, m) {
 
 at::Tensor routed_mlp(const at::Tensor& x_Td, const Routing& routing, const ExpertWeights& weights,
                       Activation activation) {
-  return ops::RoutedMlpOperator::call(x_Td, routing.offsets, routing.token, routing.gate,
-                                      routing.token_offsets, routing.token_row, weights.w1,
-                                      weights.b1, weights.w2, weights.b2,
-                                      static_cast<int64_t>(activation), weights.packed);
+  const auto optional = [](const at::Tensor& scale) {
+    return scale.defined() ? ops::OptionalTensor(scale) : std::nullopt;
+  };
+  return ops::RoutedMlpOperator::call(
+      x_Td, routing.offsets, routing.token, routing.gate, routing.token_offsets, routing.token_row,
+      weights.w1, weights.b1, weights.w2, weights.b2, static_cast<int64_t>(activation),
+      weights.packed, optional(weights.w1_scale), optional(weights.w2_scale));
 }
 
 ExpertWeights pack_experts(const ExpertWeights& weights) {
   const at::NoGradGuard no_grad;
   return weights.packed ? weights : ops::pack_experts_cpu(weights);
+}
+
+ExpertWeights quantise_experts(const ExpertWeights& weights) {
+  constexpr int64_t kMaxWidth = 1 << 16;  // 255 x 127 x 65536 fits 32 bits.
+  const at::NoGradGuard no_grad;
+  const int64_t width = weights.w1.size(1), hidden = weights.w1.size(2);
+  if (!weights.w1.is_cpu() || weights.w1.scalar_type() != at::kFloat || weights.packed) {
+    fail_usage("int8 experts come from float32 weights on the CPU; use precision bfloat16");
+  }
+  if (!has_int8_products()) {
+    fail_usage("int8 experts: AVX512-VNNI or AMX is missing here; use precision bfloat16");
+  }
+  if (width % 4 != 0 || hidden % 4 != 0 || width > kMaxWidth) {
+    fail_usage(
+        "int8 experts: widths are multiples of 4 up to {}, found {} and {}; use precision bfloat16",
+        kMaxWidth, width, hidden);
+  }
+  const auto scales = [](const at::Tensor& w) { return w.detach().abs().amax(1) / 127; };
+  const auto rounded = [](const at::Tensor& w, const at::Tensor& scale) {
+    const at::Tensor divisor = scale.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1);
+    return (w.detach() / divisor).round_().clamp_(-127, 127).to(at::kChar);
+  };
+  const at::Tensor s1 = scales(weights.w1), s2 = scales(weights.w2);
+  return ops::pack_experts_cpu({rounded(weights.w1, s1), weights.b1.detach(),
+                                rounded(weights.w2, s2), weights.b2.detach(), false, s1, s2});
 }
 
 }  // namespace moesaic

@@ -224,6 +224,7 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   evaluate.batch_size = options.batch_size ? *options.batch_size : trained_batch_size(checkpoint);
   const std::shared_ptr<Model> model = model_of(checkpoint);
   model->to(at::Device(options.device));
+  evaluate.precision = use_precision(*model, evaluate.precision);
   checkpoint.model.clear();  // The model holds copies.
   adapt_data(data, checkpoint, *model, options.classes_of,
              "--classes-of data takes the data's classes for the outputs, in their order");

@@ -12,6 +12,7 @@
 #include "bench.h"
 #include "eager_moe.h"
 #include "moesaic/ops/combine.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
@@ -45,14 +46,18 @@ std::function<void()> forward(const Layer& f, const EagerLayer& layer, const Ten
   };
 }
 
-/// Our layer in inference, with weights that are packed once, as nn::MlpExperts keeps them.
-std::function<void()> infer(const EagerLayer& layer, const Tensor& x,
+std::function<void()> infer(const EagerLayer& layer, const ExpertWeights& packed, const Tensor& x,
                             const std::vector<int64_t>& kept = {}) {
-  const ExpertWeights packed = pack_experts(experts_of(layer));
   return [=] {
     const torch::NoGradGuard no_grad;
     compute(layer, packed, x, kept);
   };
+}
+
+/// Our layer in inference, with weights that are packed once, as nn::MlpExperts keeps them.
+std::function<void()> infer(const EagerLayer& layer, const Tensor& x,
+                            const std::vector<int64_t>& kept = {}) {
+  return infer(layer, pack_experts(experts_of(layer)), x, kept);
 }
 
 std::function<void()> train(const Layer& f, const EagerLayer& layer, const Tensor& x) {
@@ -271,6 +276,20 @@ void bench_bfloat16(const Report& report) {
   }
 }
 
+void bench_int8(const Report& report) {
+  if (!has_int8_products()) return;
+  for (const auto& [shape, suffix] : {std::pair{Shape{"d768", 768, 3072, 8, 520}, ""},
+                                      std::pair{Shape{"d192", 192, 768, 32, 4160}, "_d192"}}) {
+    const EagerLayer layer = layer_of(shape), half = layer.to(at::kBFloat16);
+    const Tensor x = at::randn({shape.tokens, shape.width});
+    report(fmt::format("cpu/int8_vs_bf16{}", suffix), [&] {
+      return timed(alternate(infer(layer, quantise_experts(experts_of(layer)), x),
+                             infer(half, x.to(at::kBFloat16))),
+                   1.5, "our own layer in bfloat16");
+    });
+  }
+}
+
 void bench_experts(const Report& report) {
   at::manual_seed(1);
   const EagerLayer many = make_layer(192, 768, 64, 1), one = make_layer(192, 768, 1, 1);
@@ -369,6 +388,7 @@ void bench_operators(const Report& report) {
   bench_layers(report);
   bench_dense(report);
   bench_bfloat16(report);
+  bench_int8(report);
   bench_experts(report);
   bench_pruned(report);
   bench_memory(report);

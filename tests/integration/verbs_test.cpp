@@ -84,6 +84,16 @@ TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
   }
 }
 
+TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
+  for (const char* verb : {"eval", "bench"}) {
+    expect_one_line_error(run_program({verb, run(), "--precision", "int8"}), 2,
+                          "precision int8 is for experts that are MLPs; use float32 or bfloat16");
+  }
+  expect_one_line_error(run_program({"export", run(), "--format", "safetensors", "--out",
+                                     text_path("out"), "--precision", "int8"}),
+                        2, "--precision int8: formats hold float32 weights");
+}
+
 TEST_F(OwnNetwork, IsTimedByBatchSize) {
   const auto result = run_program({"bench", run(), "--batch-sizes", "4,1", "--seconds", "0",
                                    "--precision", "bfloat16", "--json"});

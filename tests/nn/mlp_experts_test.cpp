@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
+#include "moesaic/ops/device.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
 #include "support/tensors.h"
@@ -91,6 +93,28 @@ TEST_F(PackedExpertsTest, ALayerComputesTheSameBitsAndForgetsInTraining) {
   }
   EXPECT_EQ(compute().abs().max().item<float>(), 0.0F);
   EXPECT_EQ(compute().abs().max().item<float>(), 0.0F);
+}
+
+TEST(MlpExpertsTest, ComputeInInt8WithoutGradientsAndFollowTheirWeights) {
+  MlpExperts experts(MlpExpertsOptions{.num_experts = 3, .width = 8, .hidden = 12},
+                     at::Generator());
+  if (!has_int8_products()) {
+    EXPECT_THROW(experts->use_int8(), Error);
+    return;
+  }
+  const Routing routing = route_token_choice(randn({20, 3}, 5, torch::kFloat), {.k = 2});
+  const at::Tensor x = randn({20, 8}, 6, torch::kFloat);
+  experts->use_int8();
+  EXPECT_THROW(experts->forward(x, routing, {}), Error);
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < 2; ++i) {
+    const ExpertWeights own =
+        quantise_experts({experts->w1, experts->b1, experts->w2, experts->b2});
+    EXPECT_TRUE(torch::equal(experts->forward(x, routing, {}).y_To,
+                             routed_mlp(x, routing, own, Activation::gelu_tanh)));
+    experts->w1.mul_(2);
+  }
+  EXPECT_THROW(experts->compute(x, routing, {}), Error);
 }
 
 }  // namespace

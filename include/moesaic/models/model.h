@@ -212,6 +212,11 @@ void check_input_shape(const Model& model, const std::string& name, const char* 
 /// `model`, and says whether others have a mean replacement, if it has such a setting.
 nlohmann::ordered_json with_kept_experts(nlohmann::ordered_json config, const Model& model);
 
+/// Readies a network for inference in `precision` float32, bfloat16 or int8, which is for experts
+/// alone (nn::Experts::use_int8()). Returns the precision of its other products, see Autocast.
+/// Throws Error (usage) where no experts can compute in int8.
+std::string use_precision(Model& model, const std::string& precision);
+
 /// Calls model.reset_head(), on the meta device where the model is there.
 void replace_head(Model& model, int64_t classes);
 

@@ -118,6 +118,11 @@ class Experts : public torch::nn::Module {
   /// Returns the weights of the expert in this slot.
   virtual ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const = 0;
 
+  /// Rounds the weights to int8 for all later calls of forward(), which are without gradients and
+  /// on one process, see quantise_experts(). Throws Error (usage) where a kind, processor or device
+  /// cannot.
+  virtual void use_int8();
+
   /// Returns the experts in TorchScript. Throws Error where a kind has no such form.
   virtual ExpertsScript script_source() const;
 

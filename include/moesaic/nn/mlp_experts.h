@@ -15,7 +15,7 @@ namespace moesaic::nn {
 
 /// Weights of experts laid out for inference on the CPU (pack_experts()), kept while the weights
 /// stay the same. Weights that are seen once are not worth it: they are laid out at the second
-/// call. May be called from several threads.
+/// call, in int8 (quantise_experts()) at the first. May be called from several threads.
 class PackedExperts {
  public:
   /// Returns the weights in `type`, packed where they are those of the last call.
@@ -55,7 +55,7 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
   ///
   /// With `bfloat16`, tokens are rounded before dispatch and the experts' outputs before combine;
   /// in backward, so are the gradients of the outputs, of an expert's inputs and of a token's sum
-  /// of these. All arithmetic keeps its own type.
+  /// of these. All arithmetic keeps its own type. use_int8() leaves that rounding out.
   ExpertsOutput forward(const at::Tensor& x_Td, const Routing& routing,
                         const at::Generator& random) override;
   ExpertRows compute(const at::Tensor& x_Td, const Routing& routing,
@@ -69,6 +69,7 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
   ExpertMatrices matrices(int64_t slot, const ParameterValues& values) const override {
     return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
   }
+  void use_int8() override;
   ExpertsScript script_source() const override;
 
   /// Returns the options.
@@ -87,6 +88,7 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
 
   MlpExpertsOptions options_;
   PackedExperts packed_;
+  bool is_int8_ = false;
 };
 TORCH_MODULE(MlpExperts);
 

@@ -16,6 +16,9 @@ bool has_cuda_operators();
 /// Error (usage) where MOESAIC_CPU has another value than "generic".
 std::string cpu_products();
 
+/// Returns whether this processor multiplies int8, by AVX512-VNNI or AMX. Throws as cpu_products().
+bool has_int8_products();
+
 /// Throws Error (usage) unless this build and machine can compute on "cpu" or "cuda", and for
 /// "cuda" where MOESAIC_CUDA_OFF names an unknown part.
 void check_device(const std::string& device);

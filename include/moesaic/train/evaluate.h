@@ -145,7 +145,8 @@ struct EvaluateOptions {
   std::function<bool(int64_t done, int64_t total)> on_progress = {};
   /// Objective that trained the network (train/objective.h); empty means the default one.
   std::string loss = {};
-  std::string precision = "float32";  ///< See Autocast.
+  /// See Autocast; for evaluate_checkpoint() use_precision().
+  std::string precision = "float32";
   /// Processes that share the batches and call this together; each returns the whole result. Null:
   /// this one is alone.
   std::shared_ptr<const ProcessMesh> processes = {};

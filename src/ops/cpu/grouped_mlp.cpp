@@ -115,9 +115,17 @@ TORCH_LIBRARY_IMPL(moesaic, CPU, m) {
 
 ExpertWeights pack_experts_cpu(const ExpertWeights& weights) {
   const at::ScalarType type = weights.w1.scalar_type();
-  if (!weights.w1.is_cpu() || !can_be_packed(type, weights.w1)) return weights;
-  ExpertWeights packed{at::empty(weights.w1.sizes(), weights.w1.options()), weights.b1,
-                       at::empty(weights.w2.sizes(), weights.w2.options()), weights.b2, true};
+  const bool is_int8 = weights.w1_scale.defined();
+  if (!is_int8 && (!weights.w1.is_cpu() || !can_be_packed(type, weights.w1))) return weights;
+  ExpertWeights packed = weights;
+  packed.w1 = at::empty(weights.w1.sizes(), weights.w1.options());
+  packed.w2 = at::empty(weights.w2.sizes(), weights.w2.options());
+  packed.packed = true;
+  if (is_int8) {
+    int8_layer_of(weights, 0)
+        .pack(packed.w1.mutable_data_ptr<int8_t>(), packed.w2.mutable_data_ptr<int8_t>());
+    return packed;
+  }
   MOESAIC_DISPATCH_PRODUCTS(type, "pack_experts", [&] {
     layer_of<scalar_t>(weights, 0)
         .pack(packed.w1.mutable_data_ptr<scalar_t>(), packed.w2.mutable_data_ptr<scalar_t>());

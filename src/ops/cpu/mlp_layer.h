@@ -9,18 +9,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "../check.h"
 #include "activate.h"
+#include "int8.h"
 #include "moesaic/ops/expert_work.h"
 #include "moesaic/ops/grouped_mlp.h"
 #include "product.h"
 
 namespace moesaic::ops {
 
-/// Rows that run over a panel at a time.
-constexpr int64_t kBlockRows = 256;
 /// Hidden columns that lie between the two layers at a time.
 constexpr int64_t kStretch = 768;
 
@@ -40,13 +40,17 @@ void for_blocks(const Panel& panel, auto use) {
   }
 }
 
-template <class Scalar>
+template <class Scalar, class Weight = Scalar>
 struct MlpLayer {
   using Sum = SumOf<Scalar>;
+  static constexpr bool kIsQuantised = !std::is_same_v<Scalar, Weight>;
+  using Rows = std::conditional_t<kIsQuantised, QuantisedRows, PlainRows<Scalar>>;
+  using RightFactor = std::conditional_t<kIsQuantised, QuantisedPanel, PlainPanel<Scalar>>;
 
   at::Tensor w1, b1, w2, b2;  ///< [K, d, m], [K, m], [K, m, d], [K, d], contiguous.
   Activation activation;
-  bool packed = false;  ///< w1 and w2 are as pack() laid them out.
+  bool packed = false;                      ///< w1 and w2 are as pack() laid them out.
+  at::Tensor w1_scale = {}, w2_scale = {};  ///< See ExpertWeights.
 
   int64_t experts() const { return w1.size(0); }
   int64_t width() const { return w1.size(1); }
@@ -55,16 +59,16 @@ struct MlpLayer {
 
   /// Lays out all panels that forward() wants: those of an expert one after the other, in the order
   /// of stretches and columns.
-  void pack(Scalar* to_w1, Scalar* to_w2) const {
+  void pack(Weight* to_w1, Weight* to_w2) const {
     const int64_t d = width(), m = hidden();
     std::vector<int32_t> one_each(experts() + 1);
     std::iota(one_each.begin(), one_each.end(), 0);
     for (int64_t from = 0; from < m; from += stretch()) {
       const int64_t count = std::min(stretch(), m - from);
-      const int64_t wide1 = panel_width<Scalar>(d), wide2 = panel_width<Scalar>(count);
+      const int64_t wide1 = panel_width<Weight>(d), wide2 = panel_width<Weight>(count);
       for_panels<ProductsOfThread>(panels_of(one_each.data(), experts(), count, wide1),
                                    forward_scratch(d, wide1), [&](const Panel& p, uint8_t* memory) {
-                                     auto* const b = reinterpret_cast<Scalar*>(memory);
+                                     auto* const b = reinterpret_cast<Weight*>(memory);
                                      const int64_t column = from + p.column;
                                      std::copy_n(first_panel(p.expert, column, p.columns, b),
                                                  d * p.columns,
@@ -73,7 +77,7 @@ struct MlpLayer {
       for_panels<ProductsOfThread>(
           panels_of(one_each.data(), experts(), d, wide2), forward_scratch(count, wide2),
           [&](const Panel& p, uint8_t* memory) {
-            auto* const b = reinterpret_cast<Scalar*>(memory);
+            auto* const b = reinterpret_cast<Weight*>(memory);
             std::copy_n(second_panel(p.expert, from, count, p.column, p.columns, b),
                         count * p.columns, to_w2 + p.expert * d * m + from * d + p.column * count);
           });
@@ -90,10 +94,12 @@ struct MlpLayer {
 
   /// Computes y = act(x W1 + b1) W2 + b2, a stretch of the hidden width at a time.
   void forward(const int32_t* offsets, const ForwardArrays& in) const {
+    const int64_t filled = offsets[experts()];
+    const Rows x(in.x, width(), filled, width());
     for (int64_t from = 0; from < hidden(); from += stretch()) {
       const int64_t count = std::min(stretch(), hidden() - from);
-      first_layer(offsets, in, from, count);
-      second_layer(offsets, in, from, count);
+      first_layer(offsets, x, in, from, count);
+      second_layer(offsets, Rows(in.active, stretch(), filled, count), in, from, count);
     }
   }
 
@@ -121,43 +127,47 @@ struct MlpLayer {
   }
 
  private:
-  const Scalar* weights(const at::Tensor& w, int64_t expert) const {
-    return w.const_data_ptr<Scalar>() + expert * width() * hidden();
+  const Weight* weights(const at::Tensor& w, int64_t expert) const {
+    return w.const_data_ptr<Weight>() + expert * width() * hidden();
   }
   const Scalar* biases(const at::Tensor& b, int64_t expert) const {
     return b.const_data_ptr<Scalar>() + expert * b.size(1);
   }
+  static const float* scales(const at::Tensor& scale, const Panel& panel, int64_t column) {
+    if constexpr (!kIsQuantised) return nullptr;
+    return scale.const_data_ptr<float>() + panel.expert * scale.size(1) + column;
+  }
 
   /// Returns columns of W1, laid out in `b` unless they already are.
-  const Scalar* first_panel(int64_t expert, int64_t column, int64_t columns, Scalar* b) const {
+  const Weight* first_panel(int64_t expert, int64_t column, int64_t columns, Weight* b) const {
     if (packed) return weights(w1, expert) + column * width();
     pack_rows(weights(w1, expert) + column, hidden(), width(), columns, b);
     return b;
   }
 
   /// Returns columns of the rows [from, from + count) of W2, laid out in `b` unless they are.
-  const Scalar* second_panel(int64_t expert, int64_t from, int64_t count, int64_t column,
-                             int64_t columns, Scalar* b) const {
-    const Scalar* const w = weights(w2, expert) + from * width();
+  const Weight* second_panel(int64_t expert, int64_t from, int64_t count, int64_t column,
+                             int64_t columns, Weight* b) const {
+    const Weight* const w = weights(w2, expert) + from * width();
     if (packed) return w + column * count;
     pack_rows(w + column, width(), count, columns, b);
     return b;
   }
 
-  void first_layer(const int32_t* offsets, const ForwardArrays& in, int64_t from,
+  void first_layer(const int32_t* offsets, const Rows& x, const ForwardArrays& in, int64_t from,
                    int64_t count) const {
-    const int64_t d = width(), m = hidden(), wide = panel_width<Scalar>(d);
+    const int64_t d = width(), m = hidden(), wide = panel_width<Weight>(d);
     for_panels<ProductsOfThread>(
         panels_of(offsets, experts(), count, wide), forward_scratch(d, wide),
         [&](const Panel& panel, uint8_t* memory) {
           Scratch scratch(memory);
-          auto* const space = scratch.take<Scalar>(padded_depth<Scalar>(d) * wide);
+          auto* const space = scratch.take<Weight>(padded_depth<Weight>(d) * wide);
           auto* const sums = scratch.take<Sum>(kBlockRows * wide);
           const int64_t column = from + panel.column;
-          const Scalar* const b = first_panel(panel.expert, column, panel.columns, space);
+          const RightFactor b(first_panel(panel.expert, column, panel.columns, space), d,
+                              panel.columns, scales(w1_scale, panel, column), scratch);
           for_blocks(panel, [&](int64_t row, int64_t rows) {
-            multiply({rows, d, panel.columns, in.x + row * d, d, b, panel.columns, sums,
-                      panel.columns, false});
+            b.multiply(x, row, rows, sums, panel.columns, false);
             finish({rows, panel.columns, sums, panel.columns, biases(b1, panel.expert) + column,
                     activation, in.active + row * stretch() + panel.column, stretch(),
                     in.before == nullptr ? nullptr : in.before + row * m + column, m});
@@ -165,20 +175,21 @@ struct MlpLayer {
         });
   }
 
-  void second_layer(const int32_t* offsets, const ForwardArrays& in, int64_t from,
-                    int64_t count) const {
-    const int64_t d = width(), wide = panel_width<Scalar>(count);
+  void second_layer(const int32_t* offsets, const Rows& active, const ForwardArrays& in,
+                    int64_t from, int64_t count) const {
+    const int64_t d = width(), wide = panel_width<Weight>(count);
     const bool last = from + count == hidden();
     for_panels<ProductsOfThread>(
         panels_of(offsets, experts(), d, wide), forward_scratch(count, wide),
         [&](const Panel& panel, uint8_t* memory) {
-          auto* const space = Scratch(memory).take<Scalar>(padded_depth<Scalar>(count) * wide);
-          const Scalar* const b =
-              second_panel(panel.expert, from, count, panel.column, panel.columns, space);
+          Scratch scratch(memory);
+          auto* const space = scratch.take<Weight>(padded_depth<Weight>(count) * wide);
+          const RightFactor b(
+              second_panel(panel.expert, from, count, panel.column, panel.columns, space), count,
+              panel.columns, scales(w2_scale, panel, panel.column), scratch);
           for_blocks(panel, [&](int64_t row, int64_t rows) {
             const int64_t at = row * d + panel.column;
-            multiply({rows, count, panel.columns, in.active + row * stretch(), stretch(), b,
-                      panel.columns, in.sums + at, d, from > 0});
+            b.multiply(active, row, rows, in.sums + at, d, from > 0);
             if (!last) return;
             finish({rows, panel.columns, in.sums + at, d, biases(b2, panel.expert) + panel.column,
                     Activation::identity, in.y + at, d});
@@ -188,8 +199,9 @@ struct MlpLayer {
 
   int64_t forward_scratch(int64_t depth, int64_t wide) const {
     Scratch scratch(nullptr);
-    scratch.take<Scalar>(padded_depth<Scalar>(depth) * wide);
+    scratch.take<Weight>(padded_depth<Weight>(depth) * wide);
     scratch.take<Sum>(kBlockRows * wide);
+    RightFactor::take(scratch, depth, wide);
     return scratch.taken();
   }
 
@@ -356,6 +368,17 @@ MlpLayer<Scalar> layer_of(const ExpertWeights& weights, int64_t activation) {
           in(weights.b2),
           static_cast<Activation>(activation),
           weights.packed};
+}
+
+inline MlpLayer<float, int8_t> int8_layer_of(const ExpertWeights& weights, int64_t activation) {
+  return {weights.w1.contiguous(),
+          weights.b1.contiguous(),
+          weights.w2.contiguous(),
+          weights.b2.contiguous(),
+          static_cast<Activation>(activation),
+          weights.packed,
+          weights.w1_scale.contiguous(),
+          weights.w2_scale.contiguous()};
 }
 
 }  // namespace moesaic::ops

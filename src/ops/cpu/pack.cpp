@@ -160,6 +160,14 @@ void pack_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t column
   std::fill(to + filled * columns, to + all * columns, Scalar(0));
 }
 
+void pack_rows(const int8_t* from, int64_t stride, int64_t depth, int64_t columns, int8_t* to) {
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t j = 0; j < columns; ++j) {
+      to[(k / 4 * columns + j) * 4 + k % 4] = from[k * stride + j];
+    }
+  }
+}
+
 template <class Scalar>
 void pack_columns(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to) {
   if (is_paired<Scalar>()) {

@@ -23,8 +23,8 @@ namespace blas = at::native::cpublas;
 // is made of few: kRowBlock, multiples of kRowStep below it, and what is left below kRowStep.
 constexpr int64_t kRowBlock = 128, kRowStep = 16;
 
-template <class Scalar>
-void multiply_blocks(const Product<Scalar>& p) {
+template <class Scalar, class Left, class Sum>
+void multiply_blocks(const Product<Scalar, Left, Sum>& p) {
   for (int64_t row = 0; row < p.rows;) {
     const int64_t left = p.rows - row;
     const int64_t rows = left >= kRowBlock  ? kRowBlock
@@ -32,7 +32,7 @@ void multiply_blocks(const Product<Scalar>& p) {
                                             : left;
     blas::brgemm(rows, p.columns, p.depth, p.a_stride, p.b_stride, p.c_stride, p.accumulate,
                  p.a + row * p.a_stride, p.b, p.c + row * p.c_stride,
-                 /*is_vnni=*/kIsHalfWide<Scalar>);
+                 /*is_vnni=*/sizeof(Scalar) < 4);
     row += rows;
   }
 }
@@ -66,6 +66,20 @@ ProductLayout probe() {
   return ProductLayout::none;
 }
 
+/// Multiplies (1, 2, 3, 4) by two columns that lie one after the other.
+bool probe_int8() {
+  const uint8_t a[] = {1, 2, 3, 4};
+  const int8_t b[] = {1, 2, 3, -4, 5, -6, 7, 8};
+  int32_t c[2] = {};
+  try {
+    blas::brgemm(1, 2, 4, 4, 2, 2, false, a, b, c, /*is_vnni=*/true);
+    blas::brgemm_release();
+  } catch (const std::exception&) {  // LibTorch's, or oneDNN's own.
+    return false;
+  }
+  return c[0] == -2 && c[1] == 46;
+}
+
 }  // namespace
 
 void multiply(const Product<float>& product) {
@@ -77,6 +91,10 @@ void multiply(const Product<c10::BFloat16>& product) {
 }
 
 void multiply(const Product<c10::Half>& product) {
+  multiply_blocks(product);
+}
+
+void multiply(const Product<int8_t, uint8_t, int32_t>& product) {
   multiply_blocks(product);
 }
 
@@ -111,12 +129,18 @@ ProductLayout product_layout<c10::Half>() {
 
 namespace moesaic {
 
+bool has_int8_products() {
+  static const bool found = ops::probe_int8();
+  return !ops::is_generic() && found;
+}
+
 std::string cpu_products() {
   using ops::product_layout, ops::ProductLayout;
   if (ops::is_generic()) return "ATen's, in float32 (MOESAIC_CPU=generic)";
   std::string types = "float32";
   if (product_layout<c10::BFloat16>() != ProductLayout::none) types += ", bfloat16";
   if (product_layout<c10::Half>() != ProductLayout::none) types += ", float16";
+  if (has_int8_products()) types += ", int8";
   return types;
 }
 

@@ -17,6 +17,9 @@ namespace moesaic::ops {
 template <class Scalar>
 constexpr bool kIsHalfWide = sizeof(Scalar) == 2;
 
+/// Rows that run over a panel at a time.
+constexpr int64_t kBlockRows = 256;
+
 /// The depth that a product over rows, whose number differs from call to call, is padded to with
 /// zeros: the micro-kernel is compiled once for each depth, and kept.
 template <class Scalar>
@@ -26,16 +29,16 @@ constexpr int64_t padded_depth(int64_t depth) {
 }
 
 /// C = A B, or C += A B where `accumulate`, summed in the order of the depth.
-template <class Scalar>
+template <class Scalar, class Left = Scalar, class Sum = SumOf<Scalar>>
 struct Product {
   int64_t rows, depth, columns;
-  const Scalar* a;  ///< [rows, depth]
+  const Left* a;  ///< [rows, depth]
   int64_t a_stride;
   /// [depth, columns] as pack_rows() and pack_columns() lay it out; types of two bytes need an even
-  /// depth.
+  /// depth, int8 a multiple of 4.
   const Scalar* b;
   int64_t b_stride;  ///< Between rows of B, in columns.
-  SumOf<Scalar>* c;  ///< [rows, columns]
+  Sum* c;            ///< [rows, columns]
   int64_t c_stride;
   bool accumulate;
 };
@@ -44,6 +47,8 @@ void multiply(const Product<float>& product);
 void multiply(const Product<double>& product);
 void multiply(const Product<c10::BFloat16>& product);
 void multiply(const Product<c10::Half>& product);
+/// Exact. There is none unless has_int8_products().
+void multiply(const Product<int8_t, uint8_t, int32_t>& product);
 
 /// Ends a thread's products when it goes out of scope, by an error too: the processor's tile
 /// registers are free again afterwards.
@@ -75,6 +80,8 @@ ProductLayout product_layout<c10::Half>();
 /// padded_depth(depth) become zero.
 template <class Scalar>
 void pack_rows(const Scalar* from, int64_t stride, int64_t depth, int64_t columns, Scalar* to);
+/// Interleaves four rows, as many times as the depth holds them.
+void pack_rows(const int8_t* from, int64_t stride, int64_t depth, int64_t columns, int8_t* to);
 
 /// Lays out B = from^T, from [columns, depth], as Product::b with b_stride `columns`. Types of two
 /// bytes need an even depth.

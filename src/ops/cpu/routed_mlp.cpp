@@ -122,12 +122,13 @@ void gather(const TokenTile& tile, const Scalar* x, int64_t width, Scalar* rows)
 
 /// Computes all tiles; the tensors are contiguous, x in the type of the products, gates in that of
 /// the sums.
-template <class Scalar>
-Tensor run(const MlpLayer<Scalar>& layer, const RoutedMlpArguments& in) {
+template <class Scalar, class Weight>
+Tensor run(const MlpLayer<Scalar, Weight>& layer, const RoutedMlpArguments& in) {
   using Sum = SumOf<Scalar>;
   const int64_t width = layer.width();
-  const auto bytes =
-      static_cast<int64_t>(sizeof(Scalar) * (width + layer.stretch()) + sizeof(Sum) * width);
+  const int64_t copies = layer.kIsQuantised ? 1 : 0;  // Rows as bytes.
+  const auto bytes = static_cast<int64_t>((sizeof(Scalar) + copies) * (width + layer.stretch()) +
+                                          sizeof(Sum) * width);
   const int64_t limit = lot_rows(bytes, layer.experts(), in.token.size(0));
   const auto options = in.x.options();
   const Tensor rows = at::empty({limit, width}, options);
@@ -156,6 +157,11 @@ Tensor routed_mlp_cpu(const RoutedMlpArguments& given) {
   }
   in.x = in.x.to(type).contiguous();
   in.gate = in.gate.to(type == at::kDouble ? at::kDouble : at::kFloat).contiguous();
+  if (in.w1_scale) {
+    return run(int8_layer_of({in.w1, in.b1, in.w2, in.b2, in.packed, *in.w1_scale, *in.w2_scale},
+                             in.activation),
+               in);
+  }
   Tensor y;
   MOESAIC_DISPATCH_PRODUCTS(type, "routed_mlp", [&] {
     y = run(layer_of<scalar_t>({in.w1, in.b1, in.w2, in.b2, in.packed}, in.activation), in);

@@ -96,6 +96,8 @@ def make_data(home: pathlib.Path, root: pathlib.Path) -> None:
     write(home / "vit_small/model.safetensors", vit())
     write(home / "images.safetensors", tensors({"images": ("F32", [8, 1, 28, 28], bytes(4 * 8 * 784))}))
     numbers = random.Random(1)
+    rows = [",".join(f"{numbers.gauss(0, 1):.4f}" for _ in range(5)) for _ in range(200)]
+    write(home / "rows.csv", "\n".join(["a,b,c,d,y", *rows, ""]).encode())
     row = struct.pack("<768f", *numbers.choices((-1, 1), k=768))
     embeddings = tensors({"embeddings": ("F32", [300, 768], row * 300),
                           "label": ("I64", [300], struct.pack("<300q", *numbers.choices(range(2), k=300))),

@@ -45,7 +45,8 @@ def run_program(arguments: Sequence[str]) -> None:
 
 
 def train(recipe: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, **overrides: Any) -> Path:
-    """Trains by a recipe (a file, or one of those of `moesaic list recipes`) and returns the folder of the run.
+    """Trains by a recipe (a file, or one of those of `moesaic list recipes`) and returns the folder of the run,
+    which is `out` or checkpoints/ and the name of the recipe's file.
 
     Overrides are settings, `__` for a dot: train(recipe, seed=2, phases__finetune__epochs=3). A crash of the program
     leaves Python alone; Ctrl-C saves a checkpoint. Raises RuntimeError with the program's error line.
@@ -54,8 +55,7 @@ def train(recipe: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     file = own if own.is_file() and not Path(recipe).exists() else Path(recipe)
     words = [f"{key.replace('__', '.')}={value if isinstance(value, str) else json.dumps(value)}"
              for key, value in overrides.items()]
-    name = overrides.get("name") or (json.loads(file.read_text())["name"] if file.is_file() else "run")
-    folder = Path("checkpoints", name) if out is None else Path(out)
+    folder = Path("checkpoints", file.stem) if out is None else Path(out)
     run_program(["train", str(file), *words, "--out", str(folder)])
     return folder
 

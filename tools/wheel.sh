@@ -32,7 +32,8 @@ mkdir -p "$OUT"
 if [ -z "$wheel" ]; then
   rm -f "$OUT"/*.whl
   "$venv/bin/python" -m build --wheel --no-isolation --skip-dependency-check --outdir "$OUT" \
-    -C build-dir="$OUT/build" . >"$OUT/build.log" 2>&1 || { tail -n 30 "$OUT/build.log" >&2; fail "see $OUT/build.log"; }
+    -C build-dir="$OUT/build" . >"$OUT/build.log" 2>&1 ||
+    { tail -n 30 "$OUT/build.log" >&2; fail "see $OUT/build.log"; }
   wheel=$(echo "$OUT"/*.whl)
 fi
 case "$wheel" in *-py3-none-linux_x86_64.whl) ;; *) fail "$wheel has the tag of one Python" ;; esac

@@ -80,7 +80,8 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     return module_of(file).load(Path(folder))
 
 
-def export(model: nn.Module | str | os.PathLike[str], out: str | os.PathLike[str], shape: Sequence[int] = (3, 224, 224)) -> None:
+def export(model: nn.Module | str | os.PathLike[str], out: str | os.PathLike[str],
+           shape: Sequence[int] = (3, 224, 224)) -> None:
     """Writes a file that runs without moesaic: of a run or checkpoint .pt2, .onnx, .safetensors or, for a name without
     an ending, the folder of load(); of a network the file .pt2 for inputs [batch, *shape], in evaluation.
 

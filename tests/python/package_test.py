@@ -233,6 +233,17 @@ class Mixtures(unittest.TestCase):
         self.compiles(vit, [x, x[:2], x[:3]])
 
 
+    @unittest.skipIf(importlib.util.find_spec("timm") is None, "needs timm")
+    def test_the_example_of_its_page_runs(self):
+        page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+        code = page.split("```python\n")[1].split("```")[0].replace("pretrained=True", "img_size=32, patch_size=8")
+        with tempfile.TemporaryDirectory() as folder:
+            file = f'"{folder}/vit.pt2"'
+            batch = torch.randn(4, 3, 32, 32), torch.arange(4)
+            exec(code.replace('"vit.pt2"', f"{file}, (3, 32, 32)"), {"loader": [batch]})
+            self.assertEqual(os.listdir(folder), ["vit.pt2"])
+
+
 class Program(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

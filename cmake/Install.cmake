@@ -3,6 +3,16 @@
 # bundle, which is installed by name only, what tools/bundle.sh adds.
 include(CMakePackageConfigHelpers)
 set(moesaic_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/moesaic)
+set(moesaic_torch_lib ${MOESAIC_TORCH_PREFIX}/lib)
+if(SKBUILD)  # A wheel lies beside PyTorch's folder and has no links: they would become copies.
+  if(NOT MOESAIC_TORCH_VERSION MATCHES "^2\\.11\\.")
+    message(FATAL_ERROR "The wheel is for PyTorch 2.11, and ${MOESAIC_TORCH_PREFIX} is ${MOESAIC_TORCH_VERSION}")
+  endif()
+  set(moesaic_torch_lib "$ORIGIN/../../torch/lib")
+  set(MOESAIC_TORCH_CMAKE_DIR "\${CMAKE_CURRENT_LIST_DIR}/../../../../torch/share/cmake/Torch")
+  set_property(TARGET moesaic PROPERTY VERSION)
+  set_property(TARGET moesaic PROPERTY SOVERSION)
+endif()
 
 install(TARGETS moesaic EXPORT moesaicTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development)
@@ -21,8 +31,8 @@ if(TARGET tests_gpu)
   list(APPEND programs tests_gpu)
 endif()
 set_target_properties(${programs} PROPERTIES
-  INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${MOESAIC_TORCH_PREFIX}/lib")
-set_target_properties(moesaic PROPERTIES INSTALL_RPATH "$ORIGIN;${MOESAIC_TORCH_PREFIX}/lib")
+  INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${moesaic_torch_lib}")
+set_target_properties(moesaic PROPERTIES INSTALL_RPATH "$ORIGIN;${moesaic_torch_lib}")
 
 install(EXPORT moesaicTargets NAMESPACE moesaic:: DESTINATION ${moesaic_cmake_dir} COMPONENT development)
 install(DIRECTORY include/moesaic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)

@@ -8,7 +8,7 @@ if(NOT TARGET moesaic::torch)
   find_path(MOESAIC_TORCH_CMAKE_DIR TorchConfig.cmake
     HINTS ${Torch_DIR} $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ${moesaic_prefixes}
     PATHS ${MOESAIC_TORCH_LAST}  # so that ninja may configure again by itself
-    PATH_SUFFIXES share/cmake/Torch Torch
+    PATH_SUFFIXES share/cmake/Torch Torch torch/share/cmake/Torch
     NO_CACHE)  # a LibTorch that is given later must win
   if(NOT MOESAIC_TORCH_CMAKE_DIR)
     message(FATAL_ERROR "LibTorch not found: run tools/setup.sh, or give Torch_DIR or CMAKE_PREFIX_PATH")

@@ -303,6 +303,13 @@ TEST_F(PythonOperators, CompileOnceForAnyNumberOfTokensAndTakeHalfLogits) {
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
+TEST_F(PythonOperators, ThePackageOfThisBuildPassesItsTests) {
+  const auto result =
+      run_python({"-B", source_path("tests/python/package_test.py"), MOESAIC_BUILD_DIR});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  if (result.err.find("skipped=") != result.err.npos) GTEST_SKIP() << "a part needs Python's timm";
+}
+
 TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {
   fs::create_directory(path("build"));
   fs::create_directory_symlink(MOESAIC_BUILD_DIR, path("build/release"));

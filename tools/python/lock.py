@@ -17,8 +17,9 @@ ROOTS = {
     # Must fit the CUDA version of the torch wheel.
     "requirements-nvcc.txt": ["cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"],
     "requirements-site.txt": ["mkdocs-material==9.8.1", "pymdown-extensions==12.3"],
+    "requirements-wheel.txt": ["build==1.6.1", "pyright[nodejs]==1.1.414", "scikit-build-core==1.1.2"],
 }
-APART = {"requirements-site.txt"}  # Goes into an environment of its own; the others share one.
+APART = {"requirements-site.txt", "requirements-wheel.txt"}  # Each has an environment of its own.
 HEADER = """# Made by tools/python/lock.py; installed with --no-deps --require-hashes.
 # Wheels for Linux on x86_64, Python {pythons}.
 """

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package: package_test.py [BUILD_FOLDER [unittest's arguments]]
+
+With a build folder it is put together from python/ and that build, without one the installed package is tested. What
+needs timm is skipped without it.
+"""
+import copy
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = tempfile.TemporaryDirectory()
+if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+    build = Path(sys.argv.pop(1)).resolve()
+    shutil.copytree(ROOT / "python", SITE.name, dirs_exist_ok=True)
+    package = Path(SITE.name) / "moesaic"
+    (package / "share").mkdir()
+    for name, place in (("lib", build / "lib"), ("bin", build / "bin"), ("share/moesaic", ROOT)):
+        (package / name).symlink_to(place)
+    sys.path.insert(0, SITE.name)
+
+import moesaic  # noqa: E402
+
+WIDTH, HIDDEN, EXPERTS, TOKENS = 6, 10, 4, 14
+
+
+class Block(nn.Module):
+    """What upcycle() needs of a block of timm's ViTs."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Module()
+        self.mlp.fc1, self.mlp.act, self.mlp.fc2 = nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)
+        self.mlp.drop1 = nn.Dropout(0.0)
+        self.mlp.forward = lambda x: self.mlp.fc2(self.mlp.act(self.mlp.fc1(x)))
+
+    def forward(self, x):
+        return x + self.mlp(x)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.mean(1)
+
+
+def images(count=2):
+    return torch.randn(count, 7, WIDTH, generator=torch.Generator().manual_seed(count))
+
+
+def plain(layer, x):
+    """y[t] = sum over the k best experts of gate * MLP, with all experts there and nothing dropped."""
+    y = torch.zeros_like(x)
+    for t, token in enumerate(x):
+        logits = layer.router.weight @ token
+        chosen = logits.argsort(descending=True)[:layer.k].tolist()
+        for e in chosen:
+            gate = (logits.softmax(0) if layer.gate == 1 else logits[chosen].softmax(0))[
+                e if layer.gate == 1 else chosen.index(e)]
+            hidden = F.gelu(token @ layer.experts.w1[e] + layer.experts.b1[e])
+            y[t] += gate * (hidden @ layer.experts.w2[e] + layer.experts.b2[e])
+    return y
+
+
+class Layer(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+        self.x = torch.randn(TOKENS, WIDTH)
+
+    def test_the_layer_is_its_formula(self):
+        for gate in ("softmax_all", "softmax_selected"):
+            layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, capacity_factor=0, gate=gate, noise=0)
+            torch.testing.assert_close(layer(self.x), plain(layer, self.x))
+            layer.keep_experts([0, 2, 3])
+            with_zeros = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, capacity_factor=0, gate=gate, noise=0)
+            with_zeros.router = layer.router
+            with torch.no_grad():
+                for name, stack in with_zeros.experts.named_parameters():
+                    stack.zero_()[[0, 2, 3]] = layer.experts.get_parameter(name)
+            torch.testing.assert_close(layer(self.x), plain(with_zeros, self.x))
+
+    def test_names_are_those_of_checkpoints(self):
+        self.assertEqual([(name, list(value.shape)) for name, value in moesaic.MoE(6, 10, 4).state_dict().items()],
+                         [("router.weight", [4, 6]), ("experts.w1", [4, 6, 10]), ("experts.b1", [4, 10]),
+                          ("experts.w2", [4, 10, 6]), ("experts.b2", [4, 6])])
+
+    def test_statistics_count_rows_and_drops(self):
+        layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, k=1, capacity_factor=0.5, noise=0)  # 4 rows: 14 / 4 * 0.5, rounded
+        with torch.no_grad():
+            layer.router.weight.zero_()[1, 0] = 1.0
+        x = self.x.abs()
+        layer(x)
+        self.assertEqual(layer.routing.load.tolist(), [0, 4, 0, 0])
+        self.assertAlmostEqual(layer.routing.drops.item(), 10 / 14, places=6)
+        p = (x @ layer.router.weight.t()).softmax(1)
+        self.assertAlmostEqual(layer.routing.entropy.item(), -(p * p.log()).sum(1).mean().item(), places=5)
+
+    def test_an_expert_takes_the_best_tokens_of_each_image(self):
+        layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS, k=2, router="expert_choice", capacity_factor=1.0)
+        layer(images(3))
+        self.assertEqual(layer.routing.load.tolist(), [12] * EXPERTS)  # 7 tokens * 2 / 4, rounded up to 4, of 3 images
+        with moesaic.routing(layer) as routed:
+            layer(images(3))
+            self.assertEqual(routed.loss().item(), 0)
+
+    def test_losses_are_their_formulas_and_train_the_router(self):
+        layer = moesaic.MoE(WIDTH, HIDDEN, EXPERTS)
+        with moesaic.routing(nn.Sequential(layer)) as routed:
+            layer(self.x)
+            loss = routed.loss(importance=0.5, load=0.25)
+        seen, deviation = layer.routing, 1.0 / EXPERTS
+        p = seen.logits.softmax(1).sum(0).tolist()
+        mean = sum(p) / EXPERTS
+        importance = sum((v - mean) ** 2 for v in p) / EXPERTS / mean ** 2
+        share = [0.0] * EXPERTS
+        for clean, noisy in zip(seen.logits.tolist(), seen.noisy_logits.tolist()):
+            limit = sorted(noisy)[-2]
+            for e in range(EXPERTS):
+                share[e] += 0.5 * math.erfc((limit - clean[e]) / deviation / math.sqrt(2)) / TOKENS
+        mean = sum(share) / EXPERTS
+        load = sum((v - mean) ** 2 for v in share) / EXPERTS / mean ** 2
+        self.assertAlmostEqual(loss.item(), 0.5 * importance + 0.25 * load, places=5)
+        loss.backward()
+        self.assertGreater(layer.router.weight.grad.abs().max().item(), 0)
+        self.assertFalse(layer.routing.logits.requires_grad)
+
+    def test_wrong_use_is_one_line(self):
+        for options, said in (({"router": "tokens"}, "choose one of token_choice, expert_choice"),
+                              ({"k": 5}, "k=5 must be between 1 and the 4 experts"), ({"gate": "one"}, "gate='one'"),
+                              ({"activation": "silu"}, "choose one of relu, gelu_tanh, gelu")):
+            with self.assertRaisesRegex(ValueError, said):
+                moesaic.MoE(WIDTH, HIDDEN, EXPERTS, **options)
+        with self.assertRaisesRegex(ValueError, "has no layer"), moesaic.routing(nn.Linear(1, 1)):
+            pass
+
+
+class Mixtures(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(2)
+        self.dense = Network()
+        self.mixture = moesaic.upcycle(copy.deepcopy(self.dense), blocks=[0, -1], experts=EXPERTS)
+
+    def test_an_upcycled_network_computes_what_it_did(self):
+        self.assertIsInstance(self.mixture.blocks[1].mlp, moesaic.MoE)
+        torch.testing.assert_close(self.mixture(images()), self.dense(images()))  # in training, with noise
+        torch.testing.assert_close(self.mixture.eval()(images()), self.dense(images()))
+
+    def test_other_mlps_are_refused_before_a_block_changes(self):
+        self.dense.blocks[1].mlp.act = nn.SiLU()
+        with self.assertRaisesRegex(ValueError, "no activation SiLU"):
+            moesaic.upcycle(self.dense, blocks=[0, 1])
+        self.assertNotIsInstance(self.dense.blocks[0].mlp, moesaic.MoE)
+        with self.assertRaisesRegex(ValueError, "no block 2; the last one is 1"):
+            moesaic.upcycle(self.dense, blocks=[2])
+
+    def test_experts_whose_routers_grew_stay_and_can_be_loaded(self):
+        before = copy.deepcopy(self.mixture.state_dict())
+        with torch.no_grad():
+            self.mixture.blocks[0].mlp.router.weight.mul_(torch.tensor([[0.5], [2], [1], [3]]))
+        with self.assertRaisesRegex(ValueError, "keep=0.25 leaves blocks.0.mlp 1 of its 4 experts; it needs 2"):
+            moesaic.prune(self.mixture, before=before, keep=0.25)
+        kept = moesaic.prune(self.mixture, before=before, keep=0.5)
+        self.assertEqual(kept, {"blocks.0.mlp": [1, 3], "blocks.1.mlp": [0, 1]})  # equal changes: lower ids
+        torch.testing.assert_close(self.mixture.blocks[0].mlp.experts.w1, before["blocks.0.mlp.experts.w1"][[1, 3]])
+        fresh = moesaic.upcycle(Network(), blocks=[0, 1], experts=EXPERTS)
+        moesaic.prune(fresh, keep=json.loads(json.dumps(kept)))
+        fresh.load_state_dict(self.mixture.state_dict())
+        self.assertTrue(torch.equal(fresh.eval()(images()), self.mixture.eval()(images())))
+
+    def test_a_file_computes_the_network_without_this_package(self):
+        moesaic.prune(self.mixture, before=self.mixture, keep=3)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "network.pt2"
+            moesaic.export(self.mixture, file, shape=(7, WIDTH))
+            program = torch.export.load(file)
+            self.assertFalse([node for node in program.graph.nodes if "moesaic" in str(node.target)])
+            torch.testing.assert_close(program.module()(images(5)), self.mixture.eval()(images(5)))
+            self.assertEqual(os.listdir(folder), ["network.pt2"])
+            self.mixture.blocks[0].mlp.capacity_factor = 1.0
+            with self.assertRaisesRegex(NotImplementedError, "capacity"):
+                moesaic.export(self.mixture, Path(folder) / "other.pt2", shape=(7, WIDTH))
+
+    def test_compiles_in_one_graph_for_any_batch(self):
+        self.compiles(self.mixture, [images(2), images(3), images(5)])
+
+    def compiles(self, network, batches):
+        for router in ("token_choice", "expert_choice"):
+            for layer in network.modules():
+                if isinstance(layer, moesaic.MoE):
+                    layer.choice, layer.capacity_factor, layer.noise = router, 1.25, 0.0
+            counter = CompileCounterWithBackend("aot_eager")
+            torch._dynamo.reset()
+            frames = 0
+            compiled = torch.compile(network.train(), backend=counter, fullgraph=True, dynamic=True)
+            for x in batches:
+                gradients = []
+                for run in (network, compiled):
+                    network.zero_grad()
+                    with moesaic.routing(network) as routed:
+                        (run(x).square().mean() + routed.loss()).backward()
+                    gradients.append([p.grad.clone() for p in network.parameters()])
+                torch.testing.assert_close(*gradients)
+                frames = frames or counter.frame_count  # PyTorch traces twice where a setting is a float
+                self.assertEqual(counter.frame_count, frames)
+
+    @unittest.skipIf(importlib.util.find_spec("timm") is None, "needs timm")
+    def test_a_vit_of_timm_becomes_a_mixture_and_compiles(self):
+        import timm
+
+        vit = timm.create_model("vit_tiny_patch16_224", img_size=16, patch_size=8, depth=2, num_classes=3).eval()
+        x = torch.randn(4, 3, 16, 16)
+        wanted = vit(x)
+        torch.testing.assert_close(moesaic.upcycle(vit, blocks=[1], experts=EXPERTS)(x), wanted, rtol=1e-5, atol=1e-5)
+        self.compiles(vit, [x, x[:2], x[:3]])
+
+
+    @unittest.skipIf(importlib.util.find_spec("timm") is None, "needs timm")
+    def test_the_example_of_its_page_runs(self):
+        page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+        code = page.split("```python\n")[1].split("```")[0].replace("pretrained=True", "img_size=32, patch_size=8")
+        with tempfile.TemporaryDirectory() as folder:
+            file = f'"{folder}/vit.pt2"'
+            batch = torch.randn(4, 3, 32, 32), torch.arange(4)
+            exec(code.replace('"vit.pt2"', f"{file}, (3, 32, 32)"), {"loader": [batch]})
+            self.assertEqual(os.listdir(folder), ["vit.pt2"])
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def python(self, code, path="", **variables):
+        paths = [str(path), *sys.path]
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={
+            **os.environ, "PYTHONPATH": ":".join(filter(None, paths)), **variables})
+
+    def test_starts_without_importing_torch(self):
+        ran = self.python("import sys; sys.argv = ['moesaic', '--version']; import moesaic_program; "
+                          "assert 'torch' not in sys.modules; moesaic_program.main()")
+        self.assertEqual((ran.stdout, ran.returncode), ((ROOT / "VERSION").read_text(), 0), ran.stderr)
+
+    def test_another_torch_is_one_line_with_both_versions(self):
+        info = self.folder / "torch-2.12.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1\n")
+        said = ("moesaic was built for PyTorch 2.11, and this is PyTorch 2.12.1; pip install 'torch==2.11.*'")
+        self.assertEqual(self.python("import moesaic", self.folder).stderr.splitlines()[-1], f"ImportError: {said}")
+        ran = self.python("import moesaic_program; moesaic_program.main()", self.folder)
+        self.assertEqual((ran.stderr, ran.returncode), (f"error: {said}\n", 1))
+
+    def test_trains_exports_and_loads(self):
+        run = moesaic.train("models/pmoe/recipes/smoke.json", self.folder / "run", seed=2, phases__experts__epochs=1)
+        config = json.loads((run / "config.json").read_text())
+        self.assertEqual((config["seed"], config["phases"][1]["epochs"]), (2, 1))
+        moesaic.export(run, self.folder / "network")
+        network, images = moesaic.load(self.folder / "network"), torch.zeros(2, 1, 16, 50)
+        self.assertEqual(list(network(images).shape), [2, 2])
+        with self.assertRaisesRegex(ValueError, "must end in .pt2 or .onnx"):
+            moesaic.export(run, self.folder / "network.h5")
+
+    def test_raises_with_the_programs_error_line(self):
+        with self.assertRaisesRegex(RuntimeError, "moesaic train: .*no such file.*exit code 2"):
+            moesaic.train(self.folder / "none.json")
+        with self.assertRaisesRegex(FileNotFoundError, "--format pytorch"):
+            moesaic.load(self.folder)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main()

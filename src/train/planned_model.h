@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/models/registry.h"
+#include "moesaic/prune/plan.h"
+#include "moesaic/prune/prune_checkpoint.h"
+#include "moesaic/train/distill.h"
+
+namespace moesaic {
+
+/// The network on the meta device as each phase finds it, as far as known before training: how many
+/// experts stay, but not which ones. It is that of the start until a phase changes it.
+class PlannedModel {
+ public:
+  /// `classes` are the names of the outputs of `model`, the network of the start.
+  PlannedModel(const Model& model, std::vector<std::string> classes)
+      : model_(&model), classes_(std::move(classes)) {}
+
+  const Model& model() const { return *model_; }
+
+  void upcycle(const Upcycling& upcycling) {
+    copy_ = changed().upcycled(upcycling, 0);
+    model_ = copy_.get();
+  }
+
+  void prune(const KeepSpec& keep, const std::string& replace) {
+    replace_ = replace;
+    apply_plan(changed(), {"", {}, replace});  // It removes nothing yet.
+    if (!names_unknown_experts(keep)) check_keep(*model_, keep);
+    if (keep.chooses_among_layers()) {
+      prune_as_if_equal(keep);
+      return;
+    }
+    for (const MoEBlock& block : changed().moe_blocks()) {
+      const KeepRule* rule = keep.rule_of(block.block);
+      if (rule != nullptr) prune(block, *rule);
+    }
+  }
+
+  void reset_head(int64_t classes) { replace_head(changed(), classes); }
+
+  /// Returns the names of the outputs, none where they are not known. Their order is that of the
+  /// data in which they began, which a resumed run finds in its checkpoint only.
+  const std::vector<std::string>& classes() const { return classes_; }
+  void set_classes(const DatasetInfo& data) {
+    classes_ = data.classes_named ? data.classes : std::vector<std::string>();
+  }
+
+  /// Returns the network of an earlier phase, as a teacher; nothing where no phase is called so.
+  std::optional<PlannedTeacher> after(const std::string& phase) const {
+    const auto ended = ended_.find(phase);
+    if (ended == ended_.end()) return std::nullopt;
+    return PlannedTeacher{build_meta_model(Value::from_json(ended->second.model, "model")),
+                          ended->second.classes, ended->second.mean, ended->second.std};
+  }
+
+  /// Remembers the network as it is at the end of a phase, for restore().
+  void end(const std::string& phase, const DatasetInfo& data) {
+    ended_[phase] = {model_->config(), guessed_, classes_, data.mean, data.std};
+  }
+
+  void restore(const std::string& phase) {
+    const Ended& ended = ended_.at(phase);
+    take(ended.model);
+    guessed_ = ended.guessed;
+    classes_ = ended.classes;
+  }
+
+ private:
+  void take(const Json& config) {
+    copy_ = build_meta_model(Value::from_json(config, "model"));
+    model_ = copy_.get();
+  }
+  /// Returns a copy that a phase may change.
+  Model& changed() {
+    if (copy_ == nullptr) take(model_->config());
+    return *copy_;
+  }
+
+  /// Which layers keep how many is not known before there are scores; here all are equal.
+  void prune_as_if_equal(const KeepSpec& keep) {
+    const KeptExperts kept = check_keep(changed(), keep);
+    for (MoEBlock& block : copy_->moe_blocks()) {
+      if (kept.at(block.block).size() == block.layer->kept().size()) continue;
+      guessed_.insert(block.block);
+      keep_shapes(block, kept.at(block.block), replace_);
+    }
+  }
+
+  void prune(const MoEBlock& block, const KeepRule& rule) {
+    const bool known = rule.ids() != nullptr && !guessed_.contains(block.block);
+    const std::vector<int64_t> ids = known ? *rule.ids() : first_experts(rule, block);
+    if (!known && ids.size() < block.layer->kept().size()) guessed_.insert(block.block);
+    keep_shapes(block, ids, replace_);
+  }
+
+  bool names_unknown_experts(const KeepSpec& keep) const {
+    return std::any_of(guessed_.begin(), guessed_.end(), [&](int64_t block) {
+      const KeepRule* rule = keep.rule_of(block);
+      return rule != nullptr && rule->ids() != nullptr;
+    });
+  }
+
+  struct Ended {
+    Json model;
+    std::set<int64_t> guessed;
+    std::vector<std::string> classes;
+    std::vector<double> mean, std;  ///< Of its data.
+  };
+
+  std::map<std::string, Ended> ended_;
+  std::shared_ptr<Model> copy_;
+  const Model* model_;
+  std::vector<std::string> classes_;
+  std::set<int64_t> guessed_;  ///< Blocks that are pruned by scores.
+  std::string replace_;        ///< What pruning puts in place of removed experts.
+};
+
+}  // namespace moesaic

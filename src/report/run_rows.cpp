@@ -42,7 +42,8 @@ void name_sweep_settings(Json& settings) {
                                                          {"images", "num_calibration_images"}};
   for (const auto& [former, name] : renamed) {
     if (!present.contains("prune") || !present["prune"].contains(former)) continue;
-    present["prune"][name] = present["prune"][former];
+    const Json value = present["prune"][former];
+    present["prune"][name] = value;
     present["prune"].erase(former);
   }
   *runs = std::move(present);

@@ -248,8 +248,8 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
     progress_.emplace(
         ProgressOptions{.label = config.name,
                         .total = plan().steps * plan().batch,
-                        .start = state_.phase_step * plan().batch,
-                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s"});
+                        .unit = example_noun(datasets_.get(config.data, "train")->info()) + "s",
+                        .start = state_.phase_step * plan().batch});
   }
   throughput_.restart();
   return phase;

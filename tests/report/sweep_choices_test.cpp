@@ -91,7 +91,8 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
           "what changed or give another --out");
   auto older = nlohmann::ordered_json::parse(read_text(out / "config.json"));
   Json& runs = older["runs"];
-  runs["by_layer.first"] = runs.at("per_layer.first");
+  const Json first = runs.at("per_layer.first");
+  runs["by_layer.first"] = first;
   runs.erase("per_layer.first");
   const Json prune = runs.at("prune");
   runs["prune"] = {{"whole", prune.at("exclude_blocks")},

@@ -12,8 +12,8 @@ inline std::string fault_of(const std::string& description) {
   static const std::regex choices("^([a-z0-9_-]+: )+");
   static const std::regex word(R"([a-z][\w'./-]+[:,]?( .*)?)"), words(R"((\S+ ){2,}\S+)");
   static const std::regex fragment(
-      "(of|or|and|but|so|by|for|to|in place of|instead of|what|which|who|whose|whether|how|it|they|"
-      "those|these|a|an|the) .*");
+      R"((\w+, )?(of|or|and|but|so|by|for|to|in place of|instead of|what|which|who|whose|whether|how|it|they|)"
+      R"(those|these|a|an|the) .*)");
   const std::string text = std::regex_replace(description, choices, "");
   if (!std::regex_match(text, words)) return "has less than three words";
   if (!std::regex_match(text, word)) return "does not begin with a lower-case word";

@@ -297,7 +297,7 @@ TEST(GradientPhase, UpdatesOnTheSmallerLastBatchIfAsked) {
   EXPECT_THAT(train_test::error_of([] {
                 Started({"phases.0.drop_last=false", "phases.0.accumulate=2"});
               }),
-              ::testing::HasSubstr("set accumulate to 1"));
+              ::testing::HasSubstr("or accumulate to 1"));
 }
 
 }  // namespace

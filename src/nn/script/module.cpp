@@ -14,10 +14,12 @@
 namespace moesaic::script {
 namespace {
 
-/// Returns the name of a module's C++ class: Attention of moesaic::nn::AttentionImpl.
+/// Returns the name of a module's C++ class: Attention of moesaic::nn::AttentionImpl, BatchNorm2d
+/// of torch::nn::BatchNormImplBase<2, torch::nn::BatchNorm2dImpl>.
 std::string kind_of(const torch::nn::Module& module) {
   std::string kind = module.name();
   kind.erase(0, kind.rfind(':') + 1);
+  std::erase(kind, '>');
   return kind.ends_with("Impl") ? kind.substr(0, kind.size() - 4) : kind;
 }
 

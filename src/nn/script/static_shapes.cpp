@@ -83,7 +83,7 @@ constexpr char kStaticOperator[] = R"(
     if has_operators():
         selected = weights != 0
         token = selected.nonzero()[:, 1]
-        offsets = F.pad(selected.sum([1]).cumsum(0), [1, 0])
+        offsets = F.pad(selected.sum([1]).cumsum(0), [1, 0]).to(torch.int32)
         parts = self.experts.w1, self.experts.b1, self.experts.w2, self.experts.b2
         rows = torch.ops.moesaic.grouped_mlp(tokens.index_select(0, token), offsets, *parts, {0})[0]{1}
         rows = rows * weights[selected].unsqueeze(1)

@@ -221,9 +221,9 @@ void add_train(CLI::App& app, int& exit_code) {
                    "numbers of processes, one GPU each, for which --dry-run plans a step")
       ->check(process_counts())
       ->type_name("N[,N...]");
-  verb->add_option("--gpu", arguments->gpu,
-                   fmt::format("name of the GPU for which --dry-run plans: {} (h100)",
-                               fmt::join(gpus().names(), ", ")))
+  verb->add_option(
+          "--gpu", arguments->gpu,
+          fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")))
       ->check(not_empty())
       ->type_name("NAME");
   verb->add_option("--expert-parallel", arguments->expert_parallel,

@@ -240,7 +240,7 @@ TEST_F(PruningProgram, ASweepIsPlannedWithoutItsDataAndSaysHowToGetThem) {
                                  HasSubstr("not counted: data whose files are missing")));
 }
 
-TEST_F(PruningProgram, CallsWhatIsNoImageAnExample) {
+TEST_F(PruningProgram, CallsInputsOfOneRowRows) {
   const std::string recipe =
       std::string(MOESAIC_TEST_SOURCE_DIR) + "/models/pruning/recipes/synthetic.json";
   const auto trained = run_program({"train", recipe, "phases.finetune.steps=1",
@@ -250,10 +250,10 @@ TEST_F(PruningProgram, CallsWhatIsNoImageAnExample) {
       run_program({"prune", "--finetuned", text_path("run/checkpoints/finetune"), "--criterion",
                    "load", "--keep", "0.5", "--images", "20", "--dry-run"});
   EXPECT_EQ(made.exit_code, 0) << made.err;
-  EXPECT_THAT(made.err, HasSubstr(" examples of "));
+  EXPECT_THAT(made.err, HasSubstr(" rows of "));
   const auto evaluated = run_program({"eval", text_path("run")});
-  EXPECT_THAT(evaluated.out, AllOf(HasSubstr(" test examples\n"), HasSubstr("examples/s "),
-                                   HasSubstr("FLOPs/example ")));
+  EXPECT_THAT(evaluated.out, AllOf(HasSubstr(" test rows\n"), HasSubstr("rows/s "),
+                                   HasSubstr("FLOPs/row ")));
 }
 
 TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {

@@ -133,7 +133,7 @@ TEST_F(NewcomersImages, SuggestionsLeadToSomethingThatWorks) {
   refused("phases.0.data=" + text_path("imagse"), "did you mean '" + text_path("images") + "'?");
   refused("lr=0.1", "did you mean phases.train.optimizer.lr?");
   refused("batch=3", "unknown key 'batch'; did you mean phases.train.batch_size");
-  refused("num_experts=8", "did you mean model.encoder.moe.num_experts?");
+  refused("num_experts=8", "model.encoder.moe.num_experts?");
   refused("phases.optimizer.lr=1e-3", "e.g. phases.train.optimizer");
   refused("phases.1.steps=3", "choose one of train, e.g. phases.train.steps");
   refused("phases.b.steps=3", "did you mean phases.train.steps?");

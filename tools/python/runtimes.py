@@ -71,7 +71,8 @@ def main(program: str, network: str) -> None:
             batches = ",".join(map(str, BATCHES))
             command = [program, "bench", file, "--json", "--seconds", str(SECONDS), "--batch-sizes", batches] if ours \
                 else [python(), __file__, "--measure", file]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                  env=environment) as process:
                 text = process.stdout.read()
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)

@@ -385,6 +385,12 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   if (options.pretrained.empty()) return plan_pruning(input, prune);
   const Checkpoint before = load_newest_checkpoint(options.pretrained, options.in_file());
   const std::shared_ptr<Model> before_shape = meta_model_of(before);
+  if (before_shape->moe_blocks().empty()) {
+    fail_usage(
+        "prune: --pretrained {} is dense, so it has no routers to compare with; leave it out, and "
+        "choose a criterion such as reap or router-magnitude",
+        options.pretrained.string());
+  }
   // What changed between two networks that are not one means nothing.
   const std::string problem = relation_problem(shape, *before_shape);
   if (!problem.empty()) {

@@ -197,6 +197,11 @@ TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkOfAnotherKind) {
   EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
               AllOf(HasSubstr("another network"), HasSubstr("embedding.weight")));
   EXPECT_FALSE(fs::exists(options_.out));
+  config = small_vmoe_config();
+  config.encoder.moe.layers.clear();
+  save(options_.pretrained = folder_ / "dense", *small_vmoe(config, 1));
+  EXPECT_THAT(test::usage_of([&] { prune_checkpoint(options_); }),
+              HasSubstr("dense, so it has no routers to compare with"));
 }
 
 TEST_F(PruneCheckpoint, RefusesAPretrainedNetworkWithExpertsOfAnotherWidth) {

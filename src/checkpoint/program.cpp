@@ -6,12 +6,15 @@
 #include <torch/nativert/ModelRunnerHandle.h>
 #include <torch/version.h>
 
+#include <array>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
 #include "moesaic/base/text.h"
 #include "moesaic/formats/archive.h"
@@ -114,6 +117,43 @@ class ProgramModel : public Model {
   InputSpec input_;
 };
 
+/// Bytes of a number of a dtype, in the numbering of torch.export's files; 0: another dtype.
+int64_t bytes_of_dtype(int64_t dtype) {
+  constexpr std::array<int64_t, 14> kBytes = {0, 1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 2};
+  return dtype > 0 && dtype < std::ssize(kBytes) ? kBytes.at(static_cast<size_t>(dtype)) : 0;
+}
+
+/// Checks what LibTorch's runner reads unchecked: that there is a graph, and that each weight has
+/// the bytes that its sizes say.
+void check_content(const fs::path& file) {
+  using nlohmann::json;
+  const MappedFile mapped(file);
+  const auto content = [&](const std::string& name) {
+    return stored_in_zip(mapped.bytes(), name, file.string());
+  };
+  const auto document = [&](const std::string& name) {
+    const auto bytes = content(name);
+    if (!bytes) fail("{}: a program without {}", file.string(), name);
+    const auto* text = reinterpret_cast<const char*>(bytes->data());
+    return json::parse(text, text + bytes->size());
+  };
+  try {
+    document("models/model.json").at("graph_module").at("graph").at("nodes");
+    const json weights = document("data/weights/model_weights_config.json").at("config");
+    for (const auto& [name, weight] : weights.items()) {
+      const json& meta = weight.at("tensor_meta");
+      int64_t bytes = bytes_of_dtype(meta.at("dtype").get<int64_t>());
+      for (const json& size : meta.at("sizes")) bytes *= size.at("as_int").get<int64_t>();
+      const auto found = content("data/weights/" + weight.at("path_name").get<std::string>());
+      if (found && static_cast<int64_t>(found->size()) == bytes) continue;
+      fail("{}: a damaged program: weight {} has {} bytes, its sizes say {}", file.string(),
+           printable(name), found ? found->size() : 0, bytes);
+    }
+  } catch (const json::exception& error) {
+    fail("{}: a damaged program: {}", file.string(), one_line(error.what()));
+  }
+}
+
 }  // namespace
 
 struct Program::Runner {
@@ -132,6 +172,7 @@ Program::Program(const fs::path& file) : file_(file) {
   constexpr double kCopies = 2.0;  // Of the archive, and of the tensors that are made of it.
   const auto bytes = static_cast<double>(verified_zip(file));
   check_memory(kCopies * bytes, "the program", file.string());
+  check_content(file);
   const QuietLog quiet;
   runner_ =
       in_one_line(file, "cannot load the program", [&] { return std::make_unique<Runner>(file); });

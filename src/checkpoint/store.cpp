@@ -351,7 +351,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
   if (!fs::is_directory(given, error)) {
     fail_usage(
         "{}: neither a folder of a run, a checkpoint or an export nor an export in a file "
-        "(.safetensors, TorchScript)",
+        "(.safetensors, .pt2, TorchScript)",
         given.string());
   }
   // One that lost its manifest is as corrupt as one that lost another file.

@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "moesaic/formats/archive.h"
 
 namespace moesaic {
 
@@ -16,12 +17,5 @@ bool is_zip(std::span<const std::byte> file);
 
 /// Returns whether there is a member FOLDER/`name`, packed or not; throws as stored_in_zip().
 bool is_in_zip(std::span<const std::byte> archive, std::string_view name, const std::string& where);
-
-/// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
-/// none. Throws Error (failure), with `where`, the file's path, for an archive that is corrupt and
-/// for a member that is compressed or encrypted. Checksums are not verified.
-std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> archive,
-                                                        std::string_view name,
-                                                        const std::string& where);
 
 }  // namespace moesaic

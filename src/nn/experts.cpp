@@ -168,7 +168,7 @@ void Experts::average(const at::Tensor& weights_KK) {
 }
 
 void Experts::use_int8() {
-  fail_usage("precision int8 is for experts that are MLPs; use float32 or bfloat16");
+  fail_usage("precision int8 is for experts that are MLPs; leave it out");
 }
 
 ExpertsScript Experts::script_source() const {

@@ -108,14 +108,21 @@ ExpertWeights quantise_experts(const ExpertWeights& weights) {
   const at::NoGradGuard no_grad;
   const int64_t width = weights.w1.size(1), hidden = weights.w1.size(2);
   if (!weights.w1.is_cpu() || weights.w1.scalar_type() != at::kFloat || weights.packed) {
-    fail_usage("int8 experts come from float32 weights on the CPU; use precision bfloat16");
+    fail_usage(
+        "precision int8 needs float32 weights on the CPU, which a GPU and a program (.pt2) do not "
+        "have; "
+        "leave it out");
   }
   if (!has_int8_products()) {
-    fail_usage("int8 experts: AVX512-VNNI or AMX is missing here; use precision bfloat16");
+    fail_usage(
+        "precision int8 needs AVX512-VNNI or AMX, which this CPU or MOESAIC_CPU does not have; "
+        "leave "
+        "it out");
   }
   if (width % 4 != 0 || hidden % 4 != 0 || width > kMaxWidth) {
     fail_usage(
-        "int8 experts: widths are multiples of 4 up to {}, found {} and {}; use precision bfloat16",
+        "precision int8 needs widths that are multiples of 4 up to {}, found {} and {}; leave it "
+        "out",
         kMaxWidth, width, hidden);
   }
   const auto scales = [](const at::Tensor& w) { return w.detach().abs().amax(1) / 127; };

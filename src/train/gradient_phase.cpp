@@ -197,10 +197,6 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
   if (!processes_) return;
   shared_.emplace(*model_, processes_);
   if (!processes_->config().shard_optimizer) return;
-  if (config_.ema_decay > 0.0) {
-    fail_usage("phase '{}': ema_decay is for whole optimizers; set parallel.shard_optimizer false",
-               plan.config.name);
-  }
   const ExpertShards shares(*model_);
   optimizer_.shard_state(processes_, [&](const std::string& name) { return shares.has(name); });
 }

@@ -26,6 +26,7 @@
 #include "moesaic/prune/prune_checkpoint.h"
 #include "moesaic/train/distill.h"
 #include "moesaic/train/evaluate.h"
+#include "moesaic/train/gradient_phase.h"
 #include "planned_model.h"
 
 namespace moesaic {
@@ -309,6 +310,13 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   const SettingLocations locations(config.model, phase);
   PhasePlan plan;
   plan.config = phase;
+  const auto* const gradient = phase.kind.find<GradientConfig>();
+  if (gradient != nullptr && gradient->ema_decay > 0.0 && config.parallel.shard_optimizer) {
+    fail_usage(
+        "{}: phase '{}': averages need whole optimizers; set ema_decay to 0 or "
+        "parallel.shard_optimizer to false",
+        locations.of({"ema_decay"}), phase.name);
+  }
   const std::shared_ptr<const Dataset> data =
       open_data(locations, datasets, network.model(), plan.config.preprocess);
   const Task& task = task_of(data->info());

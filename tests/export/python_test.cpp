@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks as plain PyTorch, and what Python records of them.
+#include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -314,6 +315,16 @@ TEST_F(ExportedProgram, ThatIsDamagedIsRefusedBeforeItRuns) {
   EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("its checksum differs"));
   test::put(file_, whole.substr(0, whole.size() / 2));
   EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("corrupt archive"));
+}
+
+TEST(Program, WithoutAGraphIsRefusedBeforeItRuns) {
+  const test::TempDir folder;
+  const std::string graph = "{}";
+  caffe2::serialize::PyTorchStreamWriter writer((folder / "x.pt2").string());
+  writer.writeRecord("models/model.json", graph.data(), graph.size());
+  writer.writeEndOfFile();
+  EXPECT_THAT(test::failure_of([&] { Program program(folder / "x.pt2"); }),
+              HasSubstr("a damaged program: "));
 }
 
 TEST_F(ExportedProgram, OfAnotherProgramIsRefusedBeforeItRuns) {

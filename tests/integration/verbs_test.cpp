@@ -87,7 +87,7 @@ TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
 TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
   for (const char* verb : {"eval", "bench"}) {
     expect_one_line_error(run_program({verb, run(), "--precision", "int8"}), 2,
-                          "precision int8 is for experts that are MLPs; use float32 or bfloat16");
+                          "precision int8 is for experts that are MLPs; leave it out");
   }
   expect_one_line_error(run_program({"export", run(), "--format", "safetensors", "--out",
                                      text_path("out"), "--precision", "int8"}),

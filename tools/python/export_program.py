@@ -53,6 +53,9 @@ def write_pt2(network, images, texts, out):
     for symbol in list(program.range_constraints):  # it is recorded for 2 and more, and right for 1
         program._range_constraints[symbol] = ValueRanges(1, int_oo)
     lay_out_factors(program)
+    for node in program.graph.nodes:  # where its source lay is no part of a network
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+            node.meta.pop(key, None)
     torch.export.save(program, out, extra_files=texts)
 
 
@@ -74,6 +77,8 @@ def write_onnx(network, images, texts, out):
         network, (images,), dynamo=True, opset_version=20, verbose=False, input_names=["images"],
         output_names=["logits"], dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
         custom_translation_table={torch.ops.aten.sort.stable: stable_sort()})
+    for node in program.model.graph:
+        node.metadata_props.clear()
     program.model.metadata_props.update(texts)
     program.save(out, external_data=False)
 

@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "moesaic/base/filesystem.h"
@@ -62,6 +64,13 @@ TarIndex index_tar(const fs::path& path);
 /// Checks the files of a zip archive, which must lie there uncompressed, by their checksums, and
 /// returns their bytes in all. Throws Error (failure) in one line with the path.
 uint64_t verified_zip(const fs::path& path);
+
+/// Returns the bytes of the member FOLDER/`name`, whatever the folder, or nothing where there is
+/// none. Throws Error (failure), with `where`, the file's path, for an archive that is corrupt and
+/// for a member that is compressed or encrypted. Checksums are not verified.
+std::optional<std::span<const std::byte>> stored_in_zip(std::span<const std::byte> archive,
+                                                        std::string_view name,
+                                                        const std::string& where);
 
 /// Writes a tar archive whose bytes depend on names and contents alone: no times, owners or modes.
 class TarWriter {

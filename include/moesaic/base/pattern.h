@@ -41,9 +41,9 @@ class Pattern {
   std::shared_ptr<const re2::RE2> expression_;
 };
 
-/// Returns a replacement in Python's notation with the groups of a match in their places: \1 and
-/// \g<1> are groups, \\ is a backslash. Throws Error (usage) that begins with `where` for another
-/// '\' and for a group that the match lacks.
+/// Returns a replacement in the notation of Python's re.sub() with the groups of a match in their
+/// places, given by number or as `g<number>`. Throws Error (usage) that begins with `where` for
+/// another backslash and for a group that the match lacks.
 std::string expanded(const std::string& replacement, const Matched& groups,
                      const std::string& where);
 /// Returns the name with every match of the pattern replaced by such a replacement.

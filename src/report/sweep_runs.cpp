@@ -343,22 +343,27 @@ class Sweep {
     auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file.string(), device_));
     passes.push_back([script](const at::Tensor& images) { script->forward({images}); });
     std::vector<MeasuredRow> rows = {export_row("export", "TorchScript")};
-    if (!config_.exported->evaluate_pt2) return rows;
-    try {
-      const fs::path program = options_.out / kSweepProgram;
-      export_pt2(*network, program, info);
-      const auto model = model_of(load_newest_checkpoint(program, {.program = true}));
-      model->to(device_);
-      rows.push_back(export_row(kSweepProgramRow, ".pt2"));
-      rows.back().metrics.push_back(amount_metric("accuracy", "test accuracy of the .pt2, %"));
-      rows.back().runs[0].final.numbers["accuracy"] =
-          evaluated(*model, recovered, *config_.recover).metric("accuracy");
-      passes.push_back(forward_pass(model));
-    } catch (const Error& error) {
-      rows.resize(1);
-      log_warning("{}; the results have no .pt2", error.what());
-    }
+    if (!config_.exported->evaluate_pt2 || !can_run_pt2()) return rows;
+    const fs::path program = options_.out / kSweepProgram;
+    export_pt2(*network, program, info);
+    const auto model = model_of(load_newest_checkpoint(program, {.program = true}));
+    rows.push_back(export_row(kSweepProgramRow, ".pt2"));
+    rows.back().metrics.push_back(amount_metric("accuracy", "test accuracy of the .pt2, %"));
+    rows.back().runs[0].final.numbers["accuracy"] =
+        evaluated(*model, recovered, *config_.recover).metric("accuracy");
+    passes.push_back(forward_pass(model));
     return rows;
+  }
+
+  /// Warns where there is no Python to write a .pt2, or the sweep is not on the CPU, which alone
+  /// runs one.
+  bool can_run_pt2() const try {
+    if (!device_.is_cpu()) fail_usage("export: a .pt2 runs on the CPU");
+    export_python();
+    return true;
+  } catch (const Error& error) {
+    log_warning("{}; the results have no .pt2", error.what());
+    return false;
   }
 
   const SweepConfig& config_;

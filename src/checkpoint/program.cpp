@@ -6,13 +6,16 @@
 #include <torch/nativert/ModelRunnerHandle.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "moesaic/base/checked.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
 #include "moesaic/base/process.h"
@@ -117,14 +120,20 @@ class ProgramModel : public Model {
   InputSpec input_;
 };
 
-/// Bytes of a number of a dtype, in the numbering of torch.export's files; 0: another dtype.
-int64_t bytes_of_dtype(int64_t dtype) {
-  constexpr std::array<int64_t, 14> kBytes = {0, 1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 2};
-  return dtype > 0 && dtype < std::ssize(kBytes) ? kBytes.at(static_cast<size_t>(dtype)) : 0;
+/// Returns the bytes of a tensor by its dtype, in the numbering of torch.export's files, and sizes;
+/// nothing where they are no sizes, or the dtype has another number.
+std::optional<uint64_t> bytes_of(const nlohmann::json& meta) {
+  constexpr std::array<uint64_t, 14> kBytes = {0, 1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 2};
+  const auto dtype = meta.at("dtype").get<uint64_t>();
+  std::vector<int64_t> sizes;
+  for (const auto& size : meta.at("sizes")) sizes.push_back(size.at("as_int").get<int64_t>());
+  const bool is_valid = dtype < kBytes.size() && kBytes.at(dtype) > 0 &&
+                        std::all_of(sizes.begin(), sizes.end(), [](auto n) { return n >= 0; });
+  return is_valid ? checked_product(kBytes.at(dtype), sizes) : std::nullopt;
 }
 
-/// Checks what LibTorch's runner reads unchecked: that there is a graph, and that each weight has
-/// the bytes that its sizes say.
+/// Checks what LibTorch's runner reads unchecked: that there is a graph, and that each tensor
+/// has the bytes that its sizes say.
 void check_content(const fs::path& file) {
   using nlohmann::json;
   const MappedFile mapped(file);
@@ -139,15 +148,15 @@ void check_content(const fs::path& file) {
   };
   try {
     document("models/model.json").at("graph_module").at("graph").at("nodes");
-    const json weights = document("data/weights/model_weights_config.json").at("config");
-    for (const auto& [name, weight] : weights.items()) {
-      const json& meta = weight.at("tensor_meta");
-      int64_t bytes = bytes_of_dtype(meta.at("dtype").get<int64_t>());
-      for (const json& size : meta.at("sizes")) bytes *= size.at("as_int").get<int64_t>();
-      const auto found = content("data/weights/" + weight.at("path_name").get<std::string>());
-      if (found && static_cast<int64_t>(found->size()) == bytes) continue;
-      fail("{}: a damaged program: weight {} has {} bytes, its sizes say {}", file.string(),
-           printable(name), found ? found->size() : 0, bytes);
+    for (const std::string kind : {"weights", "constants"}) {
+      const std::string folder = "data/" + kind + "/";
+      const json tensors = document(folder + "model_" + kind + "_config.json").at("config");
+      for (const auto& [name, tensor] : tensors.items()) {
+        const auto found = content(folder + tensor.at("path_name").get<std::string>());
+        if (found && found->size() == bytes_of(tensor.at("tensor_meta"))) continue;
+        fail("{}: a damaged program: tensor {} has not the bytes that its sizes say", file.string(),
+             printable(name));
+      }
     }
   } catch (const json::exception& error) {
     fail("{}: a damaged program: {}", file.string(), one_line(error.what()));

@@ -110,14 +110,12 @@ ExpertWeights quantise_experts(const ExpertWeights& weights) {
   if (!weights.w1.is_cpu() || weights.w1.scalar_type() != at::kFloat || weights.packed) {
     fail_usage(
         "precision int8 needs float32 weights on the CPU, which a GPU and a program (.pt2) do not "
-        "have; "
-        "leave it out");
+        "have; leave it out");
   }
   if (!has_int8_products()) {
     fail_usage(
         "precision int8 needs AVX512-VNNI or AMX, which this CPU or MOESAIC_CPU does not have; "
-        "leave "
-        "it out");
+        "leave it out");
   }
   if (width % 4 != 0 || hidden % 4 != 0 || width > kMaxWidth) {
     fail_usage(

@@ -317,6 +317,22 @@ TEST_F(ExportedProgram, ThatIsDamagedIsRefusedBeforeItRuns) {
   EXPECT_THAT(test::failure_of([&] { Program program(file_); }), HasSubstr("corrupt archive"));
 }
 
+TEST_F(ExportedProgram, WithAShortTensorIsRefusedBeforeItRuns) {
+  caffe2::serialize::PyTorchStreamReader whole(file_.string());
+  for (const std::string cut : {"data/weights/weight_0", "data/constants/tensor_0"}) {
+    const fs::path file = folder_ / "short.pt2";
+    caffe2::serialize::PyTorchStreamWriter writer(file.string());
+    for (const std::string& name : whole.getAllRecords()) {
+      if (name == "version" || name.starts_with(".")) continue;
+      const auto [content, size] = whole.getRecord(name);
+      writer.writeRecord(name, content.get(), name == cut ? 4 : size);
+    }
+    writer.writeEndOfFile();
+    EXPECT_THAT(test::failure_of([&] { Program program(file); }), HasSubstr("its sizes say"))
+        << cut;
+  }
+}
+
 TEST(Program, WithoutAGraphIsRefusedBeforeItRuns) {
   const test::TempDir folder;
   const std::string graph = "{}";

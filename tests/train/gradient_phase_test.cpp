@@ -300,5 +300,12 @@ TEST(GradientPhase, UpdatesOnTheSmallerLastBatchIfAsked) {
               ::testing::HasSubstr("or accumulate to 1"));
 }
 
+TEST(GradientPhase, AveragesNeedWholeOptimizers) {
+  EXPECT_THAT(train_test::error_of([] {
+                Started({"phases.0.ema_decay=0.9", "parallel.shard_optimizer=true"});
+              }),
+              ::testing::HasSubstr("phases.0.ema_decay"));
+}
+
 }  // namespace
 }  // namespace moesaic

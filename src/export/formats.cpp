@@ -12,10 +12,10 @@
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/text.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/script.h"
 #include "moesaic/train/evaluate.h"
-#include "python.h"
 
 namespace moesaic {
 
@@ -119,6 +119,22 @@ ExportFormat pt2_format() {
 
 ExportFormat onnx_format() {
   return recorded_format(export_onnx, "one file for ONNX Runtime (opset 20); Python writes it");
+}
+
+/// Returns the last line of an evaluation of this checkpoint's step in the metrics.jsonl of its
+/// run, null where there is none.
+Json last_evaluation(const Checkpoint& checkpoint) {
+  const fs::path file = checkpoint.folder.parent_path().parent_path() / "metrics.jsonl";
+  const auto step = checkpoint.state.find("step");
+  std::error_code ignored;
+  if (step == checkpoint.state.end() || !fs::is_regular_file(file, ignored)) return {};
+  Json last;
+  for (const std::string& line : split(read_text(file), '\n')) {
+    if (line.find("\"kind\":\"eval\"") == line.npos) continue;
+    const Json found = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (found.is_object() && found.value("step", Json()) == *step) last = found;
+  }
+  return last;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks as plain PyTorch, and what Python records of them.
-#include "python.h"
+#include "moesaic/export/formats.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,7 +21,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/checkpoint/tensors.h"
-#include "moesaic/export/formats.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
 
@@ -297,20 +296,6 @@ void export_recorded(const std::string& format, const Model& model, const fs::pa
 }
 
 }  // namespace
-
-Json last_evaluation(const Checkpoint& checkpoint) {
-  const fs::path file = checkpoint.folder.parent_path().parent_path() / "metrics.jsonl";
-  const auto step = checkpoint.state.find("step");
-  std::error_code ignored;
-  if (step == checkpoint.state.end() || !fs::is_regular_file(file, ignored)) return {};
-  Json last;
-  for (const std::string& line : split(read_text(file), '\n')) {
-    if (line.find("\"kind\":\"eval\"") == line.npos) continue;
-    const Json found = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (found.is_object() && found.value("step", Json()) == *step) last = found;
-  }
-  return last;
-}
 
 fs::path export_python() {
   const auto variable = [](const char* name) {

@@ -240,9 +240,8 @@ std::string token_hint(const FetchRequest& request, long status) {
   if (status != 401 && status != 403) return "";
   const std::string name = token_name(request);
   if (name.empty()) return "; 'token_env' may name an environment variable with a token";
-  return fmt::format(token_of(request).empty() ? "; environment variable {} may hold a token"
-                                               : "; the token in {} is refused",
-                     name);
+  return token_of(request).empty() ? "; environment variable " + name + " may hold a token"
+                                   : "; the token in " + name + " is refused";
 }
 
 /// Fetches the rest of a part, which is made if it is missing, and syncs it. On failure the
@@ -376,8 +375,8 @@ std::string resolved_url(const std::string& url) {
     fail_usage("'{}': an address of Hugging Face is hf://[datasets/]OWNER/NAME[@REVISION]/PATH",
                url);
   }
-  const char* const set = std::getenv("HF_ENDPOINT");
-  std::string endpoint = set == nullptr || *set == '\0' ? "https://huggingface.co" : set;
+  const char* const other = std::getenv("HF_ENDPOINT");
+  std::string endpoint = other == nullptr || *other == '\0' ? "https://huggingface.co" : other;
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (!url_problem(endpoint).empty() || !endpoint.starts_with("http")) {
     fail_usage("environment variable HF_ENDPOINT: not an address without a password or a token");

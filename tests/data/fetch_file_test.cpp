@@ -167,6 +167,14 @@ TEST_F(FetchFile, StartsOverWhereTheServerKnowsNoRanges) {
   EXPECT_THAT(server.requests(), ElementsAre("f 0", "f 40", "f 0"));
 }
 
+TEST_F(FetchFile, ALongerPartOfAnotherFileIsNotTaken) {
+  HttpServer server({{"f", bytes_}});
+  test::write_file(place().parent_path() / ".f.moesaic.part", std::vector<uint8_t>(200, 7));
+  fetch(request(server.url() + "f"));
+  EXPECT_EQ(test::read_file(place()), bytes_);
+  EXPECT_THAT(server.requests(), ElementsAre("f 200", "f 0"));
+}
+
 TEST_F(FetchFile, FindsLengthsThatAreNotTrue) {
   HttpServer server({});
   std::string head;

@@ -105,7 +105,8 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path);
 /// A shard and where it lies, or will once it is fetched.
 struct PlacedShard {
   ShardFile described;
-  std::string path;  ///< A fs::path of a long name takes three times as much.
+  std::string path;        ///< A fs::path of a long name takes three times as much.
+  bool removable = false;  ///< Whether another process may remove it to make room.
 };
 
 /// Images in shards, read at their places. Shards that are here are indexed at once; others that
@@ -147,6 +148,8 @@ class ShardImages final : public StoredImages {
   void count_lost(size_t shard) const;
   void check_lost() const;
   std::shared_ptr<const UniqueFd> open(size_t shard) const;
+  /// Opens a removable shard with a lock that keeps it where it is.
+  UniqueFd hold(size_t shard) const;
   /// Lets the next open() open the file again.
   void forget(size_t shard) const;
 

@@ -317,7 +317,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->excludes(exclude)
       ->group("");  // Not in the help.
   verb.add_option("--replace", prune.replace,
-                  std::string(kReplaceHelp) + "; overrides that of --plan")
+                  std::string(kReplaceHelp) + "; with --plan: that of the plan")
       ->type_name("nothing|mean|merge|reroute")
       ->check(one_of_words(replacement_names()));
   verb.add_option("--seed", prune.seed,
@@ -340,8 +340,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group =
-      "Images for --replace mean, merge and criteria that need them; for --max-drop without "
-      "--images";
+      "Images for --max-drop, --replace mean or merge, and criteria that need images";
   verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME")
@@ -350,19 +349,21 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "split of the dataset (validation where there is one, else train)")
       ->type_name("NAME")
       ->group(group);
-  verb.add_option("--images", arguments->images, "number of calibration images, drawn by the seed")
+  verb.add_option(
+          "--images", arguments->images,
+          "number of calibration images, drawn at random by --seed; without effect on --max-drop")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
       ->group(group);
   CLI::Option* const read =
       verb.add_option("--calibration", arguments->calibration,
-                      "statistics of the same network and images to use in place of calibration, "
-                      "as --save-calibration wrote them")
+                      "file of --save-calibration, read instead of running the images through the "
+                      "network; network, images and seed must be the same")
           ->check(not_empty())
           ->type_name("FILE.safetensors")
           ->group(group);
   verb.add_option("--save-calibration", arguments->save_calibration,
-                  "new file for the statistics of calibration, which serve every criterion")
+                  "new file for the statistics that calibration images give, for all criteria")
       ->check(not_empty())
       ->excludes(read)
       ->type_name("FILE.safetensors")
@@ -377,10 +378,11 @@ void add_prune(CLI::App& app, int& exit_code) {
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
   add_checkpoint(*verb, "--finetuned,checkpoint", options.finetuned);
-  verb->add_option("--pretrained", options.pretrained,
-                   "network before fine-tuning, for router-norm-change and "
-                   "neuron-magnitude-change; other criteria only check that it is the same network "
-                   "(the run's earlier phase, or its init)")
+  verb->add_option(
+          "--pretrained", options.pretrained,
+          "network before fine-tuning, for router-norm-change and neuron-magnitude-change; "
+          "other criteria only check that its shapes match (the run's earlier phase, or its "
+          "init)")
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")

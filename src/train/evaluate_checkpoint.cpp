@@ -94,10 +94,8 @@ void match_classes(CheckpointData& data, const fs::path& from, std::string_view 
   }
   try {
     // Outputs can take the names of as many classes only.
-    constexpr std::string_view kFewerOrMore =
-        "rename the class, or leave it out by a description with keep_classes";
     data.dataset = with_classes_of(std::move(data.dataset), names,
-                                   own == names.size() ? suggestion : kFewerOrMore);
+                                   own == names.size() ? suggestion : kRenameClass);
   } catch (const Error& error) {
     fail_usage("{}: {}", from.string(), error.what());
   }

@@ -256,9 +256,10 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
 }
 
 std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
-  constexpr const char* kWayOut = "a run with init and a new_head takes the data's classes";
+  const std::string_view remedy =
+      split == "train" ? "begin another run with init and on_entry.new_head" : kRenameClass;
   return preprocessed(
-      with_classes_of(datasets_.get(plan().config.data, split), input_->classes, kWayOut), *input_);
+      with_classes_of(datasets_.get(plan().config.data, split), input_->classes, remedy), *input_);
 }
 
 void Trainer::prepare_network() {

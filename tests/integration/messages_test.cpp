@@ -22,6 +22,8 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
            {{"prune", none, "--dry-run"}, "nothing tells the number of experts to keep; give one "},
            {{"prune", none, "--keep", "1", "--criterion", "reep"},
             "--criterion: cannot be 'reep'; did you mean 'reap'?"},
+           {{"prune", none, "--keep", "1", "--criterion", "routr-norm"},
+            "--criterion: cannot be 'routr-norm'; did you mean 'router-norm-change'?"},
            {{"prune", none, "--keep", "1.5", "--dry-run"},
             "--keep '1.5': a fraction must be above"},
            {{"prune", none, "--keep", "1"}, "prune: --out is missing; name a new folder, or give "},

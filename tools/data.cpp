@@ -37,7 +37,7 @@ void fetch_data(const std::string& name) {
   require_single_process("data fetch");
   const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
-    std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
+    std::cout << fmt::format("{}: generated when opened, nothing to fetch\n", name);
     return;
   }
   const bool verified = result.unhashed.empty();

@@ -185,7 +185,7 @@ int predict(const PredictArguments& arguments) {
   if (!arguments.images.empty()) return predict_files(arguments);
   if (arguments.input.empty()) {
     fail_usage(
-        "predict: the images are missing; name files or folders behind the checkpoint, or give "
+        "predict: the images are missing; name files or folders after the checkpoint, or give "
         "--input and --output");
   }
   predict_tensors(arguments);

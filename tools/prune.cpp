@@ -128,7 +128,7 @@ void check_one_size(const PruneArguments& arguments) {
   if (given == 1) return;
   fail_usage(
       "prune: {} of experts to keep; give one of --keep, --keep-parameters, --max-drop and --plan",
-      given == 0 ? "nothing tells the number" : "several options tell the number");
+      given == 0 ? "no option gives the number" : "several options give the number");
 }
 
 /// Refuses options that would change nothing to pruning by `options`.
@@ -246,8 +246,9 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
   if (options.dry_run) return 0;
   log_written(options.out);
-  log_info("measure it by: {} eval {}; train it on by a recipe with \"init\": {}", called_as(),
-           shell_quoted(options.out.string()), nlohmann::json(options.out.string()).dump());
+  log_info("evaluate it: {} eval {}; continue its training with a recipe that has \"init\": {}",
+           called_as(), shell_quoted(options.out.string()),
+           nlohmann::json(options.out.string()).dump());
   return 0;
 }
 
@@ -281,7 +282,7 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--plan", arguments->plan,
-                  "plan to follow, as --json prints it; it may be edited")
+                  "plan to follow, a JSON file as --json prints it; it may be edited")
       ->check(not_empty())
       ->type_name("FILE")
       ->group(group);

@@ -366,7 +366,7 @@ void fetch_shared(const DatasetSpec& spec, const WantedFile& file) {
   }
   const std::string problems = download(spec, file);
   if (problems.empty()) return install(file.place);
-  fail("dataset '{}': cannot fetch {}: {}; it may be put by hand into {}", spec.name, file.name,
+  fail("dataset '{}': cannot fetch {}: {}; or put it by hand into {}", spec.name, file.name,
        problems, folder.string());
 }
 

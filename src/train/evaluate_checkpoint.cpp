@@ -32,7 +32,7 @@ std::string trained_on(const Json& config, const fs::path& from) {
   if (!data.is_string() || data.get<std::string>().empty()) {
     const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
     if (!name.is_string() || name.get<std::string>().empty()) {
-      fail_usage("{}: the dataset of its training is not stored; give --data", from.string());
+      fail_usage("{}: the name of its training data is not stored; give --data", from.string());
     }
     fail_usage("{}: the path of its dataset '{}' is not stored; give --data", from.string(),
                one_line(name.get<std::string>()));
@@ -75,8 +75,8 @@ void check_is_here(const DatasetOpener& open, const std::string& data, const fs:
     open.splits(data);
   } catch (const Error&) {
     if (has_spec(data)) throw;
-    fail_usage("{}: the dataset of its training, '{}', is not here; give --data",
-               checkpoint.string(), one_line(data));
+    fail_usage("{}: its training data, '{}', are not here; give --data", checkpoint.string(),
+               one_line(data));
   }
 }
 
@@ -87,8 +87,8 @@ void match_classes(CheckpointData& data, const fs::path& from, std::string_view 
   if (own == 0) return;
   if (names.empty()) {
     log_warning(
-        "{}: does not store the names of its classes: its outputs are taken to be those of "
-        "'{}', in their order",
+        "{}: no class names are stored: the outputs are assumed to be the classes of '{}', in "
+        "their order",
         from.string(), data.name);
     return;
   }

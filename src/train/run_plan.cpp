@@ -319,7 +319,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   const auto* const gradient = phase.kind.find<GradientConfig>();
   if (gradient != nullptr && gradient->ema_decay > 0.0 && config.parallel.shard_optimizer) {
     fail_usage(
-        "{}: phase '{}': averages need whole optimizers; set ema_decay to 0 or "
+        "{}: phase '{}': ema_decay does not support sharded optimizers; set it to 0, or "
         "parallel.shard_optimizer to false",
         locations.of({"ema_decay"}), phase.name);
   }
@@ -337,8 +337,8 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
     if (!named && begun && data->info().classes_named) {
       log_warning(
-          "{}: phase '{}': its network comes without the names of its classes: its outputs are "
-          "taken to be those of '{}', in their order",
+          "{}: phase '{}': the network has no class names: its outputs are assumed to be the "
+          "classes of '{}', in their order",
           locations.of({"data"}), phase.name, phase.data);
     }
     if (!named || phase.on_entry.new_head) network.set_classes(data->info());

@@ -348,7 +348,7 @@ void Trainer::restore() {
     if (!then.empty() && then != now) {
       log_warning(
           "{}: computed with {}, resumed with {}, which rounds sums differently: the run will not "
-          "have the bits of an uninterrupted one",
+          "be bit-identical to an uninterrupted one",
           from, then, now);
     }
   }

@@ -411,8 +411,8 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   const bool decides = split == datasets_.evaluation_splits(data).front();
   if (!in_last_phase() || !decides) return;
   if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {
-    log_warning("{}, step {}: {} {} is not finite; 'best' passes over such evaluations",
-                state_.phase, state_.step, split, followed.name);
+    log_warning("{}, step {}: {} {} is not finite; 'best' ignores this evaluation", state_.phase,
+                state_.step, split, followed.name);
   }
   if (!better(followed, value, state_.best_value)) return;
   state_.best_value = value;

@@ -19,7 +19,8 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
            {{"eval", none}, makes},
            {{"inspect", none}, makes},
            {{"prune", none, "--keep", "1", "--dry-run", "--criterion", "aimer"}, makes},
-           {{"prune", none, "--dry-run"}, "nothing tells the number of experts to keep; give one "},
+           {{"prune", none, "--dry-run"},
+            "no option gives the number of experts to keep; give one "},
            {{"prune", none, "--keep", "1", "--criterion", "reep"},
             "--criterion: cannot be 'reep'; did you mean 'reap'?"},
            {{"prune", none, "--keep", "1", "--criterion", "routr-norm"},
@@ -27,7 +28,7 @@ TEST_F(Messages, SayWhereWhatAndWhatToDo) {
            {{"prune", none, "--keep", "1.5", "--dry-run"},
             "--keep '1.5': a fraction must be above"},
            {{"prune", none, "--keep", "1"}, "prune: --out is missing; name a new folder, or give "},
-           {{"predict", none}, "predict: the images are missing; name files or folders behind "},
+           {{"predict", none}, "predict: the images are missing; name files or folders after "},
            {{"bench", "nowhere"},
             "bench: 'nowhere' is neither a benchmark nor a run or checkpoint; name the folder of "
             "one, or choose one of "},

@@ -21,8 +21,8 @@ struct Upcycling {
 };
 void describe(auto& f, Upcycling& c) {
   f("num_experts", c.num_experts, "number of experts per layer", required, between(1, kMaxExperts));
-  f("layers", c.layers, "blocks whose MLP becomes a mixture of experts, from 0", required,
-    not_empty, at_least(0));
+  f("layers", c.layers, "numbers, from 0, of the blocks whose MLP becomes a mixture of experts",
+    required, not_empty, at_least(0));
   f("num_selected_experts", c.num_selected_experts,
     "number of experts per token (top-k); with 1 each gate is 1, and auxiliary losses alone train "
     "the router",

@@ -179,7 +179,7 @@ class SettingsReader {
       heads = width % kHeadWidth == 0 ? width / kHeadWidth : 0;
       if (heads == 0) {
         fail_usage(
-            "{}: no file tells the number of heads, and {} is no multiple of {}; give "
+            "{}: no file states the number of heads, and {} is no multiple of {}; give "
             "--num-heads N",
             tensors_.from, width, kHeadWidth);
       }
@@ -311,7 +311,7 @@ class SettingsReader {
       config_.encoder.position_emb.name = kNoPosition;
       if (!options_.image_size && !trained_size) {
         fail_usage(
-            "{}: without a position embedding no file tells the size of images; give "
+            "{}: without a position embedding no file states the size of images; give "
             "--image-size S",
             tensors_.from);
       }

@@ -350,9 +350,9 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "split of the dataset (validation where there is one, else train)")
       ->type_name("NAME")
       ->group(group);
-  verb.add_option(
-          "--images", arguments->images,
-          "number of calibration images, drawn at random by --seed; without effect on --max-drop")
+  verb.add_option("--images", arguments->images,
+                  "number of calibration images, drawn at random by --seed (--max-drop evaluates "
+                  "the whole split)")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
       ->group(group);

@@ -23,7 +23,9 @@ namespace {
 void list_data() {
   for (const std::string& name : dataset_names()) {
     const DatasetSource source(name);
-    std::cout << fmt::format("{:<24} {:>4} classes  {}\n", escaped(name), source.class_count(),
+    const int64_t classes = source.class_count();
+    std::cout << fmt::format("{:<24} {:>13}  {}\n", escaped(name),
+                             classes == 0 ? "" : count_text(classes, "class"),
                              escaped(source.where()));
     std::cout << fmt::format("{:<24} {}\n", "", escaped(source.spec().description));
     std::cout << fmt::format("{:<24} {}\n", "",
@@ -35,7 +37,7 @@ void fetch_data(const std::string& name) {
   require_single_process("data fetch");
   const FetchResult result = DatasetSource(name).fetch();
   if (result.folder.empty()) {
-    std::cout << fmt::format("{}: made when it is opened, nothing to fetch\n", name);
+    std::cout << fmt::format("{}: generated when opened, nothing to fetch\n", name);
     return;
   }
   const bool verified = result.unhashed.empty();
@@ -112,8 +114,8 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->check(whole_number(1, kMost));
   command
       ->add_option("--size", options.size,
-                   "shorter side in pixels to which larger images are resized (files are copied "
-                   "unchanged)")
+                   "length in pixels of the shorter side to which larger images are resized (no "
+                   "resizing: files are copied unchanged)")
       ->check(whole_number(1, kMost));
   command->add_option("--quality", options.quality, "quality of resized JPEG images, 1 to 100")
       ->capture_default_str()

@@ -133,8 +133,10 @@ void add_doctor(CLI::App& app, int& exit_code) {
   auto* verb = add_verb(app, "doctor",
                         "Check this installation and print a report for bug reports.", "doctor");
   const auto all = std::make_shared<bool>(false);
-  verb->add_flag("--all", *all,
-                 "compare all GPU operators without turning off those found to differ");
+  verb->add_flag(
+      "--all", *all,
+      "compare every GPU operator with the CPU's; by default one that differs is turned off "
+      "for the comparisons after it");
   verb->callback([all, &exit_code] { doctor(*all, exit_code); });
 }
 

@@ -198,8 +198,8 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
                           ->check(not_empty())
                           ->type_name("FILE");
   CLI::Option* of = verb.add_option("--tsne-of", arguments->points.of,
-                                    "features that t-SNE embeds; inputs: the network's; embedding: "
-                                    "the last layer's input")
+                                    "features that t-SNE embeds; inputs: the network's inputs; "
+                                    "embedding: the inputs of its last layer")
                         ->type_name("inputs|embedding")
                         ->check(one_of_words({"inputs", "embedding"}))
                         ->capture_default_str();
@@ -208,12 +208,12 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
                                         "seed; time grows with its square")
                             ->check(whole_number(kMinPoints, kMaxPoints))
                             ->capture_default_str();
-  CLI::Option* color =
-      verb.add_option("--tsne-color", arguments->points.color,
-                      "colour of the points: expert (only where the last routing layer sends each "
-                      "image to one), class, or group (expert where possible, else class)")
-          ->type_name("expert|class|group")
-          ->check(one_of_words({"expert", "class", "group"}));
+  CLI::Option* color = verb.add_option("--tsne-color", arguments->points.color,
+                                       "colour of the points: expert (where the last MoE layer "
+                                       "sends each image to one expert), "
+                                       "class or group (expert where possible, else class)")
+                           ->type_name("expert|class|group")
+                           ->check(one_of_words({"expert", "class", "group"}));
   CLI::Option* only = verb.add_option("--tsne-class", arguments->points.only_class,
                                       "class to which the images are restricted")
                           ->type_name("NAME");
@@ -224,7 +224,8 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
           ->delimiter(',');
   CLI::Option* boundary = verb.add_flag(
       "--tsne-boundary", arguments->points.boundary,
-      "draw the decision boundary between the two classes, from predictions averaged nearby");
+      "draw the decision boundary of data with two classes, by the mean predictions of nearby "
+      "points");
   for (CLI::Option* option : {of, points, color, only, groups, boundary})
     option->needs(tsne)->group(group);
   tsne->group(group);
@@ -253,7 +254,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
-                   "number of images per batch (the run's evaluate_batch_size, 256 without a run)")
+                   "number of images per batch (evaluate_batch_size of the run, or 256)")
       ->check(batch_size());
   add_precision(*verb, arguments->options.evaluate.precision, {"float32", "bfloat16", "int8"});
   add_device(*verb, arguments->options.device);
@@ -265,13 +266,15 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("FILE");
   CLI::Option* routing =
-      verb->add_option("--routing-images", arguments->routing_images,
-                       "figure of the patches routed to each expert of the last MoE layer, over "
-                       "images: a new .png or .svg file, with gnuplot's script and data beside it")
+      verb->add_option(
+              "--routing-images", arguments->routing_images,
+              "figure of the patches that each expert of the last MoE layer receives, marked on "
+              "--images images: a new .png or .svg file, with gnuplot's script and data "
+              "beside it")
           ->check(not_empty())
           ->type_name("FILE");
   verb->add_option("--images", arguments->images,
-                   "number of images that --routing-images draws, the first of the split")
+                   "number of images in --routing-images, the first ones of the split")
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);

@@ -118,11 +118,11 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
       ->check(whole_number(1, kMost))
       ->type_name("N");
   verb.add_option("--experts", upcycling.num_experts,
-                  "number of experts that the MLPs of a vit's --layers become, as copies")
+                  "number of experts, copies of the MLP, in each of --layers of a vit")
       ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
       ->type_name("N");
   verb.add_option("--layers", upcycling.layers,
-                  "blocks of a vit that get experts, from 0, separated by commas")
+                  "numbers, from 0, of the blocks of a vit that get experts, separated by commas")
       ->delimiter(',')
       ->check(whole_number(0, static_cast<int64_t>(kMaxLayers) - 1))
       ->type_name("N,...");
@@ -131,10 +131,10 @@ void add_vit_options(CLI::App& verb, ImportVitOptions& options) {
       ->check(whole_number(1, static_cast<int64_t>(kMaxExperts)))
       ->type_name("N")
       ->capture_default_str();
-  verb.add_option(
-          "--expert-noise", upcycling.noise,
-          "standard deviation of noise that makes the experts differ, over that of each weight "
-          "tensor; 0: the network begins with the dense one's outputs")
+  verb.add_option("--expert-noise", upcycling.noise,
+                  "standard deviation of noise on the experts' weights, relative to the standard "
+                  "deviation of "
+                  "each weight tensor; 0: experts begin equal, and outputs are the dense network's")
       ->check(number(0.0, 1e3))
       ->type_name("X")
       ->capture_default_str();
@@ -162,10 +162,10 @@ void add_import(CLI::App& app, int& exit_code) {
                    "transformer of timm or Hugging Face")
       ->required()
       ->type_name("FORMAT");
-  verb->add_option(
-          "prefix", options.prefix,
-          "prefix of the checkpoint's files PREFIX.index and PREFIX.data-nnnnn-of-NNNNN; of the "
-          "format vit a .safetensors file or its folder")
+  verb->add_option("prefix", options.prefix,
+                   "files of the checkpoint; vmoe: prefix of PREFIX.index and its shards; vit: a "
+                   ".safetensors "
+                   "file or its folder")
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");

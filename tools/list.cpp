@@ -220,7 +220,7 @@ void add_list(CLI::App& app, int&) {
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   verb->add_option("kind", *kind,
-                   fmt::format("kind of the listed names: {} (the kinds themselves)",
+                   fmt::format("kind of names to list: {} (a list of these kinds)",
                                fmt::join(names_of(described_kinds()), ", ")))
       ->type_name("KIND");
   verb->add_flag("--json", *json, "print one JSON document");

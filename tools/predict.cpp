@@ -185,7 +185,7 @@ int predict(const PredictArguments& arguments) {
   if (!arguments.images.empty()) return predict_files(arguments);
   if (arguments.input.empty()) {
     fail_usage(
-        "predict: the images are missing; name files or folders behind the checkpoint, or give "
+        "predict: the images are missing; name files or folders after the checkpoint, or give "
         "--input and --output");
   }
   predict_tensors(arguments);
@@ -200,10 +200,11 @@ void add_predict(CLI::App& app, int& exit_code) {
                             "predict checkpoints/first photos shoe.jpg --top 3");
   add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
   CLI::Option* images =
-      verb->add_option("images", arguments->images,
-                       "image files (JPEG, PNG, WebP), or folders of them (recursive, "
-                       "sorted, following links); skipped files are named; a "
-                       "corrupt file gives an error line and exit code 1")
+      verb->add_option(
+              "images", arguments->images,
+              "image files (JPEG, PNG, WebP), or folders of them (read recursively, in sorted "
+              "order, following links); a warning names skipped files; a corrupt file "
+              "gives an error line and exit code 1")
           ->check(not_empty())
           ->type_name("IMAGE|FOLDER");
   CLI::Option* top =
@@ -230,8 +231,8 @@ void add_predict(CLI::App& app, int& exit_code) {
                  "add each token's experts and gates: for images to --json; for tensors as "
                  "'routing.<block>.logits' and 'routing.<block>.combine' [tokens, experts]");
   verb->add_option("--batch-size", arguments->batch_size,
-                   "number of images per batch (32; with --input 256); with an expert capacity "
-                   "image files are taken one by one, tensors all at once")
+                   "number of images per batch (32, or 256 of --input); a network with an expert "
+                   "capacity computes image files one by one, and --input as one batch")
       ->check(batch_size());
   add_device(*verb, arguments->device);
   add_precision(*verb, arguments->precision, {"float32", "int8"});

@@ -128,7 +128,7 @@ void check_one_size(const PruneArguments& arguments) {
   if (given == 1) return;
   fail_usage(
       "prune: {} of experts to keep; give one of --keep, --keep-parameters, --max-drop and --plan",
-      given == 0 ? "nothing tells the number" : "several options tell the number");
+      given == 0 ? "no option gives the number" : "several options give the number");
 }
 
 /// Refuses options that would change nothing to pruning by `options`.
@@ -246,8 +246,9 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
   if (options.dry_run) return 0;
   log_written(options.out);
-  log_info("measure it by: {} eval {}; train it on by a recipe with \"init\": {}", called_as(),
-           shell_quoted(options.out.string()), nlohmann::json(options.out.string()).dump());
+  log_info("evaluate it: {} eval {}; continue its training with a recipe that has \"init\": {}",
+           called_as(), shell_quoted(options.out.string()),
+           nlohmann::json(options.out.string()).dump());
   return 0;
 }
 
@@ -281,7 +282,7 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
       ->type_name("FRACTION")
       ->group(group);
   verb.add_option("--plan", arguments->plan,
-                  "plan to follow, as --json prints it; it may be edited")
+                  "plan to follow, a JSON file as --json prints it; it may be edited")
       ->check(not_empty())
       ->type_name("FILE")
       ->group(group);
@@ -317,7 +318,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->excludes(exclude)
       ->group("");  // Not in the help.
   verb.add_option("--replace", prune.replace,
-                  std::string(kReplaceHelp) + "; overrides that of --plan")
+                  std::string(kReplaceHelp) + "; with --plan: that of the plan")
       ->type_name("nothing|mean|merge|reroute")
       ->check(one_of_words(replacement_names()));
   verb.add_option("--seed", prune.seed,
@@ -340,8 +341,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   const std::string group =
-      "Images for --replace mean, merge and criteria that need them; for --max-drop without "
-      "--images";
+      "Images for --max-drop, --replace mean or merge, and criteria that need images";
   verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME")
@@ -350,19 +350,21 @@ void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
                   "split of the dataset (validation where there is one, else train)")
       ->type_name("NAME")
       ->group(group);
-  verb.add_option("--images", arguments->images, "number of calibration images, drawn by the seed")
+  verb.add_option("--images", arguments->images,
+                  "number of calibration images, drawn at random by --seed (--max-drop evaluates "
+                  "the whole split)")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
       ->capture_default_str()
       ->group(group);
   CLI::Option* const read =
       verb.add_option("--calibration", arguments->calibration,
-                      "statistics of the same network and images to use in place of calibration, "
-                      "as --save-calibration wrote them")
+                      "file of --save-calibration, read instead of running the images through the "
+                      "network; network, images and seed must be the same")
           ->check(not_empty())
           ->type_name("FILE.safetensors")
           ->group(group);
   verb.add_option("--save-calibration", arguments->save_calibration,
-                  "new file for the statistics of calibration, which serve every criterion")
+                  "new file for the statistics that calibration images give, for all criteria")
       ->check(not_empty())
       ->excludes(read)
       ->type_name("FILE.safetensors")
@@ -377,10 +379,11 @@ void add_prune(CLI::App& app, int& exit_code) {
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
   add_checkpoint(*verb, "--finetuned,checkpoint", options.finetuned);
-  verb->add_option("--pretrained", options.pretrained,
-                   "network before fine-tuning, for router-norm-change and "
-                   "neuron-magnitude-change; other criteria only check that it is the same network "
-                   "(the run's earlier phase, or its init)")
+  verb->add_option(
+          "--pretrained", options.pretrained,
+          "network before fine-tuning, for router-norm-change and neuron-magnitude-change; "
+          "other criteria only check that its shapes match (the run's earlier phase, or its "
+          "init)")
       ->check(not_empty())
       ->type_name("CHECKPOINT");
   verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")

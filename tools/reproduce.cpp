@@ -74,7 +74,8 @@ void add_reproduce(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   add_device(*verb, arguments->device);
   verb->add_flag("--json", arguments->json, "print one JSON document: results.json");
-  verb->add_flag("--dry-run", arguments->dry_run, "check all and print the plan without training");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "check everything and print the plan without training");
   verb->callback([arguments, &exit_code] { exit_code = run_reproduce(*arguments); });
 }
 

@@ -216,7 +216,7 @@ void add_train(CLI::App& app, int& exit_code) {
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   verb->add_flag("--dry-run", arguments->dry_run,
-                 "check all and print the plan without training; files may be missing");
+                 "check everything and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
                    "numbers of processes, one GPU each, for which --dry-run plans a step")
       ->check(process_counts())

@@ -82,6 +82,18 @@ bool begins_with(std::string_view text, std::string_view start) {
          equal_letters(text.substr(0, start.size()), start);
 }
 
+/// Returns whether `name` is a misspelt beginning of a longer name, of one or more whole words.
+bool begins_like(std::string_view full, std::string_view name) {
+  if (name.size() > kLongest) return false;
+  for (std::size_t end = full.find_first_of("-_."); end != full.npos;
+       end = full.find_first_of("-_.", end + 1)) {
+    const std::size_t limit = end / 4,
+                      difference = end > name.size() ? end - name.size() : name.size() - end;
+    if (difference <= limit && edit_distance(full.substr(0, end), name) <= limit) return true;
+  }
+  return false;
+}
+
 /// Returns whether `name` is what follows a slash in a longer name.
 bool ends_with_part(std::string_view full, std::string_view name) {
   return !name.empty() && full.size() > name.size() + 1 &&
@@ -209,8 +221,8 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   }
   if (best != nullptr) return *best;
   const auto found = std::ranges::find_if(candidates, [&](const std::string& c) {
-    return begins_with(name, c) || begins_with(c, name) || abbreviates(name, c) ||
-           abbreviates(c, name);
+    return begins_with(name, c) || begins_with(c, name) || begins_like(c, name) ||
+           abbreviates(name, c) || abbreviates(c, name);
   });
   if (found != candidates.end()) return *found;
   return std::nullopt;

@@ -171,8 +171,8 @@ Checkpoint load_program(const fs::path& file, const LoadOptions& options) {
   }
   if (!options.program) {
     fail_usage(
-        "{}: a program (.pt2), which eval, predict and bench run and nothing changes; give the "
-        "run, or an export to safetensors",
+        "{}: a program (.pt2), which only eval, predict and bench can use; give the run, or an "
+        "export to safetensors",
         file.string());
   }
   verified_zip(file);
@@ -220,8 +220,8 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
     }
     if (options.trust) return load_pickled(path, options);
     fail_usage(
-        "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; where you "
-        "trust who wrote it, give --trust, or once and for all: moesaic export {0} --trust "
+        "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; if you trust "
+        "its author, give --trust, or convert it: moesaic export {0} --trust "
         "--format safetensors --out FOLDER",
         path.string());
   }

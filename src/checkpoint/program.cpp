@@ -154,12 +154,12 @@ void check_content(const fs::path& file) {
       for (const auto& [name, tensor] : tensors.items()) {
         const auto found = content(folder + tensor.at("path_name").get<std::string>());
         if (found && found->size() == bytes_of(tensor.at("tensor_meta"))) continue;
-        fail("{}: a damaged program: tensor {} has not the bytes that its sizes say", file.string(),
+        fail("{}: a corrupt program: the bytes of tensor {} do not match its sizes", file.string(),
              printable(name));
       }
     }
   } catch (const json::exception& error) {
-    fail("{}: a damaged program: {}", file.string(), one_line(error.what()));
+    fail("{}: a corrupt program: {}", file.string(), one_line(error.what()));
   }
 }
 

@@ -260,7 +260,8 @@ Checkpoint load_newest_step(const fs::path& checkpoints,
   for (const fs::path& step : steps) {
     try {
       Checkpoint loaded = load_checkpoint(step, options_of(step));
-      if (!first_error.empty()) log_warning("{}: this older checkpoint is read", step.string());
+      if (!first_error.empty())
+        log_warning("{}: this older checkpoint is read instead", step.string());
       return loaded;
     } catch (const DamagedCheckpoint& error) {
       log_warning("{}; this checkpoint is skipped", error.what());

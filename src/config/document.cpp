@@ -378,7 +378,7 @@ class Extension {
     const std::string text = read_text(path, max_bytes_, "a configuration");
     bytes_ += text.size();
     if (bytes_ > max_bytes_) {
-      fail_usage("{}: with what it extends the configuration has more than {} bytes",
+      fail_usage("{}: the configuration and what it extends have more than {} bytes",
                  chain_.front().string(), max_bytes_);
     }
     // A run's own configuration is what a program wrote.

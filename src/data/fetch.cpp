@@ -180,7 +180,7 @@ void fetch_shared(const DatasetSpec& spec, FetchRequest request) {
   request.token_env = spec.token_env;
   const std::string problems = fetch_first(request, addresses(spec, name));
   if (problems.empty()) return;
-  fail("dataset '{}': cannot fetch {}: {}; it may be put by hand into {}", spec.name, name,
+  fail("dataset '{}': cannot fetch {}: {}; or put it by hand into {}", spec.name, name,
        problems, folder);
 }
 

@@ -57,7 +57,7 @@ class MetadataDataset final : public Dataset {
 };
 
 [[noreturn]] void fail_without_numbers(const DatasetSpec& spec) {
-  fail_usage("dataset '{}': its description does not tell how many images or classes there are",
+  fail_usage("dataset '{}': its description does not state the numbers of images and classes",
              spec.name);
 }
 
@@ -234,7 +234,7 @@ int64_t DatasetSource::class_count() const {
 const DatasetSource& DatasetSource::turned(const DatasetSource& part,
                                            std::optional<bool> upright) const {
   if (upright && !part.base_ && !backdrops_ && !format_of(part.spec_).has_exif) {
-    fail_usage("dataset '{}': exif_orientation is for photos, which '{}' has none of", spec_.name,
+    fail_usage("dataset '{}': exif_orientation is for photos, and '{}' has none", spec_.name,
                part.name_);
   }
   return part;
@@ -354,7 +354,7 @@ DatasetSpec DatasetSource::fetched() const {
 
 std::string DatasetSource::where() const {
   const DatasetSpec spec = fetched();
-  if (spec.generated()) return "made when it is opened";
+  if (spec.generated()) return "generated when opened";
   if (const fs::path folder = find_folder(spec); !folder.empty()) return folder.string();
   if (!spec.urls.empty()) return "not here; " + fetch_command(spec.name);
   return fmt::format("not here; place or link it at {}", search_folders(spec).front().string());

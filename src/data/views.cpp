@@ -212,7 +212,7 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
     const auto found = numbers.find(name);
     if (found == numbers.end()) fail_unknown(own.name, name, outputs, suggestion);
     if (found->second == kTwice) {
-      fail_usage("'{}': two outputs of the network are called like the class {}{}{}",
+      fail_usage("'{}': two outputs of the network have the name of the class {}{}{}",
                  one_line(own.name), printable(name), suggestion.empty() ? "" : "; ", suggestion);
     }
     labels.push_back(found->second);

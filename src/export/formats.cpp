@@ -113,12 +113,12 @@ ExportFormat recorded_format(void (*write)(const Model&, const fs::path&, const 
 
 ExportFormat pt2_format() {
   return recorded_format(export_pt2,
-                         "one file of torch.export, which LibTorch runs without Python; Python "
-                         "writes it");
+                         "one file of torch.export, which LibTorch runs without Python; written by "
+                         "Python");
 }
 
 ExportFormat onnx_format() {
-  return recorded_format(export_onnx, "one file for ONNX Runtime (opset 20); Python writes it");
+  return recorded_format(export_onnx, "one file for ONNX Runtime (opset 20), written by Python");
 }
 
 /// Returns the last line of an evaluation of this checkpoint's step in the metrics.jsonl of its

@@ -239,8 +239,7 @@ void check_predicts_classes(const Model& model, const InputSpec& spec, const std
     fail_usage("the network has no head, so there are no classes; give --input and --output");
   }
   if (classification_losses().find(loss) == nullptr) {
-    fail_usage("the network was trained by '{}', not to tell classes; give --input and --output",
-               loss);
+    fail_usage("the network was trained by '{}', not to classify; give --input and --output", loss);
   }
 }
 

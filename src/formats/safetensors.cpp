@@ -283,7 +283,7 @@ void check_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const s
     fail("{}: truncated: the tensors need {} bytes, found {}", file, covered, data_bytes);
   }
   if (covered < data_bytes) {
-    fail("{}: {} bytes behind the last tensor: expected {}, found {}", file, data_bytes - covered,
+    fail("{}: {} bytes after the last tensor: expected {}, found {}", file, data_bytes - covered,
          covered, data_bytes);
   }
 }

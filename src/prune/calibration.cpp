@@ -39,14 +39,15 @@ void check_source(const fs::path& path, const CalibrationSource& found,
     return value == source.end() ? "none" : value->second;
   };
   if (value_in(found, kFormatKey) != kCalibrationFormat) {
-    fail_usage("{}: is no calibration of this version; record one by prune --save-calibration",
-               path.string());
+    fail_usage(
+        "{}: not a calibration file of this version; record one with prune --save-calibration",
+        path.string());
   }
   for (const auto& [name, value] : wanted) {
     if (name == kRecordedOf || value_in(found, name) == value) continue;
     const std::string shown = name == "network" ? kRecordedOf : name;
     fail_usage(
-        "{}: recorded of another {}: {}, not {}; record it anew: prune with "
+        "{}: recorded with another {}: {}, not {}; record it again: prune with "
         "--save-calibration NEW.safetensors in place of --calibration",
         path.string(), name, value_in(found, shown), value_in(wanted, shown));
   }
@@ -87,7 +88,7 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
   const TensorMap tensors = read_tensors(path);
   const auto hash = metadata.find(kHashKey);
   if (hash == metadata.end() || hash->second != hash_of(tensors)) {
-    fail("{}: the file was altered: its SHA-256 is not that of its tensors; record it anew",
+    fail("{}: the file was altered: its SHA-256 is not that of its tensors; record it again",
          path.string());
   }
   const auto tensor_of = [&](const std::string& name, const std::vector<int64_t>& shape,

@@ -293,7 +293,7 @@ const std::vector<Criterion>& criteria() {
       {"router-magnitude", false, false, router_magnitude, "norm of the router's weights"},
       {"neuron-magnitude", false, false, neuron_magnitude,
        "mean norm of the weights of an expert's neurons"},
-      {"magnitude", false, false, neuron_magnitude, "another name of neuron-magnitude"},
+      {"magnitude", false, false, neuron_magnitude, "another name for neuron-magnitude"},
       {"neuron-magnitude-change", kCompares, false, neuron_magnitude_change,
        "growth of the mean norm of an expert's neurons since the pretrained network"},
       {"importance", false, kImages, sum_over_tokens<&LayerUse::first_gates>,
@@ -318,11 +318,11 @@ const std::vector<Criterion>& criteria() {
       {"output-variance", false, kImages, output_variance,
        "variance over tokens of gate times output"},
       {"output-error", false, kImages, output_error,
-       "squared error of the layer's output without the expert; experts are removed as the set of "
-       "smallest joint error, by trying up to a million sets, else one by one",
+       "squared error of the layer's output without the expert; the set of smallest joint error is "
+       "removed, found by trying up to a million sets, else one by one",
        true},
       {"aimer", false, false, aimer, "ratio of mean absolute to root mean square weight, negated"},
-      {"random", false, false, random_scores, "random number, as a baseline"},
+      {"random", false, false, random_scores, "random score, as a baseline"},
   };
   return list;
 }

@@ -222,7 +222,7 @@ std::string plan_experiment(const Experiment& experiment) {
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options) {
   const std::optional<RunsConfig> runs = runs_in(experiment);
   if (find_program("gnuplot").empty()) {
-    fail("gnuplot: no such program on PATH; the experiment's figure is drawn by it");
+    fail("gnuplot: no such program on PATH; it draws the experiment's figure");
   }
   check_device(options.device);
   const bool follows = options.processes && !options.processes->is_rank_zero();

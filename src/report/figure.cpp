@@ -65,7 +65,7 @@ void check_drawn(const fs::path& drawn, const fs::path& file) {
   const bool whole = file.extension() == ".png" ? text.ends_with("IEND\xAE\x42\x60\x82")
                                                 : text.ends_with("</svg>");
   if (!whole) {
-    fail("{}: gnuplot could not write the figure to its end; is the disk full?", file.string());
+    fail("{}: gnuplot could not write the whole figure; is the disk full?", file.string());
   }
 }
 
@@ -260,9 +260,8 @@ std::string shared_commands(const RunLines& run) {
 void check_can_draw(const fs::path& folder) {
   if (find_program("gnuplot").empty()) {
     fail(
-        "gnuplot: no such program on PATH; figures are drawn by it: install it, e.g. gnuplot-nox "
-        "of "
-        "Debian");
+        "gnuplot: no such program on PATH; it draws the figures: install it, e.g. Debian's "
+        "gnuplot-nox");
   }
   check_can_write(folder);
 }

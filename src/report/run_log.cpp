@@ -29,7 +29,7 @@ void remove_log(const fs::path& file) {
 
 void keep_damaged(const fs::path& file, const std::string& problem) {
   const fs::path kept = set_aside(file, "damaged");
-  log_warning("{}: corrupt: {}; it is kept as {}, and what is lost is made again", file.string(),
+  log_warning("{}: corrupt: {}; it is kept as {}, and lost runs are repeated", file.string(),
               problem, kept.filename().string());
 }
 

@@ -226,7 +226,7 @@ std::vector<PlannedRow> checked_rows(const RunsConfig& config) {
   for (const auto& [argument, names] : lost) {
     if (names.size() == rows.size()) {
       fail_usage(
-          "{}: it would change nothing, since every row ('{}') sets this itself; change the rows "
+          "{}: no effect, since every row ('{}') sets this itself; change the rows "
           "in a copy of the experiment",
           argument, names.front());
     }

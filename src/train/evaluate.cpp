@@ -157,7 +157,7 @@ std::string inputs_problem(const Model& model, const DatasetInfo& data) {
 void warn_unless_sharded(int64_t batch_size, const ProcessMesh& processes) {
   if (batch_size % processes.size() == 0) return;
   log_warning(
-      "batches of {} have no equal parts for {}, so each of them evaluates all; choose a multiple "
+      "batches of {} cannot be divided equally among {}, so each evaluates all; choose a multiple "
       "of {} images",
       count_text(batch_size, "image"), count_text(processes.size(), "process"), processes.size());
 }

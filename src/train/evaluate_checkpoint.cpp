@@ -32,7 +32,7 @@ std::string trained_on(const Json& config, const fs::path& from) {
   if (!data.is_string() || data.get<std::string>().empty()) {
     const Json name = stored(config, std::string("/") + kInputKey + "/dataset");
     if (!name.is_string() || name.get<std::string>().empty()) {
-      fail_usage("{}: the dataset of its training is not stored; give --data", from.string());
+      fail_usage("{}: the name of its training data is not stored; give --data", from.string());
     }
     fail_usage("{}: the path of its dataset '{}' is not stored; give --data", from.string(),
                one_line(name.get<std::string>()));
@@ -75,8 +75,8 @@ void check_is_here(const DatasetOpener& open, const std::string& data, const fs:
     open.splits(data);
   } catch (const Error&) {
     if (has_spec(data)) throw;
-    fail_usage("{}: the dataset of its training, '{}', is not here; give --data",
-               checkpoint.string(), one_line(data));
+    fail_usage("{}: its training data, '{}', are not here; give --data", checkpoint.string(),
+               one_line(data));
   }
 }
 
@@ -87,17 +87,15 @@ void match_classes(CheckpointData& data, const fs::path& from, std::string_view 
   if (own == 0) return;
   if (names.empty()) {
     log_warning(
-        "{}: does not store the names of its classes: its outputs are taken to be those of "
-        "'{}', in their order",
+        "{}: no class names are stored: the outputs are assumed to be the classes of '{}', in "
+        "their order",
         from.string(), data.name);
     return;
   }
   try {
     // Outputs can take the names of as many classes only.
-    constexpr std::string_view kFewerOrMore =
-        "rename the class, or leave it out by a description with keep_classes";
     data.dataset = with_classes_of(std::move(data.dataset), names,
-                                   own == names.size() ? suggestion : kFewerOrMore);
+                                   own == names.size() ? suggestion : kRenameClass);
   } catch (const Error& error) {
     fail_usage("{}: {}", from.string(), error.what());
   }

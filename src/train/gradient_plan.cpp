@@ -202,8 +202,8 @@ void check_schedule(const ScheduleConfig& schedule, double lr, const std::string
   if (schedule.cooldown_steps == 0) {
     if (schedule.warmup_steps <= steps) return;
     log_warning(
-        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} it "
-        "reaches {:.3g}",
+        "{}: phase '{}': {} warm-up steps are more than the phase's {}: of the learning rate {} "
+        "the phase reaches {:.3g}",
         locations.of({setting + "warmup_steps", "steps", "epochs"}), locations.phase().name,
         schedule.warmup_steps, steps, lr, learning_rate(schedule, lr, steps - 1, steps));
     return;
@@ -231,7 +231,7 @@ void check_abilities(const GradientConfig& config, const SettingLocations& locat
   const auto check_decay = [&](const OptimizerConfig& optimizer, const std::string& setting) {
     const std::string any = model.named_parameters().begin()->key();
     if (optimizer.layer_decay == 1.0 || model.layers_after(any)) return;
-    fail_usage("{}: phase '{}': the network's family does not tell its layers; set {} to 1",
+    fail_usage("{}: phase '{}': the network's family does not number its layers; set {} to 1",
                locations.of({setting}), locations.phase().name, setting);
   };
   check_decay(config.optimizer, "optimizer.layer_decay");

@@ -216,17 +216,23 @@ void check_outputs(const RunConfig& config, const SettingLocations& locations, s
   }
 }
 
-/// Checks that the network's outputs, `classes`, are called as those of the data.
-void check_class_names(const SettingLocations& locations, const std::vector<std::string>& classes,
+/// Checks that the network's outputs are called as those of the data.
+void check_class_names(const SettingLocations& locations, const PlannedModel& network,
                        Datasets& datasets) {
+  constexpr std::string_view kNewHead =
+      "set \"on_entry\": {\"new_head\": true} for a head of the data's classes";
   const PhaseConfig& phase = locations.phase();
+  const DatasetInfo& trained = datasets.get(phase.data, "train")->info();
+  // A new head has the classes of the training images.
+  const bool helps = !phase.on_entry.new_head && trained.classes != network.classes() &&
+                     takes_new_head(network.model(), task_of(trained).outputs(trained));
   std::vector<std::string> splits = datasets.evaluation_splits(phase.data);
   if (!phase.evaluate) splits.clear();
   splits.insert(splits.begin(), "train");
   try {
     for (const std::string& split : splits) {
-      with_classes_of(datasets.get(phase.data, split), classes,
-                      "set \"on_entry\": {\"new_head\": true} for a head of the data's classes");
+      with_classes_of(datasets.get(phase.data, split), network.classes(),
+                      helps && split == "train" ? kNewHead : kRenameClass);
     }
   } catch (const Error& error) {
     fail_usage("{}: phase '{}': {}", locations.of({"data"}), phase.name, error.what());
@@ -313,7 +319,7 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
   const auto* const gradient = phase.kind.find<GradientConfig>();
   if (gradient != nullptr && gradient->ema_decay > 0.0 && config.parallel.shard_optimizer) {
     fail_usage(
-        "{}: phase '{}': averages need whole optimizers; set ema_decay to 0 or "
+        "{}: phase '{}': ema_decay does not support sharded optimizers; set it to 0, or "
         "parallel.shard_optimizer to false",
         locations.of({"ema_decay"}), phase.name);
   }
@@ -331,12 +337,12 @@ PhasePlan plan_phase(const RunConfig& config, size_t index, PlannedModel& networ
     const bool begun = index > 0 || (!config.init.empty() && path_exists(config.init));
     if (!named && begun && data->info().classes_named) {
       log_warning(
-          "{}: phase '{}': its network comes without the names of its classes: its outputs are "
-          "taken to be those of '{}', in their order",
+          "{}: phase '{}': the network has no class names: its outputs are assumed to be the "
+          "classes of '{}', in their order",
           locations.of({"data"}), phase.name, phase.data);
     }
     if (!named || phase.on_entry.new_head) network.set_classes(data->info());
-    check_class_names(locations, network.classes(), datasets);
+    check_class_names(locations, network, datasets);
   }
   if (const auto& upcycling = phase.on_entry.upcycle) {
     at_location(locations.of({"on_entry.upcycle"}), [&] { network.upcycle(*upcycling); });

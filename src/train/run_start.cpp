@@ -254,9 +254,11 @@ void Trainer::check_data(const std::optional<RunData>& started) {
         has_other_names(datasets_.get(name, split)->info().classes, before->classes);
     if (config_.data_changed != "accept") {
       fail_usage("{}; put the data back, give another --out, or {}", what,
-                 new_classes ? fmt::format("begin another run with init={} and on_entry.new_head",
-                                           options_.out.string())
-                             : "resume with data_changed=accept");
+                 !new_classes ? "resume with data_changed=accept"
+                 : split != "train"
+                     ? std::string(kRenameClass)
+                     : fmt::format("begin another run with init={} and on_entry.new_head",
+                                   options_.out.string()));
     }
     if (split == "train") changed_.insert(name);
     if (is_rank_zero()) {
@@ -346,7 +348,7 @@ void Trainer::restore() {
     if (!then.empty() && then != now) {
       log_warning(
           "{}: computed with {}, resumed with {}, which rounds sums differently: the run will not "
-          "have the bits of an uninterrupted one",
+          "be bit-identical to an uninterrupted one",
           from, then, now);
     }
   }

@@ -256,9 +256,10 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
 }
 
 std::shared_ptr<const Dataset> Trainer::data(const std::string& split) {
-  constexpr const char* kWayOut = "a run with init and a new_head takes the data's classes";
+  const std::string_view remedy =
+      split == "train" ? "begin another run with init and on_entry.new_head" : kRenameClass;
   return preprocessed(
-      with_classes_of(datasets_.get(plan().config.data, split), input_->classes, kWayOut), *input_);
+      with_classes_of(datasets_.get(plan().config.data, split), input_->classes, remedy), *input_);
 }
 
 void Trainer::prepare_network() {
@@ -410,8 +411,8 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   const bool decides = split == datasets_.evaluation_splits(data).front();
   if (!in_last_phase() || !decides) return;
   if (!std::isfinite(value) && !std::exchange(warned_of_best_, true)) {
-    log_warning("{}, step {}: {} {} is not finite; 'best' passes over such evaluations",
-                state_.phase, state_.step, split, followed.name);
+    log_warning("{}, step {}: {} {} is not finite; 'best' ignores this evaluation", state_.phase,
+                state_.step, split, followed.name);
   }
   if (!better(followed, value, state_.best_value)) return;
   state_.best_value = value;

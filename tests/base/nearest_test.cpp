@@ -34,6 +34,8 @@ TEST(Nearest, FindsMisspeltNames) {
 TEST(Nearest, FindsAbbreviationsAndBeginnings) {
   EXPECT_EQ(nearest("learning_rate", kKeys), "lr");
   EXPECT_EQ(nearest("weight", kKeys), "weight_decay");
+  EXPECT_EQ(nearest("wieght", kKeys), "weight_decay");
+  EXPECT_EQ(nearest("routr", kKeys), "router-magnitude");
   EXPECT_EQ(nearest("wd", kKeys), "weight_decay");
 }
 

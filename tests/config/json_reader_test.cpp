@@ -117,7 +117,7 @@ TEST(JsonReader, CountsWhatADocumentExtendsWithIt) {
             R"({"x": {"extends": "large.json"}, "y": {"extends": "large.json"}})");
   EXPECT_EQ(test::usage_of([&] { Document::from_file(folder / "twice.json"); }),
             (folder / "twice.json").string() +
-                ": with what it extends the configuration has more than 1048576 bytes");
+                ": the configuration and what it extends have more than 1048576 bytes");
   std::string numbers = "{\"a\": [0";
   for (int i = 0; i < 400'000; ++i) numbers += ",0";
   test::put(folder / "large.json", numbers + "]}");

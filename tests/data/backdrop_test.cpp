@@ -173,7 +173,7 @@ TEST_F(BackdropFiles, IsPlannedWithoutThem) {
   describe_photos();
   EXPECT_THAT(error_of(ErrorKind::failure, [] { PlannedDatasets()("on", "train"); }),
               HasSubstr("'photos'"))
-      << "tiny does not tell how many images it has";
+      << "tiny does not state how many images it has";
   const Bytes tiny = test::read_file(std::filesystem::path(home_.root()) / "datasets/tiny.json");
   std::string sized(tiny.begin(), tiny.end());
   const std::string name = R"("name": "tiny")";

@@ -201,7 +201,7 @@ TEST(Outline, KnowsEverythingButPixels) {
   EXPECT_EQ(digits->info().width, 28);
   EXPECT_THAT(
       error_of(ErrorKind::usage, [] { DatasetSource("fashion-mnist").open_metadata("train"); }),
-      HasSubstr("does not tell"));
+      HasSubstr("does not state"));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(ClassNames, AnUnknownOneIsAnErrorWithTheNearestAndTheWayOut) {
   EXPECT_THAT(refusal({"cafe\u0301"}, {"caf\u00e9"}),
               HasSubstr("did you mean 'caf\u00e9' (caf\\u{e9}, not cafe\\u{301})?"));
   EXPECT_THAT(refusal({"crane", "cat"}, {"cat", "crane", "crane"}),
-              HasSubstr("two outputs of the network are called like the class 'crane'"));
+              HasSubstr("two outputs of the network have the name of the class 'crane'"));
 }
 
 TEST(ClassNames, AreTextThatCanBeStored) {

@@ -158,7 +158,7 @@ TEST_F(Orientation, OfDerivedDataIsPassedToTheirPhotos) {
   write("none", R"("base": "cifar10", "keep_classes": ["cat", "dog"])" + stored);
   EXPECT_THAT(test::usage_of(
                   [&] { DatasetSource((folder_ / "none.json").string()).open_metadata("train"); }),
-              HasSubstr("exif_orientation is for photos, which 'cifar10' has none of"));
+              HasSubstr("exif_orientation is for photos, and 'cifar10' has none"));
   write("digits", R"("format": "gated")" + stored);
   EXPECT_THAT(test::usage_of([&] { load_dataset_spec((folder_ / "digits.json").string()); }),
               HasSubstr("exif_orientation"));

@@ -182,7 +182,7 @@ TEST_F(PredictImages, AreRefusedWhereThereAreNoClassesOrNoImages) {
   const auto model = small_vmoe(), without = small_vmoe(headless);
   EXPECT_THAT(test::usage_of([&] { predictions(*without); }), HasSubstr("no head"));
   EXPECT_THAT(test::usage_of([&] { predictions(*model, {.loss = "squared"}); }),
-              HasSubstr("not to tell classes"));
+              HasSubstr("not to classify"));
   spec.mean = spec.std = {};
   EXPECT_THAT(test::failure_of([&] { predictions(*model); }), HasSubstr("are not known"));
   spec.images = false;

@@ -340,7 +340,7 @@ TEST(Program, WithoutAGraphIsRefusedBeforeItRuns) {
   writer.writeRecord("models/model.json", graph.data(), graph.size());
   writer.writeEndOfFile();
   EXPECT_THAT(test::failure_of([&] { Program program(folder / "x.pt2"); }),
-              HasSubstr("a damaged program: "));
+              HasSubstr("a corrupt program: "));
 }
 
 TEST_F(ExportedProgram, OfAnotherProgramIsRefusedBeforeItRuns) {

@@ -126,7 +126,7 @@ TEST_F(SafetensorsTest, RefusesEveryTruncation) {
 
 TEST_F(SafetensorsTest, RefusesTrailingBytes) {
   EXPECT_THAT(refused(one("U8", "[3]", "[0,3]"), "abcd"),
-              HasSubstr("1 bytes behind the last tensor: expected 3, found 4"));
+              HasSubstr("1 bytes after the last tensor: expected 3, found 4"));
   EXPECT_THAT(refused("{}", "x"), HasSubstr("expected 0, found 1"));
 }
 

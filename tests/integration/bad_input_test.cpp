@@ -342,7 +342,7 @@ TEST_F(BadInput, FoldersOfImagesSayWhatTheyLack) {
             std::string::npos)
       << pets.out;
   const auto fetched = run_program({"data", "fetch", "clusters-figure1"});
-  EXPECT_EQ(fetched.out, "clusters-figure1: made when it is opened, nothing to fetch\n");
+  EXPECT_EQ(fetched.out, "clusters-figure1: generated when opened, nothing to fetch\n");
 }
 
 TEST_F(BadInput, ALevelOfMessagesThatIsNone) {

@@ -279,6 +279,9 @@ TEST_F(Newcomer, HelpAndListsSayWhatThingsAre) {
       run_program({"data", "--help", "format", "image_folder"}).out.find("num_classes  integer"),
       std::string::npos);
   EXPECT_NE(run_program({"data", "--help"}).out.find("describe [KEY]"), std::string::npos);
+  const std::string datasets = run_program({"data", "list"}).out;
+  EXPECT_NE(datasets.find("    10 classes  "), std::string::npos) << datasets;
+  EXPECT_EQ(datasets.find(" 0 classes"), std::string::npos) << datasets;
   EXPECT_NE(run_program({"data", "pack", "--help"}).out.find("--shards"), std::string::npos);
   expect_one_line_error(run_program({"data", "--help", "describe", "validaton"}), 2,
                         "did you mean 'validation'?");

@@ -262,7 +262,7 @@ TEST_F(PredictFiles, AreTurnedAsTheySay) {
 TEST_F(PredictFiles, WrongUseIsOneLine) {
   const std::string image = text_path("folder/a.png");
   expect_one_line_error(predict({}), 2,
-                        "the images are missing; name files or folders behind the checkpoint");
+                        "the images are missing; name files or folders after the checkpoint");
   expect_one_line_error(predict({text_path("folder/aa.png")}), 2, "did you mean '" + image + "'?");
   expect_one_line_error(predict({image, "--routing"}), 2, "--routing of images needs --json");
   expect_one_line_error(predict({image, "--json", "--csv"}), 2, "--csv");

@@ -116,7 +116,7 @@ TEST_F(PruningProgram, ASearchThatASignalStopsSaysSoWithItsNumber) {
 
 TEST_F(PruningProgram, SaysInOneLineWhatDoesNotFit) {
   expect_one_line_error(prune({"--keep", "0.5", "--max-drop", "0.1", "--out", text_path("x")}), 2,
-                        "several options tell the number of experts to keep; give one of --keep");
+                        "several options give the number of experts to keep; give one of --keep");
   expect_one_line_error(prune({"--keep", "0.5"}), 2, "prune: --out is missing; name a new folder");
   expect_one_line_error(prune({"--keep", "1.5", "--dry-run"}), 2,
                         "--keep '1.5': a fraction must be above 0");
@@ -219,7 +219,7 @@ TEST_F(PruningProgram, TakesOptionsForImagesWhereImagesAreLookedAt) {
 TEST_F(PruningProgram, AnOverrideThatTheExperimentsRowsReplaceIsToldOf) {
   expect_one_line_error(run_program({"reproduce", "pruning/synthetic", "--dry-run",
                                      R"(set={"seed": 3})", "train.seed=2"}),
-                        2, "argument 'train.seed=2': it would change nothing");
+                        2, "argument 'train.seed=2': no effect");
   const auto some = run_program({"reproduce", "pruning/synthetic", "--dry-run",
                                  "train.phases.prune.on_entry.prune.keep=0.3"});
   EXPECT_EQ(some.exit_code, 0) << some.err;
@@ -252,8 +252,8 @@ TEST_F(PruningProgram, CallsInputsOfOneRowRows) {
   EXPECT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.err, HasSubstr(" rows of "));
   const auto evaluated = run_program({"eval", text_path("run")});
-  EXPECT_THAT(evaluated.out, AllOf(HasSubstr(" test rows\n"), HasSubstr("rows/s "),
-                                   HasSubstr("FLOPs/row ")));
+  EXPECT_THAT(evaluated.out,
+              AllOf(HasSubstr(" test rows\n"), HasSubstr("rows/s "), HasSubstr("FLOPs/row ")));
 }
 
 TEST_F(PruningProgram, ReproducesTheTheoryAtQuickScale) {

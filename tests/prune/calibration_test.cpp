@@ -58,17 +58,18 @@ TEST_F(Calibration, OfAnotherNetworkOrOtherImagesIsRefusedInOneLine) {
     if (name == kRecordedOf) continue;
     CalibrationSource other = moved;
     other[name] = "another";
-    EXPECT_EQ(test::usage_of([&] { read_calibration(file_, other, *model_); }),
-              file_.string() + ": recorded of another " + name + ": " +
-                  (name == "network" ? source_.at(kRecordedOf) : value) +
-                  ", not another; record it anew: prune with --save-calibration NEW.safetensors in "
-                  "place of --calibration");
+    EXPECT_EQ(
+        test::usage_of([&] { read_calibration(file_, other, *model_); }),
+        file_.string() + ": recorded with another " + name + ": " +
+            (name == "network" ? source_.at(kRecordedOf) : value) +
+            ", not another; record it again: prune with --save-calibration NEW.safetensors in "
+            "place of --calibration");
   }
   EXPECT_THAT(test::usage_of([&] { read_calibration(folder_ / "no", source_, *model_); }),
               HasSubstr("no such file"));
   write_tensors(file_, {{"x", at::zeros({1})}});
   EXPECT_THAT(test::usage_of([&] { read_calibration(file_, source_, *model_); }),
-              HasSubstr("is no calibration"));
+              HasSubstr("not a calibration file"));
 }
 
 TEST_F(Calibration, IsOfWeightsAndConfiguration) {

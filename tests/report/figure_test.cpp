@@ -168,7 +168,7 @@ TEST(DrawFigureFile, AFigureThatIsCutShortIsAnErrorAndLeavesNothing) {
       const test::FileSizeLimit limit(8192);
       draw_figure_file(temp / ("a." + kind), {script, "1\t2\n"});
     });
-    EXPECT_NE(error.find("a." + kind + ": gnuplot could not write the figure to its end"),
+    EXPECT_NE(error.find("a." + kind + ": gnuplot could not write the whole figure"),
               std::string::npos)
         << error;
     EXPECT_EQ(temp.names(), std::vector<std::string>{});

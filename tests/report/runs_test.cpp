@@ -57,11 +57,11 @@ TEST_F(Runs, AnArgumentThatEveryRowReplacesIsRefused) {
   };
   const std::string common = R"(set={"phases.train.steps": 3})";
   EXPECT_THAT(refused({common, "train.phases.train.steps=9"}),
-              HasSubstr("argument 'train.phases.train.steps=9': it would change nothing, since "
+              HasSubstr("argument 'train.phases.train.steps=9': no effect, since "
                         "every row ('mixture') sets this itself"));
   EXPECT_THAT(refused({R"(rows=[{"name": "a", "set": {"model": {"name": "cluster-moe"}}}])",
                        "train.model.num_experts=2"}),
-              HasSubstr("argument 'train.model.num_experts=2': it would change nothing"));
+              HasSubstr("argument 'train.model.num_experts=2': no effect"));
 }
 
 TEST_F(Runs, AnArgumentThatSomeRowsReplaceIsWarnedOf) {

@@ -11,9 +11,11 @@ namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
 
-/// The images of "three": "turned" has its classes in another order, "foreign" under other names.
+/// The images of "three": "turned" has its classes in another order, "foreign" under other names,
+/// "mixed" too, but not of its training images.
 std::shared_ptr<const Dataset> open_named(std::string_view name, std::string_view split) {
   if (name == "three" || name == "two") return open_tiny(name, split);
+  if (name == "mixed" && split == "train") return make_renamed(open_tiny("three", split), "mixed");
   const auto base = make_renamed(open_tiny("three", split), std::string(name));
   if (name == "turned") {
     return make_class_subset(base, {"class 2", "class 0", "class 1"}, std::string(name));
@@ -74,6 +76,18 @@ TEST(ClassNamesRun, OtherNamesNeedANewHead) {
   EXPECT_FALSE(fs::exists(folder / "b"));
   train_named(folder / "b", phase_on("b", "foreign", true), init);
   EXPECT_THAT(outputs_of(folder / "b/checkpoints/b"), ElementsAre("cat", "dog", "ship"));
+}
+
+TEST(ClassNamesRun, ANewHeadIsNotAdvisedWhereItDoesNotHelp) {
+  TempDir folder;
+  train_named(folder / "first", phase_on("a", "three"));
+  const std::string init = (folder / "first").string();
+  for (const bool new_head : {false, true}) {
+    EXPECT_THAT(
+        error_of([&] { train_named(folder / "b", phase_on("b", "mixed", new_head), init); }),
+        AllOf(HasSubstr("'mixed': the class 'cat' is not one of the network's; it has"),
+              HasSubstr("; rename the class, or leave it out")));
+  }
 }
 
 TEST(ClassNamesRun, PhasesShareThem) {

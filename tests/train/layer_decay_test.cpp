@@ -71,7 +71,7 @@ TEST(LayerDecay, NeedsAFamilyThatTellsItsLayers) {
       "phases": [{"name": "train", "data": "three", "batch_size": 6, "steps": 5}]})";
   EXPECT_EQ(refusal({}, run), "no error");
   EXPECT_THAT(refusal({"phases.train.optimizer.layer_decay=0.5"}, run),
-              ::testing::HasSubstr("does not tell its layers; set optimizer.layer_decay to 1"));
+              ::testing::HasSubstr("does not number its layers; set optimizer.layer_decay to 1"));
 }
 
 TEST(Mixup, NeedsALossOfMixedLabels) {

@@ -191,7 +191,8 @@ TEST(RunPlan, WarnsOfAWarmUpThatOutlastsThePhase) {
   EXPECT_THAT(said,
               HasSubstr("argument '" + change +
                         "10': phase 'pretrain': 10 warm-up steps are "
-                        "more than the phase's 6: of the learning rate 0.01 it reaches 0.005"));
+                        "more than the phase's 6: of the learning rate 0.01 the phase reaches "
+                        "0.005"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
   EXPECT_EQ(said_of({"phases.prune.schedule.warmup_steps=10"}), "");  // no step, no rate
 }
@@ -319,9 +320,10 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
   Datasets datasets(train_test::open_tiny);
   ::testing::internal::CaptureStderr();
   plan_phases(config, *model, datasets);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("phase 'pretrain': its network comes without the names of its classes: its "
-                        "outputs are taken to be those of 'three', in their order"));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("phase 'pretrain': the network has no class names: its outputs are assumed to "
+                "be the classes of 'three', in their order"));
   ::testing::internal::CaptureStderr();
   plan_tiny();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("names of its classes")));

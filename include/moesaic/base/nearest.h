@@ -38,8 +38,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// Returns the candidate that was probably meant: one that has the name behind a slash ("table1"
 /// and "clusters/table1") or looks the same, else one whose edit_distance is
 /// within a third of its length, or else an abbreviation ("learning_rate" and "lr") or a prefix
-/// ("weight" and "weight_decay") of one another. The first candidate wins a tie; std::nullopt if
-/// none is close.
+/// ("weight" and "weight_decay", misspelt too) of one another. The first candidate wins a tie;
+/// std::nullopt if none is close.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 
 /// Returns "did you mean 'x'?" if a candidate is near, with the code points of both where they look

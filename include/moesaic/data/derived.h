@@ -54,7 +54,7 @@ void describe(auto& f, MosaicConfig& c) {
   f("deciding", c.deciding,
     "classes of the base that are the new classes: one image of one of them decides the label",
     required, not_empty);
-  f("others", c.others, "classes of the images that do not decide; empty: all classes left");
+  f("others", c.others, "classes of the images that do not decide; empty: all other classes");
   f("grid", c.grid, "images per row and per column of a mosaic", between(1, 256));
   f("tile", c.tile, "size that images are resized to for their tile; null: their own size",
     between(1, 4096));

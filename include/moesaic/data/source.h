@@ -45,7 +45,7 @@ struct DatasetArchive {
 };
 
 void describe(auto& f, DatasetArchive& c) {
-  f("name", c.name, "file name of the archive below the URLs", required);
+  f("name", c.name, "file name of the archive, relative to the URLs", required);
   f("folder", c.folder, "folder in the archive that holds the files", required);
   f("md5", c.md5, "checksum (MD5) of the archive, where its makers published no other");
   f("sha256", c.sha256, "checksum (SHA-256) of the archive");

@@ -34,6 +34,10 @@ std::shared_ptr<const Dataset> make_first_n(std::shared_ptr<const Dataset> base,
 std::shared_ptr<const Dataset> make_renamed(std::shared_ptr<const Dataset> base, std::string name,
                                             std::string description = "");
 
+/// What to do with a class that a network lacks, where it takes no others.
+inline constexpr std::string_view kRenameClass =
+    "rename the class, or leave it out by a description with keep_classes";
+
 /// Returns `data` with the labels of a network whose outputs are called `outputs`, in this order:
 /// a class is matched by its name, whatever its number, and info().classes is `outputs`. Data may
 /// have fewer classes. Without names on either side, and where nothing changes, that is `data`.

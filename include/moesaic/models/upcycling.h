@@ -15,21 +15,22 @@ struct Upcycling {
   int64_t num_experts = 0;           ///< 0: the network stays dense.
   std::vector<int64_t> layers = {};  ///< Blocks with experts, from 0.
   int64_t num_selected_experts = 2;  ///< Experts for each token, k.
-  /// Standard deviation of normal noise on the experts' weights, over that of each weight tensor,
-  /// which makes the experts differ; 0: they are equal.
+  /// Standard deviation of normal noise on the experts' weights, relative to that of each weight
+  /// tensor; 0: the experts begin equal.
   double noise = 0.0;
 };
 void describe(auto& f, Upcycling& c) {
   f("num_experts", c.num_experts, "number of experts per layer", required, between(1, kMaxExperts));
-  f("layers", c.layers, "blocks whose MLP becomes a mixture of experts, from 0", required,
-    not_empty, at_least(0));
+  f("layers", c.layers, "numbers, from 0, of the blocks whose MLP becomes a mixture of experts",
+    required, not_empty, at_least(0));
   f("num_selected_experts", c.num_selected_experts,
     "number of experts per token (top-k); with 1 each gate is 1, and auxiliary losses alone train "
     "the router",
     between(1, kMaxExperts));
   f("noise", c.noise,
-    "standard deviation of normal noise that makes the experts differ, over that of each weight "
-    "tensor; 0: they begin equal, and their routers alone tell them apart",
+    "standard deviation of normal noise on the experts' weights, relative to the standard "
+    "deviation "
+    "of each weight tensor; 0: experts begin equal and differ by their gates alone",
     at_least(0.0));
 }
 

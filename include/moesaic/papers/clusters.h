@@ -226,7 +226,8 @@ struct ClusterRouterConfig : ImageTokenRouterConfig {
 };
 void describe(auto& f, ClusterRouterConfig& c) {
   describe(f, static_cast<ImageTokenRouterConfig&>(c));
-  f("width", c.width, "filter width: pieces of this width of an input are summed; 0: whole patches",
+  f("width", c.width,
+    "width of the router's filters: pieces of this width of an input are summed; 0: whole patches",
     between(0, 65536));
 }
 

@@ -250,7 +250,7 @@ void describe(auto& f, GruConfig& c) {
   f("view", c.view, "form of the candidate state: a mixture of experts, or as in torch.nn.GRU",
     one_of({nn::kGruViewNames.begin(), nn::kGruViewNames.end()}));
   f("gates", c.gates,
-    "form of the gates: sigmoids, or thresholds of 0 and 1 (eq. 5) with the sigmoids' gradients",
+    "form of the gates: sigmoids, or binary gates (eq. 5) with the sigmoids' gradients",
     one_of({nn::kGruGatesNames.begin(), nn::kGruGatesNames.end()}));
 }
 

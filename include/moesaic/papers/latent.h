@@ -103,7 +103,7 @@ void describe(auto& f, LatentClustersConfig& c) {
   f("rho", c.rho, "norm of the cluster means", between(1e-6, 1e3));
   f("noise", c.noise,
     "standard deviation (zeta) of the noise on training targets; test targets have none, so that "
-    "the error is that of the function",
+    "the test error is that of the learned function",
     between(0.0, 1e3));
   f("local", c.local,
     "coefficients of He_i / sqrt(i!) of the clusters' own tasks f_c, i = 0, 1, ...; fewer lists "

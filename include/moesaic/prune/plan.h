@@ -140,10 +140,10 @@ inline bool replacement_needs_images(const std::optional<std::string>& replace) 
   return replace == kReplaceByMean || replace == kMerge;
 }
 inline constexpr const char* kReplaceHelp =
-    "replacement of removed experts' outputs, for tokens that still select them: nothing; mean, "
-    "their means on calibration images; merge, the kept expert of the most similar mean output, "
-    "whose weights are then averages by numbers of tokens; reroute, a choice among those left; "
-    "default: reroute if the network does, else nothing";
+    "replacement of a removed expert for the tokens that select it; nothing: no output; mean: its "
+    "mean output on calibration images; merge: the kept expert of the most similar mean output, "
+    "into whose weights it is averaged by numbers of tokens; reroute: an expert selected among the "
+    "kept ones; default: reroute if the network reroutes already, else nothing";
 
 /// What ranks experts, and what replaces those that are removed, by default default_replacement().
 struct CriterionChoice {

@@ -242,7 +242,7 @@ void describe(auto& f, RatioConfig& c) {
   f("level", c.level, "metric value at which the x of the two curves are divided",
     renamed_from("reaches"));
   f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
-  f("numerator", c.numerator, "row of the numerator, or a curve: its rows are named by this and x",
+  f("numerator", c.numerator, "row of the numerator, or a curve (rows are named by curve and x)",
     required, not_empty, renamed_from("over"));
   f("denominator", c.denominator, "row of the denominator, or a curve, like numerator", required,
     not_empty, renamed_from("under"));

@@ -92,8 +92,8 @@ void describe(auto& f, SweepConfig& c) {
     not_empty, one_of(sweep_criterion_names()));
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
-    "number of images for criteria and means that need them, from the last phase's validation "
-    "split, or without one from its training data",
+    "number of images for criteria and replacements that need them, from the last phase's "
+    "validation split, or without one from its training data",
     between(1, kMaxMeasuredImages), renamed_from("images"), renamed_from("calibration_images"));
   f("finetuned", c.finetuned,
     "run or checkpoint to prune, instead of training one; its data are those of train's last "
@@ -163,7 +163,7 @@ struct RowConfig {
   std::map<std::string, std::string> phase_rows;
 };
 void describe(auto& f, RowConfig& c) {
-  f("name", c.name, "name of the row, or its part of the rows' names", required, not_empty);
+  f("name", c.name, "name of the row; in a grid, its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
   f("num_runs", c.num_runs, "number of runs, instead of the experiment's", at_least(1),
     renamed_from("runs"));
@@ -187,7 +187,7 @@ void describe(auto& f, SnapshotConfig& c) {
   f("probes", c.probes, "probes measured at each snapshot", required, not_empty);
   f("best", c.best,
     "metrics whose value at a run's best snapshot is reported too, as best_<metric>: the smallest "
-    "of a loss, the largest of another");
+    "for a loss, the largest for others");
   f("converged", c.converged,
     "metrics whose time of convergence is reported too: the first snapshot of the last phase whose "
     "value is at most 0.5 (of accuracies: points) worse than the last snapshot's. "
@@ -214,8 +214,7 @@ void describe(auto& f, PlotConfig& c) {
   f("metrics", c.metrics, "metrics shown, one per panel; of a scatter plot x and y", required,
     not_empty);
   f("rows", c.rows, "names of the rows shown; empty: all");
-  f("series", c.series,
-    "names of the curves of lines and map, whose rows are named by this and a size");
+  f("series", c.series, "names of the curves of lines and map (rows are named by curve and size)");
   f("x", c.x, "sizes along the x axis of lines and map");
   f("x_label", c.x_label, "label of the x axis of lines, map and power");
   f("last_phase", c.last_phase,
@@ -239,13 +238,14 @@ void describe(auto& f, FitConfig& c) {
   f("name", c.name, "name of the row of the exponent in the results, and in 'paper'", required,
     not_empty);
   f("metric", c.metric,
-    "metric whose logarithm is fitted; the result is <metric>_exponent, with a level size_exponent",
+    "metric whose logarithm is fitted; the result is <metric>_exponent, or size_exponent with a "
+    "level",
     required, not_empty);
   f("x", c.x,
-    "places of the power law by row, or with a level by curve, which with a size names a row; runs "
-    "of the same number are fitted together",
+    "x values of the power law by row, or with a level by curve (rows are named by curve and "
+    "size); runs of the same number are fitted together",
     required, not_empty, above(0.0));
-  f("level", c.level, "metric value at which each curve's size is fitted instead of the metric");
+  f("level", c.level, "metric value whose size on each curve is fitted, instead of the metric");
   f("sizes", c.sizes, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
 }
 ConfigProblem config_problem(const FitConfig& config);
@@ -301,8 +301,8 @@ void describe(auto& f, RunsConfig& c) {
   f("separator", c.separator, "separator between the names of a row's points");
   f("probes", c.probes, "probes measured at the end of a run");
   f("phase_metrics", c.phase_metrics,
-    "metrics measured at the end of a phase, by phase, in rows that have it, with their names in "
-    "the results",
+    "metrics measured at the end of a phase, by phase, with their names in the results; rows "
+    "without the phase have none",
     renamed_from("after"));
   f("snapshots", c.snapshots, "measurements made during training");
   f("plots", c.plots, "plots of the results, a figure each", not_empty);

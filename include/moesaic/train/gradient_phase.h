@@ -197,8 +197,8 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions on a step's loss that end the phase early, before the step's update; the smallest "
-    "loss so far never ends it");
+    "conditions on a step's loss that end the phase early, before the step's update; a new "
+    "smallest loss never ends it");
   f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);

@@ -42,8 +42,8 @@ void describe(auto& f, PrunePhaseConfig& c) {
   f("pretrained", c.pretrained, "network to compare with: an earlier phase, or a checkpoint");
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
-    "number of images for criteria and means that need them, from the phase's validation split, or "
-    "without one from its training data",
+    "number of images for criteria and replacements that need them, from the phase's validation "
+    "split, or without one from its training data",
     between(1, kMaxMeasuredImages), renamed_from("images"), renamed_from("calibration_images"));
 }
 
@@ -59,8 +59,8 @@ void describe(auto& f, EntryConfig& c) {
     "earlier phase whose final network is restored; empty: the current network");
   f("new_head", c.new_head, "new head for the classes of the phase's data", common);
   f("upcycle", c.upcycle,
-    "experts in place of the MLPs of some blocks, as copies of them (sparse upcycling); null: "
-    "none");
+    "replacement of the MLPs of some blocks by experts that begin as copies of them (sparse "
+    "upcycling); null: none");
   f("prune", c.prune, "expert pruning before the phase; null: none");
 }
 
@@ -85,8 +85,8 @@ void describe(auto& f, PhaseConfig& c) {
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
     common, renamed_from("trains"));
   f("frozen", c.frozen,
-    "parameters that get gradients, which count in the norm, but no updates: regular expressions "
-    "searched in their names");
+    "parameters that are not updated, though their gradients count in the norm: regular "
+    "expressions searched in their names");
   f("preprocess", c.preprocess, "preprocessing of every image, in training and in evaluation");
   f("on_entry", c.on_entry, "changes to the network before the phase");
   f("evaluate", c.evaluate, "evaluation on the validation and test splits", common);

@@ -36,8 +36,8 @@ void describe(auto& f, SpuriousSettings& c) {
   f("without", c.without, "attribute of most images without the label's attribute, e.g. Blond_Hair",
     required, not_empty);
   f("fraction", c.fraction,
-    "fraction of each class's training images that have its attribute of the two; other splits: "
-    "one half",
+    "fraction of each class's training images with the class's own attribute of the two; other "
+    "splits: one half",
     between(0.5, 0.999));
 }
 

@@ -161,9 +161,9 @@ class SettingsReader {
 
   void heads() {
     const int64_t width = config_.hidden_size;
-    const Value told = beside_.setting("num_attention_heads");
+    const Value of_hugging_face = beside_.setting("num_attention_heads");
     const Value of_timm = beside_.setting("num_heads");
-    const Value& given = told.is_null() ? of_timm : told;
+    const Value& given = of_hugging_face.is_null() ? of_timm : of_hugging_face;
     int64_t& heads = config_.encoder.num_heads;
     if (!given.is_null()) {
       heads = as_stored([&] { return given.as_int("the number of heads"); });
@@ -179,7 +179,7 @@ class SettingsReader {
       heads = width % kHeadWidth == 0 ? width / kHeadWidth : 0;
       if (heads == 0) {
         fail_usage(
-            "{}: no file tells the number of heads, and {} is no multiple of {}; give "
+            "{}: no file states the number of heads, and {} is no multiple of {}; give "
             "--num-heads N",
             tensors_.from, width, kHeadWidth);
       }
@@ -290,42 +290,43 @@ class SettingsReader {
       fail("{}: attention pooling before the norm '{}' is not supported", tensors_.from,
            tensors_.source("norm.weight"));
     }
-    const std::string told = text_of(beside_.setting("global_pool"));
-    if (map && (told.empty() || told == "map")) return kOfMap;
-    if (!has("cls") && told.empty()) return kOfMean;
-    if (told == "avg" || (told.empty() && tensors_.any_source_has("fc_norm."))) return kOfMean;
-    if (has("cls") && (told.empty() || told == "token")) return kOfToken;
+    const std::string pooling = text_of(beside_.setting("global_pool"));
+    if (map && (pooling.empty() || pooling == "map")) return kOfMap;
+    if (!has("cls") && pooling.empty()) return kOfMean;
+    if (pooling == "avg" || (pooling.empty() && tensors_.any_source_has("fc_norm.")))
+      return kOfMean;
+    if (has("cls") && (pooling.empty() || pooling == "token")) return kOfToken;
     fail("{}: global_pool must be 'token', 'avg' or 'map', found {}", tensors_.from,
-         printable(told));
+         printable(pooling));
   }
 
   void positions() {
     config_.encoder.position_emb.class_token = true;
-    std::optional<Size2d> told;
+    std::optional<Size2d> trained_size;
     for (const char* key : {"img_size", "image_size"}) {
-      if (!told) told = sides_of(beside_.setting(key));
+      if (!trained_size) trained_size = sides_of(beside_.setting(key));
     }
-    if (!told) told = sides_of(beside_.pretrained("input_size"));
+    if (!trained_size) trained_size = sides_of(beside_.pretrained("input_size"));
     if (!has("position_embedding")) {
       config_.encoder.position_emb.name = kNoPosition;
-      if (!options_.image_size && !told) {
+      if (!options_.image_size && !trained_size) {
         fail_usage(
-            "{}: without a position embedding no file tells the size of images; give "
+            "{}: without a position embedding no file states the size of images; give "
             "--image-size S",
             tensors_.from);
       }
       note("no position embedding: patches get no position");
-      config_.image_size = options_.image_size.value_or(told.value_or(Size2d()));
+      config_.image_size = options_.image_size.value_or(trained_size.value_or(Size2d()));
       return check_image_size();
     }
     const std::vector<int64_t> shape = tensors_.shape("position_embedding");
     const int64_t rows = shape.size() > 1 ? shape[shape.size() - 2] : 0;
-    find_grid(rows, told);
+    find_grid(rows, trained_size);
     const Size2d stored = {network_.stored_grid.height * config_.patch_size.height,
                            network_.stored_grid.width * config_.patch_size.width};
-    if (told && !options_.image_size && *told != stored) {
-      note(fmt::format("images of {} x {} became {} x {}, whole patches", told->height, told->width,
-                       stored.height, stored.width));
+    if (trained_size && !options_.image_size && *trained_size != stored) {
+      note(fmt::format("images of {} x {} became {} x {}, whole patches", trained_size->height,
+                       trained_size->width, stored.height, stored.width));
     }
     config_.image_size = options_.image_size.value_or(stored);
     const bool keeps = network_.embedded_prefix == 1 && config_.num_registers == 0;
@@ -339,7 +340,7 @@ class SettingsReader {
   }
 
   /// Finds the patches of an embedding of these rows, which may begin with rows of other tokens.
-  void find_grid(int64_t rows, const std::optional<Size2d>& told) {
+  void find_grid(int64_t rows, const std::optional<Size2d>& trained_size) {
     std::vector<int64_t> prefixes = {0};
     if (config_.has_class_token()) prefixes.push_back(1);
     if (config_.num_registers > 0) prefixes.push_back(config_.prefix_tokens());
@@ -356,7 +357,7 @@ class SettingsReader {
       const Size2d& patch = config_.patch_size;
       return sides && is_grid({sides->height / patch.height, sides->width / patch.width});
     };
-    if (is_of(told)) return;
+    if (is_of(trained_size)) return;
     int64_t side = 0;
     while ((side + 1) * (side + 1) <= rows) ++side;
     for (; side > 0; --side) {

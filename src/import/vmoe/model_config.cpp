@@ -313,8 +313,8 @@ void check_untold(const VMoEModelConfig& config, const Value& model, const std::
   });
   if (!needed.empty()) {
     fail_usage(
-        "{}: the model's configuration must have {}, which the arrays do not tell; give "
-        "them by --model-config FILE",
+        "{}: the model's configuration must have {}, which the arrays do not determine; give them "
+        "by --model-config FILE",
         config.of_reference ? model.where() : from, fmt::join(needed, ", "));
   }
   const Value* dispatcher = find_setting(model, "encoder.moe.router.dispatcher");

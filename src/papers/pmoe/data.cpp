@@ -147,7 +147,7 @@ DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::strin
     "patch_patterns",
     generated_format<PatchPatternsConfig>(
         "patch_patterns",
-        "generated patches of the pMoE paper's theory, one of which tells the class",
+        "generated patches of the pMoE paper's theory, one of which determines the class",
         [](const PatchPatternsConfig& config, DatasetInfo& info) -> MakeInputs {
           info.classes = {"with o1", "with o2"};
           info.groups = numbered("place ", config.num_patches);

@@ -34,7 +34,8 @@ DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::strin
 [[maybe_unused]] const bool kPatternData = dataset_formats().add(
     "patterns",
     generated_format<PatternTokensConfig>(
-        "patterns", "generated tokens of the pruning paper's theory, one of which tells the class",
+        "patterns",
+        "generated tokens of the pruning paper's theory, one of which determines the class",
         [](const PatternTokensConfig& config, DatasetInfo& info) -> MakeInputs {
           info.classes = {"with o1", "with o2"};
           info.directions = {{"pattern", at::eye(config.num_patterns)}};

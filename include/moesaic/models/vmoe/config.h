@@ -159,8 +159,8 @@ void describe(auto& f, VMoEEncoderConfig& c) {
   f("attention_dropout_rate", c.attention_dropout_rate,
     "dropout rate in training of attention weights", at_least(0.0), below(1.0));
   f("drop_path_rate", c.drop_path_rate,
-    "stochastic depth in training: probability with which an image passes by the last block's "
-    "attention, or its MLP; it grows linearly from 0 in the first block",
+    "stochastic depth in training: probability that an image skips the last block's attention, or "
+    "its MLP; it grows linearly from 0 in the first block",
     at_least(0.0), below(1.0));
   f("attention_qk_norm", c.attention_qk_norm, "normalization of each head's queries and keys");
   f("position_emb", c.position_emb, "position embedding added to the tokens");

@@ -122,7 +122,7 @@ Input Input::inside(std::span<const std::byte> body) const {
 }
 
 void Input::end(std::string_view what) const {
-  if (!bytes_.empty()) refuse(position_, "{} bytes behind {}", bytes_.size(), what);
+  if (!bytes_.empty()) refuse(position_, "{} bytes after {}", bytes_.size(), what);
 }
 
 Output& Output::put(Kind kind, uint64_t value, int type) {

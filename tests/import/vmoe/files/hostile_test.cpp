@@ -228,7 +228,7 @@ TEST_F(HostileVMoeCheckpoint, KeysOfTheIndex) {
   EXPECT_THAT(refused_index(index_file(100'000, {b})), HasSubstr("found 100000"));
   EXPECT_THAT(refused_index(index_file(2, {b}, "20990101")),
               HasSubstr("unknown version '20990101'"));
-  EXPECT_THAT(refused_index(index_file(2, {b}) + "x"), HasSubstr("1 bytes behind the index"));
+  EXPECT_THAT(refused_index(index_file(2, {b}) + "x"), HasSubstr("1 bytes after the index"));
   EXPECT_THAT(refused_index("\x80"), HasSubstr("no key shard_count"));
   EXPECT_THAT(refused_index("\x81\xabshard_count\x02"), HasSubstr("no key index"));
   EXPECT_THAT(refused_index("\x81\xa3who\x02"), HasSubstr("unknown or repeated key 'who'"));
@@ -264,7 +264,7 @@ TEST_F(HostileVMoeCheckpoint, ArraysOfAShard) {
   test::put(shard(0), "\x80");
   EXPECT_THAT(refused(), HasSubstr("no key __msgpack_array_chunk_a87ca2__"));
   test::put(shard(0), shard_file({right, scalar}) + "x");
-  EXPECT_THAT(refused(), HasSubstr("1 bytes behind the shard"));
+  EXPECT_THAT(refused(), HasSubstr("1 bytes after the shard"));
 }
 
 TEST_F(HostileVMoeCheckpoint, PiecesOfAChunk) {

@@ -106,7 +106,7 @@ TEST_F(MessagePackTest, KeepsItsPlaceInside) {
   EXPECT_EQ(inner.natural("one"), 1u);
   EXPECT_EQ(test::failure_of([&] { inner.natural("two"); }),
             "file: byte 104: array 'a/b': two must be a whole number from 0, found nil");
-  EXPECT_THAT(test::failure_of([&] { inner.end("it"); }), HasSubstr("1 bytes behind it"));
+  EXPECT_THAT(test::failure_of([&] { inner.end("it"); }), HasSubstr("1 bytes after it"));
   EXPECT_NO_THROW(outer.end("pair"));
 }
 

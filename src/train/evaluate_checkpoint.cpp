@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -17,6 +18,7 @@
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
 #include "moesaic/train/objective.h"
+#include "moesaic/train/real_labels.h"
 
 namespace moesaic {
 namespace {
@@ -54,14 +56,6 @@ std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::
   return open(data, split);
 }
 
-/// Returns the split that tells how good a network is, of those that there are.
-std::string evaluation_split(const std::vector<std::string>& splits) {
-  const auto has = [&](const char* split) {
-    return std::find(splits.begin(), splits.end(), split) != splits.end();
-  };
-  return !has("test") && has("validation") ? "validation" : "test";
-}
-
 /// Returns whether the data are a folder without other images than those of which a part is held
 /// out to validate with.
 bool is_bare_folder(const std::string& data) {
@@ -78,6 +72,22 @@ void check_is_here(const DatasetOpener& open, const std::string& data, const fs:
     fail_usage("{}: the dataset of its training, '{}', is not here; give --data",
                checkpoint.string(), one_line(data));
   }
+}
+
+/// Returns the numbers below `count` as names.
+std::vector<std::string> number_names(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < count; ++i) names.push_back(fmt::to_string(i));
+  return names;
+}
+
+/// Returns what to do about classes that the network does not know by name, for a message.
+std::string_view suggestion_for(const DatasetInfo& data) {
+  const bool numbers = std::ranges::all_of(data.classes, [](const std::string& name) {
+    return name.find_first_not_of("0123456789") == std::string::npos;
+  });
+  return numbers ? "--classes-of numbers takes each class for the output of its number"
+                 : "--classes-of data takes the data's classes for the outputs, in their order";
 }
 
 /// Gives the data the labels of the network's outputs.
@@ -166,6 +176,13 @@ std::string per_class_text(const CheckpointEvaluation& result) {
 
 }  // namespace
 
+std::string evaluation_split(const std::vector<std::string>& splits) {
+  const auto has = [&](const char* split) {
+    return std::find(splits.begin(), splits.end(), split) != splits.end();
+  };
+  return !has("test") && has("validation") ? "validation" : "test";
+}
+
 std::string trained_loss(const Checkpoint& checkpoint) {
   const Json phase = stored(checkpoint.state, "/phase_index");
   const std::string index = phase.is_number_integer() ? phase.dump() : "0";
@@ -201,6 +218,10 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
   if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
   warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
   if (classes_of == ClassesOf::checkpoint) match_classes(data, checkpoint.folder, suggestion);
+  if (classes_of == ClassesOf::numbers) {
+    data.dataset = with_classes_of(std::move(data.dataset), number_names(model.classes()),
+                                   "with --classes-of numbers, classes are called 0, 1, ...");
+  }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
 
@@ -226,8 +247,16 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   model->to(at::Device(options.device));
   evaluate.precision = use_precision(*model, evaluate.precision);
   checkpoint.model.clear();  // The model holds copies.
-  adapt_data(data, checkpoint, *model, options.classes_of,
-             "--classes-of data takes the data's classes for the outputs, in their order");
+  const DatasetInfo own = data.dataset->info();
+  const std::string_view suggestion = suggestion_for(own);
+  if (options.classes_of == ClassesOf::data && suggestion.starts_with("--classes-of numbers") &&
+      own.classes != number_names(std::ssize(own.classes))) {
+    log_warning("'{}': the classes are in the order of text, {}; {}", own.name,
+                fmt::join(std::span(own.classes).first(std::min<size_t>(3, own.classes.size())), ", "), suggestion);
+  }
+  std::optional<RealLabels> real;
+  if (!options.real_labels.empty()) real.emplace(options.real_labels, *data.dataset);
+  adapt_data(data, checkpoint, *model, options.classes_of, suggestion);
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_sharded(evaluate.batch_size, *processes);
     check_same_build(*processes);
@@ -236,11 +265,20 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
         "data", fmt::format("{} {} {}", data.name, data.split, data_fingerprint(*data.dataset)));
   }
   const std::shared_ptr<const Dataset>& dataset = data.dataset;
+  result.dataset = dataset;
   result.classes = dataset->info().classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
   result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
   if (!result.evaluation.complete) return result;
+  if (real) {
+    const bool by_name = options.classes_of == ClassesOf::checkpoint;
+    result.evaluation.metrics.merge(real->measure(
+        result.evaluation.predictions.predicted_N, by_name ? result.classes : decltype(own.classes)()));
+  }
+  if (options.classes_of == ClassesOf::numbers && !data.input.classes.empty()) {
+    result.classes = data.input.classes;
+  }
   result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();

@@ -58,6 +58,12 @@ struct MetricInfo {
   std::string unit = {};  ///< Unit behind a value in messages, e.g. " %".
 };
 
+/// What was predicted for each image, in order; undefined where there are no classes.
+struct Predictions {
+  at::Tensor label_N, predicted_N;  ///< True and predicted classes, int64.
+  at::Tensor confidence_N;          ///< Probability of the predicted class, float32.
+};
+
 /// Measures predictions batch by batch, with sums in float64.
 class Meter {
  public:
@@ -68,8 +74,8 @@ class Meter {
   virtual Metrics result() const = 0;
   /// Returns what was predicted for the images of each class; empty where there are no classes.
   virtual Confusion confusion() const { return {}; }
-  /// Returns the predicted class of each image, [N] int64; undefined where there are no classes.
-  virtual at::Tensor predicted() const { return {}; }
+  /// Returns what was predicted for each image.
+  virtual Predictions predictions() const { return {}; }
 };
 
 /// What a dataset's targets are, which decides the metrics: classes or real numbers.
@@ -130,7 +136,8 @@ struct EvaluatedBatch {
   const Dataset& dataset;
   int64_t first = 0;              ///< Index of the batch's first image in the dataset.
   const at::Tensor& images_BCHW;  ///< Preprocessed images, [B, C, H, W].
-  const at::Tensor& labels_B;     ///< Classes [B] int64.
+  const at::Tensor& labels_B;     ///< Classes [B] int64; undefined without classes.
+  const at::Tensor& targets_BK;   ///< Targets [B, K] float32; undefined where they are classes.
   const at::Tensor& groups_B;     ///< Groups [B] int64; undefined where the dataset has none.
   const ModelOutput& output;
   const Model& model;
@@ -176,8 +183,8 @@ struct LayerRouting {
 struct Evaluation {
   /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Metrics metrics;
-  Confusion confusion;   ///< Empty where targets are real numbers.
-  at::Tensor predicted;  ///< See Meter::predicted().
+  Confusion confusion;  ///< Empty where targets are real numbers.
+  Predictions predictions;
   int64_t images = 0;
   bool complete = true;  ///< False where `on_progress` ended it; then the rest is invalid.
   double seconds = 0.0;
@@ -195,6 +202,11 @@ struct Evaluation {
 /// Throws Error (usage) where images or classes do not fit the network.
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
+
+/// Runs the network as evaluate() does, over inputs whose targets need not be its own, and measures
+/// nothing: options.on_batch takes each batch. Returns false where options.on_progress ended it.
+/// Throws Error (usage) where images do not fit the network.
+bool run_over(Model& model, std::shared_ptr<const Dataset> dataset, const EvaluateOptions& options);
 
 /// Returns that the network takes inputs of another shape than the data has, "" where it does not.
 std::string inputs_problem(const Model& model, const DatasetInfo& data);
@@ -221,13 +233,17 @@ struct CalibrateOptions {
 ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options = {});
 
+/// Returns the split that tells how good a network is: "test" unless "validation" alone is there.
+std::string evaluation_split(const std::vector<std::string>& splits);
+
 /// Returns the split that calibration images are of: "validation" where the data has one, else
 /// "train".
 std::string calibration_split(const std::vector<std::string>& splits);
 
 /// Whose names the network's outputs have: those that its checkpoint stores, by which classes of
-/// data are found, or the data's own, as many as there are outputs and in their order.
-enum class ClassesOf { checkpoint, data };
+/// data are found, or the data's own, as many as there are outputs and in their order; or none, and
+/// the data's classes are called by the numbers of the outputs, "0" to "999" in ImageNet-V2.
+enum class ClassesOf { checkpoint, data, numbers };
 
 /// Options of evaluate_checkpoint().
 struct EvaluateCheckpointOptions {
@@ -237,6 +253,7 @@ struct EvaluateCheckpointOptions {
   ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
+  fs::path real_labels = {};  ///< File of several labels an image (train/real_labels.h), or empty.
   EvaluateOptions evaluate;
   DatasetOpener open = {};
   std::string device = "cpu";
@@ -249,6 +266,7 @@ struct EvaluateCheckpointOptions {
 struct CheckpointEvaluation {
   fs::path checkpoint;
   std::string data, split;
+  std::shared_ptr<const Dataset> dataset;  ///< As the network takes it.
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
   MetricRows metric_rows;  ///< Its metrics for people.

@@ -11,15 +11,18 @@
 #include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/data/source.h"
+#include "moesaic/export/features.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
+#include "moesaic/train/linear_probe.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -36,6 +39,18 @@ struct EvalArguments {
   std::vector<std::string> confusion;
   std::string routing_images;
   int64_t images = 8;
+  std::string features, mistakes;
+  int64_t num_mistakes = 64;
+  FewShotOptions few;
+
+  /// Returns the files that show one checkpoint.
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> files(confusion.begin(), confusion.end());
+    for (const std::string& file : {routing_images, tsne, features, mistakes}) {
+      if (!file.empty()) files.emplace_back(file);
+    }
+    return files;
+  }
 };
 
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const StopSignal& stop) {
@@ -92,6 +107,13 @@ void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& co
   log_written(arguments.routing_images);
 }
 
+void draw_mistakes(const EvalArguments& arguments, const CheckpointEvaluation& result) {
+  const int64_t count = write_mistakes(result, arguments.num_mistakes, arguments.mistakes);
+  if (count == 0) return log_info("no mistake was made, so {} was not written", arguments.mistakes);
+  log_written(arguments.mistakes);
+  log_written(mistakes_table(arguments.mistakes));
+}
+
 /// Returns a table with a line for each network.
 std::string comparison(const std::vector<CheckpointEvaluation>& results) {
   const auto value = [](const CheckpointEvaluation& result, const std::string& name) {
@@ -138,40 +160,88 @@ void print_comparison(const std::vector<CheckpointEvaluation>& results, bool jso
   std::cout << (json ? list.dump(2) + "\n" : comparison(results));
 }
 
-int run_eval(const EvalArguments& arguments) {
-  const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
-  const bool several = arguments.checkpoints.size() > 1;
-  if (several && (points || routing || !arguments.confusion.empty())) {
+/// Measures linear probes in place of the networks' own classes.
+int run_probes(const EvalArguments& arguments) {
+  const StopSignal stop;
+  auto list = nlohmann::ordered_json::array();
+  std::string text;
+  for (const std::string& checkpoint : arguments.checkpoints) {
+    EvaluateCheckpointOptions options = arguments.options;
+    options.checkpoint = checkpoint;
+    std::optional<Progress> bar;
+    options.evaluate.on_progress = [&](int64_t done, int64_t total) {
+      if (done == 0) bar.emplace(ProgressOptions{.label = "features", .unit = "examples"});
+      bar->show(done, total);
+      return !stop.requested();
+    };
+    const CheckpointProbe probe = probe_checkpoint(options, arguments.few);
+    if (probe.rows.empty()) {
+      log_info("stopped; nothing was measured");
+      return 128 + stop.number();
+    }
+    list.push_back(to_json(probe));
+    text += escaped(to_text(probe), "\n");
+  }
+  const auto& json = list.size() == 1 ? list.front() : list;
+  std::cout << (arguments.json ? json.dump(2) + "\n" : text);
+  return 0;
+}
+
+/// Refuses what cannot be written or cannot be known of these checkpoints.
+void check_arguments(const EvalArguments& arguments) {
+  const bool points = !arguments.tsne.empty(), features = !arguments.features.empty();
+  const bool probe = !arguments.few.shots.empty(), routing = !arguments.routing_images.empty();
+  if (arguments.checkpoints.size() > 1 && !arguments.files().empty()) {
     fail_usage(
-        "eval: --confusion, --routing-images and --tsne show one checkpoint, not {}; name one",
+        "eval: --confusion, --features, --mistakes, --routing-images and --tsne show one "
+        "checkpoint, not {}; name one",
         arguments.checkpoints.size());
   }
   if (routing) check_new_figure(arguments.routing_images, "--routing-images");
   if (points) check_new_figure(arguments.tsne, "--tsne");
   for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
+  if (!arguments.mistakes.empty()) check_new_mistakes(arguments.mistakes, "--mistakes");
+  if (features) {
+    check_new_file(arguments.features, "--features");
+    check_can_write(fs::path(arguments.features).parent_path());
+  }
+  const fs::path& labels = arguments.options.real_labels;
+  if (!labels.empty()) check_input_file(labels);
+  if (!points && !routing && !features && !probe) return;
+  for (const std::string& checkpoint : arguments.checkpoints) {
+    if (!is_program(checkpoint)) continue;
+    fail_usage(
+        "eval: --features, --shots, --tsne and --routing-images: a program (.pt2) gives logits "
+        "alone; give the run");
+  }
+  require_single_process(fmt::format("eval {}", points     ? "--tsne"
+                                                : routing  ? "--routing-images"
+                                                : features ? "--features"
+                                                           : "--shots"));
+}
+
+int run_eval(const EvalArguments& arguments) {
+  check_arguments(arguments);
+  if (!arguments.few.shots.empty()) return run_probes(arguments);
+  const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
   EvaluationPointCollector collector(arguments.points);
   RoutedImageCollector routed(arguments.images);
+  std::optional<FeatureFile> features;
   EvaluateCheckpointOptions options = arguments.options;
   if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
-  options.files.assign(arguments.confusion.begin(), arguments.confusion.end());
-  for (const std::string& file : {arguments.routing_images, arguments.tsne}) {
-    if (!file.empty()) options.files.emplace_back(file);
-  }
+  if (arguments.classes_of == "numbers") options.classes_of = ClassesOf::numbers;
+  options.files = arguments.files();
   options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
-    for (const std::string& file : arguments.confusion) {
-      if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);
+    if (batch.first == 0) {
+      const DatasetInfo& info = batch.dataset.info();
+      for (const std::string& file : arguments.confusion) check_confusion_classes(info, file);
+      if (!arguments.mistakes.empty()) check_shows_mistakes(info);
+      if (!arguments.features.empty()) features.emplace(arguments.features);
     }
     if (points) collector.add(batch);
     if (routing) routed.add(batch);
+    if (features) features->add(batch);
   };
-  if (points || routing) {
-    for (const std::string& checkpoint : arguments.checkpoints) {
-      if (!is_program(checkpoint)) continue;
-      fail_usage(
-          "eval: --tsne and --routing-images: a program (.pt2) gives logits alone; give the run");
-    }
-    require_single_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
-  }
   options.evaluate.processes = init_process_mesh({}, options.device);
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   std::vector<CheckpointEvaluation> results;
@@ -179,15 +249,71 @@ int run_eval(const EvalArguments& arguments) {
   if (signal != 0) return 128 + static_cast<int>(signal);
   if (const auto& processes = options.evaluate.processes; processes && !processes->is_rank_zero())
     return 0;
-  if (several) {
+  if (results.size() > 1) {
     print_comparison(results, arguments.json);
     return 0;
   }
   print_evaluation(results.front(), arguments.json);
   std::cout.flush();
   write_confusions(arguments, results.front());
+  if (features) {
+    features->finish(results.front().evaluation.predictions);
+    log_written(arguments.features);
+  }
+  if (!arguments.mistakes.empty()) draw_mistakes(arguments, results.front());
   if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points(), stop) : 0;
+}
+
+/// Declares the options of what the network is right and wrong about, and what it sees.
+void add_prediction_options(CLI::App& verb, EvalArguments& arguments) {
+  verb.add_option("--real", arguments.options.real_labels,
+                  "ImageNet-ReaL labels of the split: real.json, with a list of classes for each "
+                  "image; images without any are left out of its accuracy")
+      ->check(not_empty())
+      ->type_name("FILE");
+  verb.add_option("--features", arguments.features,
+                  "new safetensors file for 'pre_logits', 'labels' and 'predictions'")
+      ->check(not_empty())
+      ->type_name("FILE");
+  CLI::Option* mistakes =
+      verb.add_option("--mistakes", arguments.mistakes,
+                      "contact sheet of the most confident mistakes, row by row: a new .png file, "
+                      "with a .csv table of them beside it")
+          ->check(not_empty())
+          ->type_name("FILE");
+  verb.add_option("--num-mistakes", arguments.num_mistakes, "largest number of mistakes on a sheet")
+      ->check(whole_number(1, kMaxMistakes))
+      ->capture_default_str()
+      ->needs(mistakes);
+}
+
+void add_probe_options(CLI::App& verb, EvalArguments& arguments) {
+  const std::string group = "Options of the few-shot probe";
+  CLI::Option* shots =
+      verb.add_option("--shots", arguments.few.shots,
+                      "numbers of images per class of the train split from which a linear map of "
+                      "the features learns, measured in place of the network's classes: "
+                      "--shots 1,5,10,25")
+          ->check(whole_number(1, 1 << 20))
+          ->delimiter(',')
+          ->type_name("N ...");
+  CLI::Option* seeds = verb.add_option("--shot-seeds", arguments.few.num_seeds,
+                                       "number of random choices of these images")
+                           ->check(whole_number(1, 1000))
+                           ->capture_default_str();
+  CLI::Option* l2 = verb.add_option("--shot-l2", arguments.few.l2,
+                                    "strengths of the L2 regularisation, of which the best on the "
+                                    "split is printed (2^-10 to 2^19)")
+                        ->check(number(1e-12, 1e12))
+                        ->delimiter(',')
+                        ->type_name("L2 ...");
+  for (CLI::Option* option : {seeds, l2}) option->needs(shots)->group(group);
+  for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",
+                            "--routing-images", "--tsne"}) {
+    shots->excludes(verb.get_option(other));
+  }
+  shots->group(group);
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
@@ -248,9 +374,10 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--classes-of", arguments->classes_of,
           "names of the network's outputs; checkpoint: its own, to which the data's classes "
-          "are matched by name; data: the data's classes in order")
-      ->type_name("checkpoint|data")
-      ->check(one_of_words({"checkpoint", "data"}))
+          "are matched by name; data: the data's classes in order; numbers: none, the data's "
+          "classes are called 0, 1, ... by output, as ImageNet-V2's folders")
+      ->type_name("checkpoint|data|numbers")
+      ->check(one_of_words({"checkpoint", "data", "numbers"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "number of images per batch (the run's evaluate_batch_size, 256 without a run)")
@@ -275,8 +402,10 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);
+  add_prediction_options(*verb, *arguments);
   verb->add_flag("--json", arguments->json, "print one JSON document");
   add_tsne_options(*verb, arguments);
+  add_probe_options(*verb, *arguments);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });
 }
 

@@ -262,7 +262,8 @@ class Sweep {
     at::Tensor& predicted = predicted_whole_[index];
     if (!predicted.defined()) {
       const fs::path checkpoint = phase_checkpoint(train_.phases.back(), index);
-      predicted = evaluated(*load(checkpoint), checkpoint, *config_.recover).predictions.predicted_N;
+      predicted =
+          evaluated(*load(checkpoint), checkpoint, *config_.recover).predictions.predicted_N;
     }
     return predicted;
   }

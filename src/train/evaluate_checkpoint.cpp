@@ -251,8 +251,10 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   const std::string_view suggestion = suggestion_for(own);
   if (options.classes_of == ClassesOf::data && suggestion.starts_with("--classes-of numbers") &&
       own.classes != number_names(std::ssize(own.classes))) {
-    log_warning("'{}': the classes are in the order of text, {}; {}", own.name,
-                fmt::join(std::span(own.classes).first(std::min<size_t>(3, own.classes.size())), ", "), suggestion);
+    log_warning(
+        "'{}': the classes are in the order of text, {}; {}", own.name,
+        fmt::join(std::span(own.classes).first(std::min<size_t>(3, own.classes.size())), ", "),
+        suggestion);
   }
   std::optional<RealLabels> real;
   if (!options.real_labels.empty()) real.emplace(options.real_labels, *data.dataset);
@@ -273,8 +275,9 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   if (!result.evaluation.complete) return result;
   if (real) {
     const bool by_name = options.classes_of == ClassesOf::checkpoint;
-    result.evaluation.metrics.merge(real->measure(
-        result.evaluation.predictions.predicted_N, by_name ? result.classes : decltype(own.classes)()));
+    result.evaluation.metrics.merge(
+        real->measure(result.evaluation.predictions.predicted_N,
+                      by_name ? result.classes : decltype(own.classes)()));
   }
   if (options.classes_of == ClassesOf::numbers && !data.input.classes.empty()) {
     result.classes = data.input.classes;

@@ -152,8 +152,8 @@ class Classification final : public Task {
     const auto at = [&](const std::string& name) { return metrics.at(name); };
     MetricRows rows = {{"accuracy", fmt::format("{:.2f} %", at("accuracy"))}};
     if (metrics.contains("real.accuracy")) {
-      rows.emplace_back("ReaL", fmt::format("{:.2f} % of {:.0f} images", at("real.accuracy"),
-                                            at("real.images")));
+      rows.emplace_back(
+          "ReaL", fmt::format("{:.2f} % of {:.0f} images", at("real.accuracy"), at("real.images")));
     }
     if (metrics.contains("top5_accuracy")) {
       rows.emplace_back("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));

@@ -266,7 +266,7 @@ struct EvaluateCheckpointOptions {
 struct CheckpointEvaluation {
   fs::path checkpoint;
   std::string data, split;
-  std::shared_ptr<const Dataset> dataset;  ///< As the network takes it.
+  std::shared_ptr<const Dataset> dataset;    ///< As the network takes it.
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
   MetricRows metric_rows;  ///< Its metrics for people.

@@ -17,12 +17,11 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/data/source.h"
-#include "moesaic/export/features.h"
+#include "moesaic/export/predict.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
 #include "moesaic/train/evaluate.h"
-#include "moesaic/train/linear_probe.h"
 #include "verbs.h"
 
 namespace moesaic::tools {
@@ -37,11 +36,8 @@ struct EvalArguments {
   std::string tsne;
   EvaluationPointsOptions points;
   std::vector<std::string> confusion;
-  std::string routing_images;
+  std::string routing_images, features, mistakes;
   int64_t images = 8;
-  std::string features, mistakes;
-  int64_t num_mistakes = 64;
-  FewShotOptions few;
 
   /// Returns the files that show one checkpoint.
   std::vector<fs::path> files() const {
@@ -108,10 +104,10 @@ void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& co
 }
 
 void draw_mistakes(const EvalArguments& arguments, const CheckpointEvaluation& result) {
-  const int64_t count = write_mistakes(result, arguments.num_mistakes, arguments.mistakes);
+  constexpr int64_t kMistakes = 64;
+  const int64_t count = write_mistakes(result, kMistakes, arguments.mistakes);
   if (count == 0) return log_info("no mistake was made, so {} was not written", arguments.mistakes);
   log_written(arguments.mistakes);
-  log_written(mistakes_table(arguments.mistakes));
 }
 
 /// Returns a table with a line for each network.
@@ -160,76 +156,44 @@ void print_comparison(const std::vector<CheckpointEvaluation>& results, bool jso
   std::cout << (json ? list.dump(2) + "\n" : comparison(results));
 }
 
-/// Measures linear probes in place of the networks' own classes.
-int run_probes(const EvalArguments& arguments) {
-  const StopSignal stop;
-  auto list = nlohmann::ordered_json::array();
-  std::string text;
-  for (const std::string& checkpoint : arguments.checkpoints) {
-    EvaluateCheckpointOptions options = arguments.options;
-    options.checkpoint = checkpoint;
-    std::optional<Progress> bar;
-    options.evaluate.on_progress = [&](int64_t done, int64_t total) {
-      if (done == 0) bar.emplace(ProgressOptions{.label = "features", .unit = "examples"});
-      bar->show(done, total);
-      return !stop.requested();
-    };
-    const CheckpointProbe probe = probe_checkpoint(options, arguments.few);
-    if (probe.rows.empty()) {
-      log_info("stopped; nothing was measured");
-      return 128 + stop.number();
-    }
-    list.push_back(to_json(probe));
-    text += escaped(to_text(probe), "\n");
-  }
-  const auto& json = list.size() == 1 ? list.front() : list;
-  std::cout << (arguments.json ? json.dump(2) + "\n" : text);
-  return 0;
-}
-
-/// Refuses what cannot be written or cannot be known of these checkpoints.
+/// Refuses what cannot be written, and what these checkpoints or several processes do not give.
 void check_arguments(const EvalArguments& arguments) {
-  const bool points = !arguments.tsne.empty(), features = !arguments.features.empty();
-  const bool probe = !arguments.few.shots.empty(), routing = !arguments.routing_images.empty();
   if (arguments.checkpoints.size() > 1 && !arguments.files().empty()) {
     fail_usage(
         "eval: --confusion, --features, --mistakes, --routing-images and --tsne show one "
         "checkpoint, not {}; name one",
         arguments.checkpoints.size());
   }
-  if (routing) check_new_figure(arguments.routing_images, "--routing-images");
-  if (points) check_new_figure(arguments.tsne, "--tsne");
-  for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
-  if (!arguments.mistakes.empty()) check_new_mistakes(arguments.mistakes, "--mistakes");
-  if (features) {
-    check_new_file(arguments.features, "--features");
+  std::string inner;  // What needs more than logits.
+  if (!arguments.options.few_shot.shots.empty()) inner = "--shots";
+  if (!arguments.routing_images.empty()) {
+    check_new_figure(arguments.routing_images, inner = "--routing-images");
+  }
+  if (!arguments.features.empty()) {
+    check_new_file(arguments.features, inner = "--features");
     check_can_write(fs::path(arguments.features).parent_path());
   }
+  if (!arguments.tsne.empty()) check_new_figure(arguments.tsne, inner = "--tsne");
+  for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
+  if (!arguments.mistakes.empty()) check_new_mistakes(arguments.mistakes);
   const fs::path& labels = arguments.options.real_labels;
   if (!labels.empty()) check_input_file(labels);
-  if (!points && !routing && !features && !probe) return;
+  if (inner.empty()) return;
   for (const std::string& checkpoint : arguments.checkpoints) {
     if (!is_program(checkpoint)) continue;
-    fail_usage(
-        "eval: --features, --shots, --tsne and --routing-images: a program (.pt2) gives logits "
-        "alone; give the run");
+    fail_usage("eval: {}: a program (.pt2) gives logits alone; give the run", inner);
   }
-  require_single_process(fmt::format("eval {}", points     ? "--tsne"
-                                                : routing  ? "--routing-images"
-                                                : features ? "--features"
-                                                           : "--shots"));
+  require_single_process("eval " + inner);
 }
 
 int run_eval(const EvalArguments& arguments) {
   check_arguments(arguments);
-  if (!arguments.few.shots.empty()) return run_probes(arguments);
   const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
   EvaluationPointCollector collector(arguments.points);
   RoutedImageCollector routed(arguments.images);
   std::optional<FeatureFile> features;
   EvaluateCheckpointOptions options = arguments.options;
   if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
-  if (arguments.classes_of == "numbers") options.classes_of = ClassesOf::numbers;
   options.files = arguments.files();
   options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
     if (batch.first == 0) {
@@ -265,46 +229,23 @@ int run_eval(const EvalArguments& arguments) {
   return points ? draw_points(arguments, collector.points(), stop) : 0;
 }
 
-/// Declares the options of what the network is right and wrong about, and what it sees.
-void add_prediction_options(CLI::App& verb, EvalArguments& arguments) {
-  verb.add_option("--real", arguments.options.real_labels,
-                  "ImageNet-ReaL labels of the split: real.json, with a list of classes for each "
-                  "image; images without any are left out of its accuracy")
-      ->check(not_empty())
-      ->type_name("FILE");
-  verb.add_option("--features", arguments.features,
-                  "new safetensors file for 'pre_logits', 'labels' and 'predictions'")
-      ->check(not_empty())
-      ->type_name("FILE");
-  CLI::Option* mistakes =
-      verb.add_option("--mistakes", arguments.mistakes,
-                      "contact sheet of the most confident mistakes, row by row: a new .png file, "
-                      "with a .csv table of them beside it")
-          ->check(not_empty())
-          ->type_name("FILE");
-  verb.add_option("--num-mistakes", arguments.num_mistakes, "largest number of mistakes on a sheet")
-      ->check(whole_number(1, kMaxMistakes))
-      ->capture_default_str()
-      ->needs(mistakes);
-}
-
-void add_probe_options(CLI::App& verb, EvalArguments& arguments) {
+void add_probe_options(CLI::App& verb, FewShotOptions& few) {
   const std::string group = "Options of the few-shot probe";
   CLI::Option* shots =
-      verb.add_option("--shots", arguments.few.shots,
+      verb.add_option("--shots", few.shots,
                       "numbers of images per class of the train split from which a linear map of "
-                      "the features learns, measured in place of the network's classes: "
+                      "the features learns, measured in place of the network's own outputs: "
                       "--shots 1,5,10,25")
           ->check(whole_number(1, 1 << 20))
           ->delimiter(',')
           ->type_name("N ...");
-  CLI::Option* seeds = verb.add_option("--shot-seeds", arguments.few.num_seeds,
-                                       "number of random choices of these images")
-                           ->check(whole_number(1, 1000))
-                           ->capture_default_str();
-  CLI::Option* l2 = verb.add_option("--shot-l2", arguments.few.l2,
+  CLI::Option* seeds =
+      verb.add_option("--shot-seeds", few.num_seeds, "number of random choices of these images")
+          ->check(whole_number(1, 1000))
+          ->capture_default_str();
+  CLI::Option* l2 = verb.add_option("--shot-l2", few.l2,
                                     "strengths of the L2 regularisation, of which the best on the "
-                                    "split is printed (2^-10 to 2^19)")
+                                    "split counts (2^-10 to 2^19)")
                         ->check(number(1e-12, 1e12))
                         ->delimiter(',')
                         ->type_name("L2 ...");
@@ -374,10 +315,9 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--classes-of", arguments->classes_of,
           "names of the network's outputs; checkpoint: its own, to which the data's classes "
-          "are matched by name; data: the data's classes in order; numbers: none, the data's "
-          "classes are called 0, 1, ... by output, as ImageNet-V2's folders")
-      ->type_name("checkpoint|data|numbers")
-      ->check(one_of_words({"checkpoint", "data", "numbers"}))
+          "are matched by name, or else by its number; data: the data's classes in order")
+      ->type_name("checkpoint|data")
+      ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
   verb->add_option("--batch-size", arguments->options.batch_size,
                    "number of images per batch (the run's evaluate_batch_size, 256 without a run)")
@@ -402,10 +342,20 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);
-  add_prediction_options(*verb, *arguments);
+  const auto add_file = [&](const char* name, auto& file, const char* help) {
+    verb->add_option(name, file, help)->check(not_empty())->type_name("FILE");
+  };
+  add_file("--features", arguments->features,
+           "new safetensors file for 'pre_logits', 'labels' and 'predictions'");
+  add_file("--mistakes", arguments->mistakes,
+           "contact sheet of the 64 most confident mistakes, row by row: a new .png file, with a "
+           ".csv table of them beside it");
+  add_file("--real", arguments->options.real_labels,
+           "labels of ImageNet-ReaL: real.json, with a list of classes for each image; images "
+           "without any do not count");
   verb->add_flag("--json", arguments->json, "print one JSON document");
   add_tsne_options(*verb, arguments);
-  add_probe_options(*verb, *arguments);
+  add_probe_options(*verb, arguments->options.few_shot);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });
 }
 

@@ -277,60 +277,56 @@ std::string sample_title(const Dataset& data, int64_t index) {
 
 }  // namespace
 
-void check_new_mistakes(const fs::path& file, const std::string& what) {
+void check_new_mistakes(const fs::path& file) {
   if (file.extension() != ".png") {
-    fail_usage("{}: the file's name must end in .png, found '{}'", what, file.string());
+    fail_usage("--mistakes: the file's name must end in .png, found '{}'", file.string());
   }
-  check_new_confusion(mistakes_table(file), what);
-  check_new_file(file, what);
-}
-
-fs::path mistakes_table(fs::path file) {
-  return file.replace_extension(".csv");
+  check_new_file(file, "--mistakes");
+  check_new_confusion(fs::path(file).replace_extension(".csv"), "--mistakes");
 }
 
 void check_shows_mistakes(const DatasetInfo& data) {
-  const bool is_drawn = data.images && (data.channels == 1 || data.channels == 3);
-  if (is_drawn && !data.classes.empty()) return;
+  if (data.images && !data.classes.empty() && (data.channels == 1 || data.channels == 3)) return;
   fail_usage(
-      "--mistakes: the inputs of '{}' are not images of classes, grey or in colours; leave "
-      "it out",
+      "--mistakes: the inputs of '{}' are not images of classes, in grey or RGB; leave it out",
       data.name);
 }
 
 int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const fs::path& file) {
-  const Predictions& found = result.evaluation.predictions;
-  const DatasetInfo& info = result.dataset->info();
-  const at::Tensor wrong_M = found.predicted_N.ne(found.label_N).nonzero().flatten();
-  const at::Tensor order_M = found.confidence_N.index_select(0, wrong_M)
-                                 .argsort(
-                                     /*stable=*/true, /*dim=*/0, /*descending=*/true);
+  const auto& [label_N, predicted_N, confidence_N] = result.evaluation.predictions;
+  const Dataset& data = *result.dataset;
+  const at::Tensor rank_N = confidence_N.masked_fill(predicted_N.eq(label_N), -1.0);
+  const at::Tensor order_N = rank_N.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   std::string table = csv_line({"file", "index", "label", "prediction", "confidence"});
   std::vector<at::Tensor> pixels;
-  for (int64_t i = 0; i < order_M.size(0) && std::ssize(pixels) < count; ++i) {
-    const auto index = wrong_M[order_M[i].item<int64_t>()].item<int64_t>();
-    const auto class_of = [&](const at::Tensor& classes_N) {
-      return escaped(result.classes.at(static_cast<size_t>(classes_N[index].item<int64_t>())));
-    };
+  for (int64_t i = 0; i < order_N.size(0) && std::ssize(pixels) < count; ++i) {
+    const auto index = order_N[i].item<int64_t>();
+    const auto label = label_N[index].item<int64_t>();
+    const auto predicted = predicted_N[index].item<int64_t>();
+    if (label == predicted) break;
+    const DatasetInfo& info = data.info();
     at::Tensor image = at::empty({info.channels, info.height, info.width}, at::kByte);
     try {
-      result.dataset->image(index, image.mutable_data_ptr<uint8_t>());
+      data.image(index, image.mutable_data_ptr<uint8_t>());
     } catch (const ImageError&) {
       continue;  // Another image stood in for it.
     }
     pixels.push_back(image);
-    const std::optional<ImageFile> stored = result.dataset->file(index);
+    const std::optional<ImageFile> stored = data.file(index);
     table += csv_line({stored ? escaped(stored->name) : "", fmt::to_string(index),
-                       class_of(found.label_N), class_of(found.predicted_N),
-                       fmt::format("{:.4f}", found.confidence_N[index].item<float>())});
+                       escaped(result.classes.at(static_cast<size_t>(label))),
+                       escaped(result.classes.at(static_cast<size_t>(predicted))),
+                       fmt::format("{:.4f}", confidence_N[index].item<float>())});
   }
   if (pixels.empty()) return 0;
   const at::Tensor pixels_NCHW = at::stack(pixels);
   const at::Tensor sheet_HWC =
       sheet_pixels(pixels_NCHW, Sheet(pixels_NCHW)).permute({1, 2, 0}).contiguous();
-  const std::span bytes(sheet_HWC.const_data_ptr<uint8_t>(), sheet_HWC.nbytes());
-  write_atomic(file, encode_png({bytes, sheet_HWC.size(0), sheet_HWC.size(1), sheet_HWC.size(2)}));
-  write_atomic(mistakes_table(file), table);
+  write_atomic(file, encode_png({{sheet_HWC.const_data_ptr<uint8_t>(), sheet_HWC.nbytes()},
+                                 sheet_HWC.size(0),
+                                 sheet_HWC.size(1),
+                                 sheet_HWC.size(2)}));
+  write_atomic(fs::path(file).replace_extension(".csv"), table);
   return std::ssize(pixels);
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
@@ -17,8 +16,8 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
+#include "moesaic/train/linear_probe.h"
 #include "moesaic/train/objective.h"
-#include "moesaic/train/real_labels.h"
 
 namespace moesaic {
 namespace {
@@ -56,6 +55,14 @@ std::shared_ptr<const Dataset> open_split(const DatasetOpener& open, const std::
   return open(data, split);
 }
 
+/// Returns the split that tells how good a network is, of those that there are.
+std::string evaluation_split(const std::vector<std::string>& splits) {
+  const auto has = [&](const char* split) {
+    return std::find(splits.begin(), splits.end(), split) != splits.end();
+  };
+  return !has("test") && has("validation") ? "validation" : "test";
+}
+
 /// Returns whether the data are a folder without other images than those of which a part is held
 /// out to validate with.
 bool is_bare_folder(const std::string& data) {
@@ -74,20 +81,21 @@ void check_is_here(const DatasetOpener& open, const std::string& data, const fs:
   }
 }
 
-/// Returns the numbers below `count` as names.
-std::vector<std::string> number_names(int64_t count) {
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < count; ++i) names.push_back(fmt::to_string(i));
-  return names;
+/// Returns whether the first of some classes, of which text sorts numbers first, is a number.
+bool has_numbers(const std::vector<std::string>& classes) {
+  return !classes.empty() && classes.front().find_first_not_of("0123456789") == std::string::npos;
 }
 
-/// Returns what to do about classes that the network does not know by name, for a message.
-std::string_view suggestion_for(const DatasetInfo& data) {
-  const bool numbers = std::ranges::all_of(data.classes, [](const std::string& name) {
-    return name.find_first_not_of("0123456789") == std::string::npos;
-  });
-  return numbers ? "--classes-of numbers takes each class for the output of its number"
-                 : "--classes-of data takes the data's classes for the outputs, in their order";
+/// Takes classes for the outputs whose numbers they are called by, which sort as text; classes that
+/// are the data's own only where every output has one.
+void take_numbers(CheckpointData& data, int64_t outputs, ClassesOf classes_of) {
+  std::vector<std::string> numbers;
+  for (int64_t i = 0; i < outputs; ++i) numbers.push_back(fmt::to_string(i));
+  const std::vector<std::string>& own = data.dataset->info().classes;
+  if (classes_of == ClassesOf::data && !std::ranges::is_permutation(own, numbers)) return;
+  data.dataset = with_classes_of(std::move(data.dataset), numbers,
+                                 "name each class by the number of its output");
+  log_info("'{}': classes are taken for the outputs whose numbers they are called by", data.name);
 }
 
 /// Gives the data the labels of the network's outputs.
@@ -176,13 +184,6 @@ std::string per_class_text(const CheckpointEvaluation& result) {
 
 }  // namespace
 
-std::string evaluation_split(const std::vector<std::string>& splits) {
-  const auto has = [&](const char* split) {
-    return std::find(splits.begin(), splits.end(), split) != splits.end();
-  };
-  return !has("test") && has("validation") ? "validation" : "test";
-}
-
 std::string trained_loss(const Checkpoint& checkpoint) {
   const Json phase = stored(checkpoint.state, "/phase_index");
   const std::string index = phase.is_number_integer() ? phase.dump() : "0";
@@ -217,13 +218,40 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
   // What an older version did not store is as it is in the data.
   if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
   warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
-  if (classes_of == ClassesOf::checkpoint) match_classes(data, checkpoint.folder, suggestion);
-  if (classes_of == ClassesOf::numbers) {
-    data.dataset = with_classes_of(std::move(data.dataset), number_names(model.classes()),
-                                   "with --classes-of numbers, classes are called 0, 1, ...");
+  const bool is_named = !data.input.classes.empty() && !has_numbers(data.input.classes);
+  if (is_named && has_numbers(data.dataset->info().classes)) {
+    take_numbers(data, model.classes(), classes_of);
+  } else if (classes_of == ClassesOf::checkpoint) {
+    match_classes(data, checkpoint.folder, suggestion);
   }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
+
+namespace {
+
+/// Measures few shots in place of the network's own classes.
+void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoint, Model& model,
+           const EvaluateOptions& evaluate, CheckpointEvaluation& result) {
+  if (result.split == "train") {
+    fail_usage("--shots learns from the split 'train'; choose another --split to measure on");
+  }
+  CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
+  adapt_data(train, checkpoint, model, ClassesOf::data);
+  const Metrics found = few_shot(model, train.dataset, result.dataset, options.few_shot, evaluate);
+  result.evaluation.complete = !found.empty();
+  result.evaluation.images = result.dataset->size();
+  result.evaluation.metrics = found;
+  if (found.empty()) return;
+  for (const int64_t shots : options.few_shot.shots) {
+    const std::string name = fmt::format("{}-shot", shots), key = "few_shot." + name;
+    std::string text = fmt::format("{:.2f} % with l2 {:g}", found.at(key), found.at(key + "_l2"));
+    const auto std = found.find(key + "_std");
+    if (std != found.end()) text += fmt::format(", std {:.2f} over seeds", std->second);
+    result.metric_rows.emplace_back(name, text);
+  }
+}
+
+}  // namespace
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
@@ -232,7 +260,9 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
       options.checkpoint, {.optimizer = false, .trust = options.trust, .program = true});
   result.checkpoint = checkpoint.folder;
   // A network has learned from no part of a folder that is not its own.
-  const bool whole = options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
+  const bool probes = !options.few_shot.shots.empty();
+  const bool whole =
+      !probes && options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
   CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
                                              whole ? kWhole : options.split, evaluation_split);
   for (const fs::path& file : options.files) check_outside_images(file, data.name);
@@ -247,18 +277,11 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   model->to(at::Device(options.device));
   evaluate.precision = use_precision(*model, evaluate.precision);
   checkpoint.model.clear();  // The model holds copies.
-  const DatasetInfo own = data.dataset->info();
-  const std::string_view suggestion = suggestion_for(own);
-  if (options.classes_of == ClassesOf::data && suggestion.starts_with("--classes-of numbers") &&
-      own.classes != number_names(std::ssize(own.classes))) {
-    log_warning(
-        "'{}': the classes are in the order of text, {}; {}", own.name,
-        fmt::join(std::span(own.classes).first(std::min<size_t>(3, own.classes.size())), ", "),
-        suggestion);
-  }
-  std::optional<RealLabels> real;
-  if (!options.real_labels.empty()) real.emplace(options.real_labels, *data.dataset);
-  adapt_data(data, checkpoint, *model, options.classes_of, suggestion);
+  const std::vector<std::string> own = data.dataset->info().classes;
+  LabelLists real;
+  if (!options.real_labels.empty()) real = read_real_labels(options.real_labels, *data.dataset);
+  adapt_data(data, checkpoint, *model, probes ? ClassesOf::data : options.classes_of,
+             "--classes-of data takes the data's classes for the outputs, in their order");
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_sharded(evaluate.batch_size, *processes);
     check_same_build(*processes);
@@ -271,18 +294,18 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   result.classes = dataset->info().classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
-  result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
+  if (probes) {
+    probe(options, checkpoint, *model, evaluate, result);
+  } else {
+    result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
+  }
   if (!result.evaluation.complete) return result;
-  if (real) {
-    const bool by_name = options.classes_of == ClassesOf::checkpoint;
-    result.evaluation.metrics.merge(
-        real->measure(result.evaluation.predictions.predicted_N,
-                      by_name ? result.classes : decltype(own.classes)()));
+  Metrics& metrics = result.evaluation.metrics;
+  if (!real.empty()) {  // Numbers are outputs, as adapt_data() took them.
+    metrics.merge(real_metrics(real, has_numbers(own) ? result.classes : own,
+                               result.evaluation.predictions.predicted_N, result.classes));
   }
-  if (options.classes_of == ClassesOf::numbers && !data.input.classes.empty()) {
-    result.classes = data.input.classes;
-  }
-  result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
+  if (!probes) result.metric_rows = task_of(dataset->info()).rows(metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
   result.example = example_noun(dataset->info());
@@ -295,7 +318,8 @@ Json to_json(const CheckpointEvaluation& result) {
                {"split", result.split},
                {"images", result.evaluation.images}};
   json.update(to_json(result.evaluation.metrics));
-  json.update({{"images_per_second", result.evaluation.images_per_second},
+  const double speed = result.evaluation.images_per_second;
+  json.update({{"images_per_second", speed > 0.0 ? Json(speed) : Json()},
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
                {"classes", result.classes}});
@@ -315,7 +339,9 @@ std::string to_text(const CheckpointEvaluation& result) {
   const std::string& example = result.example;
   row("data", fmt::format("{}, {} {} {}s", result.data, evaluation.images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);
-  row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
+  if (evaluation.images_per_second > 0.0) {
+    row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
+  }
   row(fmt::format("FLOPs/{}", example), fmt::format("{:.4g}", result.flops_per_image));
   row("parameters", fmt::format("{}", result.parameters));
   for (const LayerRouting& layer : evaluation.routing) {

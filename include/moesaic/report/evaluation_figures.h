@@ -40,21 +40,16 @@ Figure confusion_figure(const Confusion& confusion, const std::vector<std::strin
 void write_confusion(const Confusion& confusion, const std::vector<std::string>& classes,
                      const std::string& title, const fs::path& file);
 
-inline constexpr int64_t kMaxMistakes = 400;
-
-/// Throws Error (usage) unless `file` ends in .png and is new, with mistakes_table(); Error
+/// Throws Error (usage) unless `file` is new, with the table beside it, and ends in .png; Error
 /// (failure) if it could not be written.
-void check_new_mistakes(const fs::path& file, const std::string& what);
-
-/// Returns the file beside a sheet of mistakes that says what they are.
-fs::path mistakes_table(fs::path file);
+void check_new_mistakes(const fs::path& file);
 
 /// Throws Error (usage) for data that are no images of classes.
 void check_shows_mistakes(const DatasetInfo& data);
 
-/// Writes the `count` mistakes of the largest confidence, the largest first, row by row as images
-/// on a sheet, and mistakes_table(): file, index, label, prediction and confidence of each. Returns
-/// how many there are; without any, nothing is written.
+/// Draws at most `count` mistakes of the largest confidence on a sheet, row by row, and writes a
+/// .csv table beside it: file, index, label, prediction and confidence of each. Returns how many
+/// there are; without any, nothing is written.
 int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const fs::path& file);
 
 inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;

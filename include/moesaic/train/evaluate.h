@@ -233,17 +233,20 @@ struct CalibrateOptions {
 ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options = {});
 
-/// Returns the split that tells how good a network is: "test" unless "validation" alone is there.
-std::string evaluation_split(const std::vector<std::string>& splits);
-
 /// Returns the split that calibration images are of: "validation" where the data has one, else
 /// "train".
 std::string calibration_split(const std::vector<std::string>& splits);
 
 /// Whose names the network's outputs have: those that its checkpoint stores, by which classes of
-/// data are found, or the data's own, as many as there are outputs and in their order; or none, and
-/// the data's classes are called by the numbers of the outputs, "0" to "999" in ImageNet-V2.
-enum class ClassesOf { checkpoint, data, numbers };
+/// data are found, or the data's own, as many as there are outputs and in their order.
+enum class ClassesOf { checkpoint, data };
+
+/// Options of a few-shot evaluation, see train/linear_probe.h.
+struct FewShotOptions {
+  std::vector<int64_t> shots;  ///< Training images of each class; one result each.
+  std::vector<double> l2;      ///< Strengths to choose from; empty: 2^-10 to 2^19.
+  int64_t num_seeds = 3;       ///< Choices of the training images.
+};
 
 /// Options of evaluate_checkpoint().
 struct EvaluateCheckpointOptions {
@@ -253,7 +256,9 @@ struct EvaluateCheckpointOptions {
   ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
-  fs::path real_labels = {};  ///< File of several labels an image (train/real_labels.h), or empty.
+  fs::path real_labels = {};  ///< See read_real_labels(); empty: none.
+  /// With shots, few_shot() on images of the split "train" is measured instead, of any classes.
+  FewShotOptions few_shot = {};
   EvaluateOptions evaluate;
   DatasetOpener open = {};
   std::string device = "cpu";
@@ -299,11 +304,27 @@ CheckpointData open_checkpoint_data(
     std::string (*choose)(const std::vector<std::string>& splits) = calibration_split);
 
 /// Makes the examples what the checkpoint's network takes, and their labels the numbers of its
-/// outputs; of a network whose classes have no names those of the data, with a warning. Throws
+/// outputs; of a network whose classes have no names those of the data, with a warning. Classes
+/// that are called 0, 1, ..., unlike the network's, are those outputs, as in ImageNet-V2. Throws
 /// Error (usage) for a class that the network does not have; where there are as many classes as
 /// outputs it ends in `suggestion`, what to do instead.
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view suggestion = {});
+
+/// Several labels of each image, or none.
+using LabelLists = std::vector<std::vector<int64_t>>;
+
+/// Reads labels of ImageNet-ReaL (Beyer et al., arXiv:2006.07159): a JSON list that has for each
+/// image a list of numbers of the data's classes. The images' order is that of the numbers, from 1,
+/// that end the names of their files (ILSVRC2012_val_00000001.JPEG), or the data's where images are
+/// no files. Throws Error (usage) for another number of lists, no label at all, a class that the
+/// data lack, and files without a number of their own.
+LabelLists read_real_labels(const fs::path& file, const Dataset& dataset);
+
+/// Returns "real.images", the number with labels, and "real.accuracy", % of them predicted as one
+/// of these. `classes` names the labels, `outputs` the predictions.
+Metrics real_metrics(const LabelLists& labels, const std::vector<std::string>& classes,
+                     const at::Tensor& predicted_N, const std::vector<std::string>& outputs);
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
 /// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws
@@ -311,7 +332,8 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
 /// the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",
+/// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second" (null of few
+/// shots),
 /// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
 /// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
 /// "routing"}.

@@ -62,9 +62,8 @@ TEST(FeatureFile, LeavesNothingWhereTheDiskIsFull) {
   const TempDir folder;
   {
     const test::FileSizeLimit full(2048);
-    EXPECT_THAT(
-        test::failure_of([&] { evaluate_to(folder / "f.safetensors", *model, *data); }),
-        HasSubstr("f.safetensors"));
+    EXPECT_THAT(test::failure_of([&] { evaluate_to(folder / "f.safetensors", *model, *data); }),
+                HasSubstr("f.safetensors"));
   }
   EXPECT_THAT(folder.names(), IsEmpty());
 }

@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "moesaic/data/views.h"
-#include "moesaic/nn/init.h"
 #include "moesaic/models/registry.h"
+#include "moesaic/nn/init.h"
 #include "train/train_fixture.h"
 
 namespace moesaic {

@@ -333,10 +333,9 @@ Metrics real_metrics(const LabelLists& labels, const std::vector<std::string>& c
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second" (null of few
-/// shots),
-/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
-/// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
-/// "routing"}.
+/// shots), "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class"
+/// (where there are classes: [{"name", "images", "correct", "accuracy" in %, null without images},
+/// ...]), "routing"}.
 Json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);

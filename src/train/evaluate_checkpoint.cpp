@@ -70,6 +70,15 @@ bool is_bare_folder(const std::string& data) {
          DatasetSource(data).validation() > 0 && evaluation_split(dataset_splits(data)) != "test";
 }
 
+/// Returns the split that is asked for: a network, unlike a probe, has learned from no part of a
+/// folder that is not its own.
+std::string asked_split(const EvaluateCheckpointOptions& options) {
+  const bool probes = !options.few_shot.shots.empty();
+  const bool whole =
+      !probes && options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
+  return whole ? kWhole : options.split;
+}
+
 /// Says whose data they are where no one gave their name.
 void check_is_here(const DatasetOpener& open, const std::string& data, const fs::path& checkpoint) {
   try {
@@ -259,12 +268,9 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   Checkpoint checkpoint = load_newest_checkpoint(
       options.checkpoint, {.optimizer = false, .trust = options.trust, .program = true});
   result.checkpoint = checkpoint.folder;
-  // A network has learned from no part of a folder that is not its own.
   const bool probes = !options.few_shot.shots.empty();
-  const bool whole =
-      !probes && options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
   CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
-                                             whole ? kWhole : options.split, evaluation_split);
+                                             asked_split(options), evaluation_split);
   for (const fs::path& file : options.files) check_outside_images(file, data.name);
   if (options.split.empty() && data.split != "test") {
     log_info("'{}' has no test split: its {} split is measured", data.name, data.split);

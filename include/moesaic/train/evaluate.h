@@ -243,9 +243,9 @@ enum class ClassesOf { checkpoint, data };
 
 /// Options of a few-shot evaluation, see train/linear_probe.h.
 struct FewShotOptions {
-  std::vector<int64_t> shots;  ///< Training images of each class; one result each.
-  std::vector<double> l2;      ///< Strengths to choose from; empty: 2^-10 to 2^19.
-  int64_t num_seeds = 3;       ///< Choices of the training images.
+  std::vector<int64_t> shots = {};  ///< Training images of each class; one result each.
+  std::vector<double> l2 = {};      ///< Strengths to choose from; empty: 2^-10 to 2^19.
+  int64_t num_seeds = 3;            ///< Choices of the training images.
 };
 
 /// Options of evaluate_checkpoint().

@@ -11,11 +11,13 @@
 #include "distributed.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/data/source.h"
+#include "moesaic/export/predict.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/report/evaluation_figures.h"
 #include "moesaic/report/results.h"
@@ -34,8 +36,17 @@ struct EvalArguments {
   std::string tsne;
   EvaluationPointsOptions points;
   std::vector<std::string> confusion;
-  std::string routing_images;
+  std::string routing_images, features, mistakes;
   int64_t images = 8;
+
+  /// Returns the files that show one checkpoint.
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> files(confusion.begin(), confusion.end());
+    for (const std::string& file : {routing_images, tsne, features, mistakes}) {
+      if (!file.empty()) files.emplace_back(file);
+    }
+    return files;
+  }
 };
 
 CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const StopSignal& stop) {
@@ -92,6 +103,13 @@ void draw_routing(const EvalArguments& arguments, const RoutedImageCollector& co
   log_written(arguments.routing_images);
 }
 
+void draw_mistakes(const EvalArguments& arguments, const CheckpointEvaluation& result) {
+  constexpr int64_t kMistakes = 64;
+  const int64_t count = write_mistakes(result, kMistakes, arguments.mistakes);
+  if (count == 0) return log_info("no mistake was made, so {} was not written", arguments.mistakes);
+  log_written(arguments.mistakes);
+}
+
 /// Returns a table with a line for each network.
 std::string comparison(const std::vector<CheckpointEvaluation>& results) {
   const auto value = [](const CheckpointEvaluation& result, const std::string& name) {
@@ -138,40 +156,56 @@ void print_comparison(const std::vector<CheckpointEvaluation>& results, bool jso
   std::cout << (json ? list.dump(2) + "\n" : comparison(results));
 }
 
-int run_eval(const EvalArguments& arguments) {
-  const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
-  const bool several = arguments.checkpoints.size() > 1;
-  if (several && (points || routing || !arguments.confusion.empty())) {
+/// Refuses what cannot be written, and what these checkpoints or several processes do not give.
+void check_arguments(const EvalArguments& arguments) {
+  if (arguments.checkpoints.size() > 1 && !arguments.files().empty()) {
     fail_usage(
-        "eval: --confusion, --routing-images and --tsne show one checkpoint, not {}; name one",
+        "eval: --confusion, --features, --mistakes, --routing-images and --tsne show one "
+        "checkpoint, not {}; name one",
         arguments.checkpoints.size());
   }
-  if (routing) check_new_figure(arguments.routing_images, "--routing-images");
-  if (points) check_new_figure(arguments.tsne, "--tsne");
+  std::string inner;  // What needs more than logits.
+  if (!arguments.options.few_shot.shots.empty()) inner = "--shots";
+  if (!arguments.routing_images.empty()) {
+    check_new_figure(arguments.routing_images, inner = "--routing-images");
+  }
+  if (!arguments.features.empty()) {
+    check_new_file(arguments.features, inner = "--features");
+    check_can_write(fs::path(arguments.features).parent_path());
+  }
+  if (!arguments.tsne.empty()) check_new_figure(arguments.tsne, inner = "--tsne");
   for (const std::string& file : arguments.confusion) check_new_confusion(file, "--confusion");
+  if (!arguments.mistakes.empty()) check_new_mistakes(arguments.mistakes);
+  const fs::path& labels = arguments.options.real_labels;
+  if (!labels.empty()) check_input_file(labels);
+  if (inner.empty()) return;
+  for (const std::string& checkpoint : arguments.checkpoints) {
+    if (!is_program(checkpoint)) continue;
+    fail_usage("eval: {}: a program (.pt2) gives logits alone; give the run", inner);
+  }
+  require_single_process("eval " + inner);
+}
+
+int run_eval(const EvalArguments& arguments) {
+  check_arguments(arguments);
+  const bool points = !arguments.tsne.empty(), routing = !arguments.routing_images.empty();
   EvaluationPointCollector collector(arguments.points);
   RoutedImageCollector routed(arguments.images);
+  std::optional<FeatureFile> features;
   EvaluateCheckpointOptions options = arguments.options;
   if (arguments.classes_of == "data") options.classes_of = ClassesOf::data;
-  options.files.assign(arguments.confusion.begin(), arguments.confusion.end());
-  for (const std::string& file : {arguments.routing_images, arguments.tsne}) {
-    if (!file.empty()) options.files.emplace_back(file);
-  }
+  options.files = arguments.files();
   options.evaluate.on_batch = [&](const EvaluatedBatch& batch) {
-    for (const std::string& file : arguments.confusion) {
-      if (batch.first == 0) check_confusion_classes(batch.dataset.info(), file);
+    if (batch.first == 0) {
+      const DatasetInfo& info = batch.dataset.info();
+      for (const std::string& file : arguments.confusion) check_confusion_classes(info, file);
+      if (!arguments.mistakes.empty()) check_shows_mistakes(info);
+      if (!arguments.features.empty()) features.emplace(arguments.features);
     }
     if (points) collector.add(batch);
     if (routing) routed.add(batch);
+    if (features) features->add(batch);
   };
-  if (points || routing) {
-    for (const std::string& checkpoint : arguments.checkpoints) {
-      if (!is_program(checkpoint)) continue;
-      fail_usage(
-          "eval: --tsne and --routing-images: a program (.pt2) gives logits alone; give the run");
-    }
-    require_single_process(fmt::format("eval {}", points ? "--tsne" : "--routing-images"));
-  }
   options.evaluate.processes = init_process_mesh({}, options.device);
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   std::vector<CheckpointEvaluation> results;
@@ -179,15 +213,48 @@ int run_eval(const EvalArguments& arguments) {
   if (signal != 0) return 128 + static_cast<int>(signal);
   if (const auto& processes = options.evaluate.processes; processes && !processes->is_rank_zero())
     return 0;
-  if (several) {
+  if (results.size() > 1) {
     print_comparison(results, arguments.json);
     return 0;
   }
   print_evaluation(results.front(), arguments.json);
   std::cout.flush();
   write_confusions(arguments, results.front());
+  if (features) {
+    features->finish(results.front().evaluation.predictions);
+    log_written(arguments.features);
+  }
+  if (!arguments.mistakes.empty()) draw_mistakes(arguments, results.front());
   if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points(), stop) : 0;
+}
+
+void add_probe_options(CLI::App& verb, FewShotOptions& few) {
+  const std::string group = "Options of the few-shot probe";
+  CLI::Option* shots =
+      verb.add_option("--shots", few.shots,
+                      "numbers of images per class of the train split from which a linear map of "
+                      "the features learns, measured in place of the network's own outputs: "
+                      "--shots 1,5,10,25")
+          ->check(whole_number(1, 1 << 20))
+          ->delimiter(',')
+          ->type_name("N ...");
+  CLI::Option* seeds =
+      verb.add_option("--shot-seeds", few.num_seeds, "number of random choices of these images")
+          ->check(whole_number(1, 1000))
+          ->capture_default_str();
+  CLI::Option* l2 = verb.add_option("--shot-l2", few.l2,
+                                    "strengths of the L2 regularisation, of which the best on the "
+                                    "split counts (2^-10 to 2^19)")
+                        ->check(number(1e-12, 1e12))
+                        ->delimiter(',')
+                        ->type_name("L2 ...");
+  for (CLI::Option* option : {seeds, l2}) option->needs(shots)->group(group);
+  for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",
+                            "--routing-images", "--tsne"}) {
+    shots->excludes(verb.get_option(other));
+  }
+  shots->group(group);
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
@@ -249,7 +316,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--classes-of", arguments->classes_of,
           "names of the network's outputs; checkpoint: its own, to which the data's classes "
-          "are matched by name; data: the data's classes in order")
+          "are matched by name, or else by its number; data: the data's classes in order")
       ->type_name("checkpoint|data")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();
@@ -278,8 +345,20 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);
+  const auto add_file = [&](const char* name, auto& file, const char* help) {
+    verb->add_option(name, file, help)->check(not_empty())->type_name("FILE");
+  };
+  add_file("--features", arguments->features,
+           "new safetensors file for 'pre_logits', 'labels' and 'predictions'");
+  add_file("--mistakes", arguments->mistakes,
+           "contact sheet of the 64 most confident mistakes, row by row: a new .png file, with a "
+           ".csv table of them beside it");
+  add_file("--real", arguments->options.real_labels,
+           "labels of ImageNet-ReaL: real.json, with a list of classes for each image; images "
+           "without any do not count");
   verb->add_flag("--json", arguments->json, "print one JSON document");
   add_tsne_options(*verb, arguments);
+  add_probe_options(*verb, arguments->options.few_shot);
   verb->callback([arguments, &exit_code] { exit_code = run_eval(*arguments); });
 }
 

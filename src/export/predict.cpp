@@ -291,6 +291,26 @@ void predict_file(Model& model, const fs::path& input, const fs::path& output,
   write_tensors(output, predict(model, read_images(model, input), options));
 }
 
+void FeatureFile::add(const EvaluatedBatch& batch) {
+  if (!batch.labels_B.defined()) {
+    fail_usage("--features: the targets of '{}' are real numbers, not classes; leave it out",
+               batch.dataset.info().name);
+  }
+  const at::Tensor rows = batch.output.pre_logits.to(at::kCPU, at::kFloat).contiguous();
+  num_rows_ += rows.size(0);
+  width_ = rows.size(1);
+  waiting_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
+}
+
+void FeatureFile::finish(const Predictions& predictions) {
+  waiting_.sync();
+  const MappedFile mapped(fmt::format("/proc/self/fd/{}", waiting_.fd()));
+  auto* const bytes = const_cast<std::byte*>(mapped.bytes().data());  // Only read.
+  write_tensors(path_, {{"pre_logits", at::from_blob(bytes, {num_rows_, width_}, at::kFloat)},
+                        {"labels", predictions.label_N},
+                        {"predictions", predictions.predicted_N}});
+}
+
 void predict_images(Model& model, const InputSpec& spec, const std::vector<fs::path>& files,
                     const PredictImagesOptions& given,
                     const std::function<bool(const ImagePrediction&)>& take) {

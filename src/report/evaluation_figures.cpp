@@ -12,6 +12,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
 #include "moesaic/data/source.h"
+#include "moesaic/formats/image.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/train/datasets.h"
 #include "panels.h"
@@ -275,6 +276,59 @@ std::string sample_title(const Dataset& data, int64_t index) {
 }
 
 }  // namespace
+
+void check_new_mistakes(const fs::path& file) {
+  if (file.extension() != ".png") {
+    fail_usage("--mistakes: the file's name must end in .png, found '{}'", file.string());
+  }
+  check_new_file(file, "--mistakes");
+  check_new_confusion(fs::path(file).replace_extension(".csv"), "--mistakes");
+}
+
+void check_shows_mistakes(const DatasetInfo& data) {
+  if (data.images && !data.classes.empty() && (data.channels == 1 || data.channels == 3)) return;
+  fail_usage(
+      "--mistakes: the inputs of '{}' are not images of classes, in grey or RGB; leave it out",
+      data.name);
+}
+
+int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const fs::path& file) {
+  const auto& [label_N, predicted_N, confidence_N] = result.evaluation.predictions;
+  const Dataset& data = *result.dataset;
+  const at::Tensor rank_N = confidence_N.masked_fill(predicted_N.eq(label_N), -1.0);
+  const at::Tensor order_N = rank_N.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
+  std::string table = csv_line({"file", "index", "label", "prediction", "confidence"});
+  std::vector<at::Tensor> pixels;
+  for (int64_t i = 0; i < order_N.size(0) && std::ssize(pixels) < count; ++i) {
+    const auto index = order_N[i].item<int64_t>();
+    const auto label = label_N[index].item<int64_t>();
+    const auto predicted = predicted_N[index].item<int64_t>();
+    if (label == predicted) break;
+    const DatasetInfo& info = data.info();
+    at::Tensor image = at::empty({info.channels, info.height, info.width}, at::kByte);
+    try {
+      data.image(index, image.mutable_data_ptr<uint8_t>());
+    } catch (const ImageError&) {
+      continue;  // Another image stood in for it.
+    }
+    pixels.push_back(image);
+    const std::optional<ImageFile> stored = data.file(index);
+    table += csv_line({stored ? escaped(stored->name) : "", fmt::to_string(index),
+                       escaped(result.classes.at(static_cast<size_t>(label))),
+                       escaped(result.classes.at(static_cast<size_t>(predicted))),
+                       fmt::format("{:.4f}", confidence_N[index].item<float>())});
+  }
+  if (pixels.empty()) return 0;
+  const at::Tensor pixels_NCHW = at::stack(pixels);
+  const at::Tensor sheet_HWC =
+      sheet_pixels(pixels_NCHW, Sheet(pixels_NCHW)).permute({1, 2, 0}).contiguous();
+  write_atomic(file, encode_png({{sheet_HWC.const_data_ptr<uint8_t>(), sheet_HWC.nbytes()},
+                                 sheet_HWC.size(0),
+                                 sheet_HWC.size(1),
+                                 sheet_HWC.size(2)}));
+  write_atomic(fs::path(file).replace_extension(".csv"), table);
+  return std::ssize(pixels);
+}
 
 Figure routing_images_figure(const RoutedImages& images, const std::string& stem) {
   const Sheet sheet(images.pixels_NCHW);

@@ -126,7 +126,7 @@ class Sweep {
     const std::shared_ptr<Model> model = load(recovered);
     const Evaluation after = evaluated(*model, recovered, *config_.recover);
     const auto agreement = [whole = predicted_whole(index)](const Evaluation& found) {
-      return 100.0 * found.predicted.eq(whole).to(at::kDouble).mean().item<double>();
+      return 100.0 * found.predictions.predicted_N.eq(whole).to(at::kDouble).mean().item<double>();
     };
     RunRecord record;
     std::map<std::string, double>& numbers = record.final.numbers;
@@ -262,7 +262,8 @@ class Sweep {
     at::Tensor& predicted = predicted_whole_[index];
     if (!predicted.defined()) {
       const fs::path checkpoint = phase_checkpoint(train_.phases.back(), index);
-      predicted = evaluated(*load(checkpoint), checkpoint, *config_.recover).predicted;
+      predicted =
+          evaluated(*load(checkpoint), checkpoint, *config_.recover).predictions.predicted_N;
     }
     return predicted;
   }

@@ -111,9 +111,8 @@ class RoutingCounts {
   std::vector<Layer> layers_;
 };
 
-/// Returns a batch's targets and the network's logits with the rows of all processes' parts.
-void gather_parts(const ProcessMesh& processes, Batch& batch, at::Tensor& logits) {
-  logits = processes.world().all_gather(logits, Traffic::metrics);
+/// Gives a batch the targets of all processes' parts.
+void gather_targets(const ProcessMesh& processes, Batch& batch) {
   for (at::Tensor* tensor : {&batch.labels, &batch.targets}) {
     if (tensor->defined()) *tensor = processes.world().all_gather(*tensor, Traffic::metrics);
   }
@@ -174,9 +173,9 @@ RowsPerToken Evaluation::rows_per_token() const {
   return rows;
 }
 
-Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
-                    const EvaluateOptions& options) {
-  check_fits(model, dataset->info());
+bool run_over(Model& model, std::shared_ptr<const Dataset> dataset,
+              const EvaluateOptions& options) {
+  check_takes(model, dataset->info());
   if (options.processes) options.processes->set_activity("an evaluation");
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;
@@ -187,11 +186,6 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
   loader_options.shared = options.processes != nullptr;
   Loader loader(dataset, loader_options);
   std::vector<int64_t> replaced;
-  Evaluation result;
-  RoutingCounts counts;
-  const std::unique_ptr<Meter> meter = task_of(dataset->info()).meter(model, options.loss);
-  const auto classes = static_cast<int64_t>(dataset->info().classes.size());
-  const auto begin = std::chrono::steady_clock::now();
   // All processes end where one of them does.
   const auto on_progress = [&](int64_t done, const Batch& batch) {
     const int ends = options.on_progress && !options.on_progress(done, dataset->size()) ? 1 : 0;
@@ -210,25 +204,47 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
       const Autocast autocast(options.precision, images.device());
       return model.forward(images);
     }();
-    ModelOutput on_cpu;
-    on_cpu.logits = output.logits.cpu();
-    if (is_sharded) gather_parts(*options.processes, batch, on_cpu.logits);
-    meter->add(on_cpu, batch);
+    if (is_sharded) gather_targets(*options.processes, batch);
     const at::Tensor groups_B = group_numbers(*dataset, done, count);
-    const Kinds by_group{groups_B, static_cast<int64_t>(dataset->info().groups.size())};
-    const Kinds by_class{batch.labels, classes};
-    counts.add(output.routings, by_class, by_group);
     if (options.on_batch) {
-      options.on_batch({*dataset, done, images, batch.labels, groups_B, output, model});
+      options.on_batch(
+          {*dataset, done, images, batch.labels, batch.targets, groups_B, output, model});
     }
     done += count;
     should_continue = on_progress(done, batch);
   }
-  result.complete = loader.done();
+  return loader.done();
+}
+
+Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
+                    const EvaluateOptions& options) {
+  check_fits(model, dataset->info());
+  Evaluation result;
+  RoutingCounts counts;
+  const std::unique_ptr<Meter> meter = task_of(dataset->info()).meter(model, options.loss);
+  EvaluateOptions measured = options;
+  measured.on_batch = [&](const EvaluatedBatch& batch) {
+    ModelOutput on_cpu;
+    on_cpu.logits = batch.output.logits.cpu();
+    const at::Tensor& targets = batch.labels_B.defined() ? batch.labels_B : batch.targets_BK;
+    if (batch.images_BCHW.size(0) < targets.size(0)) {
+      on_cpu.logits = options.processes->world().all_gather(on_cpu.logits, Traffic::metrics);
+    }
+    Batch of_targets;
+    of_targets.labels = batch.labels_B;
+    of_targets.targets = batch.targets_BK;
+    meter->add(on_cpu, of_targets);
+    const DatasetInfo& info = dataset->info();
+    counts.add(batch.output.routings, {batch.labels_B, std::ssize(info.classes)},
+               {batch.groups_B, std::ssize(info.groups)});
+    if (options.on_batch) options.on_batch(batch);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  result.complete = run_over(model, dataset, measured);
   if (!result.complete) return result;
   result.metrics = meter->result();
   result.confusion = meter->confusion();
-  result.predicted = meter->predicted();
+  result.predictions = meter->predictions();
   result.images = dataset->size();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.images_per_second = static_cast<double>(result.images) / result.seconds;

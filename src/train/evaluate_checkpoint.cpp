@@ -16,6 +16,7 @@
 #include "moesaic/ops/device.h"
 #include "moesaic/parallel/process_mesh.h"
 #include "moesaic/train/distributed_run.h"
+#include "moesaic/train/linear_probe.h"
 #include "moesaic/train/objective.h"
 
 namespace moesaic {
@@ -69,6 +70,15 @@ bool is_bare_folder(const std::string& data) {
          DatasetSource(data).validation() > 0 && evaluation_split(dataset_splits(data)) != "test";
 }
 
+/// Returns the split that is asked for: a network, unlike a probe, has learned from no part of a
+/// folder that is not its own.
+std::string asked_split(const EvaluateCheckpointOptions& options) {
+  const bool probes = !options.few_shot.shots.empty();
+  const bool whole =
+      !probes && options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
+  return whole ? kWhole : options.split;
+}
+
 /// Says whose data they are where no one gave their name.
 void check_is_here(const DatasetOpener& open, const std::string& data, const fs::path& checkpoint) {
   try {
@@ -78,6 +88,23 @@ void check_is_here(const DatasetOpener& open, const std::string& data, const fs:
     fail_usage("{}: its training data, '{}', are not here; give --data", checkpoint.string(),
                one_line(data));
   }
+}
+
+/// Returns whether the first of some classes, of which text sorts numbers first, is a number.
+bool has_numbers(const std::vector<std::string>& classes) {
+  return !classes.empty() && classes.front().find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// Takes classes for the outputs whose numbers they are called by, which sort as text; classes that
+/// are the data's own only where every output has one.
+void take_numbers(CheckpointData& data, int64_t outputs, ClassesOf classes_of) {
+  std::vector<std::string> numbers;
+  for (int64_t i = 0; i < outputs; ++i) numbers.push_back(fmt::to_string(i));
+  const std::vector<std::string>& own = data.dataset->info().classes;
+  if (classes_of == ClassesOf::data && !std::ranges::is_permutation(own, numbers)) return;
+  data.dataset = with_classes_of(std::move(data.dataset), numbers,
+                                 "name each class by the number of its output");
+  log_info("'{}': classes are taken for the outputs whose numbers they are called by", data.name);
 }
 
 /// Gives the data the labels of the network's outputs.
@@ -198,9 +225,40 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
   // What an older version did not store is as it is in the data.
   if (!checkpoint.config.contains(kInputKey)) data.input.images = data.dataset->has_images();
   warn_overridden(data.input, data.dataset->info(), checkpoint.folder.string());
-  if (classes_of == ClassesOf::checkpoint) match_classes(data, checkpoint.folder, suggestion);
+  const bool is_named = !data.input.classes.empty() && !has_numbers(data.input.classes);
+  if (is_named && has_numbers(data.dataset->info().classes)) {
+    take_numbers(data, model.classes(), classes_of);
+  } else if (classes_of == ClassesOf::checkpoint) {
+    match_classes(data, checkpoint.folder, suggestion);
+  }
   data.dataset = preprocessed(std::move(data.dataset), data.input);
 }
+
+namespace {
+
+/// Measures few shots in place of the network's own classes.
+void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoint, Model& model,
+           const EvaluateOptions& evaluate, CheckpointEvaluation& result) {
+  if (result.split == "train") {
+    fail_usage("--shots learns from the split 'train'; choose another --split to measure on");
+  }
+  CheckpointData train = open_checkpoint_data(checkpoint, options.open, options.data, "train");
+  adapt_data(train, checkpoint, model, ClassesOf::data);
+  const Metrics found = few_shot(model, train.dataset, result.dataset, options.few_shot, evaluate);
+  result.evaluation.complete = !found.empty();
+  result.evaluation.images = result.dataset->size();
+  result.evaluation.metrics = found;
+  if (found.empty()) return;
+  for (const int64_t shots : options.few_shot.shots) {
+    const std::string name = fmt::format("{}-shot", shots), key = "few_shot." + name;
+    std::string text = fmt::format("{:.2f} % with l2 {:g}", found.at(key), found.at(key + "_l2"));
+    const auto std = found.find(key + "_std");
+    if (std != found.end()) text += fmt::format(", std {:.2f} over seeds", std->second);
+    result.metric_rows.emplace_back(name, text);
+  }
+}
+
+}  // namespace
 
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options) {
   check_device(options.device);
@@ -208,10 +266,9 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   Checkpoint checkpoint = load_newest_checkpoint(
       options.checkpoint, {.optimizer = false, .trust = options.trust, .program = true});
   result.checkpoint = checkpoint.folder;
-  // A network has learned from no part of a folder that is not its own.
-  const bool whole = options.split.empty() && !options.data.empty() && is_bare_folder(options.data);
+  const bool probes = !options.few_shot.shots.empty();
   CheckpointData data = open_checkpoint_data(checkpoint, options.open, options.data,
-                                             whole ? kWhole : options.split, evaluation_split);
+                                             asked_split(options), evaluation_split);
   for (const fs::path& file : options.files) check_outside_images(file, data.name);
   if (options.split.empty() && data.split != "test") {
     log_info("'{}' has no test split: its {} split is measured", data.name, data.split);
@@ -224,7 +281,10 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   model->to(at::Device(options.device));
   evaluate.precision = use_precision(*model, evaluate.precision);
   checkpoint.model.clear();  // The model holds copies.
-  adapt_data(data, checkpoint, *model, options.classes_of,
+  const std::vector<std::string> own = data.dataset->info().classes;
+  LabelLists real;
+  if (!options.real_labels.empty()) real = read_real_labels(options.real_labels, *data.dataset);
+  adapt_data(data, checkpoint, *model, probes ? ClassesOf::data : options.classes_of,
              "--classes-of data takes the data's classes for the outputs, in their order");
   if (const auto& processes = options.evaluate.processes) {
     warn_unless_sharded(evaluate.batch_size, *processes);
@@ -234,12 +294,22 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
         "data", fmt::format("{} {} {}", data.name, data.split, data_fingerprint(*data.dataset)));
   }
   const std::shared_ptr<const Dataset>& dataset = data.dataset;
+  result.dataset = dataset;
   result.classes = dataset->info().classes;
   result.groups = dataset->info().groups;
   if (evaluate.loss.empty()) evaluate.loss = trained_loss(checkpoint);
-  result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
+  if (probes) {
+    probe(options, checkpoint, *model, evaluate, result);
+  } else {
+    result.evaluation = evaluate_model(*model, dataset, evaluate, result.checkpoint);
+  }
   if (!result.evaluation.complete) return result;
-  result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
+  Metrics& metrics = result.evaluation.metrics;
+  if (!real.empty()) {  // Numbers are outputs, as adapt_data() took them.
+    metrics.merge(real_metrics(real, has_numbers(own) ? result.classes : own,
+                               result.evaluation.predictions.predicted_N, result.classes));
+  }
+  if (!probes) result.metric_rows = task_of(dataset->info()).rows(metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   result.parameters = model->parameter_count();
   result.example = example_noun(dataset->info());
@@ -252,7 +322,8 @@ Json to_json(const CheckpointEvaluation& result) {
                {"split", result.split},
                {"images", result.evaluation.images}};
   json.update(to_json(result.evaluation.metrics));
-  json.update({{"images_per_second", result.evaluation.images_per_second},
+  const double speed = result.evaluation.images_per_second;
+  json.update({{"images_per_second", speed > 0.0 ? Json(speed) : Json()},
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
                {"classes", result.classes}});
@@ -272,7 +343,9 @@ std::string to_text(const CheckpointEvaluation& result) {
   const std::string& example = result.example;
   row("data", fmt::format("{}, {} {} {}s", result.data, evaluation.images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);
-  row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
+  if (evaluation.images_per_second > 0.0) {
+    row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
+  }
   row(fmt::format("FLOPs/{}", example), fmt::format("{:.4g}", result.flops_per_image));
   row("parameters", fmt::format("{}", result.parameters));
   for (const LayerRouting& layer : evaluation.routing) {

@@ -63,12 +63,15 @@ class ClassificationMeter final : public Meter {
     const at::Tensor& ranks = members_ == 1 ? logits : log_BC;
     const at::Tensor predicted = ranks.argmax(1), hits = predicted.eq(labels);
     confusion_.add(labels, predicted);
+    const at::Tensor confidence = log_BC.amax({1}).exp();
+    labels_.push_back(labels.clone());
     predicted_.push_back(predicted);
+    confidence_.push_back(confidence);
     correct_ += sum_of(hits);
     classes_ = ranks.size(1);
     const int64_t count = std::min(kTop, classes_);
     top5_ += sum_of(std::get<1>(ranks.topk(count, 1)).eq(labels.unsqueeze(1)));
-    add_calibration(log_BC.amax({1}).exp(), hits);
+    add_calibration(confidence, hits);
     if (members_ == 1) return;
     likelihood_ += summed_likelihood(log_BC, labels);
     add_members(logits, labels);
@@ -90,7 +93,9 @@ class ClassificationMeter final : public Meter {
   }
 
   Confusion confusion() const override { return confusion_; }
-  at::Tensor predicted() const override { return at::cat(predicted_); }
+  Predictions predictions() const override {
+    return {at::cat(labels_), at::cat(predicted_), at::cat(confidence_)};
+  }
 
  private:
   void add_calibration(const at::Tensor& confidence, const at::Tensor& hits) {
@@ -120,7 +125,7 @@ class ClassificationMeter final : public Meter {
 
   std::string loss_;
   Confusion confusion_;
-  std::vector<at::Tensor> predicted_;
+  std::vector<at::Tensor> labels_, predicted_, confidence_;
   int64_t members_ = 1, classes_ = 0;
   double images_ = 0.0, correct_ = 0.0, top5_ = 0.0, losses_ = 0.0;
   at::Tensor bins_;  ///< [3, bins] float64: images, hits, sum of probabilities.
@@ -146,6 +151,10 @@ class Classification final : public Task {
   MetricRows rows(const Metrics& metrics) const override {
     const auto at = [&](const std::string& name) { return metrics.at(name); };
     MetricRows rows = {{"accuracy", fmt::format("{:.2f} %", at("accuracy"))}};
+    if (metrics.contains("real.accuracy")) {
+      rows.emplace_back(
+          "ReaL", fmt::format("{:.2f} % of {:.0f} images", at("real.accuracy"), at("real.images")));
+    }
     if (metrics.contains("top5_accuracy")) {
       rows.emplace_back("top-5", fmt::format("{:.2f} %", at("top5_accuracy")));
     }

@@ -84,6 +84,46 @@ TEST_F(OwnNetwork, HasItsConfusionMatrixRefusedBeforeTheEvaluation) {
   }
 }
 
+TEST_F(OwnNetwork, GivesItsFeaturesAndAFewShotProbeOfThem) {
+  const auto stored = run_program({"eval", run(), "--features", text_path("f.safetensors")});
+  ASSERT_EQ(stored.exit_code, 0) << stored.err;
+  EXPECT_TRUE(fs::exists(path("f.safetensors")));
+  const auto probed = run_program({"eval", run(), run() + "/best", "--shots", "1,4", "--shot-seeds",
+                                   "2", "--shot-l2", "1,1024", "--json"});
+  ASSERT_EQ(probed.exit_code, 0) << probed.err;
+  const auto found = probed.json()[1]["few_shot"];
+  for (const char* shots : {"1-shot", "4-shot"}) {
+    EXPECT_GT(found[shots], 0.0);
+    const auto l2 = found[std::string(shots) + "_l2"].get<double>();
+    EXPECT_TRUE(l2 == 1.0 || l2 == 1024.0) << l2;
+  }
+  EXPECT_THAT(run_program({"eval", run(), "--shots", "1", "--shot-l2", "1"}).out,
+              AllOf(HasSubstr("\n1-shot "), Not(HasSubstr("\naccuracy "))));
+}
+
+TEST_F(OwnNetwork, RefusesFeaturesMistakesAndShotsInOneLine) {
+  const auto refuse = [&](std::vector<std::string> options, int code, const std::string& text) {
+    options.insert(options.begin(), {"eval", run()});
+    const auto result = run_program(options);
+    EXPECT_EQ(result.exit_code, code);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr(text));
+  };
+  write("there.safetensors", "");
+  refuse({"--features", text_path("there.safetensors")}, 2, "already exists");
+  refuse({"--features", "/dev/full/f.safetensors"}, 2, "'/dev/full' is not a folder");
+  refuse({"--features", "/proc/f.safetensors"}, 1, "/proc: cannot write here");
+  refuse({"--mistakes", text_path("a.jpg")}, 2, "must end in .png, found");
+  refuse({"--mistakes", text_path("a.png")}, 2, "are not images of classes");
+  refuse({"--shots", "1000000"}, 2, "to train on, not 1000000; choose at most ");
+  refuse({"--shots", "1", "--split", "train"}, 2, "choose another --split to measure on");
+  refuse({"--shots", "1", "--mistakes", text_path("a.png")}, 2, "--mistakes");
+  refuse({"--shot-l2", "1"}, 2, "--shots");
+  refuse({"--real", text_path("real.json")}, 2, "real.json");
+  write("real.json", "[[0], [1]]");
+  refuse({"--real", text_path("real.json")}, 2, "it has labels of 2 images");
+}
+
 TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
   for (const char* verb : {"eval", "bench"}) {
     expect_one_line_error(run_program({verb, run(), "--precision", "int8"}), 2,

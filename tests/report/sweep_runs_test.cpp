@@ -249,14 +249,16 @@ TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {
   const auto predicted = [&](const fs::path& checkpoint) {
     const auto model = load_model(checkpoint);
     const Evaluation found = evaluate(*model, open_tiny("two", "test"));
-    EXPECT_EQ(found.predicted.sizes(), at::IntArrayRef({60}));
+    EXPECT_EQ(found.predictions.predicted_N.sizes(), at::IntArrayRef({60}));
     return found;
   };
   const Evaluation whole = predicted(first / "train" / "checkpoints" / "finetune"),
                    pruned = predicted(first / "pruned" / "keep2-random");
-  EXPECT_DOUBLE_EQ(
-      outcome.at("keep2/random", "agreement"),
-      100.0 * pruned.predicted.eq(whole.predicted).to(at::kDouble).mean().item<double>());
+  EXPECT_DOUBLE_EQ(outcome.at("keep2/random", "agreement"),
+                   100.0 * pruned.predictions.predicted_N.eq(whole.predictions.predicted_N)
+                               .to(at::kDouble)
+                               .mean()
+                               .item<double>());
   const auto row = std::ranges::find(outcome.rows, "keep2/random", &MeasuredRow::name);
   const MeasuredTable& table = row->runs.at(0).final.tables.at("class_accuracy");
   ASSERT_EQ(table.rows, (std::vector<std::string>{"pruned", "recovered"}));

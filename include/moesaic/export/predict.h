@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference on a file of images.
+// Inference on a file of images, and the features of an evaluation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "moesaic/base/filesystem.h"
+#include "moesaic/base/file.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/models/model.h"
+#include "moesaic/train/evaluate.h"
 
 namespace moesaic {
 
@@ -46,6 +47,25 @@ std::map<std::string, at::Tensor> predict(Model& model, const at::Tensor& images
 /// finite, and Error (usage) for an output that exists already.
 void predict_file(Model& model, const fs::path& input, const fs::path& output,
                   const PredictOptions& options = {});
+
+/// A safetensors file of an evaluation: "pre_logits" [N members, d] float32, an image's members in
+/// a row, "labels" and "predictions" [N] int64. Features wait in a temporary file beside it, so
+/// that memory holds those of one batch.
+class FeatureFile {
+ public:
+  /// Begins the temporary file. Throws Error (failure) where it cannot be written.
+  explicit FeatureFile(const fs::path& file) : path_(file), waiting_(file) {}
+
+  /// Adds a batch. Throws Error: failure for a full disk, usage for data without classes.
+  void add(const EvaluatedBatch& batch);
+  /// Writes the file, whole or not at all.
+  void finish(const Predictions& predictions);
+
+ private:
+  fs::path path_;
+  AtomicFile waiting_;  ///< Never put in place.
+  int64_t num_rows_ = 0, width_ = 0;
+};
 
 // Predictions for image files.
 

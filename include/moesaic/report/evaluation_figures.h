@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures of an evaluation: its confusion matrix, t-SNE of its images, and where each expert looks.
+// Figures of an evaluation: its confusion matrix, its mistakes, t-SNE of its images, and where each
+// expert looks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,6 +39,18 @@ Figure confusion_figure(const Confusion& confusion, const std::vector<std::strin
 /// (draw_figure_file()).
 void write_confusion(const Confusion& confusion, const std::vector<std::string>& classes,
                      const std::string& title, const fs::path& file);
+
+/// Throws Error (usage) unless `file` is new, with the table beside it, and ends in .png; Error
+/// (failure) if it could not be written.
+void check_new_mistakes(const fs::path& file);
+
+/// Throws Error (usage) for data that are no images of classes.
+void check_shows_mistakes(const DatasetInfo& data);
+
+/// Draws at most `count` mistakes of the largest confidence on a sheet, row by row, and writes a
+/// .csv table beside it: file, index, label, prediction and confidence of each. Returns how many
+/// there are; without any, nothing is written.
+int64_t write_mistakes(const CheckpointEvaluation& result, int64_t count, const fs::path& file);
 
 inline constexpr int64_t kMinPoints = 10, kMaxPoints = 10000;
 

@@ -58,6 +58,12 @@ struct MetricInfo {
   std::string unit = {};  ///< Unit behind a value in messages, e.g. " %".
 };
 
+/// What was predicted for each image, in order; undefined where there are no classes.
+struct Predictions {
+  at::Tensor label_N, predicted_N;  ///< True and predicted classes, int64.
+  at::Tensor confidence_N;          ///< Probability of the predicted class, float32.
+};
+
 /// Measures predictions batch by batch, with sums in float64.
 class Meter {
  public:
@@ -68,8 +74,8 @@ class Meter {
   virtual Metrics result() const = 0;
   /// Returns what was predicted for the images of each class; empty where there are no classes.
   virtual Confusion confusion() const { return {}; }
-  /// Returns the predicted class of each image, [N] int64; undefined where there are no classes.
-  virtual at::Tensor predicted() const { return {}; }
+  /// Returns what was predicted for each image.
+  virtual Predictions predictions() const { return {}; }
 };
 
 /// What a dataset's targets are, which decides the metrics: classes or real numbers.
@@ -130,7 +136,8 @@ struct EvaluatedBatch {
   const Dataset& dataset;
   int64_t first = 0;              ///< Index of the batch's first image in the dataset.
   const at::Tensor& images_BCHW;  ///< Preprocessed images, [B, C, H, W].
-  const at::Tensor& labels_B;     ///< Classes [B] int64.
+  const at::Tensor& labels_B;     ///< Classes [B] int64; undefined without classes.
+  const at::Tensor& targets_BK;   ///< Targets [B, K] float32; undefined where they are classes.
   const at::Tensor& groups_B;     ///< Groups [B] int64; undefined where the dataset has none.
   const ModelOutput& output;
   const Model& model;
@@ -176,8 +183,8 @@ struct LayerRouting {
 struct Evaluation {
   /// Of the data's task: "accuracy" in %, "loss", ...; see classification_meter().
   Metrics metrics;
-  Confusion confusion;   ///< Empty where targets are real numbers.
-  at::Tensor predicted;  ///< See Meter::predicted().
+  Confusion confusion;  ///< Empty where targets are real numbers.
+  Predictions predictions;
   int64_t images = 0;
   bool complete = true;  ///< False where `on_progress` ended it; then the rest is invalid.
   double seconds = 0.0;
@@ -195,6 +202,11 @@ struct Evaluation {
 /// Throws Error (usage) where images or classes do not fit the network.
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options = {});
+
+/// Runs the network as evaluate() does, over inputs whose targets need not be its own, and measures
+/// nothing: options.on_batch takes each batch. Returns false where options.on_progress ended it.
+/// Throws Error (usage) where images do not fit the network.
+bool run_over(Model& model, std::shared_ptr<const Dataset> dataset, const EvaluateOptions& options);
 
 /// Returns that the network takes inputs of another shape than the data has, "" where it does not.
 std::string inputs_problem(const Model& model, const DatasetInfo& data);
@@ -229,6 +241,13 @@ std::string calibration_split(const std::vector<std::string>& splits);
 /// data are found, or the data's own, as many as there are outputs and in their order.
 enum class ClassesOf { checkpoint, data };
 
+/// Options of a few-shot evaluation, see train/linear_probe.h.
+struct FewShotOptions {
+  std::vector<int64_t> shots = {};  ///< Training images of each class; one result each.
+  std::vector<double> l2 = {};      ///< Strengths to choose from; empty: 2^-10 to 2^19.
+  int64_t num_seeds = 3;            ///< Choices of the training images.
+};
+
 /// Options of evaluate_checkpoint().
 struct EvaluateCheckpointOptions {
   fs::path checkpoint;     ///< Checkpoint, or a run for its newest one.
@@ -237,6 +256,9 @@ struct EvaluateCheckpointOptions {
   ClassesOf classes_of = ClassesOf::checkpoint;
   /// Images a batch, in place of evaluate.batch_size; absent means as the run's own evaluations.
   std::optional<int64_t> batch_size = {};
+  fs::path real_labels = {};  ///< See read_real_labels(); empty: none.
+  /// With shots, few_shot() on images of the split "train" is measured instead, of any classes.
+  FewShotOptions few_shot = {};
   EvaluateOptions evaluate;
   DatasetOpener open = {};
   std::string device = "cpu";
@@ -249,6 +271,7 @@ struct EvaluateCheckpointOptions {
 struct CheckpointEvaluation {
   fs::path checkpoint;
   std::string data, split;
+  std::shared_ptr<const Dataset> dataset;    ///< As the network takes it.
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
   MetricRows metric_rows;  ///< Its metrics for people.
@@ -281,11 +304,27 @@ CheckpointData open_checkpoint_data(
     std::string (*choose)(const std::vector<std::string>& splits) = calibration_split);
 
 /// Makes the examples what the checkpoint's network takes, and their labels the numbers of its
-/// outputs; of a network whose classes have no names those of the data, with a warning. Throws
+/// outputs; of a network whose classes have no names those of the data, with a warning. Classes
+/// that are called 0, 1, ..., unlike the network's, are those outputs, as in ImageNet-V2. Throws
 /// Error (usage) for a class that the network does not have; where there are as many classes as
 /// outputs it ends in `suggestion`, what to do instead.
 void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model& model,
                 ClassesOf classes_of = ClassesOf::checkpoint, std::string_view suggestion = {});
+
+/// Several labels of each image, or none.
+using LabelLists = std::vector<std::vector<int64_t>>;
+
+/// Reads labels of ImageNet-ReaL (Beyer et al., arXiv:2006.07159): a JSON list that has for each
+/// image a list of numbers of the data's classes. The images' order is that of the numbers, from 1,
+/// that end the names of their files (ILSVRC2012_val_00000001.JPEG), or the data's where images are
+/// no files. Throws Error (usage) for another number of lists, no label at all, a class that the
+/// data lack, and files without a number of their own.
+LabelLists read_real_labels(const fs::path& file, const Dataset& dataset);
+
+/// Returns "real.images", the number with labels, and "real.accuracy", % of them predicted as one
+/// of these. `classes` names the labels, `outputs` the predictions.
+Metrics real_metrics(const LabelLists& labels, const std::vector<std::string>& classes,
+                     const at::Tensor& predicted_N, const std::vector<std::string>& outputs);
 
 /// Evaluates on a split and says which one it took in place of a test split. Where
 /// `evaluate.proceed` ends it early, evaluation.complete is false and the rest invalid. Throws
@@ -293,10 +332,10 @@ void adapt_data(CheckpointData& data, const Checkpoint& checkpoint, const Model&
 /// the checkpoint.
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
-/// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second",
-/// "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class" (where
-/// there are classes: [{"name", "images", "correct", "accuracy" in %, null without images}, ...]),
-/// "routing"}.
+/// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second" (null of few
+/// shots), "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class"
+/// (where there are classes: [{"name", "images", "correct", "accuracy" in %, null without images},
+/// ...]), "routing"}.
 Json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);

@@ -55,6 +55,17 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   return spec.rotate ? ConfigProblem("rotate needs base", {"rotate"}) : ConfigProblem();
 }
 
+/// An address is shown in messages and kept in runs; only what is called a token is sent.
+ConfigProblem web_problem(const DatasetSpec& spec) {
+  for (const std::string& url : spec.urls) {
+    if (std::string problem = url_problem(url); !problem.empty()) return {problem, {"urls:"}};
+  }
+  if (spec.token_env.empty() || spec.token_env.ends_with("TOKEN")) return {};
+  return {fmt::format("token_env must name an environment variable that ends in TOKEN, not {}",
+                      printable(spec.token_env)),
+          {"token_env"}};
+}
+
 ConfigProblem derived_problem(const DatasetSpec& spec) {
   std::vector<std::string> ways;
   const auto add = [&](bool given, const char* way) {
@@ -106,8 +117,8 @@ std::string config_problem(const DatasetArchive& archive) {
 
 ConfigProblem config_problem(const DatasetSpec& spec) {
   const std::string& folder = spec.folder.empty() ? spec.name : spec.folder;
-  const ConfigProblem named =
-      first_problem({name_problem("name", spec.name), name_problem("folder", folder)});
+  const ConfigProblem named = first_problem(
+      {name_problem("name", spec.name), name_problem("folder", folder), web_problem(spec)});
   if (!named.empty()) return named;
   if (ConfigProblem unit = unit_problem(spec.mean, spec.std); !unit.empty()) return unit;
   return spec.base.empty() ? own_problem(spec) : derived_problem(spec);

@@ -5,12 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moesaic/base/filesystem.h"
+#include "moesaic/data/fetch_file.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
 
@@ -48,21 +49,28 @@ std::string fetch_command(const std::string& name);
 /// Throws Error that says how to get files that are in none of the searched folders.
 [[noreturn]] void fail_missing(const DatasetSpec& spec, const std::string& split = {});
 
-struct WantedFile {
-  std::string name;        ///< Below the URLs of a description.
-  fs::path place;          ///< Where it is to be.
-  uint64_t max_bytes = 0;  ///< Max total size.
-  std::string label;       ///< Label of the progress bar; empty means no bar.
-  /// Returns what is wrong with the file at a path in one line, or "".
-  std::function<std::string(const fs::path&)> problem_of;
-};
-
 /// Returns where what is to be a file arrives: a hidden name beside it that nobody else uses.
 fs::path part_of(const fs::path& file);
 
-/// Downloads a file, resuming what an earlier try left, compares it and puts it in its place.
-/// Processes that want the same file wait for one of them. Throws Error (failure) with the URL and
-/// the reason of every try.
-void fetch_shared(const DatasetSpec& spec, const WantedFile& file);
+/// Sets aside what is at `place`, if anything, and prints its new name: someone may have put it
+/// there.
+void make_room(const fs::path& place);
+
+/// Renames a downloaded file to its place and syncs that; what is there already is set aside.
+void install(const fs::path& place);
+
+/// Downloads a file to part_of(request.place) from the first of some addresses that has it, in
+/// place of request.url; tries again at the last one only. What an earlier try left is resumed, and
+/// thrown away where the whole then is wrong. Returns the address and the problem of every try, or
+/// "" on success; then what arrived stays for the next try where it may be right.
+std::string download(FetchRequest request, const std::vector<std::string>& urls);
+
+/// Puts a file in its place by download(), unless it is there. Processes that want the same file
+/// wait for one of them. Returns the problems of download().
+std::string fetch_first(const FetchRequest& request, const std::vector<std::string>& urls);
+
+/// Calls fetch_first() with the addresses and the token of a description, below which the file has
+/// the name that its place has. Throws Error (failure) with the URL and the reason of every try.
+void fetch_shared(const DatasetSpec& spec, FetchRequest request);
 
 }  // namespace moesaic

@@ -2,8 +2,11 @@
 #include "shards.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -29,10 +32,11 @@ bool is_here(const fs::path& path) {
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-                         Pause pause, const std::string& labels)
+                         Pause pause, const std::string& labels, bool removable)
     : StoredImages(std::move(info), std::move(pause)),
       classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),
+      removable_(removable),
       open_(shards.size()) {
   for (PlacedShard& placed : shards) {
     shards_.push_back(std::make_unique<Shard>());
@@ -66,6 +70,7 @@ const ShardIndex& ShardImages::indexed(size_t number) const {
   const Shard& shard = *shards_[number];
   const std::lock_guard lock(shard.mutex);
   if (shard.index) return *shard.index;
+  const UniqueFd held = removable_ ? hold(number) : UniqueFd();
   if (!is_here(shard.placed.path)) fetch_(shard.placed);
   shard.index = retry_io(
       [&] { return index_shard(shard.placed.path, shard.placed.described, classes_); }, pause());
@@ -160,21 +165,38 @@ void ShardImages::forget(size_t shard) const {
   std::erase(opened_, shard);
 }
 
+UniqueFd ShardImages::hold(size_t shard) const {
+  const PlacedShard& placed = shards_[shard]->placed;
+  while (true) {
+    if (!is_here(placed.path)) fetch_(placed);
+    UniqueFd fd = try_open(placed.path, O_RDONLY);
+    if (!fd && errno != ENOENT) return open_file(placed.path, O_RDONLY);
+    struct stat found {};
+    const bool locked = fd && ::flock(fd.get(), LOCK_SH) == 0 && ::fstat(fd.get(), &found) == 0;
+    if (fd && (!locked || found.st_nlink > 0)) return fd;  // Else it was removed before the lock.
+  }
+}
+
 std::shared_ptr<const UniqueFd> ShardImages::open(size_t shard) const {
+  UniqueFd held;
+  if (removable_) {
+    {
+      const std::lock_guard lock(open_mutex_);
+      if (open_[shard]) return open_[shard];
+    }
+    held = hold(shard);  // Without the mutex, since it may be fetched.
+    constexpr timespec kTimes[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+    ::futimens(held.get(), kTimes);  // The times of use order what is removed.
+  }
   const std::lock_guard lock(open_mutex_);
   if (open_[shard]) return open_[shard];
+  if (!held) held = open_file(shards_[shard]->placed.path, O_RDONLY);
   if (opened_.size() == kMaxOpenShards) {
     open_[opened_.front()].reset();  // It is closed once no thread reads it.
     opened_.pop_front();
   }
   opened_.push_back(shard);
-  try {
-    return open_[shard] =
-               std::make_shared<UniqueFd>(open_file(shards_[shard]->placed.path, O_RDONLY));
-  } catch (...) {
-    opened_.pop_back();
-    throw;
-  }
+  return open_[shard] = std::make_shared<UniqueFd>(std::move(held));
 }
 
 }  // namespace moesaic

@@ -117,9 +117,12 @@ class ShardImages final : public StoredImages {
   /// Puts a shard in its place. Throws Error (failure) if it cannot be had.
   using Fetch = std::function<void(const PlacedShard&)>;
 
-  /// Throws Error (failure) with the shard's name if more images are lost than may be.
+  /// `removable`: whether another process may remove a shard to make room; it is fetched anew when
+  /// an image of it is asked for. Throws Error (failure) with the shard's name if more images are
+  /// lost than may be.
   ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-              Pause pause = sleep_for, const std::string& labels = "either");
+              Pause pause = sleep_for, const std::string& labels = "either",
+              bool removable = false);
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;
@@ -147,6 +150,8 @@ class ShardImages final : public StoredImages {
   void count_lost(size_t shard) const;
   void check_lost() const;
   std::shared_ptr<const UniqueFd> open(size_t shard) const;
+  /// Opens a removable shard with a lock that keeps it where it is.
+  UniqueFd hold(size_t shard) const;
   /// Lets the next open() open the file again.
   void forget(size_t shard) const;
 
@@ -154,6 +159,7 @@ class ShardImages final : public StoredImages {
   std::vector<int64_t> begins_;  ///< First index of each shard, and the end.
   ClassNumbers classes_;
   Fetch fetch_;
+  bool removable_;
 
   mutable std::mutex lost_mutex_;
   mutable int64_t lost_ = 0;

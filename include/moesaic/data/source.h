@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "moesaic/base/filesystem.h"
+#include "moesaic/base/retry.h"
 #include "moesaic/config/schema.h"
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/derived.h"
@@ -67,6 +68,7 @@ struct DatasetSpec {
   std::map<std::string, DatasetFile> files;   ///< Files by role, as the format names them.
   std::optional<DatasetArchive> archive;
   std::vector<std::string> urls;  ///< Folders on the web with FILE.gz, tried in order.
+  std::string token_env;
   std::string debian_package;
   std::string folder;  ///< Below the searched ones; empty is the name.
   std::vector<std::string> paths;
@@ -108,8 +110,11 @@ void describe(auto& f, DatasetSpec& c) {
     "train_2, ..., test_1");
   f("archive", c.archive, "archive that contains the files");
   f("urls", c.urls,
-    "web folders that hold the archive, or else the files with .gz appended; shards: the files "
-    "themselves");
+    "web folders, or hf://OWNER/NAME[@REVISION], that hold the archive, or else the files with .gz "
+    "appended; shards: the files themselves");
+  f("token_env", c.token_env,
+    "environment variable, NAME_TOKEN, whose value is sent to the hosts of urls as bearer token; "
+    "empty: HF_TOKEN for hf://, none for others");
   f("debian_package", c.debian_package, "name of the Debian package with the files");
   f("folder", c.folder,
     "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
@@ -183,7 +188,8 @@ fs::path find_folder(const DatasetSpec& spec, std::string_view split = {});
 
 /// Options of a fetch.
 struct FetchOptions {
-  bool progress = true;  ///< Draws a progress bar on standard error.
+  bool progress = true;     ///< Draws a progress bar on standard error.
+  Pause pause = sleep_for;  ///< As in FetchRequest.
 };
 
 /// What a fetch found and downloaded.

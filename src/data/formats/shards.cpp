@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards: tar archives of images and their labels, here or on the web.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <set>
@@ -15,28 +18,39 @@
 #include "moesaic/base/file.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/path.h"
+#include "moesaic/base/posix.h"
 #include "moesaic/base/text.h"
+#include "moesaic/config/document.h"
 
 namespace moesaic {
 namespace {
 
-constexpr uint64_t kMaxClassesBytes = uint64_t{1} << 24;
 constexpr int64_t kMaxShards = 50'000;
-/// Max number of bytes of a shard whose size is not described.
-constexpr uint64_t kMaxShardBytes = uint64_t{1} << 40;
 
 struct ShardsSettings {
   std::map<std::string, std::vector<ShardFile>> shards;
+  std::string shards_file;
+  std::map<std::string, std::string> splits;
   std::string classes_file, labels = "either";
-  int64_t height = 0, width = 0;
+  int64_t num_classes = 0, max_cache_bytes = 0, height = 0, width = 0;
   bool undescribed = false;  ///< Whether mean and std are those of photographs; no setting.
 };
 void describe(auto& f, ShardsSettings& c) {
   f("shards", c.shards,
     "tar archives of each split (train, validation, test), in order: images 0001.jpg (or another "
     "image extension) with their classes, by number or name, in 0001.cls");
+  f("shards_file", c.shards_file,
+    "file beside the shards that lists them instead of shards, such as _info.json of timm's data");
+  f("splits", c.splits,
+    "names in shards_file of train, validation and test; by default those themselves");
   f("classes_file", c.classes_file,
     "file beside the shards with a class name per line, instead of classes");
+  f("num_classes", c.num_classes, "number of classes without names, instead of classes",
+    at_least(0));
+  f("max_cache_bytes", c.max_cache_bytes,
+    "limit in bytes of the shards that training keeps of those fetched: the least recently used "
+    "ones are removed, except for open ones (128 per process at most); 0: none",
+    at_least(0));
   f("labels", c.labels,
     "content of .cls files: the number of a class, from 0, its name, or either, where no class is "
     "named like another one's number",
@@ -76,6 +90,10 @@ ConfigProblem count_problem(const DatasetSpec& spec) {
 
 ConfigProblem files_problem(const DatasetSpec& spec) {
   const auto& shards = shards_of(spec).shards;
+  if (const std::string& list = shards_of(spec).shards_file; !list.empty() && shards.empty()) {
+    if (is_file_name(list)) return {};  // It is read where the description is right.
+    return {file_name_problem("shards_file", list), {"shards_file"}};
+  }
   if (shards.empty()) return {"shards is missing: the tar archives of each split", {"shards:"}};
   if (ConfigProblem problem = count_problem(spec); !problem.empty()) return problem;
   for (const auto& [split, listed] : shards) {
@@ -107,8 +125,9 @@ ConfigProblem classes_given(const DatasetSpec& spec) {
   if (!file.empty() && !is_file_name(file)) {
     return {file_name_problem("classes_file", file), {"classes_file"}};
   }
-  if (spec.classes.empty() == file.empty()) {
-    return {"shards need either classes or classes_file", {"classes_file", "classes:"}};
+  if (!spec.classes.empty() + !file.empty() + (shards_of(spec).num_classes > 0) != 1) {
+    return {"shards need one of classes, classes_file and num_classes",
+            {"classes_file", "num_classes", "classes:"}};
   }
   return {};
 }
@@ -117,11 +136,15 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   const ShardsSettings& settings = shards_of(spec);
   ConfigProblem other;
   if (spec.archive) other = {"shards do not come in an archive", {"archive:"}};
+  if (!settings.shards_file.empty() && !settings.shards.empty()) {
+    other = {"either shards or shards_file", {"shards_file", "shards:"}};
+  }
   if ((settings.height == 0) != (settings.width == 0)) {
     other = {"height and width belong together", {"height", "width"}};
   }
   return first_problem({no_files_problem(spec), classes_given(spec), classes_problem(spec),
                         unknown_split(settings.shards, "shards"),
+                        unknown_split(settings.splits, "splits"),
                         unknown_split(spec.num_images, "num_images"), files_problem(spec),
                         open_channels_problem(spec), other});
 }
@@ -175,20 +198,60 @@ std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::strin
   return shards;
 }
 
+/// Returns where a file beside the shards lies, which is fetched where it is not here.
+fs::path list_beside(const DatasetSpec& spec, const std::string& name, const fs::path& folder) {
+  const fs::path path = ShardFinder(spec, folder)(name);
+  std::error_code error;
+  if (spec.urls.empty() || fs::exists(path, error)) return path;
+  fetch_shared(spec, {.place = path, .max_bytes = kMaxListBytes, .problem_of = [](const auto& got) {
+                        return fs::file_size(got) > 0 ? std::string() : "it is empty";
+                      }});
+  return path;
+}
+
+/// Reads which shards there are: {"splits": {"train": {"filenames": [...], "shard_lengths":
+/// [...]}}}, with the number of images of each file.
+void read_shards_file(DatasetSpec& spec) {
+  ShardsSettings& settings = spec.format.as<ShardsSettings>();
+  const fs::path path = list_beside(spec, settings.shards_file, fetch_folder(spec));
+  as_stored([&] {
+    const Value splits = read_stored(path, kMaxListBytes).at("splits");
+    for (const char* split : {"train", "validation", "test"}) {
+      const auto named = settings.splits.find(split);
+      const Value* const listed =
+          splits.find(named == settings.splits.end() ? split : named->second);
+      if (listed == nullptr) continue;
+      const Value::Array& names = listed->at("filenames").items("filenames");
+      const Value::Array& counts = listed->at("shard_lengths").items("shard_lengths");
+      if (names.size() != counts.size()) {
+        fail("{}: {} filenames, but {} shard_lengths", listed->where(), names.size(),
+             counts.size());
+      }
+      int64_t& images = spec.num_images[split] = 0;
+      for (size_t i = 0; i < names.size(); ++i) {
+        const Json file = {{"name", names[i].to_json()}, {"num_images", counts[i].to_json()}};
+        settings.shards[split].push_back(
+            parse<ShardFile>(Value::from_json(file, names[i].where())));
+        images += settings.shards[split].back().num_images;
+      }
+    }
+    const ConfigProblem problem = files_problem(spec);
+    if (!problem.empty() || settings.shards.empty()) {
+      fail("{}: {}", path.string(), problem.empty() ? "no known split in it" : problem.text);
+    }
+  });
+}
+
 /// Returns the names of classes, which a file may hold.
 std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& folder) {
-  if (!spec.classes.empty()) return spec.classes;
-  const std::string& file = shards_of(spec).classes_file;
-  const fs::path path = ShardFinder(spec, folder)(file);
-  std::error_code error;
-  if (!spec.urls.empty() && !fs::exists(path, error)) {
-    const auto problem_of = [](const fs::path& got) {
-      std::error_code unknown;
-      return fs::file_size(got, unknown) > 0 && !unknown ? std::string() : "it is empty";
-    };
-    fetch_shared(spec, {file, path, kMaxClassesBytes, /*label=*/"", problem_of});
+  if (const int64_t count = shards_of(spec).num_classes; count > 0) {
+    DatasetInfo counted;
+    count_classes(counted, count);
+    return counted.classes;
   }
-  const std::string text = read_text(path, kMaxClassesBytes, "names of classes");
+  if (!spec.classes.empty()) return spec.classes;
+  const fs::path path = list_beside(spec, shards_of(spec).classes_file, folder);
+  const std::string text = read_text(path, kMaxListBytes, "names of classes");
   std::istringstream lines{std::string(without_byte_order_mark(text))};
   std::vector<std::string> names;
   for (std::string line; std::getline(lines, line);) {
@@ -213,11 +276,46 @@ ClassNumbers class_numbers(const DatasetSpec& spec, const std::vector<std::strin
   return numbers;
 }
 
-void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, bool progress) {
+void fetch_shard(const DatasetSpec& spec, const PlacedShard& shard, const FetchOptions& options) {
   const ShardFile& file = shard.described;
-  const uint64_t max = file.size > 0 ? static_cast<uint64_t>(file.size) : kMaxShardBytes;
-  fetch_shared(spec, {file.name, shard.path, max, progress ? file.name : "",
-                      [&](const fs::path& path) { return shard_problem(path, file); }});
+  fetch_shared(spec, {.place = shard.path,
+                      .size = file.size,
+                      .label = options.progress ? file.name : "",
+                      .problem_of = [&](const fs::path& path) { return shard_problem(path, file); },
+                      .pause = options.pause});
+}
+
+/// Removes the least recently used of the fetched shards until one of `bytes` bytes (0: of the size
+/// of the largest) fits into the limit. Those that a process holds stay.
+void make_room_in_cache(const DatasetSpec& spec, int64_t bytes) {
+  struct Cached {
+    std::pair<int64_t, int64_t> used;
+    int64_t size;
+    fs::path path;
+  };
+  const int64_t limit = shards_of(spec).max_cache_bytes;
+  std::vector<Cached> cached;
+  int64_t sum = 0, largest = 0;
+  for (const std::string& split : splits_shards(spec)) {
+    for (const ShardFile& file : files_of(spec, split)) {
+      const fs::path path = fetch_folder(spec) / file.name;
+      struct stat found {};
+      if (::lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
+      cached.push_back({{found.st_atim.tv_sec, found.st_atim.tv_nsec}, found.st_size, path});
+      sum += found.st_size;
+      largest = std::max<int64_t>(largest, found.st_size);
+    }
+  }
+  sum += bytes > 0 ? bytes : largest;
+  std::ranges::sort(cached, {}, &Cached::used);
+  for (const Cached& one : cached) {
+    if (sum <= limit) return;
+    const UniqueFd fd = try_open(one.path, O_RDONLY);
+    std::error_code error;
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fs::remove(one.path, error)) {
+      sum -= one.size;
+    }
+  }
 }
 
 std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInfo info,
@@ -225,6 +323,7 @@ std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInf
                                              std::vector<PlacedShard> shards) {
   const ShardsSettings& settings = shards_of(spec);
   info.classes = class_names(spec, folder);
+  info.classes_named = settings.num_classes == 0;
   class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings.undescribed;
@@ -232,8 +331,11 @@ std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInf
   info.width = settings.width;
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
-      [spec](const PlacedShard& shard) { fetch_shard(spec, shard, /*progress=*/false); }, sleep_for,
-      settings.labels);
+      [spec](const PlacedShard& shard) {
+        if (shards_of(spec).max_cache_bytes > 0) make_room_in_cache(spec, shard.described.size);
+        fetch_shard(spec, shard, {.progress = false});
+      },
+      sleep_for, settings.labels, settings.max_cache_bytes > 0);
 }
 
 std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
@@ -243,6 +345,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
 }
 
 void fill_shards_info(const DatasetSpec& spec, DatasetInfo& info) {
+  if (spec.classes.empty()) count_classes(info, shards_of(spec).num_classes);
   info.height = shards_of(spec).height;
   info.width = shards_of(spec).width;
 }
@@ -259,7 +362,7 @@ FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& option
         continue;
       }
       shard.path = (result.folder / shard.described.name).string();  // A wrong one elsewhere stays.
-      fetch_shard(spec, shard, options.progress);
+      fetch_shard(spec, shard, options);
       result.fetched.push_back(shard.described.name);
     }
   }
@@ -321,6 +424,7 @@ DatasetFormat shards_format() {
           .complete =
               [](DatasetSpec& spec) {
                 spec.format.as<ShardsSettings>().undescribed = complete_channels(spec);
+                if (!shards_of(spec).shards_file.empty()) read_shards_file(spec);
               },
           .open = open_shards,
           .splits = splits_shards,

@@ -75,8 +75,7 @@ std::vector<std::string> addresses(const DatasetSpec& spec, const std::string& n
 void fetch_part(const DatasetSpec& spec, const std::string& name, FetchRequest request) {
   request.token_env = spec.token_env;
   const std::string problems =
-      spec.urls.empty() ? "its description has no URL"
-                        : download(request, addresses(spec, request.place.filename().string()));
+      download(request, addresses(spec, request.place.filename().string()));
   if (problems.empty()) return;
   fail("dataset '{}': cannot fetch {}: {}; or put these by hand into {}: {}", spec.name, name,
        problems, fetch_folder(spec).string(), contents(spec));

@@ -240,9 +240,8 @@ std::string token_hint(const FetchRequest& request, long status) {
   if (status != 401 && status != 403) return "";
   const std::string name = token_name(request);
   if (name.empty()) return "; 'token_env' may name an environment variable with a token";
-  return fmt::format(token_of(request).empty() ? "; environment variable {} may hold a token"
-                                               : "; the token in {} is refused",
-                     name);
+  return token_of(request).empty() ? "; environment variable " + name + " may hold a token"
+                                   : "; the token in " + name + " is refused";
 }
 
 /// Fetches the rest of a part, which is made if it is missing, and syncs it. On failure the
@@ -260,10 +259,13 @@ DownloadResult download_rest(const std::string& url, const FetchRequest& request
   if (sink.progress) sink.progress->finish();
   sync_fd(fd.get(), part);
   DownloadResult result;
-  result.told = told_by(handle);
-  if (code == CURLE_OK) return result;
+  const Told& told = result.told = told_by(handle);
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
+  // A part to which nothing can be added is the file, or that of another one.
+  const bool comparable = request.size > 0 || request.problem_of || told.size > 0 ||
+                          !(request.sha256 + told.sha256 + told.md5).empty();
+  if (code == CURLE_OK && (status != kHttpRangeNotSatisfiable || comparable)) return result;
   curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &result.wait_seconds);
   result.cannot_resume = status == kHttpRangeNotSatisfiable || code == CURLE_RANGE_ERROR ||
                          code == CURLE_BAD_DOWNLOAD_RESUME;
@@ -275,29 +277,6 @@ DownloadResult download_rest(const std::string& url, const FetchRequest& request
   return result;
 }
 
-/// Counts the tries of one download and waits between them.
-class Retries {
- public:
-  explicit Retries(uint64_t bytes) : most_(bytes) {}
-
-  /// Returns whether there is a further try, which counts unless the part has grown.
-  bool next(uint64_t bytes) {
-    if (bytes >= most_ + kProgressBytes) {
-      most_ = bytes;
-      count_ = 0;
-    }
-    return count_++ < kMaxRetries;
-  }
-  /// Returns for how long to wait before that try.
-  curl_off_t seconds(const DownloadResult& result) const {
-    return std::max<curl_off_t>(curl_off_t{1} << (count_ - 1), result.wait_seconds);
-  }
-
- private:
-  uint64_t most_;  ///< Bytes of the part at the last success.
-  int count_ = 0;
-};
-
 /// Compares a file with what is wanted, or else with what the server told; returns the problem, or
 /// "".
 std::string compare(const fs::path& path, const FetchRequest& request, const Told& told) {
@@ -306,12 +285,12 @@ std::string compare(const fs::path& path, const FetchRequest& request, const Tol
   if (size > 0 && bytes != size) return fmt::format("{} bytes, expected {}", bytes, size);
   const std::string& sha256 = request.sha256.empty() ? told.sha256 : request.sha256;
   const std::string& expected = sha256.empty() ? told.md5 : sha256;
-  if (!expected.empty()) {
-    const std::string found = sha256.empty() ? md5_file_hex(path) : sha256_file_hex(path);
-    if (found != expected) {
-      return fmt::format("{} is {}, expected {}", sha256.empty() ? "MD5" : "SHA-256", found,
-                         expected);
-    }
+  const std::string found = expected.empty() ? ""
+                            : sha256.empty() ? md5_file_hex(path)
+                                             : sha256_file_hex(path);
+  if (found != expected) {
+    return fmt::format("{} is {}, expected {}", sha256.empty() ? "MD5" : "SHA-256", found,
+                       expected);
   }
   return request.problem_of ? request.problem_of(path) : "";
 }
@@ -321,12 +300,20 @@ std::string compare(const fs::path& path, const FetchRequest& request, const Tol
 std::string download_from(const FetchRequest& request) {
   const std::string url = resolved_url(request.url);
   const fs::path part = part_of(request.place);
-  Retries retries(bytes_of(part));
+  uint64_t most = bytes_of(part);
+  int retries = 0;
+  const auto may_retry = [&] {
+    if (const uint64_t bytes = bytes_of(part); bytes >= most + kProgressBytes) {
+      most = bytes;
+      retries = 0;
+    }
+    return retries++ < kMaxRetries;
+  };
   while (true) {
     const bool resumes = bytes_of(part) > 0;
     const DownloadResult result = download_rest(url, request, part);
-    if (result.transient && request.pause && retries.next(bytes_of(part))) {
-      const curl_off_t wait = retries.seconds(result);
+    if (result.transient && request.pause && may_retry()) {
+      const auto wait = std::max<curl_off_t>(1 << (retries - 1), result.wait_seconds);
       if (wait > kMaxWaitSeconds) {
         return fmt::format("{}; the server asks to wait for {} s", result.problem, wait);
       }
@@ -341,7 +328,7 @@ std::string download_from(const FetchRequest& request) {
     if (problem.empty()) return "";
     fs::resize_file(part, 0);
     // The first bytes may be from another server or corrupt: a further try starts without them.
-    if (!resumes || !retries.next(0)) return problem;
+    if (!resumes || !may_retry()) return problem;
   }
 }
 
@@ -376,8 +363,8 @@ std::string resolved_url(const std::string& url) {
     fail_usage("'{}': an address of Hugging Face is hf://[datasets/]OWNER/NAME[@REVISION]/PATH",
                url);
   }
-  const char* const set = std::getenv("HF_ENDPOINT");
-  std::string endpoint = set == nullptr || *set == '\0' ? "https://huggingface.co" : set;
+  const char* const other = std::getenv("HF_ENDPOINT");
+  std::string endpoint = other == nullptr || *other == '\0' ? "https://huggingface.co" : other;
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (!url_problem(endpoint).empty() || !endpoint.starts_with("http")) {
     fail_usage("environment variable HF_ENDPOINT: not an address without a password or a token");

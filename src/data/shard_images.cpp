@@ -32,11 +32,10 @@ bool is_here(const fs::path& path) {
 }  // namespace
 
 ShardImages::ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-                         Pause pause, const std::string& labels, bool removable)
+                         Pause pause, const std::string& labels)
     : StoredImages(std::move(info), std::move(pause)),
       classes_(this->info().classes, labels),
       fetch_(std::move(fetch)),
-      removable_(removable),
       open_(shards.size()) {
   for (PlacedShard& placed : shards) {
     shards_.push_back(std::make_unique<Shard>());
@@ -70,7 +69,7 @@ const ShardIndex& ShardImages::indexed(size_t number) const {
   const Shard& shard = *shards_[number];
   const std::lock_guard lock(shard.mutex);
   if (shard.index) return *shard.index;
-  const UniqueFd held = removable_ ? hold(number) : UniqueFd();
+  const UniqueFd held = shard.placed.removable ? hold(number) : UniqueFd();
   if (!is_here(shard.placed.path)) fetch_(shard.placed);
   shard.index = retry_io(
       [&] { return index_shard(shard.placed.path, shard.placed.described, classes_); }, pause());
@@ -178,19 +177,20 @@ UniqueFd ShardImages::hold(size_t shard) const {
 }
 
 std::shared_ptr<const UniqueFd> ShardImages::open(size_t shard) const {
+  const PlacedShard& placed = shards_[shard]->placed;
   UniqueFd held;
-  if (removable_) {
+  if (placed.removable) {
     {
       const std::lock_guard lock(open_mutex_);
       if (open_[shard]) return open_[shard];
     }
     held = hold(shard);  // Without the mutex, since it may be fetched.
-    constexpr timespec kTimes[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
-    ::futimens(held.get(), kTimes);  // The times of use order what is removed.
+    constexpr timespec kTimes[] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+    ::futimens(held.get(), kTimes);  // What was used last is removed last.
   }
   const std::lock_guard lock(open_mutex_);
   if (open_[shard]) return open_[shard];
-  if (!held) held = open_file(shards_[shard]->placed.path, O_RDONLY);
+  if (!held) held = open_file(placed.path, O_RDONLY);
   if (opened_.size() == kMaxOpenShards) {
     open_[opened_.front()].reset();  // It is closed once no thread reads it.
     opened_.pop_front();

@@ -105,7 +105,8 @@ std::string read_at(int fd, int64_t offset, int64_t size, const fs::path& path);
 /// A shard and where it lies, or will once it is fetched.
 struct PlacedShard {
   ShardFile described;
-  std::string path;  ///< A fs::path of a long name takes three times as much.
+  std::string path;        ///< A fs::path of a long name takes three times as much.
+  bool removable = false;  ///< Whether another process may remove it to make room.
 };
 
 /// Images in shards, read at their places. Shards that are here are indexed at once; others that
@@ -117,12 +118,9 @@ class ShardImages final : public StoredImages {
   /// Puts a shard in its place. Throws Error (failure) if it cannot be had.
   using Fetch = std::function<void(const PlacedShard&)>;
 
-  /// `removable`: whether another process may remove a shard to make room; it is fetched anew when
-  /// an image of it is asked for. Throws Error (failure) with the shard's name if more images are
-  /// lost than may be.
+  /// Throws Error (failure) with the shard's name if more images are lost than may be.
   ShardImages(DatasetInfo info, std::vector<PlacedShard> shards, Fetch fetch,
-              Pause pause = sleep_for, const std::string& labels = "either",
-              bool removable = false);
+              Pause pause = sleep_for, const std::string& labels = "either");
 
   int64_t size() const override { return begins_.back(); }
   int64_t label(int64_t index) const override;
@@ -159,7 +157,6 @@ class ShardImages final : public StoredImages {
   std::vector<int64_t> begins_;  ///< First index of each shard, and the end.
   ClassNumbers classes_;
   Fetch fetch_;
-  bool removable_;
 
   mutable std::mutex lost_mutex_;
   mutable int64_t lost_ = 0;

@@ -18,7 +18,7 @@ using test::HttpServer;
 using test::read_file;
 using ::testing::SizeIs;
 
-const FetchOptions kQuiet{.progress = false};
+const FetchOptions kQuiet{.progress = false, .pause = {}};
 
 class Fetch : public ::testing::Test {
  protected:

@@ -53,6 +53,11 @@ class HttpServer {
   void cut_after(size_t bytes) { cut_after_ = bytes; }
   /// Calls `action` before each answer, in the server's thread.
   void before_answers(std::function<void()> action) { before_ = std::move(action); }
+  /// `respond` returns the whole answer to the text of a request, or "" for the usual one; it runs
+  /// in the server's thread.
+  void answer_by(std::function<std::string(const std::string&)> respond) {
+    respond_ = std::move(respond);
+  }
   /// "NAME RANGE" of each request so far.
   std::vector<std::string> requests() {
     const std::lock_guard lock(mutex_);
@@ -85,6 +90,9 @@ class HttpServer {
     {
       const std::lock_guard lock(mutex_);
       requests_.push_back(name + " " + std::to_string(from));
+    }
+    if (const std::string own = respond_ ? respond_(request) : ""; !own.empty()) {
+      return send_all(client, own);
     }
     const auto file = files_.find(name);
     if (file == files_.end())
@@ -120,6 +128,7 @@ class HttpServer {
   Ranges ranges_;
   std::atomic<size_t> cut_after_ = SIZE_MAX;
   std::function<void()> before_;
+  std::function<std::string(const std::string&)> respond_;
   int listener_ = -1;
   uint16_t port_ = 0;
   std::mutex mutex_;

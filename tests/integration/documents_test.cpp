@@ -146,7 +146,7 @@ TEST_F(Documents, CommandsOfTerminalsAreNotPrinted) {
 TEST_F(Documents, NamesAndRangesOfShardsAreBounded) {
   const auto describe = [&](const std::string& names) {
     write("shards.json", R"({"name": "shards", "format": "shards", "classes": ["a"], "mean": [0.5],
-        "std": [0.5], "urls": ["https://localhost/"], "shards": {"train": [)" +
+        "std": [0.5], "urls": ["file:///nowhere/"], "shards": {"train": [)" +
                              names + "]}}");
     return text_path("shards.json");
   };

@@ -37,8 +37,8 @@ struct DatasetFormat {
 
   /// Returns what is wrong with a description without base, "" if nothing is.
   std::function<ConfigProblem(const DatasetSpec& spec)> check;
-  /// Adds to a description without base what it leaves to its files, where they are here; nothing
-  /// by default.
+  /// Adds to a description without base what it leaves to its files, where they are here or, for
+  /// lists, on the web; nothing by default.
   std::function<void(DatasetSpec& spec)> complete = [](DatasetSpec&) {};
   /// Opens info.split in `folder` (empty for generated data). `info` has what the description
   /// contains; the format fills in the rest. Throws Error (failure) for files that are damaged or

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -125,7 +126,8 @@ ConfigProblem classes_given(const DatasetSpec& spec) {
   if (!file.empty() && !is_file_name(file)) {
     return {file_name_problem("classes_file", file), {"classes_file"}};
   }
-  if (!spec.classes.empty() + !file.empty() + (shards_of(spec).num_classes > 0) != 1) {
+  const std::array given = {!spec.classes.empty(), !file.empty(), shards_of(spec).num_classes > 0};
+  if (std::ranges::count(given, true) != 1) {
     return {"shards need one of classes, classes_file and num_classes",
             {"classes_file", "num_classes", "classes:"}};
   }
@@ -190,10 +192,13 @@ class ShardFinder {
 std::vector<PlacedShard> placed_shards(const DatasetSpec& spec, const std::string& split,
                                        const fs::path& folder) {
   const ShardFinder find(spec, folder);
+  const fs::path cache = fetch_folder(spec);
+  const bool limited = shards_of(spec).max_cache_bytes > 0 && !spec.urls.empty();
   std::vector<PlacedShard> shards;
   for (ShardFile& file : files_of(spec, split)) {
-    std::string path = find(file.name).string();
-    shards.push_back({std::move(file), std::move(path)});
+    const fs::path path = find(file.name);
+    const bool cached = limited && path.parent_path() == cache;
+    shards.push_back({std::move(file), path.string(), cached});
   }
   return shards;
 }
@@ -294,14 +299,15 @@ void make_room_in_cache(const DatasetSpec& spec, int64_t bytes) {
     fs::path path;
   };
   const int64_t limit = shards_of(spec).max_cache_bytes;
+  const fs::path folder = fetch_folder(spec);
   std::vector<Cached> cached;
   int64_t sum = 0, largest = 0;
   for (const std::string& split : splits_shards(spec)) {
     for (const ShardFile& file : files_of(spec, split)) {
-      const fs::path path = fetch_folder(spec) / file.name;
+      const fs::path path = folder / file.name;
       struct stat found {};
       if (::lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
-      cached.push_back({{found.st_atim.tv_sec, found.st_atim.tv_nsec}, found.st_size, path});
+      cached.push_back({{found.st_mtim.tv_sec, found.st_mtim.tv_nsec}, found.st_size, path});
       sum += found.st_size;
       largest = std::max<int64_t>(largest, found.st_size);
     }
@@ -332,10 +338,10 @@ std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInf
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) {
-        if (shards_of(spec).max_cache_bytes > 0) make_room_in_cache(spec, shard.described.size);
+        if (shard.removable) make_room_in_cache(spec, shard.described.size);
         fetch_shard(spec, shard, {.progress = false});
       },
-      sleep_for, settings.labels, settings.max_cache_bytes > 0);
+      sleep_for, settings.labels);
 }
 
 std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo info,
@@ -345,7 +351,7 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
 }
 
 void fill_shards_info(const DatasetSpec& spec, DatasetInfo& info) {
-  if (spec.classes.empty()) count_classes(info, shards_of(spec).num_classes);
+  if (shards_of(spec).num_classes > 0) count_classes(info, shards_of(spec).num_classes);
   info.height = shards_of(spec).height;
   info.width = shards_of(spec).width;
 }

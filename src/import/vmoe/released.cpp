@@ -19,13 +19,10 @@ Document released_list() {
   return Document::from_file(resource("checkpoints/released.json"));
 }
 
-/// Returns whether a name is that of files here, of which import_vmoe() says what is wrong, or is
-/// like one.
-bool is_local(const std::string& name) {
-  const auto is_index = [](const fs::path& path) { return path.extension() == ".index"; };
-  const fs::path index = name + ".index";
-  return name.find('/') != name.npos || path_exists(name) || !prefix_of_part(name).empty() ||
-         path_exists(index) || !nearest_sibling(index, Sibling::path, is_index).empty();
+/// Returns whether a name is that of something here, of which import_vmoe() says what is wrong.
+bool is_here(const std::string& name) {
+  return name.find('/') != name.npos || !prefix_of_part(name).empty() || path_exists(name) ||
+         path_exists(name + ".index");
 }
 
 /// Fetches what is not yet in the cache, first the index, which says how many shards there are.
@@ -65,18 +62,20 @@ void fetch_released(ImportVMoEOptions& options) {
     if (const std::string problem = url_problem(name); !problem.empty()) fail_usage("{}", problem);
     fail_usage("'{}': an address is not read; name one of 'moesaic list checkpoints'", name);
   }
+  if (is_here(name)) return;
   const Document list = released_list();
   std::vector<std::string> names;
   for (const Value& item : list.root().at("checkpoints").items()) {
     names.push_back(item.at("name").as_string());
-    if (names.back() != name || path_exists(name + ".index")) continue;
+    if (names.back() != name) continue;
     options.prefix = download_folder("checkpoints") / name;
     if (options.model_config.empty()) options.model = item.at("model").to_json();
     const Value* const size = item.find("image_size");
     if (size != nullptr && !options.image_size) options.image_size = size->as_int();
     return fetch(list.root().at("url").as_string(), options.prefix);
   }
-  if (is_local(name)) return;
+  const auto is_index = [](const fs::path& path) { return path.extension() == ".index"; };
+  if (!nearest_sibling(name + ".index", Sibling::path, is_index).empty()) return;
   fail_usage("{}.index: no such file, and no released checkpoint has this name; {}", name,
              did_you_mean(name, names));
 }

@@ -2,8 +2,6 @@
 // Checkpoints that google-research/vmoe released, by their names.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "moesaic/base/error.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"

@@ -8,6 +8,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
+#include "moesaic/base/path.h"
 #include "moesaic/base/progress.h"
 #include "moesaic/base/signal.h"
 #include "moesaic/import/vit/import.h"
@@ -47,6 +48,14 @@ void check_format(const CLI::App& verb, const std::string& format) {
   for (const char* option : {"--layers", "--k", "--expert-noise"}) {
     if (verb.count(option) > 0) fail_usage("import: {} needs --experts N", option);
   }
+}
+
+/// Fetches what a name stands for. A signal ends that at once; the next call goes on with it.
+void fetch_named(ImportArguments& arguments) {
+  ImportVMoEOptions& options = arguments.options;
+  check_new_folder(options.out, "--out");
+  if (arguments.format == kVmoeFormat) return fetch_released(options);
+  options.prefix = fetch_hub_model(options.prefix);
 }
 
 /// Imports as the format says and returns what is printed.
@@ -91,6 +100,7 @@ std::string check_sides(const std::string& text) {
 
 int import_checkpoint(ImportArguments arguments) {
   if (!arguments.image_size.empty()) arguments.options.image_size = sides_of(arguments.image_size);
+  fetch_named(arguments);
   const StopSignal stop;
   Progress bar({.label = "import", .unit = "MB"});
   struct Stopped {};
@@ -162,10 +172,11 @@ void add_import(CLI::App& app, int& exit_code) {
                    "transformer of timm or Hugging Face")
       ->required()
       ->type_name("FORMAT");
-  verb->add_option("prefix", options.prefix,
-                   "files of the checkpoint; vmoe: prefix of PREFIX.index and its shards; vit: a "
-                   ".safetensors "
-                   "file or its folder")
+  verb->add_option(
+          "prefix", options.prefix,
+          "files of the checkpoint; vmoe: prefix of PREFIX.index and its shards, or the name of a "
+          "released one (moesaic list checkpoints); vit: a .safetensors file or its folder, or "
+          "hf://OWNER/NAME[@REVISION] of Hugging Face")
       ->required()
       ->check(not_empty())
       ->type_name("PREFIX");
@@ -175,7 +186,7 @@ void add_import(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   verb->add_option("--model-config", options.model_config,
                    "configuration of the model as JSON, with google-research/vmoe's names or "
-                   "moesaic's; optional where no block has experts")
+                   "moesaic's; optional where no block has experts, and for released checkpoints")
       ->check(not_empty())
       ->type_name("FILE");
   verb->add_option("--classes", options.num_classes,

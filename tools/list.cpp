@@ -21,9 +21,9 @@
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/text.h"
-#include "moesaic/config/document.h"
 #include "moesaic/data/format.h"
 #include "moesaic/data/source.h"
+#include "moesaic/import/vmoe/import.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/prune/criteria.h"
@@ -55,12 +55,13 @@ Described each(const Names& names, auto describe) {
   return list;
 }
 
-/// Returns the URLs of released checkpoints, for `moesaic import`.
-Described released_checkpoints() {
+/// Returns the names of released checkpoints, for `moesaic import vmoe`.
+Described listed_checkpoints() {
   Described list;
-  const auto document = Document::from_file(resource("checkpoints/released.json"));
-  for (const Value& item : document.root().at("checkpoints").items()) {
-    list.emplace_back(item.at("prefix").as_string(), item.at("about").as_string());
+  for (const ReleasedCheckpoint& one : released_checkpoints()) {
+    list.emplace_back(one.name,
+                      fmt::format("{:.2f} GB, {}; {}", static_cast<double>(one.bytes) / 1e9,
+                                  one.licence, one.about));
   }
   return list;
 }
@@ -130,7 +131,7 @@ const std::map<std::string, Kind>& kinds() {
       {"recipes",
        {"recipes of runs for moesaic train", [] { return each(recipe_paths(), first_sentence); }}},
       {"checkpoints",
-       {"released networks of google-research/vmoe, for moesaic import", released_checkpoints}},
+       {"released networks of google-research/vmoe, for moesaic import vmoe", listed_checkpoints}},
       {"formats",
        {"file formats, for \"format\" of a dataset's description",
         [] { return of_registry(dataset_formats()); }}},

@@ -209,4 +209,9 @@ fs::path resource(std::string_view relative) {
   return resource_root() / relative;
 }
 
+fs::path download_folder(std::string_view kind) {
+  const char* const data = std::getenv("MOESAIC_DATA");
+  return (data != nullptr && *data != '\0' ? fs::path(data) : resource("datasets/cache")) / kind;
+}
+
 }  // namespace moesaic

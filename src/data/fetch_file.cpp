@@ -27,6 +27,7 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
+#include "moesaic/formats/tensorboard.h"
 
 namespace moesaic {
 namespace {
@@ -45,7 +46,7 @@ constexpr std::string_view kHub = "hf://", kHubData = "hf://datasets/";
 /// What a server tells of a whole file; what it does not is 0 or empty.
 struct Told {
   int64_t size = 0;
-  std::string sha256, md5;
+  std::string sha256, md5, crc32c;
 };
 
 struct DownloadResult {
@@ -195,16 +196,23 @@ std::string header_of(const Handle& handle, const char* name) {
   return values;
 }
 
-/// Returns the MD5 in hex digits of one in base64, "" of another text.
-std::string md5_of_base64(const std::string& text) {
-  constexpr size_t kBytes = 16, kDecoded = 18;
-  std::array<unsigned char, kDecoded> bytes{};
+/// Returns the hash of so many bytes, at most 16, after `name` in hex digits; "" where it is not
+/// there in base64.
+std::string hash_after(const std::string& name, size_t count, const std::string& hashes) {
+  const size_t at = hashes.find(name), length = (count + 2) / 3 * 4;
+  if (at == hashes.npos) return "";
+  const std::string text = hashes.substr(at + name.size(), length);
+  std::array<unsigned char, 18> bytes{};
   const auto* const encoded = reinterpret_cast<const unsigned char*>(text.data());
-  if (text.size() != 24 || EVP_DecodeBlock(bytes.data(), encoded, 24) != kDecoded) return "";
-  return fmt::format("{:02x}", fmt::join(std::span(bytes).first(kBytes), ""));
+  if (text.size() != length ||
+      EVP_DecodeBlock(bytes.data(), encoded, static_cast<int>(length)) < 0) {
+    return "";
+  }
+  return fmt::format("{:02x}", fmt::join(std::span(bytes).first(count), ""));
 }
 
-/// Returns what Hugging Face (SHA-256 and size) and Google Cloud Storage (MD5) tell of a file.
+/// Returns what Hugging Face (SHA-256 and size) and Google Cloud Storage (CRC-32C, and MD5 unless
+/// the file was put together from parts) tell of a file.
 Told told_by(const Handle& handle) {
   Told told;
   const std::string tag = header_of(handle, "X-Linked-ETag");
@@ -213,8 +221,8 @@ Told told_by(const Handle& handle) {
     told.size = std::strtoll(header_of(handle, "X-Linked-Size").c_str(), nullptr, 10);
   }
   const std::string hashes = header_of(handle, "X-Goog-Hash");
-  const size_t md5 = hashes.find("md5=");
-  if (md5 != hashes.npos) told.md5 = md5_of_base64(hashes.substr(md5 + 4, 24));
+  told.md5 = hash_after("md5=", 16, hashes);
+  told.crc32c = hash_after("crc32c=", 4, hashes);
   return told;
 }
 
@@ -264,7 +272,7 @@ DownloadResult download_rest(const std::string& url, const FetchRequest& request
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
   // A part to which nothing can be added is the file, or that of another one.
   const bool comparable = request.size > 0 || request.problem_of || told.size > 0 ||
-                          !(request.sha256 + told.sha256 + told.md5).empty();
+                          !(request.sha256 + told.sha256 + told.md5 + told.crc32c).empty();
   if (code == CURLE_OK && (status != kHttpRangeNotSatisfiable || comparable)) return result;
   curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &result.wait_seconds);
   result.cannot_resume = status == kHttpRangeNotSatisfiable || code == CURLE_RANGE_ERROR ||
@@ -284,14 +292,19 @@ std::string compare(const fs::path& path, const FetchRequest& request, const Tol
   const int64_t size = request.size > 0 ? request.size : told.size;
   if (size > 0 && bytes != size) return fmt::format("{} bytes, expected {}", bytes, size);
   const std::string& sha256 = request.sha256.empty() ? told.sha256 : request.sha256;
-  const std::string& expected = sha256.empty() ? told.md5 : sha256;
-  const std::string found = expected.empty() ? ""
-                            : sha256.empty() ? md5_file_hex(path)
-                                             : sha256_file_hex(path);
-  if (found != expected) {
-    return fmt::format("{} is {}, expected {}", sha256.empty() ? "MD5" : "SHA-256", found,
-                       expected);
+  const auto problem = [](const char* name, const std::string& found, const std::string& expected) {
+    return found == expected ? "" : fmt::format("{} is {}, expected {}", name, found, expected);
+  };
+  std::string wrong;
+  if (!sha256.empty()) {
+    wrong = problem("SHA-256", sha256_file_hex(path), sha256);
+  } else if (!told.md5.empty()) {
+    wrong = problem("MD5", md5_file_hex(path), told.md5);
+  } else if (!told.crc32c.empty()) {
+    const uint32_t found = crc32c(MappedFile(path).bytes());
+    wrong = problem("CRC-32C", fmt::format("{:08x}", found), told.crc32c);
   }
+  if (!wrong.empty()) return wrong;
   return request.problem_of ? request.problem_of(path) : "";
 }
 
@@ -344,7 +357,7 @@ std::string url_problem(const std::string& url) {
     secret |= query.find(key) != query.npos;
   }
   return secret ? "an address holds a password or a token, which messages would show; put it into "
-                  "an environment variable that 'token_env' names"
+                  "the environment variable HF_TOKEN or the one that 'token_env' names"
                 : "";
 }
 

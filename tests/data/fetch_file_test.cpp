@@ -205,6 +205,17 @@ TEST_F(FetchFile, ComparesTheHashThatAServerTells) {
   EXPECT_EQ(test::get(place()), "abc");
 }
 
+TEST_F(FetchFile, ComparesACrcWhereAServerTellsNoMore) {
+  HttpServer server({});
+  std::string head = "x-goog-hash: crc32c=AAAAAA==\r\n";
+  server.answer_by([&](const std::string&) { return answer("200 OK", head); });
+  const FetchRequest wanted = request(server.url() + "f");
+  EXPECT_THAT(error(wanted), HasSubstr("CRC-32C is 364b3fb7, expected 00000000"));
+  head = "x-goog-hash: crc32c=Nks/tw==\r\n";
+  fetch(wanted);
+  EXPECT_EQ(test::get(place()), "abc");
+}
+
 TEST_F(FetchFile, AddressesOfHuggingFace) {
   EXPECT_EQ(resolved_url("https://a.b/c@d"), "https://a.b/c@d");
   EXPECT_EQ(resolved_url("hf://o/n/a/b@c.bin"),

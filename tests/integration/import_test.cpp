@@ -307,6 +307,11 @@ TEST_F(Import, WrongArguments) {
   write_checkpoint();
   expect_refused(2, "did you mean 'vmoe'?",
                  run_program({"import", "vmeo", text_path("ckpt"), "--out", text_path("out")}));
+  expect_refused(2, "did you mean 'vmoe_b16_imagenet21k_randaug_strong'?",
+                 run_program({"import", "vmoe", "vmoe_b16_imagenet21k_randaug_stronk", "--out",
+                              text_path("out")}));
+  EXPECT_NE(run_program({"list", "checkpoints"}).out.find("1.20 GB, Apache-2.0; V-MoE B/16"),
+            std::string::npos);
   expect_refused(2, "between 1 and", run_import({"--classes", "0"}));
   expect_refused(2, "patch_size 7 does not divide image_size 30",
                  run_import({"--image-size", "30"}));

@@ -44,7 +44,8 @@ PLANNED = {
 }
 MEASURE = {"minutes on all cores": ("moesaic bench [!c]*",)}
 NOT_RUN = {
-    "downloads": ("pip *", "python3 -m nltk.downloader *", ". tools/env.sh; * -m pip install *"),
+    "downloads": ("pip *", "python3 -m nltk.downloader *", ". tools/env.sh; * -m pip install *",
+                  "moesaic import vmoe vmoe_*", "moesaic import vit hf://*"),
     "needs a Python with packages; python_test.cpp runs them": ("moesaic * small.pt2", "moesaic * small.onnx"),
     "needs packages that are not installed": ('"$MOESAIC_VENV/bin/python" -c *',),
     "writes outside of its home; consumer_test.cpp installs": ("cmake --install *",),

@@ -321,6 +321,27 @@ TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {
   expect_shown("docs/operators.md", result.out);
 }
 
+TEST_F(PythonOperators, PackParquetFilesIntoShardsThatTheProgramReads) {
+  if (run_python({"-c", "import pyarrow.parquet"}).exit_code != 0) {
+    GTEST_SKIP() << "needs Python's pyarrow";
+  }
+  const std::string tools = source_path("tools/python");
+  const auto tested = run_python({"-B", source_path("tests/python/parquet_test.py"), tools});
+  EXPECT_EQ(tested.exit_code, 0) << tested.out << tested.err;
+  test::write_file(path("photo.jpg"), test::jpeg_bytes(33, 90, test::JpegKind::noise, {}));
+  const auto packed = run_command(
+      {"sh", "-c",
+       fmt::format("cd '{0}' && '{1}' -c 'import pyarrow, pyarrow.parquet; "
+                   "pyarrow.parquet.write_table(pyarrow.table({{\"image\": [{{\"bytes\": "
+                   "open(\"photo.jpg\", \"rb\").read()}}] * 3, \"label\": [0, 1, 0]}}), "
+                   "\"a.parquet\")' && '{1}' -B '{2}/pack_parquet.py' train=a.parquet --out pets",
+                   path("").string(), python_, tools)});
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  const auto verified = run_program({"data", "verify", text_path("pets/pets.json")});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  EXPECT_NE(verified.out.find("train: 3 of 3"), verified.out.npos) << verified.out;
+}
+
 class PythonEmbeddings : public PythonOperators {
  protected:
   void expect_to_pass(const std::string& python, const std::string& part) const {

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <tuple>
 
+#include "base/support.h"
+#include "data/http_server.h"
 #include "integration/program.h"
 #include "integration/readme.h"
 #include "moesaic/base/text.h"
@@ -58,6 +60,26 @@ class VitImport : public ProgramTest {
     return run_program(command);
   }
 };
+
+TEST_F(VitImport, ANetworkOfTheHubIsImportedByName) {
+  const std::string weights = test::get(tiny());
+  test::HttpServer hub(
+      {{"timm/tiny/resolve/main/model.safetensors", {weights.begin(), weights.end()}}});
+  const ProgramOptions options{.environment = {"HF_ENDPOINT=" + hub.url(), "no_proxy=127.0.0.1",
+                                               "MOESAIC_DATA=" + text_path("data")}};
+  const auto import_named = [&](const std::string& name) {
+    return run_program(
+        {"import", "vit", name, "--num-heads", "2", "--out", text_path("out"), "--json"}, options);
+  };
+  const auto imported = import_named("hf://timm/tiny");
+  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  EXPECT_EQ(imported.json()["from"], text_path("data/checkpoints/timm/tiny/model.safetensors"));
+  // The output is looked at before anything is fetched.
+  expect_one_line_error(import_named("hf://timm/other"), 2, "already exists");
+  fs::remove_all(path("out"));
+  expect_one_line_error(import_named("hf://hf_secret@timm/tiny"), 2, "a token");
+  EXPECT_EQ(hub.requests().size(), 3U);
+}
 
 TEST_F(VitImport, AMixtureCanBeUsedLikeAnyCheckpoint) {
   const auto imported =

@@ -63,4 +63,8 @@ fs::path resource_root();
 /// Returns resource_root() / relative, which need not exist.
 fs::path resource(std::string_view relative);
 
+/// Returns where downloads of a kind are kept: $MOESAIC_DATA/kind, or where that is not set
+/// resource("datasets/cache")/kind.
+fs::path download_folder(std::string_view kind);
+
 }  // namespace moesaic

@@ -82,6 +82,15 @@ Document open_config(const fs::path& path) {
   return Document::from_file(path);
 }
 
+/// `from` names the files.
+VMoEModelConfig given_config(const ImportVMoEOptions& options, const std::string& from) {
+  if (!options.model_config.empty()) {
+    return vmoe_model_config(open_config(options.model_config).root());
+  }
+  if (!options.model.is_null()) return vmoe_model_config(Value::from_json(options.model, from));
+  return {.model = Value::from_json(Json::object(), from)};
+}
+
 VMoERules chosen_rules(const ImportVMoEOptions& options) {
   if (!options.rules.empty()) {
     const Document document = open_config(options.rules);
@@ -238,10 +247,7 @@ ImportVMoEResult import_vmoe(const ImportVMoEOptions& options) {
   ImportVMoEResult result;
   VMoERules rules = chosen_rules(options);
   const fs::path prefix = vmoe_prefix(options.prefix);
-  const VMoEModelConfig given =
-      options.model_config.empty()
-          ? VMoEModelConfig{.model = Value::from_json(Json::object(), prefix.string())}
-          : vmoe_model_config(open_config(options.model_config).root());
+  const VMoEModelConfig given = given_config(options, prefix.string());
   if (drops_representation(options, given.model)) rules.insert(rules.begin(), {"^pre_logits/", ""});
   const VMoEFileArrays arrays = arrays_of_files(prefix);
   // Rules may rename the arrays, which then tell nothing.

@@ -17,7 +17,8 @@ namespace moesaic {
 /// What import_vmoe() reads, and what it makes of it.
 struct ImportVMoEOptions {
   fs::path prefix;                     ///< PREFIX of PREFIX.index, PREFIX.data-*.
-  fs::path model_config;               ///< JSON, names as the reference's or ours; "": by arrays.
+  fs::path model_config;               ///< JSON, names as the reference's or ours; "": `model`.
+  Json model = {};                     ///< Content of such a file; null: by arrays.
   fs::path out;                        ///< Output directory, absent or empty.
   std::optional<int64_t> num_classes;  ///< Classes of a new head of zeros.
   std::optional<Size2d> image_size;    ///< New image size.
@@ -49,6 +50,23 @@ struct ImportVMoEResult {
 /// are fresh. Throws Error: usage for a configuration that does not fit the arrays, failure for
 /// invalid files.
 ImportVMoEResult import_vmoe(const ImportVMoEOptions& options);
+
+/// A checkpoint that google-research/vmoe released.
+struct ReleasedCheckpoint {
+  std::string name;
+  std::string about;  ///< The network, and what it was trained on.
+  std::string licence;
+  int64_t bytes = 0;  ///< Size of its parameters.
+};
+/// Returns those of checkpoints/released.json.
+std::vector<ReleasedCheckpoint> released_checkpoints();
+
+/// If `options.prefix` is the name of a released checkpoint, and not of files here: fetches its
+/// files, unless they are in the cache, and sets what they need, prefix, model and image size, as
+/// far as the options leave it open. Throws Error: usage, with the nearest name, for one that is
+/// neither released nor here, and for addresses; failure that says where the files may be put by
+/// hand.
+void fetch_released(ImportVMoEOptions& options);
 
 /// Returns the result as `moesaic import --json` prints it.
 Json to_json(const ImportVMoEResult& result);

@@ -129,6 +129,9 @@ struct Index {
   std::vector<Array> arrays = {};  // By number; their chunks are sorted.
 };
 
+/// Returns how many shards PREFIX.index says that there are. Throws Error (failure) as Reader does.
+int64_t shard_count(const fs::path& prefix);
+
 struct MappedShard {
   std::string file;
   MappedFile mapping;

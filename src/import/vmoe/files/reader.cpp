@@ -129,7 +129,9 @@ class IndexParser {
 
 // Parses untrusted bytes. Shapes, and boxes within them, are checked; whether the chunks tile their
 // arrays, and whether the shards can hold that much data, is not.
-Index parse_index(std::span<const std::byte> bytes, const std::string& file) {
+Index read_index(const std::string& file) {
+  const MappedFile mapping(file);
+  const std::span<const std::byte> bytes = mapping.bytes();
   if (bytes.size() > kMaxIndexBytes) {
     fail("{}: {} bytes long, an index has at most {}", file, bytes.size(), kMaxIndexBytes);
   }
@@ -336,9 +338,13 @@ void read_chunk(const MappedShard& shard, const Array& array, std::size_t chunk,
 
 }  // namespace
 
+int64_t shard_count(const fs::path& prefix) {
+  return read_index(index_path(prefix).string()).shard_count;
+}
+
 Reader::Reader(const fs::path& prefix) {
   const std::string file = index_path(prefix).string();
-  index_ = parse_index(MappedFile(file).bytes(), file);
+  index_ = read_index(file);
   shards_ = map_shards(prefix, index_.shard_count);
   check_claims(index_, shards_, file);
   for (const Array& array : index_.arrays) {

@@ -108,20 +108,20 @@ std::string routing_section(const Json& evaluation) {
                      table.markdown());
 }
 
-std::string next_section(const fs::path& run, const std::string& program, bool has_experts) {
+std::string next_section(const fs::path& run, const std::string& name, const std::string& program,
+                         bool has_experts) {
   const std::string folder = shell_quoted(run.string());
   const std::string network =
       shell_quoted((fs::exists(run / "best") ? run / "best" : run).string());
-  const std::string beside = run.filename().string();
   std::string text = fmt::format("## How to go on\n\n    {0} eval {1}\n", program, network);
   if (has_experts) {
     text += fmt::format(
         "    {0} plot {1} --experts --out experts.png\n"
         "    {0} prune {2} --keep 0.5 --criterion load --out {3}\n",
-        program, folder, network, shell_quoted(beside + "-pruned"));
+        program, folder, network, shell_quoted(name + "-pruned"));
   }
   return text + fmt::format("    {} export {} --format pytorch --out {}\n", program, network,
-                            shell_quoted(beside + "-exported"));
+                            shell_quoted(name + "-exported"));
 }
 
 }  // namespace
@@ -134,12 +134,13 @@ std::string run_report(const fs::path& run, const std::string& program) {
   }
   const std::vector<Json> evaluations = last_evaluations(lines);
   const Json last = evaluations.empty() ? Json::object() : evaluations.back();
-  std::string text = fmt::format("# {}\n\n{}", cell_at(config, "/name"), recipe_section(config));
+  const std::string name = cell_at(config, "/name");
+  std::string text = fmt::format("# {}\n\n{}", name, recipe_section(config));
   if (!evaluations.empty()) text += results_section(evaluations);
   const std::string routing = routing_section(last);
   text += routing;
   if (fs::exists(run / "figure.svg")) text += "## Curves\n\n![loss and accuracy](figure.svg)\n\n";
-  return text + next_section(run, program, !routing.empty());
+  return text + next_section(run, name, program, !routing.empty());
 }
 
 void write_run_report(const fs::path& run, const std::string& program) {

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 class Watching : public ProgramTest {
  protected:
-  Result train(const std::string& name, const std::vector<std::string>& more = {}) {
+  ProgramResult train(const std::string& name, const std::vector<std::string>& more = {}) {
     std::vector<std::string> arguments = {"train",
                                           MOESAIC_TEST_SOURCE_DIR
                                           "/models/clusters/recipes/figure1-cubic.json",

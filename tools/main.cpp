@@ -35,10 +35,11 @@ int run(int given, const char* const* arguments) {
   app.formatter(std::make_shared<moesaic::tools::HelpFormatter>());
   int exit_code = 0;
   namespace tools = moesaic::tools;
-  for (const auto add : {tools::add_train, tools::add_eval, tools::add_predict, tools::add_prune,
-                         tools::add_export, tools::add_inspect, tools::add_data, tools::add_list,
-                         tools::add_import, tools::add_reproduce, tools::add_compare,
-                         tools::add_bench, tools::add_doctor}) {  // The most used ones first.
+  for (const auto add :
+       {tools::add_train, tools::add_eval, tools::add_predict, tools::add_prune, tools::add_export,
+        tools::add_inspect, tools::add_data, tools::add_list, tools::add_import,
+        tools::add_reproduce, tools::add_compare, tools::add_plot, tools::add_bench,
+        tools::add_doctor}) {  // The most used ones first.
     add(app, exit_code);
   }
   app.footer(

@@ -21,8 +21,10 @@
 #include "moesaic/data/source.h"
 #include "moesaic/parallel/launch.h"
 #include "moesaic/report/figure.h"
+#include "moesaic/report/run_report.h"
 #include "moesaic/train/run_folder.h"
 #include "moesaic/train/run_plan.h"
+#include "moesaic/train/step_profiler.h"
 #include "moesaic/train/trainer.h"
 #include "recipes.h"
 #include "runtime.h"
@@ -42,7 +44,7 @@ struct TrainArguments {
   bool resume = false;
   bool dry_run = false;
   bool trust = false;
-  std::string processes, gpu;
+  std::string processes, gpu, profile;
   int64_t expert_parallel = 0;
 };
 
@@ -73,13 +75,19 @@ RunConfig read_config(const TrainArguments& arguments) {
   return config;
 }
 
-/// Draws the curve; a failure does not fail the run.
-void draw_curve(const std::string& out) {
+/// Draws the curve and writes the report; a failure does not fail the run.
+void describe_run(const std::string& out) {
   try {
     draw_run_curve(out);
     log_info("curves: {}/figure.png", out);
   } catch (const Error& error) {
     log_warning("no curve was drawn: {}", error.what());
+  }
+  try {
+    write_run_report(out, called_as());
+    log_info("report: {}/report.md", out);
+  } catch (const Error& error) {
+    log_warning("no report was written: {}", error.what());
   }
 }
 
@@ -108,7 +116,7 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
   }
   log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());
   if (!result.best.empty()) log_info("best: {}, {}", result.best_value, result.best.string());
-  draw_curve(out);
+  describe_run(out);
 }
 
 /// Numbers of processes with commas between them.
@@ -153,6 +161,8 @@ int train(const TrainArguments& arguments) {
   options.out = out;
   options.resume = arguments.resume;
   options.device = arguments.device;
+  std::optional<ProfiledSteps> profiled;
+  if (!arguments.profile.empty()) profiled = parse_profiled_steps(arguments.profile);
   if (arguments.dry_run) {
     if (follows_a_leader()) return 0;  // It prints the plan.
     if (!arguments.out.empty()) RunFolder::check(out, arguments.resume);
@@ -166,14 +176,23 @@ int train(const TrainArguments& arguments) {
   const StopSignal stop;  // A signal before ends the process, which may wait for others.
   options.stop = &stop;
   TrainResult result;
+  std::optional<StepProfiler> profiler;
   std::optional<Trainer> trainer;  // A thread of it may wait for a lost process: it outlives that.
   run_distributed("train", options.processes, [&] {
     const ProcessMesh* const processes = options.processes.get();
+    if (profiled && (processes == nullptr || processes->is_rank_zero())) {
+      profiler.emplace(*profiled, options.out / "trace.json", arguments.device);
+      options.on_step = [&](Model&, int64_t made) {
+        profiler->before_step(made);
+        return true;
+      };
+    }
     trainer.emplace(config, options);
     if (processes != nullptr && processes->is_rank_zero()) {
       log_info("training on {}", count_text(processes->size(), "process"));
     }
     result = trainer->run();
+    if (profiler) profiler->finish();
     if (processes == nullptr || processes->is_rank_zero())
       report(result, arguments, out, processes);
     // A launcher may end all once one has ended by a signal.
@@ -215,6 +234,11 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag("--resume", arguments->resume, "resume from the newest checkpoint of the folder");
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
+  verb->add_option("--profile", arguments->profile,
+                   "steps to record: STEPS of them from step FROM on, in trace.json of the run's "
+                   "folder, for chrome://tracing or Perfetto")
+      ->check(not_empty())
+      ->type_name("FROM:STEPS");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check everything and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,

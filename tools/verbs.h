@@ -20,6 +20,7 @@ void add_list(CLI::App& app, int& exit_code);
 void add_import(CLI::App& app, int& exit_code);
 void add_reproduce(CLI::App& app, int& exit_code);
 void add_compare(CLI::App& app, int& exit_code);
+void add_plot(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 

@@ -29,6 +29,10 @@ constexpr int kEventSummary = 5;
 constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1;
 constexpr int kValueSimpleValue = 2;
+constexpr int kValueHistogram = 5;
+// Numbers of HistogramProto: min, max, num, sum and sum_squares are 1 to 5.
+constexpr int kBucketLimits = 6;
+constexpr int kBuckets = 7;
 
 enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
@@ -70,10 +74,14 @@ void put_bytes(std::string& out, int field, std::string_view bytes) {
   out += bytes;
 }
 
+void put_double(std::string& out, double value) {
+  put_little_endian(out, std::bit_cast<uint64_t>(value));
+}
+
 std::string event_at(double wall_time) {
   std::string event;
   put_key(event, kEventWallTime, Wire::fixed64);
-  put_little_endian(event, std::bit_cast<uint64_t>(wall_time));
+  put_double(event, wall_time);
   return event;
 }
 
@@ -125,10 +133,43 @@ EventWriter::~EventWriter() {
 }
 
 void EventWriter::scalar(std::string_view tag, double value, int64_t step, double wall_time) {
+  std::string field;
+  put_key(field, kValueSimpleValue, Wire::fixed32);
+  put_little_endian(field, std::bit_cast<uint32_t>(static_cast<float>(value)));
+  append_value(tag, field, step, wall_time);
+}
+
+void EventWriter::histogram(std::string_view tag, std::span<const double> values, int64_t step,
+                            double wall_time) {
+  // Those of a value in the middle of each bucket, weighted by what it holds.
+  double total = 0.0, sum = 0.0, sum_squares = 0.0;
+  std::string limits, buckets;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double middle = static_cast<double>(i) + 0.5;
+    total += values[i];
+    sum += values[i] * middle;
+    sum_squares += values[i] * middle * middle;
+    put_double(limits, middle + 0.5);
+    put_double(buckets, values[i]);
+  }
+  std::string histogram;
+  int number = 0;
+  for (const double field : {0.0, static_cast<double>(values.size()), total, sum, sum_squares}) {
+    put_key(histogram, ++number, Wire::fixed64);
+    put_double(histogram, field);
+  }
+  put_bytes(histogram, kBucketLimits, limits);
+  put_bytes(histogram, kBuckets, buckets);
+  std::string field;
+  put_bytes(field, kValueHistogram, histogram);
+  append_value(tag, field, step, wall_time);
+}
+
+void EventWriter::append_value(std::string_view tag, std::string_view fields, int64_t step,
+                               double wall_time) {
   std::string item;
   put_bytes(item, kValueTag, tag);
-  put_key(item, kValueSimpleValue, Wire::fixed32);
-  put_little_endian(item, std::bit_cast<uint32_t>(static_cast<float>(value)));
+  item += fields;
   std::string summary;
   put_bytes(summary, kSummaryValue, item);
   std::string event = event_at(wall_time);

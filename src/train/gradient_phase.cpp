@@ -194,6 +194,7 @@ GradientPhase::GradientPhase(const PhasePlan& plan, PhaseContext context)
               model_->device()) {
   model_->set_activation_checkpointing(plan.activation_checkpointing);
   model_->train();
+  if (context.measures_loads && !model_->moe_blocks().empty()) loads_.emplace(*model_);
   if (!processes_) return;
   shared_.emplace(*model_, processes_);
   if (!processes_->config().shard_optimizer) return;
@@ -351,6 +352,10 @@ StepReport GradientPhase::report_of(const Scalars& scalars) {
     list.push_back(scalar.to(at::kDouble));
   }
   at::Tensor values = at::stack(list);
+  if (loads_) {
+    values = at::cat({values, loads_->take()});
+    names.insert(names.end(), loads_->names().begin(), loads_->names().end());
+  }
   if (processes_) {  // Each has the mean over its part of the batch, and the same gradient norm.
     processes_->world().all_reduce(values, Traffic::metrics);
     values.div_(processes_->size());

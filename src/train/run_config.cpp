@@ -117,8 +117,9 @@ Json with_absolute_names(Json started) {
 Json settings_of_results(Json run) {
   name_units(run);
   run = with_current_settings<RunConfig>(run);
-  for (const char* free : {"num_loader_threads", "checkpoint_every", "num_checkpoints",
-                           "activation_checkpointing", "data_changed", "parallel"}) {
+  for (const char* free :
+       {"num_loader_threads", "checkpoint_every", "num_checkpoints", "activation_checkpointing",
+        "starved_expert_share", "starved_expert_steps", "data_changed", "parallel"}) {
     if (run.is_object()) run.erase(free);
   }
   return run;

@@ -38,7 +38,7 @@ bool is_of_a_start(const fs::path& entry) {
   const std::string name = entry.filename().string();
   if (name == "checkpoints") return fs::is_directory(entry) && holds_only_staged(entry);
   return name == ".lock" || name == "config.json" || name == "data.json" || is_staged(name) ||
-         name.starts_with("metrics.jsonl") || is_of_events(name);
+         name == "trace.json" || name.starts_with("metrics.jsonl") || is_of_events(name);
 }
 
 bool has_key(const fs::path& path, const char* key, uint64_t max_bytes) {
@@ -119,7 +119,8 @@ void make_folder(const fs::path& folder) {
 
 /// Whoever made the folder may have put links into it that lead to files of its user.
 void check_no_links(const fs::path& root) {
-  for (const char* name : {".lock", "config.json", "data.json", "metrics.jsonl", "checkpoints"}) {
+  for (const char* name :
+       {".lock", "config.json", "data.json", "metrics.jsonl", "trace.json", "checkpoints"}) {
     std::error_code error;
     if (!fs::is_symlink(root / name, error)) continue;
     fail_usage("{}: a link, which training does not follow; remove it or give another --out",
@@ -225,6 +226,11 @@ int64_t cut_lines(const UniqueFd& fd, const fs::path& path, int64_t keep) {
   return lines;
 }
 
+double seconds_since_1970() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count();
+}
+
 }  // namespace
 
 Recorder::Recorder(const fs::path& folder, int64_t keep_lines)
@@ -249,11 +255,17 @@ void Recorder::write(const std::string& kind, int64_t step, const Json& fields,
   for (const auto& [key, value] : fields.items()) {
     if (value.is_number()) scalar(tag + "/" + key, value.get<double>(), step);
   }
+  for (const Json& layer : fields.value("routing", Json::array())) {
+    for (const char* name : {"load", "dropped", "router_norm"}) {
+      if (!layer.contains(name)) continue;
+      events_.histogram(fmt::format("{}/block_{}/{}", tag, layer.at("layer").get<int64_t>(), name),
+                        layer.at(name).get<std::vector<double>>(), step, seconds_since_1970());
+    }
+  }
 }
 
 void Recorder::scalar(const std::string& tag, double value, int64_t step) {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  events_.scalar(tag, value, step, now.count());
+  events_.scalar(tag, value, step, seconds_since_1970());
 }
 
 void Recorder::sync() {
@@ -275,6 +287,14 @@ void Throughput::restart() {
 
 double rounded(double value) {
   return std::stod(fmt::format("{:.7g}", value));
+}
+
+Json rounded_numbers(Json json) {
+  for (auto& [key, value] : json.items()) {
+    if (value.is_number_float()) value = rounded(value.get<double>());
+    if (value.is_object()) value = rounded_numbers(value);
+  }
+  return json;
 }
 
 }  // namespace moesaic

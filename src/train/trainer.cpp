@@ -24,25 +24,6 @@ namespace moesaic {
 
 namespace {
 
-/// Rounds all numbers to seven significant digits.
-Json rounded_numbers(const Json& json) {
-  Json copy = json;
-  for (auto& [key, value] : copy.items()) {
-    if (value.is_number_float()) value = rounded(value.get<double>());
-    if (value.is_object()) value = rounded_numbers(value);
-  }
-  return copy;
-}
-
-Json routing_line(const Evaluation& evaluation) {
-  Json layers = to_json(evaluation.routing);
-  for (Json& layer : layers) {  // A row for each class is too much for a line.
-    layer.erase("dispatch");
-    layer.erase("group_dispatch");
-  }
-  return layers;
-}
-
 bool better(const MetricInfo& metric, double value, const std::optional<double>& best) {
   if (!best || !std::isfinite(value)) return std::isfinite(value);
   return metric.direction == Direction::higher_is_better ? value > *best : value < *best;
@@ -228,6 +209,7 @@ std::unique_ptr<Phase> Trainer::enter_phase() {
                        .run_seed = static_cast<uint64_t>(config_.seed),
                        .num_loader_threads = config_.num_loader_threads};
   context.before_optimizer_step = [this] { saves_.wait_for_copy(); };
+  context.measures_loads = !in_memory();
   const PhaseKind& kind = phase_kinds().at(config.kind.name());
   if (options_.processes && kind.share) {
     context.processes = options_.processes;
@@ -399,7 +381,7 @@ void Trainer::record_evaluation(const Phase& phase, const std::string& split,
   Json line = {
       {"phase", state_.phase}, {"data", data}, {"split", split}, {"images", evaluation.images}};
   line.update(rounded_numbers(to_json(evaluation.metrics)));
-  line["routing"] = routing_line(evaluation);
+  line["routing"] = routing_line(evaluation, *model_);
   if (recorder_) {
     const std::string tag = tag_of(split);
     recorder_->write("eval", state_.step, line, tag);
@@ -438,10 +420,14 @@ void Trainer::record(const StepResult& made) {
       static_cast<double>(made.phase_step) / static_cast<double>(plan().steps_per_epoch);
   Json line = {{"phase", state_.phase}, {"epoch", rounded(epochs)}};
   if (report.lr) line["lr"] = rounded(*report.lr);
-  for (const auto& [name, sum] : state_.window.sums) {
-    line[name] = rounded(sum / static_cast<double>(state_.window.steps));
+  const MetricWindow window = std::exchange(state_.window, {});
+  std::map<std::string, double> means = window.means();
+  const std::vector<LayerLoads> loads = take_loads(means);
+  for (const auto& [name, mean] : means) line[name] = rounded(mean);
+  if (!loads.empty()) line["routing"] = to_json(loads);
+  for (const std::string& message : starved_.add(loads, window.steps)) {
+    log_warning("{}, step {}: {}", state_.phase, made.step, message);
   }
-  state_.window = {};
   const std::string tag = tag_of("train");
   recorder_->write("train", made.step, line, tag);
   recorder_->scalar(tag + "/images_per_second", throughput_.take(), made.step);

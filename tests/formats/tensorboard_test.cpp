@@ -159,6 +159,31 @@ TEST(EventWriter, WritesScalars) {
   EXPECT_TRUE(std::isnan(found[4].value));
 }
 
+TEST(EventWriter, WritesHistogramsWithABucketForEachValue) {
+  const test::TempDir folder;
+  EventWriter writer(folder.path());
+  writer.histogram("load", std::vector{0.5, 0.25, 0.25}, 7, 1700000000.25);
+  writer.flush();
+  const auto all = records(test::get(writer.path()));
+  const Message event = decode(all.at(1));
+  EXPECT_EQ(event.numbers.at(2), 7u);
+  const Message value = decode(decode(event.texts.at(5)).texts.at(1));
+  EXPECT_EQ(value.texts.at(1), "load");
+  const Message histogram = decode(value.texts.at(5));
+  // Minimum, maximum, number, sum and sum of squares.
+  const std::vector<double> wanted = {0.0, 3.0, 1.0, 1.25, 0.125 + 0.5625 + 1.5625};
+  for (uint64_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<double>(histogram.numbers.at(i + 1)), wanted[i]) << i;
+  }
+  const auto doubles = [](std::string_view bytes) {
+    std::vector<double> list;
+    while (!bytes.empty()) list.push_back(take<double>(bytes));
+    return list;
+  };
+  EXPECT_EQ(doubles(histogram.texts.at(6)), (std::vector{1.0, 2.0, 3.0}));
+  EXPECT_EQ(doubles(histogram.texts.at(7)), (std::vector{0.5, 0.25, 0.25}));
+}
+
 TEST(EventWriter, NamesItsFileAsTensorBoardExpects) {
   const test::TempDir folder;
   const EventWriter writer(folder.path());

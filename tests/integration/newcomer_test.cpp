@@ -180,9 +180,9 @@ std::vector<std::string> option_texts(const std::string& help) {
 // A text is read without its neighbours: "seed of ..." and not "of ...", "or ...".
 TEST_F(Newcomer, TextsOfHelpStandAlone) {
   const std::vector<std::vector<std::string>> commands = {
-      {},          {"train"},        {"eval"}, {"predict"}, {"prune"},     {"export"},
-      {"inspect"}, {"data", "pack"}, {"list"}, {"import"},  {"reproduce"}, {"bench"},
-      {"compare"}, {"doctor"}};
+      {},          {"train"},        {"eval"},  {"predict"}, {"prune"},     {"export"},
+      {"inspect"}, {"data", "pack"}, {"list"},  {"import"},  {"reproduce"}, {"bench"},
+      {"compare"}, {"plot"},         {"doctor"}};
   for (std::vector<std::string> command : commands) {
     command.emplace_back("--help");
     const std::string text = run_program(command).out;
@@ -226,7 +226,7 @@ std::vector<std::string> verbs_in(const std::string& help) {
 TEST_F(Newcomer, HelpHasOneStyleAndAnExampleForEachVerb) {
   const std::string root = run_program({"--help"}).out;
   std::vector<std::string> verbs = verbs_in(root);
-  ASSERT_EQ(verbs.size(), 13U);
+  ASSERT_EQ(verbs.size(), 14U);
   EXPECT_EQ(verbs[0] + " " + verbs[1] + " " + verbs[2], "train eval predict");
   EXPECT_NE(root.find("\nExit codes: 0 done, 1 failed, 2 wrong use, "), std::string::npos) << root;
   for (const std::string& name : verbs_in(run_program({"data", "--help"}).out)) {

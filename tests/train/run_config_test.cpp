@@ -117,7 +117,8 @@ TEST(RunConfig, NamesTheSettingsThatChanged) {
   EXPECT_THAT(error_of([&] { check_same_run(started, both, "run", "go away"); }),
               EndsWith("; set back what changed or go away"));
   for (const char* free :
-       {"num_loader_threads=3", "checkpoint_every=7", "num_checkpoints=1", "data_changed=accept"}) {
+       {"num_loader_threads=3", "checkpoint_every=7", "num_checkpoints=1", "data_changed=accept",
+        "starved_expert_share=0.1", "starved_expert_steps=9"}) {
     EXPECT_EQ(changed(free), "no error") << free;
   }
 }

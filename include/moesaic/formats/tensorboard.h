@@ -16,9 +16,9 @@ namespace moesaic {
 /// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI.
 uint32_t crc32c(std::span<const std::byte> bytes);
 
-/// Writes scalars to a new file `events.out.tfevents.SECONDS.HOST.PROCESS` in `folder`, which
-/// is created if missing. Another writer, e.g. after a resume, adds its own file; TensorBoard
-/// merges them. Only complete records are handed to the system, in order.
+/// Writes scalars and histograms to a new file `events.out.tfevents.SECONDS.HOST.PROCESS` in
+/// `folder`, which is created if missing. Another writer, e.g. after a resume, adds its own file;
+/// TensorBoard merges them. Only complete records are handed to the system, in order.
 class EventWriter {
  public:
   /// Creates the file. Throws Error (failure) with the path.
@@ -30,6 +30,9 @@ class EventWriter {
 
   /// Adds a scalar. `value` is stored as float32; `wall_time` is in seconds since 1970 (UTC).
   void scalar(std::string_view tag, double value, int64_t step, double wall_time);
+  /// Adds a histogram whose bucket i, from i to i + 1, holds values[i], such as those of experts.
+  void histogram(std::string_view tag, std::span<const double> values, int64_t step,
+                 double wall_time);
   /// Writes all buffered records to the file. Throws Error (failure) if the disk is full.
   void flush();
 
@@ -38,6 +41,8 @@ class EventWriter {
 
  private:
   void append_record(std::string_view event);
+  /// Adds an event of one value: the fields of a Summary.Value behind its tag.
+  void append_value(std::string_view tag, std::string_view fields, int64_t step, double wall_time);
 
   fs::path path_;
   UniqueFd fd_;

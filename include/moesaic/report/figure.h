@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures that gnuplot draws, and that of a run.
+// Figures that gnuplot draws, and those of runs.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "moesaic/base/filesystem.h"
+#include "moesaic/config/value.h"
 
 namespace moesaic {
 
@@ -17,6 +19,9 @@ struct Figure {
 
 /// Throws Error if nothing can be written in `folder`.
 void check_can_write(const fs::path& folder);
+
+/// Throws Error unless gnuplot is there and can write in `folder`.
+void check_can_draw(const fs::path& folder);
 
 /// Throws Error (usage) unless `file` ends in .png or .svg, and neither it nor its script and data
 /// exist; Error (failure) if gnuplot is missing or nothing can be written in its folder.
@@ -33,13 +38,32 @@ void draw_figure_file(const fs::path& file, const Figure& figure);
 /// Returns the text as a gnuplot string in single quotes.
 std::string gnuplot_quoted(const std::string& text);
 
-/// Plots loss and accuracy of a run over its updates, from the lines of its metrics.jsonl: a curve
-/// for training and each split on each dataset, broken where a phase ends, which a vertical line
-/// with the phases' names marks. An incomplete line is ignored.
-Figure run_curve(std::string_view metrics);
+/// Returns the objects among the lines of a metrics.jsonl; incomplete ones are left out.
+std::vector<Json> metrics_lines(std::string_view metrics);
 
-/// Draws the plot into the run's folder, see draw_figure(). Throws Error if the folder has no
-/// metrics.jsonl, if that has nothing to draw, or if gnuplot is missing.
+/// Returns the lines of a run's metrics.jsonl. Throws Error (usage) where the folder has none.
+std::string read_metrics(const fs::path& run);
+
+/// Plots loss and accuracy of a run over its steps, from the lines of its metrics.jsonl: a curve
+/// for training and each split on each dataset, broken where a phase ends, which a vertical line
+/// with the phases' names marks. Throws Error where there is neither.
+Figure run_curve(std::string_view metrics, const std::string& stem = "figure");
+
+/// A run by a name for its curves, with the lines of its metrics.jsonl.
+struct RunMetrics {
+  std::string name, lines;
+};
+
+/// Plots those of loss and accuracy that all runs have, over their steps, a colour for each run.
+/// Throws Error (usage) where they have neither in common.
+Figure run_comparison(const std::vector<RunMetrics>& runs, const std::string& stem);
+
+/// Plots the load of each expert over the steps of training, or else of evaluations, as a heat map
+/// for each MoE layer, in % of a uniform load. Throws Error (usage) where no line has loads.
+Figure expert_load_figure(std::string_view metrics, const std::string& stem);
+
+/// Draws run_curve() into the run's folder, see draw_figure(). Throws as read_metrics() and
+/// run_curve() do, and Error if gnuplot is missing.
 void draw_run_curve(const fs::path& run);
 
 }  // namespace moesaic

@@ -23,6 +23,7 @@
 #include "moesaic/data/transforms.h"
 #include "moesaic/models/model.h"
 #include "moesaic/parallel/process_group.h"
+#include "moesaic/train/expert_loads.h"
 #include "moesaic/train/objective.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/weight_average.h"
@@ -470,6 +471,7 @@ class GradientPhase : public Phase {
   std::optional<DistributedGradients> shared_;
   GradientPhaseState state_;
   std::map<int64_t, std::string> replaced_;  ///< Of the last batch, until sync_step().
+  std::optional<ExpertLoadMeter> loads_;
 };
 
 /// Returns the registry's entry.

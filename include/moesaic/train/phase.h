@@ -113,6 +113,7 @@ struct PhaseContext {
   /// the tensors of the phase's state change; what the forward passes change are other tensors. May
   /// throw.
   std::function<void()> before_optimizer_step = {};
+  bool measures_loads = false;  ///< Whether gradient phases report loads, see ExpertLoadMeter.
 };
 
 /// Memory of a step of a phase.

@@ -31,6 +31,8 @@ struct RunConfig {
   Interval evaluate_every = Interval::of_epochs(1);
   int64_t evaluate_batch_size = 256;
   std::string best_metric;
+  double starved_expert_share = 0.05;
+  int64_t starved_expert_steps = 500;
   std::string data_changed = "refuse";
   ParallelConfig parallel;
   std::vector<PhaseConfig> phases;
@@ -76,6 +78,11 @@ void describe(auto& f, RunConfig& c) {
     "metric that selects the checkpoint 'best' in the last phase, on the validation split where "
     "the data have one; empty: the task's first, accuracy for classes",
     renamed_from("best"));
+  f("starved_expert_share", c.starved_expert_share,
+    "load, as a fraction of a uniform one, below which an expert is starved", between(0.0, 1.0));
+  f("starved_expert_steps", c.starved_expert_steps,
+    "number of steps that an expert is starved before a warning names it; 0: no warning",
+    between(0, kMaxSteps));
   f("data_changed", c.data_changed,
     "behaviour of --resume where the data's classes, size, labels or files differ from those at "
     "the start",
@@ -106,7 +113,7 @@ Json with_current_settings(const Json& stored) {
 
 /// Returns the settings of a stored run by which its results can differ, as this version writes
 /// them: all but num_loader_threads, checkpoint_every, num_checkpoints, activation_checkpointing,
-/// data_changed and parallel.
+/// starved_expert_share, starved_expert_steps, data_changed and parallel.
 Json settings_of_results(Json run);
 
 /// Returns in what stored settings differ, apart from how versions name and complete the settings

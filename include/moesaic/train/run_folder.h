@@ -89,7 +89,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns,
 
 /// The folder of a run, held by one process at a time:
 ///
-///     config.json  data.json  metrics.jsonl  events.out.tfevents.*
+///     config.json  data.json  metrics.jsonl  events.out.tfevents.*  trace.json (of --profile)
 ///     checkpoints/step_<N>/    during training and at the end, the newest few
 ///     checkpoints/step_<N>.damaged/    what a resume passed over, kept for its user
 ///     checkpoints/<phase>/     at the end of each phase
@@ -159,7 +159,8 @@ class Recorder {
   Recorder(const fs::path& folder, int64_t keep_lines);
 
   /// Writes a line {"kind", "step", ...fields}; numeric fields also become the TensorBoard scalars
-  /// "<tag>/<field>". Lines that are not of one curve need different tags.
+  /// "<tag>/<field>", and what the layers in "routing" say of each expert histograms of them,
+  /// "<tag>/block_<N>/load". Lines that are not of one curve need different tags.
   void write(const std::string& kind, int64_t step, const Json& fields, const std::string& tag);
   /// Writes a scalar to TensorBoard only.
   void scalar(const std::string& tag, double value, int64_t step);
@@ -193,5 +194,7 @@ class Throughput {
 
 /// Rounds `value` to seven significant digits, the precision of float32.
 double rounded(double value);
+/// Returns an object with all numbers in it and in its objects rounded.
+Json rounded_numbers(Json json);
 
 }  // namespace moesaic

@@ -22,6 +22,7 @@
 #include "moesaic/models/model.h"
 #include "moesaic/train/datasets.h"
 #include "moesaic/train/evaluate.h"
+#include "moesaic/train/expert_loads.h"
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
 #include "moesaic/train/run_folder.h"
@@ -39,6 +40,12 @@ struct MetricWindow {
     count = std::max<int64_t>(count, 1);
     steps += count;
     for (const auto& [name, mean] : means) sums[name] += mean * static_cast<double>(count);
+  }
+  /// Returns the means over these steps.
+  std::map<std::string, double> means() const {
+    std::map<std::string, double> means = sums;
+    for (auto& [name, mean] : means) mean /= static_cast<double>(steps);
+    return means;
   }
 };
 void describe(auto& f, MetricWindow& c) {
@@ -246,6 +253,7 @@ class Trainer {
   std::optional<InputSpec> input_;    ///< Resolved when the phase begins.
   std::vector<std::string> classes_;  ///< Names of the network's outputs; empty: unknown.
   bool warned_of_best_ = false;
+  StarvedExperts starved_{config_.starved_expert_share, config_.starved_expert_steps};
   TrainResult result_;
   PendingSave pending_save_;
   AsyncSave saves_;  ///< Writes to folder_, so it ends before that.

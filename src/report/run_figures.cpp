@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// Figures of what runs wrote to metrics.jsonl.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "moesaic/base/error.h"
+#include "moesaic/base/file.h"
+#include "moesaic/base/path.h"
+#include "moesaic/config/document.h"
+#include "moesaic/report/figure.h"
+#include "panels.h"
+
+namespace moesaic {
+namespace {
+
+constexpr std::array kDrawnMetrics = {"loss", "accuracy"};
+
+/// What a figure needs of a line of metrics.jsonl.
+struct MetricsLine {
+  std::string kind, phase, split, data;
+  int64_t step = 0;
+  std::map<std::string, Json> numbers = {};
+};
+
+/// Lines of metrics.jsonl for training or one split, on one dataset of a run.
+struct Series {
+  std::string name, data;
+  std::vector<MetricsLine> lines = {};
+  size_t colour = 0;  ///< Number of the line's colour, from 1.
+  bool is_training = false;
+};
+
+struct PhaseSpan {
+  std::string name;
+  int64_t begin = 0, end = 0;
+};
+
+struct RunLines {
+  std::vector<Series> series;
+  std::vector<double> steps;
+  std::vector<PhaseSpan> phases;
+  std::set<std::string> data;
+};
+
+Series& series_of(RunLines& run, const std::string& name, const std::string& data) {
+  for (Series& series : run.series) {
+    if (series.name == name && series.data == data) return series;
+  }
+  const size_t colour = run.series.size() + 1;
+  return run.series.emplace_back(Series{name, data, {}, colour, name == "training"});
+}
+
+/// Returns what a line says; nothing of one that is about something else.
+std::optional<MetricsLine> line_of(const Json& json) {
+  bool sound = true;
+  const auto string = [&](const char* key, const char* fallback) -> std::string {
+    const auto found = json.find(key);
+    sound = sound && (found == json.end() || found->is_string());
+    return sound && found != json.end() ? found->get<std::string>() : fallback;
+  };
+  MetricsLine line{string("kind", ""), string("phase", ""), string("split", "test"),
+                   string("data", "")};
+  const auto step = json.find("step");
+  if (!sound || step == json.end() || !step->is_number_integer()) return std::nullopt;
+  if (line.kind != "train" && line.kind != "eval") return std::nullopt;
+  line.step = step->get<int64_t>();
+  for (const char* metric : kDrawnMetrics) {
+    const auto found = json.find(metric);
+    if (found != json.end() && found->is_number()) line.numbers[metric] = *found;
+  }
+  return line;
+}
+
+/// Returns the lines of training and of evaluations.
+RunLines lines_of(std::string_view metrics) {
+  std::vector<MetricsLine> lines;
+  std::map<std::string, std::string> data;  // Of each phase; only evaluations name it.
+  for (const Json& json : metrics_lines(metrics)) {
+    auto line = line_of(json);
+    if (!line) continue;
+    if (!line->data.empty()) data[line->phase] = line->data;
+    lines.push_back(std::move(*line));
+  }
+  RunLines run;
+  for (MetricsLine& line : lines) {
+    if (run.phases.empty() || run.phases.back().name != line.phase) {
+      const int64_t begin = run.phases.empty() ? 0 : run.phases.back().end;
+      run.phases.push_back({line.phase, begin, line.step});
+    }
+    run.phases.back().end = line.step;
+    run.steps.push_back(static_cast<double>(line.step));
+    const std::string& on = data[line.phase];
+    run.data.insert(on);
+    const std::string name = line.kind == "train" ? "training" : line.split;
+    series_of(run, name, on).lines.push_back(std::move(line));
+  }
+  return run;
+}
+
+/// Returns a point for each line that has the metric; a blank line parts phases.
+std::string series_points(const Series& series, const char* metric, std::vector<double>& values) {
+  std::string points, phase;
+  for (const MetricsLine& line : series.lines) {
+    const auto found = line.numbers.find(metric);
+    if (found == line.numbers.end()) continue;
+    if (!points.empty() && line.phase != phase) points += "\n";
+    phase = line.phase;
+    points += fmt::format("{}\t{}\n", line.step, found->second.dump());
+    values.push_back(found->second.get<double>());
+  }
+  return points;
+}
+
+/// Returns whether a series has the metric.
+bool measures(const RunLines& run, const char* metric) {
+  return std::ranges::any_of(run.series, [&](const Series& series) {
+    return std::ranges::any_of(
+        series.lines, [&](const MetricsLine& line) { return line.numbers.contains(metric); });
+  });
+}
+
+/// Returns a panel with a curve for each series that has the metric.
+Panel metric_panel(const RunLines& run, const char* metric, const char* label) {
+  Panel panel;
+  std::vector<double> values;
+  for (const Series& series : run.series) {
+    const size_t before = values.size();
+    const std::string points = series_points(series, metric, values);
+    if (points.empty()) continue;
+    const bool single = values.size() == before + 1;
+    const char* style = single               ? "points pt 7 ps 0.6"
+                        : series.is_training ? "lines"
+                                             : "linespoints pt 7 ps 0.6";
+    const std::string name = run.data.size() > 1 && !series.data.empty()
+                                 ? series.name + ", " + series.data
+                                 : series.name;
+    panel.plot(
+        fmt::format("# {}: steps\t{}\n{}", name, label, points),
+        fmt::format("using 1:2 with {0} lc rgb colour_of({1}) dt dash_of({1}) lw 1.5 title {2}",
+                    style, series.colour, plot_name(name)));
+  }
+  panel.commands = axis_label("y", label) + fmt::format("  set yrange {}\n", padded_range(values));
+  return panel;
+}
+
+/// Returns the commands before the first panel: the axis of updates, a line at the end of each
+/// phase but the last, and the names of phases.
+std::string shared_commands(const RunLines& run) {
+  const auto [first, last] = std::ranges::minmax(run.steps);
+  const bool one_step = first == last;
+  std::string range = one_step ? padded_range(run.steps) : "[*:*]";
+  if (!one_step && !run.phases.empty() && run.phases.back().begin == run.phases.back().end) {
+    range = fmt::format("[*:{:.6g}]", 1.06 * static_cast<double>(run.phases.back().end));
+  }  // Room for its name.
+  std::string commands = fmt::format(
+      "{}  set xrange {}\n  set key at graph 1, 1.02 right bottom maxcols 2 samplen 2.4 textcolor "
+      "rgb ink\n",
+      axis_label("x", "steps"), range);
+  if (run.phases.size() < 2) return commands;
+  std::map<int64_t, std::string> labels;  // Phases without updates share the place of the next one.
+  for (const PhaseSpan& phase : run.phases) {
+    std::string& text = labels[phase.begin];
+    text += (text.empty() ? "" : ", ") + phase.name;
+  }
+  for (const auto& [begin, text] : labels) {
+    commands += fmt::format(
+        "  set label {} at {}, graph 0.97 right rotate by 90 offset character 0.8, 0 "
+        "textcolor rgb '#666666'\n",
+        plot_name(text), begin);
+  }
+  for (size_t i = 0; i + 1 < run.phases.size(); ++i) {
+    commands += fmt::format(
+        "  set arrow from {0}, graph 0 to {0}, graph 1 nohead lc rgb '#999999' lw 0.8 dt (4, 4)\n",
+        run.phases[i].end);
+  }
+  return commands;
+}
+
+/// Returns the curves of the metrics that `wanted` names, a panel each.
+Figure curves_of(const RunLines& run, const std::vector<const char*>& wanted,
+                 const std::string& stem) {
+  std::vector<Panel> panels;
+  for (const char* metric : wanted) {
+    panels.push_back(
+        metric_panel(run, metric, std::string_view(metric) == "accuracy" ? "accuracy, %" : metric));
+  }
+  panels.front().commands.insert(0, shared_commands(run));
+  const int rows = static_cast<int>(run.series.size() + 1) / 2;  // Of the key, two columns wide.
+  return panel_figure(stem, panels, {.columns = 2, .top = 30 + 20 * rows});
+}
+
+/// Returns the drawn metrics that all of the runs have.
+std::vector<const char*> common_metrics(const std::vector<RunLines>& runs) {
+  std::vector<const char*> common(kDrawnMetrics.begin(), kDrawnMetrics.end());
+  std::erase_if(common, [&](const char* metric) {
+    return !std::ranges::all_of(runs, [&](const RunLines& run) { return measures(run, metric); });
+  });
+  return common;
+}
+
+/// Loads of a layer at a step, as fractions of a uniform one, by expert.
+struct LoadColumn {
+  int64_t step = 0;
+  std::map<int64_t, double> shares = {};
+};
+
+/// Returns the columns of each block from the lines of this kind.
+std::map<int64_t, std::vector<LoadColumn>> load_columns(const std::vector<Json>& lines,
+                                                        const char* kind) {
+  std::map<int64_t, std::vector<LoadColumn>> blocks;
+  for (const Json& line : lines) {
+    if (line.value("kind", Json()) != kind) continue;
+    for (const Json& layer : line.value("routing", Json::array())) {
+      const auto kept = layer.at("kept").get<std::vector<int64_t>>();
+      const auto load = layer.at("load").get<std::vector<double>>();
+      if (kept.size() != load.size()) fail("metrics.jsonl: 'load' has another length than 'kept'");
+      LoadColumn column{line.at("step").get<int64_t>()};
+      for (size_t i = 0; i < kept.size(); ++i) {
+        column.shares[kept[i]] = load[i] * static_cast<double>(load.size());
+      }
+      blocks[layer.at("layer").get<int64_t>()].push_back(std::move(column));
+    }
+  }
+  return blocks;
+}
+
+/// Returns loads in % by expert and step; of many steps the means of as many neighbours as needed.
+MeasuredTable load_table(const std::vector<LoadColumn>& columns) {
+  constexpr size_t kMaxColumns = 60;
+  std::set<int64_t> experts;
+  for (const LoadColumn& column : columns) {
+    for (const auto& [expert, share] : column.shares) experts.insert(expert);
+  }
+  MeasuredTable table;
+  for (const int64_t expert : experts) table.rows.push_back(fmt::to_string(expert));
+  table.values.resize(experts.size());
+  const size_t each = (columns.size() + kMaxColumns - 1) / kMaxColumns;
+  for (size_t first = 0; first < columns.size(); first += each) {
+    const size_t end = std::min(first + each, columns.size());
+    table.columns.push_back(fmt::to_string(columns[end - 1].step));
+    auto row = table.values.begin();
+    for (const int64_t expert : experts) {
+      double sum = 0.0, count = 0.0;  // Experts that were pruned have no more load.
+      for (size_t i = first; i < end; ++i) {
+        const auto found = columns[i].shares.find(expert);
+        if (found == columns[i].shares.end()) continue;
+        sum += found->second;
+        ++count;
+      }
+      (row++)->push_back(100.0 * sum / count);
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+std::vector<Json> metrics_lines(std::string_view metrics) {
+  std::vector<Json> lines;
+  while (!metrics.empty()) {
+    const size_t end = std::min(metrics.find('\n'), metrics.size());
+    auto json = find_json(metrics.substr(0, end));
+    if (json && json->is_object()) lines.push_back(std::move(*json));
+    metrics.remove_prefix(std::min(end + 1, metrics.size()));
+  }
+  return lines;
+}
+
+std::string read_metrics(const fs::path& run) {
+  constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();  // But of a regular file.
+  if (!path_exists(run / "metrics.jsonl")) {
+    fail_usage("{}: no run, since it has no metrics.jsonl; give a folder that train wrote",
+               run.string());
+  }
+  return read_text(run / "metrics.jsonl", kAnySize, "a file of metrics");
+}
+
+Figure run_curve(std::string_view metrics, const std::string& stem) {
+  const RunLines run = lines_of(metrics);
+  const std::vector<const char*> drawn = common_metrics({run});
+  if (drawn.empty()) fail("metrics.jsonl: no line to draw");
+  return curves_of(run, drawn, stem);
+}
+
+Figure run_comparison(const std::vector<RunMetrics>& runs, const std::string& stem) {
+  std::vector<RunLines> read;
+  for (const RunMetrics& run : runs) {
+    read.push_back(lines_of(run.lines));
+    if (common_metrics({read.back()}).empty()) {
+      fail_usage("{}: its metrics.jsonl has neither loss nor accuracy; leave it out", run.name);
+    }
+  }
+  const std::vector<const char*> common = common_metrics(read);
+  if (common.empty()) {
+    fail_usage("the runs have neither loss nor accuracy in common; give runs that measure alike");
+  }
+  RunLines all;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    all.steps.insert(all.steps.end(), read[i].steps.begin(), read[i].steps.end());
+    all.data.merge(read[i].data);
+    for (Series& series : read[i].series) {
+      series.name = runs[i].name + ", " + series.name;
+      series.colour = i + 1;
+      all.series.push_back(std::move(series));
+    }
+  }
+  return curves_of(all, common, stem);
+}
+
+Figure expert_load_figure(std::string_view metrics, const std::string& stem) {
+  constexpr int kLine = 17;  // Pixels of an expert's name.
+  constexpr size_t kMaxNames = 64;
+  const std::vector<Json> lines = metrics_lines(metrics);
+  auto blocks = load_columns(lines, "train");
+  if (blocks.empty()) blocks = load_columns(lines, "eval");
+  if (blocks.empty()) {
+    fail_usage("metrics.jsonl: no line has the load of experts; give a run of a mixture");
+  }
+  std::vector<Panel> panels;
+  size_t rows = 0;
+  for (const auto& [block, columns] : blocks) {
+    const MeasuredTable table = load_table(columns);
+    rows = std::max(rows, std::min(table.rows.size(), kMaxNames));
+    panels.push_back(
+        heatmap_panel({.title = fmt::format("block {}: load, % of a uniform one", block),
+                       .x_label = "steps",
+                       .y_label = "expert",
+                       .table = table,
+                       .digits = 1,
+                       .numbers = false,
+                       .every_row = table.rows.size() <= kMaxNames,
+                       .root_colors = true}));
+  }
+  return panel_figure(stem, panels,
+                      {.columns = 2,
+                       .width = 480,
+                       .height = std::max(200, 60 + kLine * static_cast<int>(rows)),
+                       .left = 80,
+                       .right = kScaleRoom,
+                       .bottom = 90,
+                       .gap_x = 80 + kScaleRoom,
+                       .gap_y = 120});
+}
+
+void draw_run_curve(const fs::path& run) {
+  const Figure figure = run_curve(read_metrics(run));
+  check_can_draw(run);
+  draw_figure(run, figure);
+}
+
+}  // namespace moesaic

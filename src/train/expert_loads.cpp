@@ -124,7 +124,7 @@ Json routing_line(const Evaluation& evaluation, const Model& model) {
     const auto block =
         std::ranges::find(blocks, layer.at("layer").get<int64_t>(), &MoEBlock::block);
     if (block == blocks.end()) continue;
-    const at::Tensor norms_K = router_rows(*block->layer).norm(2, {1}, false, at::kDouble);
+    const at::Tensor norms_K = router_rows(block->layer).norm(2, {1}, false, at::kDouble);
     const auto* const norms = norms_K.const_data_ptr<double>();
     layer["router_norm"] = four_digits({norms, norms + norms_K.numel()});
   }

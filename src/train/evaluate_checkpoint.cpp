@@ -243,6 +243,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   if (!result.evaluation.complete) return result;
   result.metric_rows = task_of(dataset->info()).rows(result.evaluation.metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
+  // A program does not tell which rows its experts computed.
+  result.counts_selected = result.evaluation.routing.empty() && !model->moe_blocks().empty();
   result.parameters = model->parameter_count();
   result.example = example_noun(dataset->info());
   return result;
@@ -258,6 +260,7 @@ Json to_json(const CheckpointEvaluation& result) {
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
                {"classes", result.classes}});
+  if (result.counts_selected) json["flops_rows"] = "selected";
   if (!result.groups.empty()) json["groups"] = result.groups;
   if (!result.evaluation.confusion.empty()) json["per_class"] = per_class_json(result);
   json["routing"] = to_json(result.evaluation.routing);
@@ -275,7 +278,9 @@ std::string to_text(const CheckpointEvaluation& result) {
   row("data", fmt::format("{}, {} {} {}s", result.data, evaluation.images, result.split, example));
   for (const auto& [name, value] : result.metric_rows) row(name, value);
   row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
-  row(fmt::format("FLOPs/{}", example), fmt::format("{:.4g}", result.flops_per_image));
+  row(fmt::format("FLOPs/{}", example),
+      fmt::format("{:.4g}{}", result.flops_per_image,
+                  result.counts_selected ? ", of all selected rows" : ""));
   row("parameters", fmt::format("{}", result.parameters));
   for (const LayerRouting& layer : evaluation.routing) {
     row(fmt::format("block {}", layer.block),

@@ -15,7 +15,6 @@
 #include "moesaic/base/text.h"
 #include "moesaic/checkpoint/program.h"
 #include "moesaic/config/document.h"
-#include "moesaic/formats/archive.h"
 #include "moesaic/formats/safetensors.h"
 #include "moesaic/models/registry.h"
 
@@ -135,17 +134,16 @@ Json config_of(const Texts& texts, const fs::path& from) {
   fail("{}: a corrupt archive: {}", file.string(), one_line(text.substr(0, text.find(". "))));
 }
 
-/// Reads a TorchScript file of someone who is trusted. Its code is not run, but LibTorch's
-/// unpickler is, which was not made for what a stranger writes.
-Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
+/// Reads what an archive says of its network and, where `tensors` are wanted, these. No code is
+/// run, but LibTorch's unpickler, which was not made for what a stranger writes, reads tensors.
+Checkpoint load_archive(const fs::path& file, bool tensors) {
   Checkpoint checkpoint;
   checkpoint.folder = file;
   checkpoint.state = Json::object();
   try {
     Archive reader(file.string());
     checkpoint.config = config_of(texts_in_archive(reader, file), file);
-    if (!options.model) return checkpoint;
-    checkpoint.model = tensors_in_archive(reader);
+    if (tensors) checkpoint.model = tensors_in_archive(reader);
   } catch (const c10::Error& error) {
     fail_corrupt(file, error);
   } catch (const Error&) {
@@ -153,6 +151,7 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
   } catch (const std::exception& error) {
     fail("{}: a corrupt archive: {}", file.string(), error.what());
   }
+  if (!tensors) return checkpoint;
   // Its module also has tensors that the network makes of its settings.
   const auto shape = build_meta_model(
       Value::from_json(checkpoint.config.at("model"), file.string() + " (config.json)"));
@@ -161,8 +160,8 @@ Checkpoint load_pickled(const fs::path& file, const LoadOptions& options) {
   return checkpoint;
 }
 
-/// Reads what a program says of its network. Its graph is not read.
-Checkpoint load_program(const fs::path& file, const LoadOptions& options) {
+/// Throws Error (usage) for a program that is none of ours, or is not to be run.
+void check_program(const fs::path& file, const LoadOptions& options) {
   if (!safetensors::File::is_in_archive(file, "extra/config.json")) {
     fail_usage(
         "{}: a .pt2 file of another program, without a model configuration; give a file of "
@@ -175,17 +174,6 @@ Checkpoint load_program(const fs::path& file, const LoadOptions& options) {
         "export to safetensors",
         file.string());
   }
-  verified_zip(file);
-  Checkpoint checkpoint;
-  checkpoint.folder = file;
-  checkpoint.state = Json::object();
-  try {
-    Archive reader(file.string());
-    checkpoint.config = config_of(texts_in_archive(reader, file), file);
-  } catch (const c10::Error& error) {
-    fail_corrupt(file, error);
-  }
-  return checkpoint;
 }
 
 }  // namespace
@@ -210,7 +198,10 @@ bool is_export(const fs::path& path) {
 }
 
 Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
-  if (is_program(path)) return load_program(path, options);
+  if (is_program(path)) {
+    check_program(path, options);
+    return load_archive(path, /*tensors=*/false);
+  }
   if (is_pickled(path)) {
     if (!safetensors::File::is_in_archive(path, "extra/config.json")) {
       fail_usage(
@@ -218,7 +209,7 @@ Checkpoint load_export(const fs::path& path, const LoadOptions& options) {
           "--trust does not help; give a file of 'moesaic export', a run or a checkpoint",
           path.string());
     }
-    if (options.trust) return load_pickled(path, options);
+    if (options.trust) return load_archive(path, options.model);
     fail_usage(
         "{0}: a TorchScript file without the safetensors that 'moesaic export' adds; if you trust "
         "its author, give --trust, or convert it: moesaic export {0} --trust "

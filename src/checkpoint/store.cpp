@@ -64,6 +64,17 @@ std::string weights_of(const Checkpoint& checkpoint) {
 
 constexpr std::string_view kStep = "step_";
 
+/// Returns whether a checkpoint was saved within a phase that evaluates an average of the weights.
+bool is_averaged(const Checkpoint& checkpoint) {
+  const Json::json_pointer phase("/phase_index");
+  if (!step_of(checkpoint.folder) || !checkpoint.state.contains(phase)) return false;
+  const Json index = checkpoint.state.at(phase);
+  if (!index.is_number_integer()) return false;
+  const Json::json_pointer decay("/run/phases/" + index.dump() + "/ema_decay");
+  const Json& config = checkpoint.config;
+  return config.contains(decay) && config.at(decay).is_number() && config.at(decay) > 0.0;
+}
+
 /// Returns which checkpoints of phases, and best, lie beside those of steps, as a part of a line.
 std::string others_beside(const fs::path& checkpoints) {
   std::vector<std::string> others;
@@ -96,6 +107,14 @@ Checkpoint load_checkpoint(const fs::path& folder, const LoadOptions& options) {
   const std::string optimizer = listed_tensors(manifest, kOptimizerFile);
   if (options.optimizer && !optimizer.empty()) {
     checkpoint.optimizer = read_tensors(folder / optimizer);
+  }
+  if (options.model && !options.optimizer && is_averaged(checkpoint)) {
+    constexpr std::string_view kAverage = ".ema";  // See train/weight_average.h.
+    Checkpoint whole = load_checkpoint(folder, {.verify = options.verify, .model = false});
+    for (auto& [name, tensor] : whole.optimizer) {
+      if (!name.ends_with(kAverage)) continue;
+      checkpoint.model[name.substr(0, name.size() - kAverage.size())] = std::move(tensor);
+    }
   }
   return checkpoint;
 }

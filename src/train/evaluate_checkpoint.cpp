@@ -311,6 +311,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   }
   if (!probes) result.metric_rows = task_of(dataset->info()).rows(metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
+  // A program does not tell which rows its experts computed.
+  result.counts_selected = result.evaluation.routing.empty() && !model->moe_blocks().empty();
   result.parameters = model->parameter_count();
   result.example = example_noun(dataset->info());
   return result;
@@ -327,6 +329,7 @@ Json to_json(const CheckpointEvaluation& result) {
                {"flops_per_image", result.flops_per_image},
                {"parameters", result.parameters},
                {"classes", result.classes}});
+  if (result.counts_selected) json["flops_rows"] = "selected";
   if (!result.groups.empty()) json["groups"] = result.groups;
   if (!result.evaluation.confusion.empty()) json["per_class"] = per_class_json(result);
   json["routing"] = to_json(result.evaluation.routing);
@@ -346,7 +349,9 @@ std::string to_text(const CheckpointEvaluation& result) {
   if (evaluation.images_per_second > 0.0) {
     row(fmt::format("{}s/s", example), fmt::format("{:.0f}", evaluation.images_per_second));
   }
-  row(fmt::format("FLOPs/{}", example), fmt::format("{:.4g}", result.flops_per_image));
+  row(fmt::format("FLOPs/{}", example),
+      fmt::format("{:.4g}{}", result.flops_per_image,
+                  result.counts_selected ? ", of all selected rows" : ""));
   row("parameters", fmt::format("{}", result.parameters));
   for (const LayerRouting& layer : evaluation.routing) {
     row(fmt::format("block {}", layer.block),

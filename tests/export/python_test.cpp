@@ -70,6 +70,15 @@ TEST(ExportPyTorch, HasNoSizeThatDependsOnValuesWithoutOurOperators) {
   }
 }
 
+TEST(ExportPyTorch, HasTheMethodsThatItsNetworkCalls) {
+  const auto text = [](double factor) {
+    return modeling_of(*build_variant({.name = "", .capacity_factor = factor, .kept = {0, 2}}));
+  };
+  EXPECT_THAT(text(0.7), AllOf(HasSubstr("def all_at_once"), Not(HasSubstr("def one_by_one")),
+                               Not(HasSubstr("def removed_weights"))));
+  EXPECT_THAT(text(0.0), AllOf(HasSubstr("def one_by_one"), Not(HasSubstr("def all_at_once"))));
+}
+
 TEST(ExportPyTorch, EqualModulesShareAClass) {
   const std::string text = modeling_of(*build_variant({.name = ""}));
   const size_t first = text.find("class LayerNorm(nn.Module)");
@@ -253,6 +262,32 @@ TEST_F(ExportedProgram, RunsWithoutPythonForAnyBatch) {
     SCOPED_TRACE(batch);
     const at::Tensor images = small_images(batch, 100 + batch);
     expect_close(program.run(images), run(*model_, images).logits, 1e-5);
+  }
+}
+
+TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
+  const auto model = build_variant({.name = ""});
+  {
+    const torch::NoGradGuard no_grad;  // Normalised tokens have the mean 0.
+    for (const auto& item : model->named_parameters()) {
+      if (item.key().ends_with("norm2.bias")) item.value().add_(1.0);
+      if (!item.key().ends_with("router.weight")) continue;
+      item.value()[0].add_(1.0);
+      item.value()[1].sub_(1.0);
+    }
+  }
+  export_pt2(*model, folder_ / "uneven.pt2", kScriptInfo);
+  export_onnx(*model, folder_ / "uneven.onnx", kScriptInfo);  // It compares 1, 2 and 7 images.
+  const Program program(folder_ / "uneven.pt2");
+  for (const int64_t batch : {1, 2, 7}) {
+    SCOPED_TRACE(batch);
+    const at::Tensor images = small_images(batch, 200 + batch);
+    const ModelOutput wanted = run(*model, images);
+    expect_close(program.run(images), wanted.logits, 1e-5);
+    const Routing& routing = wanted.routings.front().routing;
+    const at::Tensor rows = routing.offsets.diff();
+    EXPECT_EQ(rows[0].item<int64_t>(), routing.tokens());
+    EXPECT_EQ(rows[1].item<int64_t>(), 0);
   }
 }
 

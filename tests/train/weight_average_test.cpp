@@ -101,6 +101,32 @@ TEST(WeightAverage, ResumesWithTheSameBits) {
   }
 }
 
+/// Returns the loss that a run wrote of its evaluation at a step.
+std::optional<double> written_loss(const fs::path& run, const std::string& phase,
+                                   const Json& step) {
+  std::istringstream lines(read_text(run / "metrics.jsonl"));
+  std::optional<double> loss;
+  for (std::string line; std::getline(lines, line);) {
+    const Json entry = Json::parse(line);
+    const bool is_here = entry["kind"] == "eval" && entry["phase"] == phase;
+    if (is_here && entry["step"] == step) loss = entry["loss"].get<double>();
+  }
+  return loss;
+}
+
+TEST(WeightAverage, IsTheNetworkOfARunThatStoppedWithinThePhase) {
+  const TempDir folder;
+  train(folder / "run", {"phases.pretrain.ema_decay=0.7", "evaluate_every=1 step"});
+  const fs::path step = folder / "run/checkpoints/step_4";
+  const std::optional<double> written = written_loss(folder / "run", "pretrain", 4);
+  ASSERT_TRUE(written);
+  const auto model = load_model(step);
+  const auto test = open_tiny("three", "test");
+  EXPECT_NEAR(evaluate(*model, test, {.batch_size = 4}).metric("loss"), *written, 1e-5);
+  const at::Tensor raw = load_checkpoint(step).model.at("head.weight");
+  EXPECT_FALSE(at::equal(raw, state_of(*model).at("head.weight"))) << "resuming needs the weights";
+}
+
 TEST(WeightAverage, IsSavedAsBest) {
   const TempDir folder;
   train(folder / "run", {"phases.recover.ema_decay=0.9", "phases.recover.epochs=2",
@@ -108,15 +134,7 @@ TEST(WeightAverage, IsSavedAsBest) {
   const Json state = Json::parse(read_text(folder / "run/best/state.json"));
   const auto model = load_model(folder / "run/best");
   const Evaluation found = evaluate(*model, open_tiny("two", "test"), {.batch_size = 4});
-  std::optional<double> written;
-  std::istringstream lines(read_text(folder / "run/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const Json entry = Json::parse(line);
-    if (entry["kind"] == "eval" && entry["phase"] == "recover" &&
-        entry["step"] == state["best_step"]) {
-      written = entry["loss"].get<double>();
-    }
-  }
+  const std::optional<double> written = written_loss(folder / "run", "recover", state["best_step"]);
   ASSERT_TRUE(written);
   EXPECT_NEAR(found.metric("loss"), *written, 1e-5);
 }

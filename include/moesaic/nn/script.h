@@ -2,7 +2,8 @@
 // TorchScript counterparts of the modules in nn, one function per kind. Each has the original's
 // parameters and children under the same names, and a `forward` in TorchScript source, which is
 // Python's syntax where torch.x is the aten operator x. The same text, with the few words that
-// Python has otherwise and experts whose rows have a fixed bound, is a network of stock PyTorch.
+// Python has otherwise and a fixed number of rows where there is a capacity, is a network of stock
+// PyTorch.
 #pragma once
 
 #include <torch/csrc/jit/api/compilation_unit.h>
@@ -27,7 +28,8 @@ using Children = std::vector<std::pair<std::string, Module>>;
 enum class Dialect {
   torchscript,  ///< LibTorch compiles them.
   python        ///< Python runs them, and torch.export and ONNX record them: no size depends on
-                ///< values, and sizes are computed from positive numbers alone.
+                ///< values but the rows of an MLP without a capacity, and sizes are computed
+                ///< from positive numbers alone.
 };
 
 /// What the classes of one exported network share.
@@ -59,10 +61,9 @@ Module make_map_head(const Unit& unit, nn::MapHeadImpl& from);
 /// forward(x, inputs), see MoELayerImpl::forward(); `shape` is that of one input of the experts.
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape);
-/// one_by_one(rows [A, ...], counts) -> [A, o]: counts[e] consecutive rows belong to expert e,
-/// which is skipped without rows. MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C
-/// rows for each expert. Experts of maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead.
-/// `shape` is that of one row.
+/// one_by_one(rows [A, ...], counts) -> [A, o]: counts[e] consecutive rows belong to expert e.
+/// MLPs also have all_at_once(rows [K, C, d]) -> [K, C, d], with C rows for each expert. Experts of
+/// maps have mix(x [T, d], gates [T, K]) -> [T, K o p p] instead. `shape` is that of one row.
 Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape);
 
 /// Returns one_by_one(), see make_experts(). `lines` and the expression `result`, of `outputs`

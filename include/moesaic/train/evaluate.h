@@ -267,7 +267,8 @@ struct EvaluateCheckpointOptions {
   std::vector<fs::path> files = {};
 };
 
-/// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed.
+/// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed, of
+/// a program, which does not tell them, all that tokens select.
 struct CheckpointEvaluation {
   fs::path checkpoint;
   std::string data, split;
@@ -276,6 +277,7 @@ struct CheckpointEvaluation {
   Evaluation evaluation;
   MetricRows metric_rows;  ///< Its metrics for people.
   double flops_per_image = 0.0;
+  bool counts_selected = false;  ///< Whether FLOPs are of all selected rows.
   int64_t parameters = 0;
   std::string example;  ///< What the data's examples are called, see example_noun().
 };
@@ -333,9 +335,9 @@ Metrics real_metrics(const LabelLists& labels, const std::vector<std::string>& c
 CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& options);
 
 /// Returns {"checkpoint", "data", "split", "images", the metrics, "images_per_second" (null of few
-/// shots), "flops_per_image", "parameters", "classes", "groups" (where there are any), "per_class"
-/// (where there are classes: [{"name", "images", "correct", "accuracy" in %, null without images},
-/// ...]), "routing"}.
+/// shots), "flops_per_image", "flops_rows" ("selected" by counts_selected), "parameters",
+/// "classes", "groups" (where there are any), "per_class" (where there are classes: [{"name",
+/// "images", "correct", "accuracy" in %, null without images}, ...]), "routing"}.
 Json to_json(const CheckpointEvaluation& result);
 /// Returns the same as a table of plain text.
 std::string to_text(const CheckpointEvaluation& result);

@@ -87,10 +87,19 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
   const Value* const size = images.find("size");
   const Value* const crops = images.find("do_center_crop");
   const double resized = height_of(size), cropped = height_of(images.find("crop_size"));
-  if (crops != nullptr && !crops->is_null() && !is_false(crops) && resized > 0.0 && cropped > 0.0) {
+  const bool is_cropped = crops != nullptr && !crops->is_null() && !is_false(crops);
+  if (is_cropped && resized > 0.0 && cropped > 0.0) {
     spec.preprocess.central_crop = std::min(1.0, cropped / resized);
   } else if (size != nullptr && size->find("shortest_edge") != nullptr) {
     spec.preprocess.central_crop = 1.0;
+  }
+  const double given = is_cropped && cropped > 0.0 ? cropped : resized;
+  const int64_t height = spec.preprocess.size.height;
+  if (given > 0.0 && given != static_cast<double>(height)) {
+    notes.push_back(fmt::format(
+        "the processor makes images of height {0}, this network takes {1}; --image-size {0} makes "
+        "one for the processor's",
+        given, height));
   }
   constexpr int64_t kBilinear = 2, kBicubic = 3;  // Pillow's numbers.
   const Value* const filter = images.find("resample");

@@ -310,7 +310,22 @@ def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
 constexpr char kOfExperts[] = R"(
 def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
     weights = gates.t().contiguous()
-    tokens = inputs{0}
+    tokens = inputs{}
+)";
+
+// In Python our operators compute where they are loaded. Recordings have none of them.
+constexpr char kByOperator[] = R"(
+    if has_operators():
+        routed = weights != 0
+        token = routed.nonzero()[:, 1]
+        offsets = F.pad(routed.sum([1]).cumsum(0), [1, 0]).to(torch.int32)
+        parts = self.experts.w1, self.experts.b1, self.experts.w2, self.experts.b2
+        rows = torch.ops.moesaic.grouped_mlp(tokens.index_select(0, token), offsets, *parts, {1})[0]{0}
+        rows = rows * weights[routed].unsqueeze(1)
+        return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows)
+)";
+
+constexpr char kCounts[] = R"(
     routed = weights != 0
     counts: List[int] = routed.sum([1]).tolist()
 )";
@@ -340,7 +355,7 @@ constexpr int64_t kFewRows = 256;
 constexpr char kOneByOne[] = R"(
     token = routed.nonzero()[:, 1]
     rows = self.experts.one_by_one(tokens.index_select(0, token), counts){0}
-    rows = rows * weights.masked_select(routed).unsqueeze(1)
+    rows = rows * weights[routed].unsqueeze(1)
     return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows)
 )";
 
@@ -351,9 +366,8 @@ constexpr char kLoop[] = R"(
 def one_by_one(self, rows: Tensor, counts: List[int]) -> Tensor:
     outputs = [rows.new_zeros([0, {outputs}])]
     for x, {names} in zip(rows.split(counts), {parts}):
-        if x.size(0) > 0:
-            {lines}
-            outputs.append({result})
+        {lines}
+        outputs.append({result})
     return torch.cat(outputs)
 )";
 
@@ -366,17 +380,24 @@ constexpr std::array<const char*, kActivationNames.size()> kActivations = {
 
 std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
   const nn::ExpertsScript experts = layer.experts->script_source();
-  const bool is_static = dialect == Dialect::python;
-  const std::string fixed = is_static ? static_experts(layer) : std::string();
-  if (experts.mixes) return fixed + fmt::format(kMixed, is_static ? ", self.room(x.size(0))" : "");
-  const char* forward = layer.replacement_outputs.defined() ? kWithReplacements : kForward;
-  if (is_static) return fixed + forward;
+  const bool is_python = dialect == Dialect::python;
+  const std::string room = is_python ? room_of_expert(layer) : std::string();
+  if (experts.mixes)
+    return room + fmt::format(kMixed, room.empty() ? "" : ", self.room(x.size(0))");
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
-  std::string source = fmt::format(kOfExperts, rounded);
-  if (experts.mlp) source += fmt::format(kFewAtOnce, rounded, kFewRows);
-  source += fmt::format(kOneByOne, rounded);
-  return source + forward;
+  std::string source = room + fmt::format(kOfExperts, rounded);
+  if (is_python && experts.mlp) {
+    source += fmt::format(kByOperator, rounded, static_cast<int>(*experts.mlp));
+  }
+  if (!room.empty()) {
+    source += static_rows(*layer.experts, rounded);
+  } else {
+    source += kCounts;
+    if (!is_python && experts.mlp) source += fmt::format(kFewAtOnce, rounded, kFewRows);
+    source += fmt::format(kOneByOne, rounded);
+  }
+  return source + (layer.replacement_outputs.defined() ? kWithReplacements : kForward);
 }
 
 /// forward(x [T, d]) -> logits [T, E]

@@ -43,13 +43,18 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-/// Returns lines behind `spaces`, without empty ones.
-std::string indented(const std::string& text, const std::string& spaces) {
+/// Returns the methods of a class that `all` text of the network calls, without empty lines.
+std::string called_methods(const std::string& text, const std::string& all) {
   std::string out;
+  bool is_called = true;
   for (const std::string& line : split(text, '\n')) {
     if (line.find_first_not_of(' ') == line.npos) continue;
-    if (line.starts_with("def ") && !out.empty()) out += "\n";
-    out += spaces + line + "\n";
+    if (line.starts_with("def ")) {
+      const std::string name = line.substr(4, line.find('(') - 4);
+      is_called = name == "forward" || all.find("." + name + "(") != all.npos;
+      if (is_called) out += "\n";
+    }
+    if (is_called) out += "    " + line + "\n";
   }
   return out;
 }
@@ -107,8 +112,10 @@ std::string dtype_text(const at::Tensor& tensor) {
 /// Writes the classes of a network, those of children first.
 class Writer {
  public:
-  explicit Writer(const std::function<bool(const std::string&)>& is_stored)
-      : is_stored_(is_stored) {}
+  Writer(const Module& network, const std::function<bool(const std::string&)>& is_stored)
+      : is_stored_(is_stored) {
+    for (const Module& module : network.modules()) source_ += source_of(module);
+  }
 
   /// Returns the name of the class of a module, which `path` leads to.
   std::string add(const Module& module, const std::string& path) {
@@ -125,15 +132,16 @@ class Writer {
       lines += fmt::format("        self.add_module(\"{}\", {}())\n", child.name,
                            add(child.value, path + child.name + "."));
     }
-    if (module.hasattr(kSource)) {
-      lines += "\n" + indented(module.attr(kSource).toStringRef(), "    ");
-    }
-    return name_of(module, lines);
+    return name_of(module, lines + called_methods(source_of(module), source_));
   }
 
   std::string text;
 
  private:
+  static std::string source_of(const Module& module) {
+    return module.hasattr(kSource) ? module.attr(kSource).toStringRef() : std::string();
+  }
+
   static std::string empty(const at::Tensor& value) {
     return fmt::format("torch.empty([{}]{})", fmt::join(value.sizes(), ", "), dtype_text(value));
   }
@@ -150,6 +158,7 @@ class Writer {
   }
 
   const std::function<bool(const std::string&)>& is_stored_;
+  std::string source_;  ///< Methods of all modules.
   std::map<std::pair<std::string, std::string>, std::string> names_;
   std::map<std::string, int64_t> counts_;
 };
@@ -187,7 +196,7 @@ std::string python_of(const torch::jit::Function& recorded) {
 
 PythonClasses python_classes(const Module& network,
                              const std::function<bool(const std::string& name)>& is_stored) {
-  Writer writer(is_stored);
+  Writer writer(network, is_stored);
   const std::string name = writer.add(network, "");
   return {.text = writer.text, .network = name};
 }

@@ -69,39 +69,15 @@ def room(self, tokens: int) -> int:
     return torch.sym_min(({rows}) * {most}, tokens)
 )";
 
-constexpr char kStaticOfExperts[] = R"(
-def of_experts(self, gates: Tensor, inputs: Tensor) -> Tensor:
-    weights = gates.t()
-    tokens = inputs{rounded}{operator}
+// The rows of weight 0 are of any tokens.
+constexpr char kStaticRows[] = R"(
     room = self.room(inputs.size(0))
-    {select}
-    rows = {rows}{rounded} * gate
-    {combine}
+    token = torch.topk(weights.abs(), room, 1)[1]
+    gate = weights.gather(1, token).flatten().unsqueeze(1)
+    token = token.flatten()
+    rows = {}{} * gate
+    return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows)
 )";
-// Our operators multiply the selected rows alone. Recordings have none of them.
-constexpr char kStaticOperator[] = R"(
-    if has_operators():
-        selected = weights != 0
-        token = selected.nonzero()[:, 1]
-        offsets = F.pad(selected.sum([1]).cumsum(0), [1, 0]).to(torch.int32)
-        parts = self.experts.w1, self.experts.b1, self.experts.w2, self.experts.b2
-        rows = torch.ops.moesaic.grouped_mlp(tokens.index_select(0, token), offsets, *parts, {0})[0]{1}
-        rows = rows * weights[selected].unsqueeze(1)
-        return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows))";
-constexpr char kStaticSelect[] =
-    "token = torch.topk(weights.abs(), room, 1)[1]\n"
-    "    gate = weights.gather(1, token).flatten().unsqueeze(1)\n"
-    "    token = token.flatten()";
-constexpr char kStaticCombine[] =
-    "return rows.new_zeros([inputs.size(0), rows.size(1)]).index_add_(0, token, rows)";
-// Without a capacity an expert has a row for each token.
-constexpr char kStaticSelectAll[] =
-    "token = torch.arange(room, device=inputs.device).repeat([{}])\n"
-    "    gate = weights.flatten().unsqueeze(1)";
-constexpr char kStaticCombineAll[] = "return rows.unflatten(0, [{}, -1]).sum([0])";
-
-constexpr char kStaticRounded[] = ".to(torch.bfloat16).to(inputs.dtype)";
-
 constexpr char kStaticAtOnce[] =
     "self.experts.all_at_once(tokens.index_select(0, token).unflatten(0, [{}, -1])).flatten(0, 1)";
 constexpr char kStaticOneByOne[] =
@@ -137,7 +113,7 @@ int64_t most_merged(const nn::MoELayerImpl& layer) {
   return most;
 }
 
-/// Returns rows_text() of a routing; "tokens" where an expert may get all.
+/// Returns rows_text() of a routing; "" where an expert may get all tokens.
 std::string room_text(const nn::RoutingRule& rule, int64_t experts) {
   if (const auto* token = std::get_if<TokenChoiceOptions>(&rule)) {
     const CapacityRule capacity = token->capacity_rule();
@@ -148,7 +124,7 @@ std::string room_text(const nn::RoutingRule& rule, int64_t experts) {
     capacity.rows = expert->rows;
     return rows_text(capacity, 1, experts, expert->group_size);
   }
-  return "tokens";
+  return "";
 }
 
 }  // namespace
@@ -204,28 +180,19 @@ std::string static_choice(const ExpertChoiceOptions& rule, const std::string& sc
                      fmt::arg("tokens", fmt::format(kStaticTokens, "logits[0, :, 0]")));
 }
 
-std::string static_experts(const nn::MoELayerImpl& layer) {
+std::string room_of_expert(const nn::MoELayerImpl& layer) {
   const nn::RoutingRule rule = layer.router->evaluation_rule();
   const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
   const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
   const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
-  const std::string room = fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows),
-                                       fmt::arg("most", most_merged(layer)));
-  const nn::ExpertsScript experts = layer.experts->script_source();
-  if (experts.mixes) return room;
-  const int64_t count = layer.experts->count();
-  const bool is_all = rows == "tokens";
-  const char* rounded = experts.bfloat16 ? kStaticRounded : "";
-  const std::string by_operator =
-      experts.mlp ? fmt::format(kStaticOperator, static_cast<int>(*experts.mlp), rounded) : "";
-  const std::string outputs =
-      experts.mlp ? fmt::format(kStaticAtOnce, count) : fmt::format(kStaticOneByOne, count);
-  return room +
-         fmt::format(
-             kStaticOfExperts, fmt::arg("rounded", rounded), fmt::arg("operator", by_operator),
-             fmt::arg("select", is_all ? fmt::format(kStaticSelectAll, count) : kStaticSelect),
-             fmt::arg("rows", outputs),
-             fmt::arg("combine", is_all ? fmt::format(kStaticCombineAll, count) : kStaticCombine));
+  if (rows.empty() && layer.experts->script_source().mlp) return "";
+  return fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows.empty() ? "tokens" : rows),
+                     fmt::arg("most", most_merged(layer)));
+}
+
+std::string static_rows(const nn::Experts& experts, const std::string& rounded) {
+  const char* const rows = experts.script_source().mlp ? kStaticAtOnce : kStaticOneByOne;
+  return fmt::format(kStaticRows, fmt::format(fmt::runtime(rows), experts.count()), rounded);
 }
 
 }  // namespace moesaic::script

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a mixture-of-experts layer in Python's dialect, where no size depends on values: an
-// expert has a row for every token that it may get, and those that it did not get weigh 0.
+// Parts of a mixture-of-experts layer in Python's dialect where experts have a capacity, and no
+// size depends on values: an expert has a row for every token that it may get, and those that it
+// did not get weigh 0.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,11 @@ std::string static_room(const TokenChoiceOptions& rule, int64_t experts);
 std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
                           int64_t experts);
 
-/// Returns room(tokens), at least the rows of an expert, and, but for
-/// experts that dispatch themselves, of_experts(gates [T, K], inputs).
-std::string static_experts(const nn::MoELayerImpl& layer);
+/// Returns room(tokens), at least the rows of an expert; "" of MLPs that may get all tokens, of
+/// which torch.export and ONNX take as many rows as there are.
+std::string room_of_expert(const nn::MoELayerImpl& layer);
+
+/// Returns the end of of_experts(), which computes `room` rows of each expert.
+std::string static_rows(const nn::Experts& experts, const std::string& rounded);
 
 }  // namespace moesaic::script

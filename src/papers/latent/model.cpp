@@ -20,12 +20,12 @@ namespace {
 // The same in TorchScript; `hermite` [J, K] has coefficients of polynomials.
 constexpr char kHermiteLines[] =
     R"(before, now = torch.zeros_like(hidden), torch.ones_like(hidden)
-            active = torch.zeros_like(hidden)
-            for k in range({}):
-                active = active + hermite[:, k] * now
-                next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
-                before = now
-                now = next)";
+        active = torch.zeros_like(hidden)
+        for k in range({}):
+            active = active + hermite[:, k] * now
+            next = (hidden * now - float(k) ** 0.5 * before) / float(k + 1) ** 0.5
+            before = now
+            now = next)";
 
 /// Returns sum_i c[j, i] He_i(z[r, j]) / sqrt(i!).
 at::Tensor hermite_series(const at::Tensor& z_RJ, const at::Tensor& c_JK) {
@@ -90,7 +90,7 @@ ExpertRows ShallowExpertsImpl::compute(const at::Tensor& x_Td, const Routing& ro
 
 ExpertsScript ShallowExpertsImpl::script_source() const {
   std::vector<std::string> tensors = {"w", "a", "b"};
-  std::string lines = "hidden = torch.addmm(b, x, w.t())\n            ";
+  std::string lines = "hidden = torch.addmm(b, x, w.t())\n        ";
   if (hermite.defined()) {
     tensors.emplace_back("hermite");
     lines += fmt::format(kHermiteLines, hermite.size(2));

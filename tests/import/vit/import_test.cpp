@@ -318,11 +318,12 @@ TEST_F(ImportVit, ANewHeadIsZero) {
 }
 
 TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
+  std::vector<std::string> notes;
   const auto spec = [&](const std::string& name, const std::string& config,
                         const std::string& preprocessor) {
     const fs::path from = write(name, timm_tensors(), config);
     if (!preprocessor.empty()) test::put(from / "preprocessor_config.json", preprocessor);
-    import_vit(options(from));
+    notes = import_vit(options(from)).notes;
     const Checkpoint checkpoint = load_checkpoint(options(from).out);
     return input_spec_of(checkpoint, *meta_model_of(checkpoint));
   };
@@ -340,6 +341,7 @@ TEST_F(ImportVit, ImagesArePreparedAsTheFilesSay) {
       "size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "resample": 2})");
   EXPECT_EQ(other.mean, (std::vector<double>{0.1, 0.2, 0.3}));
   EXPECT_EQ(other.preprocess.central_crop, 0.875);
+  EXPECT_THAT(notes, ::testing::Contains(HasSubstr("takes 8; --image-size 224")));
   EXPECT_EQ(other.preprocess.interpolation, "bilinear");
   EXPECT_THAT(other.classes, IsEmpty());
   EXPECT_THAT(spec("none", "", "").mean, IsEmpty());

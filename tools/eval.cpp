@@ -238,6 +238,7 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
                       "--shots 1,5,10,25")
           ->check(whole_number(1, 1 << 20))
           ->delimiter(',')
+          ->allow_extra_args(false)
           ->type_name("N ...");
   CLI::Option* seeds =
       verb.add_option("--shot-seeds", few.num_seeds, "number of random choices of these images")
@@ -248,6 +249,7 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
                                     "split counts (2^-10 to 2^19)")
                         ->check(number(1e-12, 1e12))
                         ->delimiter(',')
+                        ->allow_extra_args(false)
                         ->type_name("L2 ...");
   for (CLI::Option* option : {seeds, l2}) option->needs(shots)->group(group);
   for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",

@@ -252,8 +252,8 @@ void probe(const EvaluateCheckpointOptions& options, const Checkpoint& checkpoin
   for (const int64_t shots : options.few_shot.shots) {
     const std::string name = fmt::format("{}-shot", shots), key = "few_shot." + name;
     std::string text = fmt::format("{:.2f} % with l2 {:g}", found.at(key), found.at(key + "_l2"));
-    const auto std = found.find(key + "_std");
-    if (std != found.end()) text += fmt::format(", std {:.2f} over seeds", std->second);
+    const auto spread = found.find(key + "_std");
+    if (spread != found.end()) text += fmt::format(", std {:.2f} over seeds", spread->second);
     result.metric_rows.emplace_back(name, text);
   }
 }

@@ -18,7 +18,7 @@ TEST(RunReport, SaysWhatARunWasAndHowToGoOn) {
   const std::string text = read_text(run / "report.md");
   EXPECT_THAT(text, StartsWith("# tiny\n\n## Recipe\n\nNetwork vmoe, seed 5, float32;"));
   EXPECT_THAT(text,
-              HasSubstr("| pretrain | gradient | three | 6 steps  |     4 | adamw     |  0.01 |"));
+              HasSubstr("| pretrain | gradient | three | 6 steps  |     4 |     adamw |  0.01 |"));
   EXPECT_THAT(text, HasSubstr("1 epochs"));
   // The last evaluation of each phase, as metrics.jsonl has it.
   Json last;

@@ -46,7 +46,7 @@ TEST(RunReport, NeedsNoEvaluationAndNoMixture) {
   write_atomic(folder / "metrics.jsonl", "{\"kind\": \"train\", \"step\": 3}\nhalf a li");
   write_atomic(folder / "figure.svg", "<svg/>");
   const std::string text = run_report(folder.path());
-  EXPECT_THAT(text, StartsWith("# a\\|b\n"));
+  EXPECT_THAT(text, StartsWith("# a/b\n"));
   EXPECT_THAT(text, HasSubstr("2 epochs"));
   EXPECT_THAT(text, HasSubstr("![loss and accuracy](figure.svg)"));
   for (const char* absent : {"## Results", "## Routing", "prune"}) {

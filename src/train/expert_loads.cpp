@@ -29,7 +29,7 @@ at::Tensor selections_of(const RoutingRecord& record) {
   const at::Tensor choice = record.routing.choice.flatten().to(at::kLong);
   const at::Tensor selected_E = at::zeros({record.logits_TE.size(1)}, choice.options())
                                     .index_add_(0, choice, at::ones_like(choice));
-  return selected_E.index_select(0, index_on(choice.device(), record.kept));
+  return selected_E.index({index_on(choice.device(), record.kept)});
 }
 
 at::Tensor zero_counts(const nn::MoELayerImpl& layer) {

@@ -192,7 +192,7 @@ int train(const TrainArguments& arguments) {
       log_info("training on {}", count_text(processes->size(), "process"));
     }
     result = trainer->run();
-    if (profiler) profiler->finish();
+    if (profiler) profiler->finish(result.steps);
     if (processes == nullptr || processes->is_rank_zero())
       report(result, arguments, out, processes);
     // A launcher may end all once one has ended by a signal.

@@ -206,56 +206,53 @@ std::vector<const char*> common_metrics(const std::vector<RunLines>& runs) {
   return common;
 }
 
-/// Loads of a layer at a step, as fractions of a uniform one, by expert.
-struct LoadColumn {
-  int64_t step = 0;
-  std::map<int64_t, double> shares = {};
-};
+/// Loads of a layer's experts in % of a uniform one, by expert and step.
+using ExpertLoads = std::map<int64_t, std::map<int64_t, double>>;
 
-/// Returns the columns of each block from the lines of this kind.
-std::map<int64_t, std::vector<LoadColumn>> load_columns(const std::vector<Json>& lines,
-                                                        const char* kind) {
-  std::map<int64_t, std::vector<LoadColumn>> blocks;
+/// Returns the loads of each block from the lines of this kind.
+std::map<int64_t, ExpertLoads> expert_loads(const std::vector<Json>& lines, const char* kind) {
+  std::map<int64_t, ExpertLoads> blocks;
   for (const Json& line : lines) {
     if (line.value("kind", Json()) != kind) continue;
     for (const Json& layer : line.value("routing", Json::array())) {
       const auto kept = layer.at("kept").get<std::vector<int64_t>>();
       const auto load = layer.at("load").get<std::vector<double>>();
       if (kept.size() != load.size()) fail("metrics.jsonl: 'load' has another length than 'kept'");
-      LoadColumn column{line.at("step").get<int64_t>()};
+      ExpertLoads& loads = blocks[layer.at("layer").get<int64_t>()];
       for (size_t i = 0; i < kept.size(); ++i) {
-        column.shares[kept[i]] = load[i] * static_cast<double>(load.size());
+        loads[kept[i]][line.at("step").get<int64_t>()] =
+            100.0 * load[i] * static_cast<double>(load.size());
       }
-      blocks[layer.at("layer").get<int64_t>()].push_back(std::move(column));
     }
   }
   return blocks;
 }
 
-/// Returns loads in % by expert and step; of many steps the means of as many neighbours as needed.
-MeasuredTable load_table(const std::vector<LoadColumn>& columns) {
+/// Returns the loads by expert and step; of many steps the means of as many neighbours as needed.
+MeasuredTable load_table(const ExpertLoads& loads) {
   constexpr size_t kMaxColumns = 60;
-  std::set<int64_t> experts;
-  for (const LoadColumn& column : columns) {
-    for (const auto& [expert, share] : column.shares) experts.insert(expert);
+  std::set<int64_t> all;
+  for (const auto& [expert, by_step] : loads) {
+    for (const auto& [step, load] : by_step) all.insert(step);
   }
+  const std::vector<int64_t> steps(all.begin(), all.end());
+  const size_t each = (steps.size() + kMaxColumns - 1) / kMaxColumns;
   MeasuredTable table;
-  for (const int64_t expert : experts) table.rows.push_back(fmt::to_string(expert));
-  table.values.resize(experts.size());
-  const size_t each = (columns.size() + kMaxColumns - 1) / kMaxColumns;
-  for (size_t first = 0; first < columns.size(); first += each) {
-    const size_t end = std::min(first + each, columns.size());
-    table.columns.push_back(fmt::to_string(columns[end - 1].step));
-    auto row = table.values.begin();
-    for (const int64_t expert : experts) {
+  for (size_t first = 0; first < steps.size(); first += each) {
+    table.columns.push_back(fmt::to_string(steps[std::min(first + each, steps.size()) - 1]));
+  }
+  for (const auto& [expert, by_step] : loads) {
+    table.rows.push_back(fmt::to_string(expert));
+    std::vector<double>& row = table.values.emplace_back();
+    for (size_t first = 0; first < steps.size(); first += each) {
       double sum = 0.0, count = 0.0;  // Experts that were pruned have no more load.
-      for (size_t i = first; i < end; ++i) {
-        const auto found = columns[i].shares.find(expert);
-        if (found == columns[i].shares.end()) continue;
+      for (size_t i = first; i < std::min(first + each, steps.size()); ++i) {
+        const auto found = by_step.find(steps[i]);
+        if (found == by_step.end()) continue;
         sum += found->second;
-        ++count;
+        count += 1.0;
       }
-      (row++)->push_back(100.0 * sum / count);
+      row.push_back(sum / count);
     }
   }
   return table;
@@ -319,15 +316,15 @@ Figure expert_load_figure(std::string_view metrics, const std::string& stem) {
   constexpr int kLine = 17;  // Pixels of an expert's name.
   constexpr size_t kMaxNames = 64;
   const std::vector<Json> lines = metrics_lines(metrics);
-  auto blocks = load_columns(lines, "train");
-  if (blocks.empty()) blocks = load_columns(lines, "eval");
+  auto blocks = expert_loads(lines, "train");
+  if (blocks.empty()) blocks = expert_loads(lines, "eval");
   if (blocks.empty()) {
     fail_usage("metrics.jsonl: no line has the load of experts; give a run of a mixture");
   }
   std::vector<Panel> panels;
   size_t rows = 0;
-  for (const auto& [block, columns] : blocks) {
-    const MeasuredTable table = load_table(columns);
+  for (const auto& [block, loads] : blocks) {
+    const MeasuredTable table = load_table(loads);
     rows = std::max(rows, std::min(table.rows.size(), kMaxNames));
     panels.push_back(
         heatmap_panel({.title = fmt::format("block {}: load, % of a uniform one", block),

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -18,19 +17,14 @@
 namespace moesaic {
 namespace {
 
-/// Returns a value for a cell of a table; "-" for what is not there.
-std::string cell_of(const Json& value) {
+/// Returns the value at a JSON pointer for a cell of a table; "-" for what is not there.
+std::string cell_at(const Json& json, const std::string& pointer) {
+  const Json value = json.value(Json::json_pointer(pointer), Json());
   if (value.is_null()) return "-";
-  std::string text = value.is_number_float() ? fmt::format("{:.5g}", value.get<double>())
-                     : value.is_string()     ? one_line(value.get<std::string>())
-                                             : one_line(value.dump());
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
-    text.insert(at, "\\");
+  if (value.is_number_float()) return fmt::format("{:.5g}", value.get<double>());
+  std::string text = one_line(value.is_string() ? value.get<std::string>() : value.dump());
+  std::replace(text.begin(), text.end(), '|', '/');  // It would end the cell.
   return text;
-}
-
-std::string cell_at(const Json& json, const char* pointer) {
-  return cell_of(json.value(Json::json_pointer(pointer), Json()));
 }
 
 std::string recipe_section(const Json& config) {
@@ -63,30 +57,17 @@ std::vector<Json> last_evaluations(const std::vector<Json>& lines) {
 }
 
 std::string results_section(const std::vector<Json>& evaluations) {
-  std::vector<std::string> metrics;
-  for (const Json& line : evaluations) {
-    for (const auto& [key, value] : line.items()) {
-      if (value.is_number() && key != "step" && !std::ranges::count(metrics, key)) {
-        metrics.push_back(key);
-      }
-    }
+  std::vector<std::string> columns = {"phase", "split", "step"};
+  for (const auto& [key, value] : evaluations.back().items()) {
+    if (value.is_number() && key != "step") columns.push_back(key);
   }
-  std::vector<std::string> header = {"phase", "split", "step"};
-  header.insert(header.end(), metrics.begin(), metrics.end());
-  TextTable table(header, 2);
+  TextTable table(columns, 2);
   for (const Json& line : evaluations) {
     std::vector<std::string> row;
-    for (const std::string& key : header) row.push_back(cell_of(line.value(key, Json())));
+    for (const std::string& key : columns) row.push_back(cell_at(line, "/" + key));
     table.add(row);
   }
   return "## Results\n\n" + table.markdown() + "\n";
-}
-
-/// Returns "3: 12 %", an expert and its share of a uniform load.
-std::string share_text(const std::vector<int64_t>& kept, const std::vector<double>& load,
-                       size_t place) {
-  const double share = 100.0 * load[place] * static_cast<double>(load.size());
-  return fmt::format("{}: {:.3g} %", kept.at(place), share);
 }
 
 std::string routing_section(const Json& evaluation) {
@@ -94,14 +75,16 @@ std::string routing_section(const Json& evaluation) {
   if (layers.empty()) return "";
   TextTable table({"block", "experts", "rows per token", "least used expert", "most used expert"});
   for (const Json& layer : layers) {
-    const auto kept = layer.at("kept").get<std::vector<int64_t>>();
     const auto load = layer.at("load").get<std::vector<double>>();
-    if (load.empty() || kept.size() != load.size()) continue;
+    if (load.empty()) continue;
     const auto [least, most] = std::ranges::minmax_element(load);
-    table.add({cell_at(layer, "/layer"), fmt::to_string(kept.size()),
-               cell_at(layer, "/rows_per_token"),
-               share_text(kept, load, static_cast<size_t>(least - load.begin())),
-               share_text(kept, load, static_cast<size_t>(most - load.begin()))});
+    const auto share = [&](auto place) {
+      return fmt::format("{}: {:.3g} %",
+                         layer.at("kept").at(static_cast<size_t>(place - load.begin())).dump(),
+                         100.0 * *place * static_cast<double>(load.size()));
+    };
+    table.add({cell_at(layer, "/layer"), fmt::to_string(load.size()),
+               cell_at(layer, "/rows_per_token"), share(least), share(most)});
   }
   return fmt::format("## Routing\n\nOf phase {}, {}; 100 % is a uniform load.\n\n{}\n",
                      cell_at(evaluation, "/phase"), cell_at(evaluation, "/split"),
@@ -110,35 +93,28 @@ std::string routing_section(const Json& evaluation) {
 
 std::string next_section(const fs::path& run, const std::string& name, const std::string& program,
                          bool has_experts) {
-  const std::string folder = shell_quoted(run.string());
-  const std::string network =
-      shell_quoted((fs::exists(run / "best") ? run / "best" : run).string());
-  std::string text = fmt::format("## How to go on\n\n    {0} eval {1}\n", program, network);
-  if (has_experts) {
-    text += fmt::format(
-        "    {0} plot {1} --experts --out experts.png\n"
-        "    {0} prune {2} --keep 0.5 --criterion load --out {3}\n",
-        program, folder, network, shell_quoted(name + "-pruned"));
-  }
-  return text + fmt::format("    {} export {} --format pytorch --out {}\n", program, network,
-                            shell_quoted(name + "-exported"));
+  const fs::path network = fs::exists(run / "best") ? run / "best" : run;
+  const char* const of_experts =
+      "    {0} plot {2} --experts --out experts.png\n"
+      "    {0} prune {1} --keep 0.5 --criterion load --out {3}-pruned\n";
+  return fmt::format(fmt::runtime("## How to go on\n\n    {0} eval {1}\n" +
+                                  std::string(has_experts ? of_experts : "") +
+                                  "    {0} export {1} --format pytorch --out {3}-exported\n"),
+                     program, shell_quoted(network.string()), shell_quoted(run.string()), name);
 }
 
 }  // namespace
 
 std::string run_report(const fs::path& run, const std::string& program) {
-  const std::vector<Json> lines = metrics_lines(read_metrics(run));
+  const std::vector<Json> evaluations = last_evaluations(metrics_lines(read_metrics(run)));
   const Json config = RunFolder::started_config(run);
   if (!config.is_object() || !config.contains("phases")) {
     fail_usage("{}: no run, since its config.json is missing or has no phases", run.string());
   }
-  const std::vector<Json> evaluations = last_evaluations(lines);
-  const Json last = evaluations.empty() ? Json::object() : evaluations.back();
   const std::string name = cell_at(config, "/name");
+  const std::string routing = evaluations.empty() ? "" : routing_section(evaluations.back());
   std::string text = fmt::format("# {}\n\n{}", name, recipe_section(config));
-  if (!evaluations.empty()) text += results_section(evaluations);
-  const std::string routing = routing_section(last);
-  text += routing;
+  if (!evaluations.empty()) text += results_section(evaluations) + routing;
   if (fs::exists(run / "figure.svg")) text += "## Curves\n\n![loss and accuracy](figure.svg)\n\n";
   return text + next_section(run, name, program, !routing.empty());
 }

@@ -15,7 +15,7 @@
 namespace moesaic {
 namespace {
 
-constexpr const char *kLoadPrefix = "experts/", *kLoadName = "load", *kDroppedName = "dropped";
+constexpr const char *kLoadPrefix = "experts/", *kRowsName = "rows", *kSelectedName = "selected";
 
 /// Returns whether tokens can find no room at an expert that they select.
 bool has_drops(const nn::MoELayerImpl& layer) {
@@ -29,7 +29,7 @@ at::Tensor selections_of(const RoutingRecord& record) {
   const at::Tensor choice = record.routing.choice.flatten().to(at::kLong);
   const at::Tensor selected_E = at::zeros({record.logits_TE.size(1)}, choice.options())
                                     .index_add_(0, choice, at::ones_like(choice));
-  return selected_E.index_select(0, index_on(choice.device(), record.kept));
+  return selected_E.index({index_on(choice.device(), record.kept)});
 }
 
 at::Tensor zero_counts(const nn::MoELayerImpl& layer) {
@@ -52,8 +52,8 @@ ExpertLoadMeter::ExpertLoadMeter(const Model& model)
     Counts& counts = counts_[i];
     counts.rows_K = zero_counts(*layer);
     if (has_drops(*layer)) counts.selected_K = zero_counts(*layer);
-    for (const char* what : {kLoadName, kDroppedName}) {
-      if (what == kDroppedName && !counts.selected_K.defined()) continue;
+    for (const char* what : {kRowsName, kSelectedName}) {
+      if (what == kSelectedName && !counts.selected_K.defined()) continue;
       for (const int64_t id : layer->kept()) {  // Padded, since metrics are in alphabetical order.
         names_.push_back(fmt::format("{}{:06}/{}/{:06}", kLoadPrefix, blocks_[i].block, what, id));
       }
@@ -73,13 +73,12 @@ ExpertLoadMeter::~ExpertLoadMeter() {
 
 at::Tensor ExpertLoadMeter::take() {
   std::vector<at::Tensor> parts;
-  for (auto& [rows_K, selected_K] : counts_) {
-    parts.push_back(rows_K.to(at::kDouble) / rows_K.sum().clamp_min(1));
-    if (selected_K.defined()) {
-      parts.push_back((selected_K - rows_K).to(at::kDouble) / selected_K.clamp_min(1));
-      selected_K.zero_();
+  for (Counts& counts : counts_) {
+    for (at::Tensor* count_K : {&counts.rows_K, &counts.selected_K}) {
+      if (!count_K->defined()) continue;
+      parts.push_back(count_K->to(at::kDouble));
+      count_K->zero_();
     }
-    rows_K.zero_();
   }
   return at::cat(parts);
 }
@@ -89,18 +88,25 @@ std::vector<LayerLoads> take_loads(std::map<std::string, double>& metrics) {
   auto at = metrics.lower_bound(kLoadPrefix);
   while (at != metrics.end() && at->first.starts_with(kLoadPrefix)) {
     const std::vector<std::string> parts = split(at->first, '/');
-    const double value = at->second;
+    const double count = at->second;
     at = metrics.erase(at);
     if (parts.size() != 4) continue;  // A checkpoint's state may say anything.
     const int64_t block = parsed_number<int64_t>(parts[1]).value_or(0);
     if (layers.empty() || layers.back().block != block) layers.push_back({.block = block});
-    LayerLoads& layer = layers.back();
-    if (parts[2] == kDroppedName) {
-      layer.dropped.push_back(value);
-      continue;
+    const bool is_rows = parts[2] == kRowsName;
+    (is_rows ? layers.back().load : layers.back().dropped).push_back(count);
+    if (is_rows) layers.back().kept.push_back(parsed_number<int64_t>(parts[3]).value_or(0));
+  }
+  for (LayerLoads& layer : layers) {
+    const double total = std::accumulate(layer.load.begin(), layer.load.end(), 0.0);
+    if (layer.dropped.size() != layer.load.size()) layer.dropped.clear();
+    for (size_t i = 0; i < layer.load.size(); ++i) {
+      if (!layer.dropped.empty()) {
+        double& dropped = layer.dropped[i];
+        dropped = dropped > 0.0 ? (dropped - layer.load[i]) / dropped : 0.0;
+      }
+      if (total > 0.0) layer.load[i] /= total;
     }
-    layer.kept.push_back(parsed_number<int64_t>(parts[3]).value_or(0));
-    layer.load.push_back(value);
   }
   return layers;
 }

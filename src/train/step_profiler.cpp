@@ -39,7 +39,7 @@ StepProfiler::~StepProfiler() {
 }
 
 void StepProfiler::before_step(int64_t made) {
-  // Chunks of steps, and a resumed run, may jump over numbers; 'count' may be as large as it likes.
+  // Chunks of steps, and a resumed run, may jump over numbers.
   if (state_ == State::waiting && made >= steps_.from - 1) {
     const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
                                                        /*report_input_shapes=*/true);
@@ -54,8 +54,8 @@ void StepProfiler::before_step(int64_t made) {
   }
 }
 
-void StepProfiler::finish() {
-  if (state_ == State::recording) return write();
+void StepProfiler::finish(int64_t made) {
+  if (state_ == State::recording && made >= steps_.from) return write();
   if (state_ == State::written) return;
   log_warning("--profile: the run ended before step {}; there is no trace", steps_.from);
 }

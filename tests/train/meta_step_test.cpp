@@ -152,7 +152,8 @@ int copies_of_a_step(const RunConfig& config, DatasetOpener open = train_test::o
   const std::shared_ptr<Model> model = build_meta_model(config.model);
   Datasets datasets(open);
   const PhasePlan plan = plan_phases(config, *model, datasets)[0];
-  GradientPhase phase(plan, {.model = model, .data = open("three", "train"), .seed = 7});
+  GradientPhase phase(
+      plan, {.model = model, .data = open("three", "train"), .seed = 7, .measures_loads = true});
   phase.step();
   const HostCopies copies;
   const StepReport report = phase.step();

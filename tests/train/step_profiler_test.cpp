@@ -33,8 +33,7 @@ Json trace_of(const ProfiledSteps& steps) {
     profiler.before_step(made);
     return true;
   };
-  Trainer(config_of(four_phases()), options).run();
-  profiler.finish();
+  profiler.finish(Trainer(config_of(four_phases()), options).run().steps);
   const fs::path file = folder / "trace.json";
   return fs::exists(file) ? Json::parse(read_text(file)) : Json();
 }

@@ -36,8 +36,9 @@ class ExpertLoadMeter {
 
   /// Returns the names of what take() returns, [V]; take_loads() finds them among metrics.
   const std::vector<std::string>& names() const { return names_; }
-  /// Returns the fractions since the last call, [V] float64 on the network's device. Means of them
-  /// over steps of equal batches, or processes with equal parts, are those of all.
+  /// Returns the counts since the last call, [V] float64 on the network's device: rows of each
+  /// expert and, with a capacity, tokens that selected it. Their means over steps and over
+  /// processes give the loads of all.
   at::Tensor take();
 
  private:
@@ -50,7 +51,7 @@ class ExpertLoadMeter {
   std::vector<std::string> names_;
 };
 
-/// Takes what ExpertLoadMeter measured out of metrics; layers are in the order of their blocks.
+/// Takes the counts of ExpertLoadMeter out of metrics; layers are in the order of their blocks.
 std::vector<LayerLoads> take_loads(std::map<std::string, double>& metrics);
 
 /// Returns [{"layer", "kept", "load", "dropped"}, ...], rounded to four digits.

@@ -31,8 +31,9 @@ class StepProfiler {
   /// Is told before each step how many were made; writes the trace after the last one to record.
   /// Throws Error where the file cannot be written.
   void before_step(int64_t made);
-  /// Writes a recording that the end of the run cut short, and warns where there is none.
-  void finish();
+  /// Writes a recording that the end of the run, after so many steps, cut short, and warns where
+  /// there is none.
+  void finish(int64_t made);
 
  private:
   void write();

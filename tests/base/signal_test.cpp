@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/signal.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <array>

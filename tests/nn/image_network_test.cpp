@@ -2,12 +2,10 @@
 // Against the same networks written with PyTorch's functions; see tests/golden/README.md.
 #include "moesaic/nn/image_network.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/base/error.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/init.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic::nn {
@@ -121,8 +119,7 @@ TEST(ImageNetwork, AnUnknownNameGetsTheNearestOne) {
     make_image_network("resnet81", {}, make_generator(1));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("did you mean 'resnet18'"), std::string::npos)
-        << error.what();
+    EXPECT_THAT(std::string(error.what()), HasSubstr("did you mean 'resnet18'")) << error.what();
   }
 }
 

@@ -12,10 +12,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 void save(const fs::path& folder, const Model& model) {
   Checkpoint checkpoint;

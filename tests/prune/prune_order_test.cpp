@@ -11,8 +11,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 /// Saves a checkpoint of a run that has come to a phase and a step.
 void save_of_run(const fs::path& folder, const std::string& init, int64_t phase, int64_t step) {

@@ -68,7 +68,7 @@ TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {
             "# training: steps\tloss\n4\t3\n\n\n"
             "# validation: steps\tloss\n4\t2\n\n\n"
             "# test: steps\tloss\n4\t1\n");
-  EXPECT_EQ(figure.script.find("accuracy"), std::string::npos);
+  EXPECT_THAT(figure.script, Not(HasSubstr("accuracy")));
 }
 
 TEST(RunCurve, PassesOverLinesOfOtherTypes) {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/vmoe/vmoe.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "moesaic/base/error.h"
@@ -12,6 +9,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic {
@@ -272,8 +270,7 @@ TEST_P(VMoEBadConfig, IsRefusedWithTheReason) {
     FAIL() << "accepted " << GetParam().change;
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_NE(std::string(error.what()).find(GetParam().message), std::string::npos)
-        << error.what();
+    EXPECT_THAT(std::string(error.what()), HasSubstr(GetParam().message)) << error.what();
   }
 }
 

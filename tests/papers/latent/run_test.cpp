@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases of Algorithm 1 of the latent paper: their steps against plain loops, that they continue
 // with the same bits, and what they refuse.
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "moesaic/data/dataset.h"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Algorithms 1 and 2 of the pMoE paper as runs.
-#include <torch/torch.h>
-
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/derived.h"
 #include "moesaic/data/source.h"

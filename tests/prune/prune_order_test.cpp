@@ -29,9 +29,7 @@ std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& fine
   options.finetuned = finetuned;
   options.out = folder / "out";
   options.prune.keep = KeepSpec::count(2);
-  ::testing::internal::CaptureStderr();
-  prune_checkpoint(options);
-  return ::testing::internal::GetCapturedStderr();
+  return test::said_by([&] { prune_checkpoint(options); });
 }
 
 TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {

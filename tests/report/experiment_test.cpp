@@ -144,9 +144,9 @@ TEST(Experiments, ANameThatIsNoFolderIsRefused) {
 TEST(Experiments, TheFormerKindOfThoseThatPruneIsReadAndWarnedOf) {
   const ExperimentFile file(replaced(report_test::tiny_sweep(), R"("kind": "runs", "num_runs": 1,)",
                                      R"("kind": "prune-sweep",)"));
-  ::testing::internal::CaptureStderr();
-  const RunsConfig config = file.parsed();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'prune-sweep' is 'runs' now"));
+  RunsConfig config;
+  EXPECT_THAT(test::said_by([&] { config = file.parsed(); }),
+              HasSubstr("'prune-sweep' is 'runs' now"));
   EXPECT_EQ(config.kind, "runs");
   EXPECT_EQ(config.num_runs, 1);
   EXPECT_EQ(config.sweep.keep.size(), 3U);

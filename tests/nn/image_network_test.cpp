@@ -2,7 +2,7 @@
 // Against the same networks written with PyTorch's functions; see tests/golden/README.md.
 #include "moesaic/nn/image_network.h"
 
-#include "moesaic/base/error.h"
+#include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/init.h"
 #include "support/matchers.h"
@@ -115,12 +115,8 @@ INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(image_network_names(
                          [](const auto& info) { return info.param; });
 
 TEST(ImageNetwork, AnUnknownNameGetsTheNearestOne) {
-  try {
-    make_image_network("resnet81", {}, make_generator(1));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(std::string(error.what()), HasSubstr("did you mean 'resnet18'")) << error.what();
-  }
+  EXPECT_THAT(test::usage_of([] { make_image_network("resnet81", {}, make_generator(1)); }),
+              HasSubstr("did you mean 'resnet18'"));
 }
 
 }  // namespace

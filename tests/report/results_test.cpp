@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "moesaic/base/error.h"
+#include "base/support.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -39,13 +39,8 @@ TEST(Results, JsonHasEveryKeyInOrderAndNullForWhatIsAbsent) {
 TEST(Results, ANumberThatIsNoneIsRefusedByName) {
   Results results = two_rows();
   results.rows[0].measured = std::numeric_limits<double>::quiet_NaN();
-  try {
-    to_json(results);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::failure);
-    EXPECT_STREQ(error.what(), "demo: test_accuracy of 'pretrain' is nan");
-  }
+  EXPECT_EQ(test::failure_of([&] { to_json(results); }),
+            "demo: test_accuracy of 'pretrain' is nan");
 }
 
 TEST(Results, FindsARowByNameAndMetric) {

@@ -2,7 +2,6 @@
 #include "moesaic/base/background_task.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
 

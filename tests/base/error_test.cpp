@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/error.h"
 
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/base/text.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -27,7 +26,7 @@ TEST(Error, QuotesOfAHugeWordBothEnds) {
   EXPECT_LT(said.size(), 200U);
   EXPECT_TRUE(said.starts_with("/begin/" + umlauts)) << said;
   EXPECT_TRUE(said.ends_with("/end: no such file; see list")) << said;
-  EXPECT_NE(said.find("..."), std::string::npos);
+  EXPECT_THAT(said, HasSubstr("..."));
   EXPECT_EQ(find_invalid_utf8(said), std::nullopt);
   const std::string word(200, 'x'), spaces(60'000, ' ');
   EXPECT_EQ(test::failure_of([&] { fail("{} {}", word, word); }), word + " " + word);

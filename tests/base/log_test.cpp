@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/log.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 
 #include "base/support.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/nearest.h"
-
-#include <gtest/gtest.h>
+#include "support/matchers.h"
 
 #include <vector>
 
@@ -80,7 +79,7 @@ TEST(DidYouMean, KeepsALongListShort) {
   for (int i = 0; i < 1000; ++i) many.push_back("candidate" + std::to_string(i));
   const std::string line = did_you_mean("q", many);
   EXPECT_LT(line.size(), 500u);
-  EXPECT_NE(line.find("(1000 in all)"), std::string::npos) << line;
+  EXPECT_THAT(line, HasSubstr("(1000 in all)"));
 }
 
 TEST(Nearest, FindsANameBehindASlash) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/random.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <map>
 #include <numeric>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/registry.h"
 
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 
 namespace moesaic {

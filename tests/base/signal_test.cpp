@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/signal.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <array>
@@ -41,10 +40,10 @@ TEST(StopSignal, OneThatFollowsAtOnceChangesNothing) {
 TEST(StopSignal, IsSaidAtOnceAndOnce) {
   const auto said = [](std::chrono::seconds again) {
     const StopSignal stop(again);
-    ::testing::internal::CaptureStderr();
-    std::raise(SIGINT);
-    if (again.count() > 0) std::raise(SIGTERM);
-    return ::testing::internal::GetCapturedStderr();
+    return test::said_by([&] {
+      std::raise(SIGINT);
+      if (again.count() > 0) std::raise(SIGTERM);
+    });
   };
   EXPECT_EQ(said(std::chrono::seconds(3600)),
             "stopping; a second signal, 3600 seconds from now or later, ends the program at once, "

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/base/terminal.h"
 
-#include <gtest/gtest.h>
-
 #include <ostream>
 
 #include "base/support.h"

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "moesaic/base/process.h"
+#include "moesaic/report/throughput.h"
 
 namespace moesaic::bench {
 namespace {
@@ -21,12 +22,6 @@ double seconds(const std::function<void()>& work, int repeats) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < repeats; ++i) work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 int repeats_for(double once) {

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/native/CPUBlas.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
-
-#include <algorithm>
-#include <memory>
 
 #include "bench.h"
 #include "eager_moe.h"
@@ -16,6 +11,7 @@
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/ops/routed_mlp.h"
+#include "moesaic/report/throughput.h"
 
 namespace moesaic::bench {
 namespace {
@@ -335,27 +331,6 @@ void bench_pruned(const Report& report) {
   });
 }
 
-/// The most that tensors took at a time on this thread while it lived, beyond what there was.
-class PeakMemory : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
-    now_ += size;
-    peak_ = std::max(peak_, now_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  double megabytes() const { return static_cast<double>(peak_) / 1e6; }
-
- private:
-  int64_t now_ = 0, peak_ = 0;
-};
-
-double peak_of(const std::function<void()>& work) {
-  const auto peak = std::make_shared<PeakMemory>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, peak);
-  work();
-  return peak->megabytes();
-}
-
 void bench_memory(const Report& report) {
   for (const auto& shape : {Shape{"d768", 768, 3072, 8, 520}, Shape{"d192", 192, 768, 32, 4160},
                             Shape{"d768_large", 768, 3072, 8, 4160}}) {
@@ -363,8 +338,10 @@ void bench_memory(const Report& report) {
     const Tensor x = at::randn({shape.tokens, shape.width});
     const double output = static_cast<double>(x.nbytes()) / 1e6;
     report(fmt::format("cpu/inference_memory_{}", shape.name), [&] {
-      const double mine = peak_of(forward(our_layer, layer, x)) - output;
-      const double peer = peak_of(forward(sorted_loop, layer, x)) - output;
+      const auto beyond = [&](const Layer& f) {
+        return static_cast<double>(peak_tensor_bytes(forward(f, layer, x))) / 1e6 - output;
+      };
+      const double mine = beyond(our_layer), peer = beyond(sorted_loop);
       return Row{
           mine,
           peer,

@@ -25,6 +25,7 @@
 #include "moesaic/models/registry.h"
 #include "moesaic/parallel/process_group.h"
 #include "moesaic/parallel/process_mesh.h"
+#include "moesaic/report/throughput.h"
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "one_thread.h"
@@ -81,8 +82,7 @@ double step_seconds(const RunConfig& config, std::shared_ptr<const ProcessMesh> 
     return step < kWarmUp + kTimedSteps;
   };
   Trainer(config, options).run();
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 /// A folder that is removed with everything in it.
@@ -155,18 +155,13 @@ void be_one_of_two(const Launch& launch) {
   processes->control().barrier();
 }
 
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 Times alternate_turns(const std::function<double()>& ours, const std::function<double()>& peer) {
   std::vector<double> own, other;
   for (int turn = 0; turn < kShareTurns; ++turn) {
     own.push_back(ours());
     other.push_back(peer());
   }
-  return {median_of(own), median_of(other)};
+  return {median(own), median(other)};
 }
 
 /// What the two send does not depend on the images of a step: the gradients of all parameters.
@@ -220,7 +215,7 @@ class LinkedStep {
       loss.backward();
       if (step > 1) times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     }
-    return median_of(times);
+    return median(times);
   }
 
   double buckets() const {
@@ -250,8 +245,8 @@ Row of_overlap() {
     computing.push_back(step.seconds(none));
   }
   Row row;
-  row.ours = 1e3 * median_of(linked);
-  row.peer = 1e3 * std::max(median_of(computing), delay.count() * buckets);
+  row.ours = 1e3 * median(linked);
+  row.peer = 1e3 * std::max(median(computing), delay.count() * buckets);
   row.unit = "ms";
   row.ratio = row.ours / row.peer;
   row.at_most = 1.15;
@@ -259,7 +254,7 @@ Row of_overlap() {
       "a step whose gradients take {:.0f} ms on a link; baseline: the larger of that and of "
       "computing, "
       "{:.0f} ms; the ratio is ours / baseline",
-      1e3 * delay.count() * buckets, 1e3 * median_of(computing));
+      1e3 * delay.count() * buckets, 1e3 * median(computing));
   return row;
 }
 
@@ -300,7 +295,7 @@ double seconds_lost_to_a_save() {
     const double undisturbed = seconds(first - kSteps, kSteps) + seconds(first + kSteps, kSteps);
     lost.push_back(seconds(first, kSteps) - undisturbed / 2);
   }
-  return median_of(lost);
+  return median(lost);
 }
 
 /// Returns the seconds of a copy of what a save stores: parameters and momentum.
@@ -317,7 +312,7 @@ double seconds_of_copy() {
     snapshot(tensors, copy);
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  return median_of(seconds);
+  return median(seconds);
 }
 
 /// With one thread to train, so that another core writes.

@@ -16,8 +16,6 @@
 namespace moesaic {
 namespace {
 
-using testing::small_vmoe;
-
 class Exported : public ::testing::TestWithParam<const char*> {
  protected:
   Exported() {

@@ -4,7 +4,6 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <functional>
 #include <iterator>
 
@@ -135,11 +134,7 @@ TEST(Parts, OnePartIsTheCheckpointToTheByte) {
 TEST(Parts, FilesAndIndexAreNamedAsUsersOfHuggingFaceKnowThem) {
   const test::TempDir folder;
   save_in_parts(folder / "a", stacked(), 2);
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder / "a")) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
+  const std::vector<std::string> names = test::names_in(folder / "a");
   EXPECT_THAT(names,
               ElementsAre("MANIFEST.json", "config.json", "model-00001-of-00002.safetensors",
                           "model-00002-of-00002.safetensors", kWeightsIndex,

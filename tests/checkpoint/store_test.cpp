@@ -85,12 +85,7 @@ TEST(Store, HasOnlyItsFiles) {
   bare.optimizer.clear();
   save_checkpoint(folder / "b", bare);
   EXPECT_THAT(folder.names(), ElementsAre("a", "b"));
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder / "a")) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  EXPECT_EQ(names, kFiles);
+  EXPECT_EQ(test::names_in(folder / "a"), kFiles);
   EXPECT_FALSE(fs::exists(folder / "b/optimizer.safetensors"));
   EXPECT_TRUE(load_checkpoint(folder / "b").optimizer.empty());
 }
@@ -253,23 +248,19 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   fs::copy(checkpoints / "step_1", unique_sibling(checkpoints / "step_5"));
   put(checkpoints / "step_3/state.json", "{}");
 
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(newest_folder(folder / "run"), checkpoints / "step_2");
-  const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log,
-              AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("is skipped"),
-                    HasSubstr("step_2: this older checkpoint is read")));
+  EXPECT_THAT(
+      test::said_by([&] { EXPECT_EQ(newest_folder(folder / "run"), checkpoints / "step_2"); }),
+      AllOf(HasSubstr("step_4"), HasSubstr("step_3/state.json"), HasSubstr("is skipped"),
+            HasSubstr("step_2: this older checkpoint is read")));
 
   fs::remove(checkpoints / "step_1/config.json");
   fs::remove(checkpoints / "step_2/config.json");
   save_checkpoint(checkpoints / "train", example());
   save_checkpoint(folder / "run/best", example());
-  ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
               AllOf(HasSubstr("all of its 4 checkpoints of steps are corrupt"), HasSubstr("step_4"),
                     EndsWith("; its others are " + (folder / "run/best").string() + ", " +
                              (checkpoints / "train").string())));
-  ::testing::internal::GetCapturedStderr();
 }
 
 TEST(Resolve, PassesOverNoneThatItCouldNotRead) {

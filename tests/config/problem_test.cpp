@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/config/problem.h"
 
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"

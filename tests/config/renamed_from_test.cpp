@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <string>
 #include <vector>
 
@@ -9,13 +6,13 @@
 #include "moesaic/base/file.h"
 #include "moesaic/config/document.h"
 #include "moesaic/config/schema.h"
+#include "support/matchers.h"
 #include "support/warnings.h"
 
 namespace moesaic {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Warnings;
 
 struct LinearConfig {
@@ -203,7 +200,7 @@ TEST(RenamedFrom, ErrorsNameThePresentKeyAtThePlaceOfTheFormerOne) {
 
 TEST(RenamedFrom, HelpKnowsBothNamesAndShowsThePresentOne) {
   const HelpRows rows = help_rows<NetworkConfig>("model");
-  EXPECT_EQ(help_text(rows).find("model.classes"), std::string::npos);
+  EXPECT_THAT(help_text(rows), Not(HasSubstr("model.classes")));
   for (const char* path : {"model.num_classes", "model.classes", "classes"}) {
     const HelpRows found = rows_about(rows, path);
     ASSERT_EQ(found.size(), 1U) << path;

@@ -389,11 +389,11 @@ TEST(Schema, HelpNamesTheUnitOfABareNumber) {
 
 TEST(Schema, ABareNumberOfEpochsIsReadWithOneWarningThatNamesItsUnit) {
   const auto said_of = [](const std::string& text) {
-    ::testing::internal::CaptureStderr();
-    for (int time = 0; time < 2; ++time) {
-      parse<Habits>(Document::from_text(text, "older.json").root());
-    }
-    return ::testing::internal::GetCapturedStderr();
+    return test::said_by([&] {
+      for (int time = 0; time < 2; ++time) {
+        parse<Habits>(Document::from_text(text, "older.json").root());
+      }
+    });
   };
   EXPECT_EQ(said_of(R"({"save": 7, "look": 3})"),
             "warning: older.json:1:21: 'look' is the bare number 3, which is read as \"3 epochs\" "

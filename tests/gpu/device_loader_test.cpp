@@ -2,9 +2,6 @@
 // Batches on a GPU have the bits of those on the CPU.
 #include "moesaic/data/loader.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "data/device_loader_fixture.h"
 #include "support/cuda.h"
 

@@ -2,9 +2,6 @@
 // Dispatch, grouped MLP and combine on a GPU against the CPU in float64: 1e-4 in float32, 2e-2 in
 // types of two bytes. All run with grouped GEMMs, where the chip has them, and with a product
 // for every expert.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <vector>
 
 #include "base/support.h"

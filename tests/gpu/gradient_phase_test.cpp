@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A phase on a GPU does what it does on the CPU.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
+#include "moesaic/train/gradient_phase.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/ops/device.h"
 #include "moesaic/train/evaluate.h"
-#include "moesaic/train/gradient_phase.h"
 #include "support/cuda.h"
 #include "train/train_fixture.h"
 

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // One training step of networks of real layers on a GPU against the CPU: loss, gradients, routing.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <string>
 

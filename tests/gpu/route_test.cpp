@@ -2,9 +2,6 @@
 // Routing on a GPU against the CPU: indices equal to the letter.
 #include "moesaic/ops/route_token_choice.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/ops/route_adaptive.h"
 #include "moesaic/ops/route_expert_choice.h"
 #include "support/cuda.h"

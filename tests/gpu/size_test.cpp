@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of the size that GPUs are bought for: more hidden numbers than 32 bits count, and many
 // experts. Rows of a few tokens are compared with the CPU, which computes these alone.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <limits>
 #include <string>

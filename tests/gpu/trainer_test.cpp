@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole run on each device: phases, pruning between them, checkpoints, and going on from one.
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/checkpoint/store.h"

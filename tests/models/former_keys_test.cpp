@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks' settings as files of version 0.2 spell them.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <string>

@@ -4,8 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 
@@ -15,9 +13,6 @@
 
 namespace moesaic {
 namespace {
-
-using testing::small_images;
-using testing::small_vmoe;
 
 /// Noise and every kind of dropout.
 VMoEConfig random_config() {

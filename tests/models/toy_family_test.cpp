@@ -2,8 +2,6 @@
 // A family from outside of the library: all that is generic works with it, without an edit in src/.
 #include "support/toy_family.h"
 
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/checkpoint/inspect.h"
 #include "moesaic/checkpoint/store.h"

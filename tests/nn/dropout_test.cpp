@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/batch_shard.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "moesaic/ops/route_token_choice.h"

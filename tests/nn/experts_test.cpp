@@ -2,9 +2,6 @@
 // Experts against plain loops in float64.
 #include "moesaic/nn/experts.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"
 #include "nn/experts_fixture.h"

@@ -2,12 +2,10 @@
 // Against the same networks written with PyTorch's functions; see tests/golden/README.md.
 #include "moesaic/nn/image_network.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "moesaic/base/error.h"
+#include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/nn/init.h"
+#include "support/matchers.h"
 #include "support/tensors.h"
 
 namespace moesaic::nn {
@@ -117,13 +115,8 @@ INSTANTIATE_TEST_SUITE_P(All, Networks, ::testing::ValuesIn(image_network_names(
                          [](const auto& info) { return info.param; });
 
 TEST(ImageNetwork, AnUnknownNameGetsTheNearestOne) {
-  try {
-    make_image_network("resnet81", {}, make_generator(1));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("did you mean 'resnet18'"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(test::usage_of([] { make_image_network("resnet81", {}, make_generator(1)); }),
+              HasSubstr("did you mean 'resnet18'"));
 }
 
 }  // namespace

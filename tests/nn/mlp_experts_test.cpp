@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/mlp_experts.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/base/error.h"
 #include "moesaic/ops/autocast.h"
 #include "moesaic/ops/device.h"

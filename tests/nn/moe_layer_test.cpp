@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/moe_layer.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/base/error.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/mlp_experts.h"

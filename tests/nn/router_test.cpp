@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/nn/router.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/nn/init.h"
 #include "ops/route_reference.h"
 #include "support/tensors.h"

@@ -2,10 +2,18 @@
 #pragma once
 
 #include <cmath>
+#include <vector>
 
 #include "moesaic/ops/activation.h"
 
 namespace moesaic::testing {
+
+/// All activations by their names.
+inline std::vector<Activation> all_activations() {
+  std::vector<Activation> all;
+  for (const auto name : kActivationNames) all.push_back(activation_from_name(name));
+  return all;
+}
 
 /// act(x) as its definition says it.
 inline double activation_reference(double x, Activation activation) {

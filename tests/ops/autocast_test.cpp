@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/autocast.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/nn/moe_layer.h"
 #include "moesaic/ops/grouped_mlp.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/mlp_operators.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <vector>
 
 #include "moesaic/base/error.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/device.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "ops/cuda/switchable.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/dispatch.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/base/error.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "support/tensors.h"

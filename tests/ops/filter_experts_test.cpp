@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/filter_experts.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <vector>
 
@@ -62,12 +59,6 @@ at::Tensor plain_filters(const at::Tensor& x_in, const Routing& routing,
   return result;
 }
 
-std::vector<Activation> every_activation() {
-  std::vector<Activation> all;
-  for (const auto name : kActivationNames) all.push_back(activation_from_name(name));
-  return all;
-}
-
 TEST(FilterExperts, EqualPlainLoopsForAnyShape) {
   const std::vector<int32_t> offsets = {0, 0, 70, 1200, 1201};
   const Routing routing = routing_of(offsets, 1210, 300);
@@ -89,7 +80,7 @@ TEST(FilterExperts, EveryActivationEqualsPlainLoops) {
   const FilterCase c{4, 10, 24, 2};
   const Routing routing = routing_of({0, 5, 40}, 40, 40);
   const at::Tensor x = randn({40, c.patches, c.width}, 1);
-  for (const Activation activation : every_activation()) {
+  for (const Activation activation : testing::all_activations()) {
     const FilterWeights weights = filters_of(c, 2, torch::kDouble);
     expect_close(filter_experts(x, routing, weights, c.outputs, activation),
                  plain_filters(x, routing, weights, c.outputs, activation), 1e-12);
@@ -100,7 +91,7 @@ TEST(FilterExperts, GradientsEqualFiniteDifferences) {
   const FilterCase c{2, 3, 6, 2};
   const Routing routing = routing_of({0, 3, 3, 5}, 6, 4);
   for (const bool of_inputs : {false, true}) {
-    for (const Activation activation : every_activation()) {
+    for (const Activation activation : testing::all_activations()) {
       const FilterWeights weights = filters_of(c, 3, torch::kDouble);
       std::vector<at::Tensor> inputs = {randn({4, c.patches, c.width}, 1), weights.w, weights.b};
       inputs[0].set_requires_grad(of_inputs);

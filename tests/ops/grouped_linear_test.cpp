@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/grouped_linear.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/ops/autocast.h"
 #include "ops/mlp_operators.h"
 #include "support/poison.h"

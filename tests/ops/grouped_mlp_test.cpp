@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/grouped_mlp.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "moesaic/base/error.h"
@@ -14,16 +11,11 @@ namespace moesaic {
 namespace {
 
 using testing::activation_reference;
+using testing::all_activations;
 
 ExpertWeights random_weights(int64_t experts, int64_t width, int64_t hidden, at::ScalarType type) {
   return {randn({experts, width, hidden}, 11, type) * 0.3, randn({experts, hidden}, 12, type),
           randn({experts, hidden, width}, 13, type) * 0.3, randn({experts, width}, 14, type)};
-}
-
-std::vector<Activation> all_activations() {
-  std::vector<Activation> all;
-  for (const auto name : kActivationNames) all.push_back(activation_from_name(name));
-  return all;
 }
 
 /// Plain loops over doubles.
@@ -233,14 +225,6 @@ TEST(GroupedMlp, ResultsDoNotDependOnThreads) {
   at::set_num_threads(threads);
   EXPECT_TRUE(torch::equal(found[0], found[1]));
   EXPECT_TRUE(torch::equal(found[0], found[2]));
-}
-
-TEST(GroupedMlp, TwoRunsAreBitwiseEqual) {
-  const ExpertWeights w = random_weights(4, 32, 64, torch::kFloat);
-  const at::Tensor rows = randn({1000, 32}, 7, torch::kFloat);
-  const at::Tensor offsets = index({0, 100, 600, 700, 1000});
-  const at::Tensor first = grouped_mlp(rows, offsets, w, Activation::gelu_tanh);
-  EXPECT_TRUE(torch::equal(first, grouped_mlp(rows, offsets, w, Activation::gelu_tanh)));
 }
 
 TEST(GroupedMlp, RefusesWrongShapesAndNames) {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators are open to every caller: indices that no routing would contain have to end in an
 // error.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/losses.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>

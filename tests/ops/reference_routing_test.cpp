@@ -2,8 +2,6 @@
 // Routings and router losses against tensors of the reference implementation of V-MoE, ties and
 // gates of zero included; see tests/golden/README.md.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/ops/losses.h"

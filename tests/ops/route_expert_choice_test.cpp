@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/route_expert_choice.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <limits>
 
 #include "moesaic/ops/diverged.h"

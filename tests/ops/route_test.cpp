@@ -3,9 +3,6 @@
 // are composites on the CPU, too: their operators' tests hold them against plain loops.
 #include "ops/route.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <limits>
 
 #include "moesaic/ops/diverged.h"

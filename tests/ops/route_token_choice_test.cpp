@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <limits>
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/routed_mlp.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/base/error.h"
 #include "moesaic/ops/combine.h"
 #include "moesaic/ops/dispatch.h"

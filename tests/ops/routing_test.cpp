@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/ops/routing.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <utility>
 
 #include "moesaic/ops/route_token_choice.h"

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "moesaic/base/error.h"
+#include "base/support.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -19,13 +19,7 @@ Launch launch_in(const Variables& variables) {
 }
 
 std::string launch_error(const Variables& variables) {
-  try {
-    launch_in(variables);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return "no error";
+  return test::usage_of([&] { launch_in(variables); });
 }
 
 TEST(Launch, WithoutVariablesTheProcessIsAlone) {

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/log.h"
 #include "moesaic/parallel/process_group.h"
@@ -72,12 +73,9 @@ TEST(ProcessMesh, MayBeThreadsThatWaitForEachOtherOften) {
 TEST(ProcessMesh, SayWhichOneDiffers) {
   run_processes(3, {}, [](const auto& processes) {
     processes->check_same("recipe", "abc");
-    try {
-      processes->check_same("recipe", processes->rank() == 2 ? "def" : "abc");
-      ADD_FAILURE() << "nothing was refused";
-    } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "process 2 has another recipe than process 0 (def and abc)");
-    }
+    EXPECT_EQ(test::usage_of(
+                  [&] { processes->check_same("recipe", processes->rank() == 2 ? "def" : "abc"); }),
+              "process 2 has another recipe than process 0 (def and abc)");
   });
 }
 
@@ -141,13 +139,10 @@ TEST(ProcessMesh, OneThatIsLostBeforeTheEndIsNamed) {
 
 TEST(ProcessMesh, NameTheFirstOfManyThatDidNotCome) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  try {
-    ProcessMesh::from_store(store, 0, 20, {.init_timeout = 1});
-    ADD_FAILURE() << "nobody was missed";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("of 20 processes, number 1, 2, 3, 4, 5, 6, 7, 8 and others "
-                                        "did not connect within 1 second"));
-  }
+  EXPECT_THAT(
+      test::failure_of([&] { ProcessMesh::from_store(store, 0, 20, {.init_timeout = 1}); }),
+      HasSubstr("of 20 processes, number 1, 2, 3, 4, 5, 6, 7, 8 and others did not connect within "
+                "1 second"));
 }
 
 TEST(ProcessMesh, RememberOnlyTheLastWarnings) {

@@ -11,10 +11,6 @@
 namespace moesaic {
 namespace {
 
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
-
 class Calibration : public ::testing::Test {
  protected:
   Calibration() {

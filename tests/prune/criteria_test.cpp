@@ -13,9 +13,6 @@
 namespace moesaic {
 namespace {
 
-using testing::small_vmoe;
-using testing::small_vmoe_config;
-
 /// Euclidean norm of every row, by a plain loop.
 std::vector<double> row_norms(const at::Tensor& weight) {
   const auto values = weight.accessor<float, 2>();

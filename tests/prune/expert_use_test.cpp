@@ -12,10 +12,6 @@
 namespace moesaic {
 namespace {
 
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
-
 /// What one expert does in block 1 of the small V-MoE, by plain loops over tokens.
 struct PlainUse {
   double tokens = 0, rows = 0, selections = 0, first_gates = 0, gates = 0, gate_norms = 0,

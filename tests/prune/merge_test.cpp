@@ -13,10 +13,6 @@ namespace moesaic {
 namespace {
 
 using Ids = std::vector<int64_t>;
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 MoEBlock block_of(int64_t experts, int64_t members = 1) {
   nn::MoELayerOptions options{

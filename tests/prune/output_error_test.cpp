@@ -13,9 +13,6 @@ namespace moesaic {
 namespace {
 
 using Ids = std::vector<int64_t>;
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 VMoEConfig token_choice() {
   return small_vmoe_config();

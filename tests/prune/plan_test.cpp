@@ -13,10 +13,6 @@
 namespace moesaic {
 namespace {
 
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 using Ids = std::vector<int64_t>;
 
 /// Gives the routers' rows these norms.

@@ -12,10 +12,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 void save(const fs::path& folder, const Model& model) {
   Checkpoint checkpoint;
@@ -269,9 +265,7 @@ TEST(PruneCheckpointTies, AreWorthAWarning) {
   options.pretrained = options.finetuned = folder / "same";
   options.out = folder / "out";
   options.prune.keep = KeepSpec::count(2);
-  ::testing::internal::CaptureStderr();
-  prune_checkpoint(options);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(test::said_by([&] { prune_checkpoint(options); }),
               AllOf(HasSubstr("warning: "), HasSubstr("the same network?")));
 }
 
@@ -425,9 +419,7 @@ TEST_F(PruneCheckpoint, APlanKeepsWhatATokenSelectsAndMayNameNoCriterion) {
 TEST_F(PruneCheckpoint, ThatRemovesNothingSaysSo) {
   options_.dry_run = true;
   const auto said = [&](const PruneCheckpointOptions& options) {
-    ::testing::internal::CaptureStderr();
-    prune_checkpoint(options);
-    return ::testing::internal::GetCapturedStderr();
+    return test::said_by([&] { prune_checkpoint(options); });
   };
   EXPECT_EQ(said(options_), "");
   options_.prune.keep = KeepSpec::fraction(1.0);

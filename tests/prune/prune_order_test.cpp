@@ -11,8 +11,6 @@ namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 /// Saves a checkpoint of a run that has come to a phase and a step.
 void save_of_run(const fs::path& folder, const std::string& init, int64_t phase, int64_t step) {
@@ -31,9 +29,7 @@ std::string warnings_of_pruning(const fs::path& pretrained, const fs::path& fine
   options.finetuned = finetuned;
   options.out = folder / "out";
   options.prune.keep = KeepSpec::count(2);
-  ::testing::internal::CaptureStderr();
-  prune_checkpoint(options);
-  return ::testing::internal::GetCapturedStderr();
+  return test::said_by([&] { prune_checkpoint(options); });
 }
 
 TEST(PruneCheckpointOrder, IsWarnedOfWhereTheCheckpointsSayThatItIsReversed) {

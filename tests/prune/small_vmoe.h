@@ -46,3 +46,12 @@ inline ModelOutput run(Model& model, const at::Tensor& images) {
 }
 
 }  // namespace moesaic::testing
+
+namespace moesaic {
+
+using testing::run;
+using testing::small_images;
+using testing::small_vmoe;
+using testing::small_vmoe_config;
+
+}  // namespace moesaic

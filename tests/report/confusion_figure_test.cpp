@@ -36,9 +36,7 @@ TEST(ConfusionMatrix, IsWrittenByTheEndingOfItsName) {
   const fs::path figure = folder / "it's a figure.png", table = folder / "table.csv";
   for (const fs::path& file : {figure, table}) {
     check_new_confusion(file, "--confusion");
-    ::testing::internal::CaptureStderr();
-    write_confusion(pets(), kPets, "pets", file);
-    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(test::said_by([&] { write_confusion(pets(), kPets, "pets", file); }), "");
     EXPECT_THAT(test::usage_of([&] { check_new_confusion(file, "--confusion"); }),
                 HasSubstr("already exists"));
   }
@@ -63,9 +61,7 @@ TEST(ConfusionMatrix, NeedsClassesAndOfAFigureNotTooMany) {
 TEST(ConfusionMatrix, OfManyClassesNamesSome) {
   const test::TempDir folder;
   const std::vector<std::string> many(61, "class");
-  ::testing::internal::CaptureStderr();
-  write_confusion(pets(), many, "pets", folder / "many.svg");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(test::said_by([&] { write_confusion(pets(), many, "pets", folder / "many.svg"); }), "");
   EXPECT_THAT(read_text(folder / "many.gp"), HasSubstr("set ytics ('class' 0, 'class' 4, "));
   EXPECT_THAT(read_text(folder / "many.svg"), HasSubstr("</svg>"));
 }

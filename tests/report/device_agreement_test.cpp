@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/device_agreement.h"
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 #include "moesaic/report/evaluation_figures.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <set>

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/experiment.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "moesaic/base/file.h"
 #include "moesaic/report/runs.h"
 #include "report/report_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -80,7 +79,7 @@ TEST(Experiments, AnUnknownNameGetsTheNearestOne) {
 
 TEST(Experiments, AFileThatIsMissingIsNamed) {
   const std::string error = error_of([] { load_experiment("/no/such.json", Scale::paper); });
-  EXPECT_NE(error.find("/no/such.json"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("/no/such.json"));
 }
 
 TEST(Experiments, QuickChangesOnlyWhatItNames) {
@@ -100,8 +99,8 @@ TEST(Experiments, WhatQuickSetsIsBlamedWhereItStands) {
   const ExperimentFile file(
       replaced(report_test::tiny_sweep(), R"("recover.steps": 1,)", R"("recover.steps": "one",)"));
   const std::string error = error_of([&] { file.parsed(Scale::quick); });
-  EXPECT_NE(error.find("tiny.json:24:"), std::string::npos) << error;
-  EXPECT_NE(error.find("'recover.steps' must be an integer"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("tiny.json:24:"));
+  EXPECT_THAT(error, HasSubstr("'recover.steps' must be an integer"));
 }
 
 TEST(Experiments, OverridesComeAfterQuick) {
@@ -137,18 +136,17 @@ TEST(Experiments, ANameThatIsNoFolderIsRefused) {
                  R"({"name": ")" + name + R"(", "kind": "runs", "description": "d"})");
     const std::string error =
         error_of([&] { load_experiment((folder / "x.json").string(), Scale::paper, {}); });
-    EXPECT_NE(error.find("x.json:1:10: name '"), std::string::npos) << error;
-    EXPECT_NE(error.find("may hold letters"), std::string::npos) << name;
+    EXPECT_THAT(error, HasSubstr("x.json:1:10: name '"));
+    EXPECT_THAT(error, HasSubstr("may hold letters")) << name;
   }
 }
 
 TEST(Experiments, TheFormerKindOfThoseThatPruneIsReadAndWarnedOf) {
   const ExperimentFile file(replaced(report_test::tiny_sweep(), R"("kind": "runs", "num_runs": 1,)",
                                      R"("kind": "prune-sweep",)"));
-  ::testing::internal::CaptureStderr();
-  const RunsConfig config = file.parsed();
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("'prune-sweep' is 'runs' now"),
-            std::string::npos);
+  RunsConfig config;
+  EXPECT_THAT(test::said_by([&] { config = file.parsed(); }),
+              HasSubstr("'prune-sweep' is 'runs' now"));
   EXPECT_EQ(config.kind, "runs");
   EXPECT_EQ(config.num_runs, 1);
   EXPECT_EQ(config.sweep.keep.size(), 3U);
@@ -163,8 +161,8 @@ TEST(Experiments, TheFormerKindOfImageGridsIsReadAndWarnedOf) {
   EXPECT_EQ(experiment.kind, "image_grid");
   EXPECT_EQ(parse<SamplesConfig>(experiment.config).num_columns, 3);
   const std::string warnings = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(warnings.find("the kind 'samples' is called 'image_grid' now"), std::string::npos);
-  EXPECT_NE(warnings.find("'columns' is called 'num_columns' now"), std::string::npos);
+  EXPECT_THAT(warnings, HasSubstr("the kind 'samples' is called 'image_grid' now"));
+  EXPECT_THAT(warnings, HasSubstr("'columns' is called 'num_columns' now"));
 }
 
 TEST(Experiments, ErrorsSayLineAndColumn) {
@@ -209,7 +207,7 @@ TEST(Experiments, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_EQ(file.error(), "no error");
   const ExperimentFile grid(
       replaced(report_test::tiny_sweep(), R"("keep": [4, 3, 2])", R"("rows": [{"name": "a"}])"));
-  EXPECT_NE(grid.error().find("is for pruned networks; give 'keep' too"), std::string::npos);
+  EXPECT_THAT(grid.error(), HasSubstr("is for pruned networks; give 'keep' too"));
 }
 
 TEST(Scale, HasTwoNames) {

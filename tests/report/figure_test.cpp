@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/figure.h"
 
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/base/file.h"
 #include "moesaic/report/runs.h"
 #include "report/report_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -36,15 +35,14 @@ TEST(SweepFigure, DataHasAColumnForEachNumber) {
 TEST(SweepFigure, ErrorBarsAreTheSpreadOverTheRuns) {
   const Figure figure =
       figure_of(report_test::with_second_run(report_test::made_sweep(), 0.0, 2.0, 1.0));
-  EXPECT_NE(figure.data.find("\n4\t40.000\t94.2500\t1.4142\t96.7500\t0.7071\t75.000\t"),
-            std::string::npos);
+  EXPECT_THAT(figure.data, HasSubstr("\n4\t40.000\t94.2500\t1.4142\t96.7500\t0.7071\t75.000\t"));
 }
 
 TEST(SweepFigure, ScriptKnowsTheSweep) {
   const std::string script = figure_of(report_test::made_sweep()).script;
-  EXPECT_NE(script.find("criteria = 'router-norm-change random'\n"), std::string::npos);
-  EXPECT_NE(script.find("experts = 8\n"), std::string::npos);
-  EXPECT_NE(script.find("set xtics (\"0\\n8\" 0.000, \"40\\n4\" 40.000)\n"), std::string::npos);
+  EXPECT_THAT(script, HasSubstr("criteria = 'router-norm-change random'\n"));
+  EXPECT_THAT(script, HasSubstr("experts = 8\n"));
+  EXPECT_THAT(script, HasSubstr("set xtics (\"0\\n8\" 0.000, \"40\\n4\" 40.000)\n"));
 }
 
 TEST(SweepFigure, ChoicesByLayerAreABlockOfTheirOwnWithLettersOnTheAxis) {
@@ -54,18 +52,15 @@ TEST(SweepFigure, ChoicesByLayerAreABlockOfTheirOwnWithLettersOnTheAxis) {
     made.add_network("also4/" + criterion, 94.5, 96.5, 900000, 16e6, 5000.0);
   }
   const Figure figure = figure_of(made);
-  EXPECT_NE(figure.data.find("\n\n\nfirst_whole\t33.333\t94.5000\t"), std::string::npos)
-      << figure.data;
-  EXPECT_NE(
-      figure.script.find("set xtics (\"0\\n8\" 0.000, \"40\\n4, b\" 40.000, \"33\\na\" 33.333)\n"),
-      std::string::npos)
-      << figure.script;
-  EXPECT_NE(figure.script.find("'a: first whole (8, 2)'"), std::string::npos);
+  EXPECT_THAT(figure.data, HasSubstr("\n\n\nfirst_whole\t33.333\t94.5000\t"));
+  EXPECT_THAT(figure.script,
+              HasSubstr("set xtics (\"0\\n8\" 0.000, \"40\\n4, b\" 40.000, \"33\\na\" 33.333)\n"));
+  EXPECT_THAT(figure.script, HasSubstr("'a: first whole (8, 2)'"));
   const TempDir temp;
   fs::create_directories(temp / "drawn");
   draw_figure(temp / "drawn", figure);
   const std::string svg = read_text(temp / "drawn" / "figure.svg");
-  EXPECT_NE(svg.find("b: also4 (4, 4)"), std::string::npos);
+  EXPECT_THAT(svg, HasSubstr("b: also4 (4, 4)"));
 }
 
 TEST(GnuplotQuoted, EndsNoStringWithinTheText) {
@@ -96,9 +91,9 @@ TEST(DrawFigure, LeavesFiguresScriptAndDataAndNothingElse) {
   const std::string svg = read_text(folder / "figure.svg");
   for (const char* text : {"router-norm-change", "random", "test accuracy, %", "forward time",
                            "experts kept in each layer, of 8", "parameters pruned, %"}) {
-    EXPECT_NE(svg.find(text), std::string::npos) << text;
+    EXPECT_THAT(svg, HasSubstr(text)) << text;
   }
-  EXPECT_NE(svg.find("</svg>"), std::string::npos);
+  EXPECT_THAT(svg, HasSubstr("</svg>"));
 }
 
 TEST(DrawFigureFile, LeavesOneFigureWithItsScriptAndData) {
@@ -121,7 +116,7 @@ TEST(DrawFigure, AScriptThatFailsIsAnErrorAndLeavesNothing) {
     draw_figure(folder, {"plot 'no such file'\n", "1\t2\n"});
   });
   EXPECT_EQ(error.find("failure: "), 0u) << error;
-  EXPECT_NE(error.find("figure.svg: gnuplot failed"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("figure.svg: gnuplot failed"));
   EXPECT_EQ(names_in(folder), std::vector<std::string>{});
 }
 
@@ -134,8 +129,8 @@ TEST(DrawFigureFile, IsSilentOfWhatGnuplotWarnsOfAndSaysWhyItFailed) {
     draw_figure_file(temp / "b.png", {"plot 'no such file'\n", "1\t2\n"});
   });
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
-  EXPECT_NE(error.find("b.png: gnuplot failed with status 1: "), std::string::npos) << error;
-  EXPECT_NE(error.find("No data in plot"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("b.png: gnuplot failed with status 1: "));
+  EXPECT_THAT(error, HasSubstr("No data in plot"));
 }
 
 TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
@@ -143,7 +138,7 @@ TEST(DrawFigure, AScriptThatDrawsNothingIsAnError) {
   const fs::path folder = temp / "out";
   fs::create_directories(folder);
   const std::string error = error_of([&] { draw_figure(folder, {"a = 1\n", ""}); });
-  EXPECT_NE(error.find("figure.svg: gnuplot drew nothing"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("figure.svg: gnuplot drew nothing"));
   EXPECT_EQ(names_in(folder), std::vector<std::string>{});
 }
 
@@ -154,7 +149,7 @@ TEST(DrawFigureFile, AFullDiskIsToldByThePlaceOfTheFile) {
     draw_figure_file(temp / "a.png", {"plot 1\n", std::string(200, '1')});
   });
   EXPECT_EQ(error.find("failure: " + (temp / "a.png").string() + ": not drawn: "), 0U) << error;
-  EXPECT_NE(error.find((temp / "a.tsv").string() + ": cannot write: "), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr((temp / "a.tsv").string() + ": cannot write: "));
   EXPECT_EQ(temp.names(), std::vector<std::string>{});
 }
 
@@ -168,9 +163,7 @@ TEST(DrawFigureFile, AFigureThatIsCutShortIsAnErrorAndLeavesNothing) {
       const test::FileSizeLimit limit(8192);
       draw_figure_file(temp / ("a." + kind), {script, "1\t2\n"});
     });
-    EXPECT_NE(error.find("a." + kind + ": gnuplot could not write the whole figure"),
-              std::string::npos)
-        << error;
+    EXPECT_THAT(error, HasSubstr("a." + kind + ": gnuplot could not write the whole figure"));
     EXPECT_EQ(temp.names(), std::vector<std::string>{});
   }
 }

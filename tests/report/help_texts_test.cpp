@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every text of help is read without its neighbours, so it is a noun phrase that stands alone.
-#include <gtest/gtest.h>
-
 #include <regex>
 #include <string>
 
@@ -18,6 +16,7 @@
 #include "moesaic/train/phase.h"
 #include "moesaic/train/run_config.h"
 #include "support/help_texts.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -72,7 +71,7 @@ void expect_choices_in(const HelpRows& rows, const std::string& key,
   for (const config_detail::HelpRow& row : rows) {
     if (row.key != key || row.allowed.empty()) continue;
     for (const std::string& name : registry.names()) {
-      EXPECT_NE((" " + row.allowed + " ").find(" " + name + " "), std::string::npos) << name;
+      EXPECT_THAT((" " + row.allowed + " "), HasSubstr(" " + name + " ")) << name;
     }
     return;
   }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Table 10's experiment on synthetic data: random numbers that are no language.
-#include <gtest/gtest.h>
-
 #include "base/support.h"
 #include "moesaic/report/experiment.h"
 #include "moesaic/report/runs.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/throughput.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "prune/small_vmoe.h"
 
 namespace moesaic {

@@ -26,9 +26,8 @@ Figure figure(const PlotConfig& plot, const std::string& rest = kRows,
 /// Draws it; nothing is said.
 void draw(const Figure& figure) {
   const test::TempDir folder;
-  ::testing::internal::CaptureStderr();
-  draw_figure(folder.path(), figure, "figure-2");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << figure.script;
+  EXPECT_EQ(test::said_by([&] { draw_figure(folder.path(), figure, "figure-2"); }), "")
+      << figure.script;
   EXPECT_THAT(read_text(folder / "figure-2.png"), StartsWith("\x89PNG"));
   EXPECT_THAT(read_text(folder / "figure-2.svg"), HasSubstr("</svg>"));
   EXPECT_TRUE(std::filesystem::exists(folder / "figure-2.tsv"));

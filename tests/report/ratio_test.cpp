@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/support.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -30,9 +31,7 @@ TEST(Ratio, IsOfTheCurvesMeans) {
   EXPECT_EQ(made->runs, 5);
   RatioConfig never = config;
   never.level = 99;
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(ratio_row(never, rows));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(ratio_row(never, rows)); }),
               HasSubstr("'b/n...' do not cross accuracy 99"));
 }
 
@@ -42,16 +41,16 @@ TEST(Ratio, OfTwoRowsIsThatOfTheirMeans) {
   const std::vector<ResultRow> rows = {
       {"large", "flops", 8}, {"small", "flops", 6}, {"small", "steps", 1}};
   EXPECT_EQ(ratio_row(config, rows)->measured, 0.75);
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(ratio_row({"ratio", "cost", "flops", "small", "none"},
-                         {{"none", "flops", 0}, {"small", "flops", 6}}));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("'none' has 0 for flops"));
+  const RatioConfig by_none{"ratio", "cost", "flops", "small", "none"};
+  EXPECT_THAT(test::said_by([&] {
+                EXPECT_FALSE(ratio_row(by_none, {{"none", "flops", 0}, {"small", "flops", 6}}));
+              }),
+              HasSubstr("'none' has 0 for flops"));
   RatioConfig half = config;
   half.level = 95;
   EXPECT_THAT(config_problem(half).text, HasSubstr("has a level and sizes"));
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(ratio_row({"ratio", "cost", "steps", "small", "large"}, rows));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  const RatioConfig of_steps{"ratio", "cost", "steps", "small", "large"};
+  EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(ratio_row(of_steps, rows)); }),
               HasSubstr("the row 'large' has no steps: no cost"));
 }
 
@@ -95,9 +94,7 @@ TEST(Fit, OfCurvesIsOfTheSizesAtALevel) {
   ASSERT_EQ(points.size(), 2U);
   EXPECT_NEAR(points[1].y, std::pow(10.0, 1.5), 1e-9);
   fit.level = 70.0;
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(fit_row(fit, {}, rows));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(test::said_by([&] { EXPECT_FALSE(fit_row(fit, {}, rows)); }),
               HasSubstr("'l1/n...' do not cross accuracy 70: no size_exponent"));
   fit.sizes.clear();
   EXPECT_THAT(config_problem(fit).text, HasSubstr("has a level and sizes"));

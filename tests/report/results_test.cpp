@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/results.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 
-#include "moesaic/base/error.h"
+#include "base/support.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -40,13 +39,8 @@ TEST(Results, JsonHasEveryKeyInOrderAndNullForWhatIsAbsent) {
 TEST(Results, ANumberThatIsNoneIsRefusedByName) {
   Results results = two_rows();
   results.rows[0].measured = std::numeric_limits<double>::quiet_NaN();
-  try {
-    to_json(results);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::failure);
-    EXPECT_STREQ(error.what(), "demo: test_accuracy of 'pretrain' is nan");
-  }
+  EXPECT_EQ(test::failure_of([&] { to_json(results); }),
+            "demo: test_accuracy of 'pretrain' is nan");
 }
 
 TEST(Results, FindsARowByNameAndMetric) {
@@ -95,8 +89,8 @@ TEST(Results, ABoundIsJudgedByTheIntervalOfTheMean) {
   EXPECT_EQ(verdict(1.2, 0.7), "open");
   const Results results{.experiment = "demo", .scale = "paper", .rows = {row}};
   EXPECT_EQ(to_json(results)["rows"][0]["paper_bound"].dump(), R"({"at_most":1.2,"at_least":0.7})");
-  EXPECT_NE(results_table(results).markdown().find("| >= 0.70, <= 1.20 |"), std::string::npos);
-  EXPECT_NE(results_note(results).find("A bound of the paper is met or not"), std::string::npos);
+  EXPECT_THAT(results_table(results).markdown(), HasSubstr("| >= 0.70, <= 1.20 |"));
+  EXPECT_THAT(results_note(results), HasSubstr("A bound of the paper is met or not"));
   row = row_of_runs("a", "lost", {{1, 0.5}});
   EXPECT_EQ(verdict(1.0, {}), "open") << "one run has no interval";
 }
@@ -121,8 +115,8 @@ TEST(Results, DigitsAreTheRows) {
   results.rows[0].digits = 0;
   results.rows[1].digits = 3;
   const std::string text = results_table(results).text();
-  EXPECT_NE(text.find("  88  "), std::string::npos) << text;
-  EXPECT_NE(text.find("87.000"), std::string::npos) << text;
+  EXPECT_THAT(text, HasSubstr("  88  "));
+  EXPECT_THAT(text, HasSubstr("87.000"));
 }
 
 }  // namespace

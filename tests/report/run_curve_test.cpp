@@ -68,7 +68,7 @@ TEST(RunCurve, TakesSplitsApartAndLeavesOutWhatIsNotMeasured) {
             "# training: steps\tloss\n4\t3\n\n\n"
             "# validation: steps\tloss\n4\t2\n\n\n"
             "# test: steps\tloss\n4\t1\n");
-  EXPECT_EQ(figure.script.find("accuracy"), std::string::npos);
+  EXPECT_THAT(figure.script, Not(HasSubstr("accuracy")));
 }
 
 TEST(RunCurve, PassesOverLinesOfOtherTypes) {
@@ -98,9 +98,7 @@ TEST(RunCurve, IsDrawnBesideTheMetricsWithoutAWord) {
         std::string(kPhasesWithoutUpdates), one_step, one_step + "\n" + its_test, no_accuracy}) {
     const test::TempDir folder;
     write_atomic(folder / "metrics.jsonl", metrics);
-    ::testing::internal::CaptureStderr();
-    draw_run_curve(folder.path());
-    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << metrics;
+    EXPECT_EQ(test::said_by([&] { draw_run_curve(folder.path()); }), "") << metrics;
     EXPECT_THAT(read_text(folder / "figure.png"), ::testing::StartsWith("\x89PNG"));
     EXPECT_THAT(read_text(folder / "figure.svg"), HasSubstr("loss"));
   }

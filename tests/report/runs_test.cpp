@@ -67,9 +67,7 @@ TEST_F(Runs, AnArgumentThatEveryRowReplacesIsRefused) {
 TEST_F(Runs, AnArgumentThatSomeRowsReplaceIsWarnedOf) {
   const auto said = [&](const std::vector<std::string>& arguments) {
     const RunsConfig config = with_arguments(arguments);
-    ::testing::internal::CaptureStderr();
-    plan_rows_of(config);
-    return ::testing::internal::GetCapturedStderr();
+    return test::said_by([&] { plan_rows_of(config); });
   };
   EXPECT_EQ(
       said({"train.model.num_experts=2"}),

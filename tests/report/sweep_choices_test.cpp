@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which layers keep how many experts in a sweep.
-#include <gtest/gtest.h>
-
 #include "moesaic/base/file.h"
 #include "moesaic/checkpoint/store.h"
 #include "report/sweep_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic::sweep_test {
 namespace {
@@ -79,7 +78,7 @@ TEST_F(SweepChoices, ChoicesByLayerJoinWhatIsThereUnlessTheirNameMeantAnother) {
     return changes;
   };
   run(out, plain);
-  EXPECT_EQ(read_text(out / "config.json").find("per_layer"), std::string::npos);
+  EXPECT_THAT(read_text(out / "config.json"), Not(HasSubstr("per_layer")));
   const Outcome one = run(out, with(choice("first", R"({"0": 2})")));
   const Outcome other = run(out, with(choice("second", R"({"0": 2, "1": 2})")));
   EXPECT_EQ(other.networks(), 4u);
@@ -108,7 +107,7 @@ TEST_F(SweepChoices, ChoicesByLayerAreCheckedBeforeAnythingIsTrained) {
     const std::string text = error_of([&] {
       run(out, {"keep=[4]", "export=null", "per_layer=" + choices});
     });
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_THAT(text, HasSubstr(part));
     EXPECT_EQ(text.find("usage: "), 0u) << text;
     EXPECT_FALSE(fs::exists(out)) << choices;
   };
@@ -132,8 +131,7 @@ TEST_F(SweepChoices, AChoiceThatIsRefusedLeavesAFolderAsItWas) {
   };
   run(out, {"keep=[4]", "export=null"});
   const std::string before = read_text(out / "config.json");
-  EXPECT_NE(error_of([&] { run(out, with(R"({"1": 5})")); }).find("cannot keep 5"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { run(out, with(R"({"1": 5})")); }), HasSubstr("cannot keep 5"));
   EXPECT_EQ(read_text(out / "config.json"), before);
   EXPECT_EQ(run(out, with(R"({"1": 3})")).networks(), 4u) << "the name is free";
 }
@@ -148,10 +146,9 @@ TEST_F(SweepChoices, APapersValuesMayBeOfChoicesByLayer) {
   EXPECT_EQ(paper("half/random", {half}), 1u);
   EXPECT_EQ(paper("half/reap", {half}), 1u) << "a criterion that was left out";
   EXPECT_EQ(paper("other/random", {half}), 1u) << "a choice that the command line left out";
-  EXPECT_NE(error_of([&] { paper("half/random"); }).find("unknown row 'half/random'"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] { paper("half/radom", {half}); }).find("did you mean 'half/random'"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { paper("half/random"); }), HasSubstr("unknown row 'half/random'"));
+  EXPECT_THAT(error_of([&] { paper("half/radom", {half}); }),
+              HasSubstr("did you mean 'half/random'"));
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A sweep that processes share, which are threads here.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <atomic>
 #include <csignal>

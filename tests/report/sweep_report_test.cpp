@@ -2,7 +2,6 @@
 #include "moesaic/report/runs.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "moesaic/config/document.h"
 #include "report/report_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -48,10 +48,9 @@ TEST(SweepSummary, OfSeveralRunsHasTheirSpread) {
   made.plan.exported = {};
   const Results results = made.results();
   const std::string text = sweep_summary(experiment(), made.plan, results, "out");
-  EXPECT_NE(text.find("pruned -> recovered, mean (standard deviation) of 2 runs\n"),
-            std::string::npos);
-  EXPECT_NE(text.find("94.25 (1.41) -> 96.25 (0.00)"), std::string::npos) << text;
-  EXPECT_EQ(text.find("TorchScript"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("pruned -> recovered, mean (standard deviation) of 2 runs\n"));
+  EXPECT_THAT(text, HasSubstr("94.25 (1.41) -> 96.25 (0.00)"));
+  EXPECT_THAT(text, Not(HasSubstr("TorchScript")));
   EXPECT_NEAR(results.find("keep4/random", "accuracy")->std.value(), std::sqrt(2.0), 1e-12);
   EXPECT_EQ(results.find("keep4/random", "accuracy")->runs, 2);
   EXPECT_EQ(results.find("keep4/random", "parameters")->runs, 1);
@@ -66,13 +65,13 @@ TEST(SweepSummary, HasAColumnForTheProgramThatWasEvaluated) {
                        {{"forward_time_ratio", "ratio"}, {"accuracy", "test accuracy, %"}},
                        {std::move(run)}});
   const std::string text = sweep_summary(experiment(), made.plan, made.results(), "out");
-  EXPECT_NE(text.find("        random  .pt2, run 1\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("96.50 -> 96.75            -\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("71.00 -> 95.00        96.25\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("1.12 x our forward time; model.pt2, 1.05 x\n"), std::string::npos) << text;
+  EXPECT_THAT(text, HasSubstr("        random  .pt2, run 1\n"));
+  EXPECT_THAT(text, HasSubstr("96.50 -> 96.75            -\n"));
+  EXPECT_THAT(text, HasSubstr("71.00 -> 95.00        96.25\n"));
+  EXPECT_THAT(text, HasSubstr("1.12 x our forward time; model.pt2, 1.05 x\n"));
   made.plan.exported = {};
-  EXPECT_EQ(sweep_summary(experiment(), made.plan, made.results(), "out").find(".pt2"),
-            std::string::npos);
+  EXPECT_THAT(sweep_summary(experiment(), made.plan, made.results(), "out"),
+              Not(HasSubstr(".pt2")));
 }
 
 TEST(SweepMarkdown, ComparesCriteriaInPairsOfRuns) {
@@ -80,13 +79,12 @@ TEST(SweepMarkdown, ComparesCriteriaInPairsOfRuns) {
   made.rows.back().runs[1].final.numbers["accuracy"] = 71.25;
   const std::string text = sweep_markdown(experiment(), made.plan, made.results());
   // 93.25 - 71 and 95.25 - 71.25: mean 23.125, standard error 0.875.
-  EXPECT_NE(text.find("| keep4/router-norm-change | keep4/random | accuracy           | 2 |      "
-                      "23.12 |      0.875 | 12.01 to 34.24 |\n"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("| accuracy_recovered | 2 |       1.25 |          0 |   1.25 to 1.25 |\n"),
-            std::string::npos);
-  EXPECT_EQ(text.find("| keep8/random | accuracy  "), std::string::npos);
+  EXPECT_THAT(text,
+              HasSubstr("| keep4/router-norm-change | keep4/random | accuracy           | 2 |      "
+                        "23.12 |      0.875 | 12.01 to 34.24 |\n"));
+  EXPECT_THAT(text,
+              HasSubstr("| accuracy_recovered | 2 |       1.25 |          0 |   1.25 to 1.25 |\n"));
+  EXPECT_THAT(text, Not(HasSubstr("| keep8/random | accuracy  ")));
 }
 
 TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
@@ -99,9 +97,9 @@ TEST(SweepSummary, OfOneRunHasWhatWasKeptOfMoreBesideIt) {
   const Results results = one.results();
   const std::string text =
       sweep_summary(experiment(), one.plan, results, "out", {.rows = measured_rows(kept)});
-  EXPECT_NE(text.find("Kept from 5 runs, mean (standard deviation)\n"), std::string::npos);
-  EXPECT_NE(text.find("70.50 (2.52) -> 95.00"), std::string::npos) << text;
-  EXPECT_EQ(sweep_summary(experiment(), one.plan, results, "out").find("Kept"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("Kept from 5 runs, mean (standard deviation)\n"));
+  EXPECT_THAT(text, HasSubstr("70.50 (2.52) -> 95.00"));
+  EXPECT_THAT(sweep_summary(experiment(), one.plan, results, "out"), Not(HasSubstr("Kept")));
 }
 
 TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
@@ -111,13 +109,11 @@ TEST(SweepRows, ChoicesByLayerHaveTheirNamesAndFractionsOfTheWhole) {
   EXPECT_EQ(results.find("first_whole/random", "accuracy")->measured, 94.5);
   EXPECT_EQ(results.find("first_whole/random", "flops_saved")->measured, 20.0);
   const std::string text = sweep_summary(experiment(), made.plan, results, "out");
-  EXPECT_NE(text.find("\nfirst_whole (8, 2)      94.50 -> 96.50  94.50 -> 96.50\n"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("\nfirst_whole (8, 2)   1,000,000  4.00 MB"), std::string::npos) << text;
+  EXPECT_THAT(text, HasSubstr("\nfirst_whole (8, 2)      94.50 -> 96.50  94.50 -> 96.50\n"));
+  EXPECT_THAT(text, HasSubstr("\nfirst_whole (8, 2)   1,000,000  4.00 MB"));
   const std::string report = sweep_markdown(experiment(), made.plan, results);
-  EXPECT_NE(report.find("ranked them. Behind the name of a choice by layer stand the experts"),
-            std::string::npos);
+  EXPECT_THAT(report,
+              HasSubstr("ranked them. Behind the name of a choice by layer stand the experts"));
 }
 
 TEST(SweepRows, NameEveryNumber) {
@@ -195,21 +191,21 @@ TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
   quick.overrides = {"train.seed=2"};
   const std::string text =
       sweep_markdown(quick, made_sweep().plan, made_sweep().results(Scale::quick));
-  EXPECT_NE(text.find("Scale: **quick**. Sizes are shrunk"), std::string::npos);
-  EXPECT_EQ(text.find("Scale: paper"), std::string::npos);
-  EXPECT_NE(text.find("`moesaic reproduce demo train.seed=2 --scale quick`"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("Scale: **quick**. Sizes are shrunk"));
+  EXPECT_THAT(text, Not(HasSubstr("Scale: paper")));
+  EXPECT_THAT(text, HasSubstr("`moesaic reproduce demo train.seed=2 --scale quick`"));
 }
 
 TEST(SweepMarkdown, APapersValueIsShownAndNotDenied) {
   Results results = made_sweep().results();
   results.rows[0].paper = 89.5;
   const std::string text = sweep_markdown(experiment(), made_sweep().plan, results);
-  EXPECT_EQ(text.find("No paper has this task"), std::string::npos);
-  EXPECT_NE(
-      text.find(
+  EXPECT_THAT(text, Not(HasSubstr("No paper has this task")));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
           "| pretrain                 | test_accuracy           | 1 |      88.12 |   - | 89.50 | "
-          "        - |       - |"),
-      std::string::npos);
+          "        - |       - |"));
 }
 
 TEST(SweepSummary, IsAlignedAndNamesTheFiles) {
@@ -260,7 +256,7 @@ TEST(SweepSummary, ManyCriteriaFillSeveralTablesOfAHundredColumns) {
     tables += line.starts_with("experts  aaaa") || line.starts_with("experts  dddd");
   }
   EXPECT_EQ(tables, 2);  // three criteria fit, then two
-  EXPECT_NE(text.find("91.00\n\nexperts  dddd"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("91.00\n\nexperts  dddd"));
 }
 
 }  // namespace

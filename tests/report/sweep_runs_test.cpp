@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
 #include <torch/script.h>
 
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "moesaic/prune/plan.h"
 #include "moesaic/report/experiment.h"
 #include "report/sweep_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic::sweep_test {
 namespace {
@@ -105,7 +105,7 @@ TEST_F(SweepRuns, GoesOnWithoutAProgramThatCannotBeWritten) {
   ::testing::internal::CaptureStderr();
   const Outcome outcome = run(out, {"keep=[2]", "export.evaluate_pt2=true"});
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("no such program; the results have no .pt2"), std::string::npos) << said;
+  EXPECT_THAT(said, HasSubstr("no such program; the results have no .pt2"));
   EXPECT_GT(outcome.at("export", "forward_time_ratio"), 0.0);
   EXPECT_EQ(outcome.rows.back().name, "export");
   EXPECT_FALSE(fs::exists(out / kSweepProgram));
@@ -145,10 +145,10 @@ TEST_F(SweepRuns, PrunesByImagesLeavesMeansAndNeedsNoExport) {
   EXPECT_FALSE(fs::exists(out / "model.ts.pt"));
   EXPECT_TRUE(
       load_model(first / "keep2-reap")->moe_blocks()[0].layer->replacement_outputs.defined());
-  EXPECT_NE(error_of([&] {
-              run(out, {"keep=[2]", "criteria=[\"reap\"]", "export=null"});
-            }).find("'runs.prune.replace' was"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] {
+                run(out, {"keep=[2]", "criteria=[\"reap\"]", "export=null"});
+              }),
+              HasSubstr("'runs.prune.replace' was"));
 }
 
 TEST_F(SweepRuns, OfOnePhaseIsComparedWithWhatItBeganWith) {
@@ -176,17 +176,16 @@ TEST_F(SweepRuns, OfAFineTunedNetworkTrainsNothingBeforePruning) {
   EXPECT_FALSE(fs::exists(given / "seed5" / "train"));
   // Pruned by comparison with train.init, and recovered, it is what it was in the first sweep.
   expect_same_but_pretraining(outcome, trained);
-  EXPECT_NE(error_of([&] {
-              run(given, {"keep=[4, 2]", settings[2]});
-            }).find("'runs.finetuned' was"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] {
-              run(temp / "x", {"finetuned=/nowhere", settings[2]});
-            }).find("finetuned '/nowhere' is not there"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] {
+                run(given, {"keep=[4, 2]", settings[2]});
+              }),
+              HasSubstr("'runs.finetuned' was"));
+  EXPECT_THAT(error_of([&] {
+                run(temp / "x", {"finetuned=/nowhere", settings[2]});
+              }),
+              HasSubstr("finetuned '/nowhere' is not there"));
   EXPECT_FALSE(fs::exists(temp / "x"));
-  EXPECT_NE(error_of([&] { run(temp / "x", {settings[1]}); }).find("needs train.init"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { run(temp / "x", {settings[1]}); }), HasSubstr("needs train.init"));
 }
 
 TEST_F(SweepRuns, FindsClassesByTheirNamesInDataOfAnotherOrder) {
@@ -235,12 +234,12 @@ TEST_F(SweepRuns, ComparesReplacementsOfTheSameExperts) {
   const auto refusal = [&](const std::string& criteria) {
     return error_of([&] { run(temp / "other", {"keep=[2]", "criteria=" + criteria}); });
   };
-  EXPECT_NE(refusal(R"(["random.men"])").find("did you mean 'random.mean'?"), std::string::npos);
+  EXPECT_THAT(refusal(R"(["random.men"])"), HasSubstr("did you mean 'random.mean'?"));
   const std::string refused = error_of([&] {
     run(temp / "other", {"keep=[2]", R"(criteria=["random.nothing"])", "export=null",
                          "train.model.encoder.moe.router.pruned=reroute"});
   });
-  EXPECT_NE(refused.find("criterion 'random.nothing': block "), std::string::npos) << refused;
+  EXPECT_THAT(refused, HasSubstr("criterion 'random.nothing': block "));
 }
 
 TEST_F(SweepRuns, CountsAgreementWithTheUnprunedNetworkAndAccuracyByClass) {
@@ -316,10 +315,10 @@ TEST_F(SweepRuns, FiguresOfMoreRunsStandBesideNetworksThatAreMadeAsTheirs) {
               read_text(folder / "report.md").find("70.50 (2.52)") == std::string::npos);
     return summary;
   };
-  EXPECT_NE(report("throughput.num_rounds=1").find("Kept from 5 runs"), std::string::npos);
+  EXPECT_THAT(report("throughput.num_rounds=1"), HasSubstr("Kept from 5 runs"));
   for (const char* change :
        {"recover.steps=1", "train.seed=9", "num_calibration_images=7", "exclude_blocks=[]"}) {
-    EXPECT_EQ(report(change).find("Kept from 5 runs"), std::string::npos) << change;
+    EXPECT_THAT(report(change), Not(HasSubstr("Kept from 5 runs"))) << change;
   }
 }
 
@@ -346,14 +345,10 @@ TEST_F(SweepRuns, APapersValuesNameItsRowsAndMetrics) {
   // What the sweep leaves out, as overrides do, is no mistake.
   EXPECT_EQ(reproduced(R"({"keep3/random": {"accuracy": 1}})").find("keep3/random", "accuracy"),
             nullptr);
-  EXPECT_NE(error_of([&] {
-              reproduced(R"({"keep2/radom": {"accuracy": 1}})");
-            }).find("did you mean 'keep2/random'"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] {
-              reproduced(R"({"keep2/random": {"acuracy": 1}})");
-            }).find("did you mean 'accuracy'"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { reproduced(R"({"keep2/radom": {"accuracy": 1}})"); }),
+              HasSubstr("did you mean 'keep2/random'"));
+  EXPECT_THAT(error_of([&] { reproduced(R"({"keep2/random": {"acuracy": 1}})"); }),
+              HasSubstr("did you mean 'accuracy'"));
 }
 
 TEST_F(SweepRuns, MoreCriteriaThanMarkersAreDrawn) {
@@ -394,7 +389,7 @@ TEST_F(SweepRuns, ThePlanRefusesARowThatDoesNotSayItsImages) {
             "1000000000, found none; delete this entry, and the network is measured again");
   for (const double images : {0.0, -1.0, 1e30, std::nan("")}) {
     row.runs[0].final.numbers["test_images"] = images;
-    EXPECT_NE(error().find(fmt::format("found {}; delete", images)), std::string::npos) << images;
+    EXPECT_THAT(error(), HasSubstr(fmt::format("found {}; delete", images))) << images;
   }
   row.runs[0].final.numbers["test_images"] = 60;
   EXPECT_EQ(sweep_plan(config_of(), {row}).phases[0].images, 60);

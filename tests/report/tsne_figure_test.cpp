@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/report/evaluation_figures.h"
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "moesaic/base/file.h"
 #include "report/report_fixture.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -60,10 +60,10 @@ TEST(TsneFigure, HasTheDataOfEveryPointAndALineOfTheKeyForWhatIsThere) {
   for (const char* text :
        {"data = 'lines.tsv'", "stem = 'lines'", "by = 6\n", "markers = 2\n", "title 'no expert'",
         "title 'expert 1'", "title 'expert 3'", "title 'it''s below'", "title 'above_it'"}) {
-    EXPECT_NE(figure.script.find(text), std::string::npos) << text << "\n" << figure.script;
+    EXPECT_THAT(figure.script, HasSubstr(text)) << text << "\n" << figure.script;
   }
-  EXPECT_EQ(figure.script.find("title 'expert 2'"), std::string::npos);
-  EXPECT_EQ(figure.script.find("title 'boundary'"), std::string::npos);
+  EXPECT_THAT(figure.script, Not(HasSubstr("title 'expert 2'")));
+  EXPECT_THAT(figure.script, Not(HasSubstr("title 'boundary'")));
 }
 
 TEST(TsneFigure, IsDrawnWithItsBoundaryAndEveryEntryOfTheKey) {
@@ -72,7 +72,7 @@ TEST(TsneFigure, IsDrawnWithItsBoundaryAndEveryEntryOfTheKey) {
   const std::string svg = read_text(temp / "lines.svg");
   for (const char* text :
        {"boundary", "no expert", "expert 1", "expert 3", "it's below", "above_it"}) {
-    EXPECT_NE(svg.find(text), std::string::npos) << text;
+    EXPECT_THAT(svg, HasSubstr(text)) << text;
   }
 }
 
@@ -80,8 +80,8 @@ TEST(TsneFigure, WhereAllPredictionsAgreeThereIsNoBoundary) {
   EvaluationPoints points = points_of_lines();
   points.predicted_N = torch::ones_like(points.label_N);
   const Figure figure = tsne_figure(points, two_lines(), true, "lines");
-  EXPECT_EQ(figure.script.find("$boundary"), std::string::npos);
-  EXPECT_EQ(figure.data.find("share of predictions"), std::string::npos);
+  EXPECT_THAT(figure.script, Not(HasSubstr("$boundary")));
+  EXPECT_THAT(figure.data, Not(HasSubstr("share of predictions")));
 }
 
 TEST(TsneFigure, ManyKindsHaveColoursOfTheirOwnAndALongKeyIsLeftOut) {
@@ -133,14 +133,11 @@ TEST(DrawTsne, DrawsOrStopsAndThenLeavesNothing) {
 
 TEST(CheckNewFigure, WantsAKnownEndingAndAPlaceThatIsFree) {
   const TempDir temp;
-  EXPECT_NE(error_of([&] {
-              check_new_figure(temp / "a.jpg", "--tsne");
-            }).find("usage: --tsne: the figure's name must end in .png or .svg, found '"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { check_new_figure(temp / "a.jpg", "--tsne"); }),
+              HasSubstr("usage: --tsne: the figure's name must end in .png or .svg, found '"));
   check_new_figure(temp / "a.png", "--tsne");
   write_atomic(temp / "a.tsv", "");
-  EXPECT_NE(error_of([&] { check_new_figure(temp / "a.png", "--tsne"); }).find("a.tsv"),
-            std::string::npos);
+  EXPECT_THAT(error_of([&] { check_new_figure(temp / "a.png", "--tsne"); }), HasSubstr("a.tsv"));
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 // Against scikit-learn's numbers; see tests/golden/README.md.
 #include "moesaic/report/evaluation_figures.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <string>
 
 #include "moesaic/base/error.h"

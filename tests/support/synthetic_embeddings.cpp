@@ -2,7 +2,6 @@
 #include "support/synthetic_embeddings.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cmath>
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/vmoe_reference.h"
 
-#include <gtest/gtest.h>
-
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
 #include "support/reference_files.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "import/vmoe/reference.h"
 
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "import/vmoe/fixture.h"

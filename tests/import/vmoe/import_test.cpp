@@ -2,7 +2,6 @@
 #include "moesaic/import/vmoe/import.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "import/vmoe/fixture.h"
 #include "import/vmoe/reference.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "import/vmoe/reference.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "import/vmoe/fixture.h"
 #include "moesaic/models/vmoe/vmoe.h"
 

@@ -2,7 +2,6 @@
 #include "import/vmoe/reference.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "import/vmoe/fixture.h"
 #include "moesaic/config/document.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings that V-MoEs share with dense vision transformers of other projects.
-#include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/torch.h>
 
 #include <functional>
 #include <map>
@@ -15,11 +13,6 @@
 
 namespace moesaic {
 namespace {
-
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
-using testing::small_vmoe_config;
 
 using Change = std::function<void(VMoEConfig&)>;
 

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ensembles: who sees whom, in which order.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "base/support.h"
@@ -15,13 +12,10 @@
 #include "moesaic/prune/plan.h"
 #include "moesaic/train/objective.h"
 #include "prune/small_vmoe.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
-
-using testing::run;
-using testing::small_images;
-using testing::small_vmoe;
 
 constexpr int64_t kTokens = 17, kMembers = 3;
 
@@ -187,7 +181,7 @@ TEST(E3, RefusesMembersThatDoNotFit) {
     Document document(Value::from_json(to_json(e3_config()), "model.json"));
     document.set(change);
     const std::string error = test::usage_of([&] { build_model(document.root(), 0); });
-    EXPECT_NE(error.find(said), std::string::npos) << error;
+    EXPECT_THAT(error, HasSubstr(said));
   }
 }
 

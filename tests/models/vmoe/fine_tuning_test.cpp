@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/models/vmoe/vmoe.h"
 
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which patch becomes which token, in images and patches that are not square, against plain
 // loops.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <vector>
 

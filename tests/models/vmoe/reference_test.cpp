@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // V-MoE, E3 and expert choice against every tensor of the reference implementation. The tolerances
 // are those of its rounding: relative to the largest magnitude of a tensor.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <set>
 

@@ -3,9 +3,6 @@
 // the edge of a rounding goes either way, and whatever is computed from it follows: one such number
 // in the first layer moves gradients by 2 % of all that rounding does. So the network computes in
 // float64 here, and each of its layers goes on from the reference's own values.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/train/objective.h"
 #include "support/reference_files.h"
 #include "support/vmoe_reference.h"

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions before the patch embedding.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/config/document.h"
@@ -14,8 +11,6 @@
 
 namespace moesaic {
 namespace {
-
-using testing::small_vmoe_config;
 
 VMoEConfig with_stem(std::vector<nn::StemLayer> stem) {
   VMoEConfig config = small_vmoe_config();

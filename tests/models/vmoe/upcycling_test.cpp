@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <torch/torch.h>
 
 #include "base/support.h"
 #include "moesaic/models/registry.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU's kernels for dispatch, combine and the grouped MLP, run on the host in several orders of
 // threads and blocks, between the library's products.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <vector>
 
 #include "moesaic/ops/combine.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What nvcc makes of the kernels that move rows: rows of two bytes are stored in 16 bytes at once.
 // nvcc 13 splits the assignment of a struct into four stores of 4 bytes, which no result shows.
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>

@@ -2,9 +2,6 @@
 // The GPU's kernels of expert choice, run on the host, against the CPU's operator.
 #include "moesaic/ops/route_expert_choice.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "ops/cuda/route_expert_choice_on.h"
 #include "ops/kernels/route_kernels.h"
 #include "support/poison.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/clusters.h"
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/source.h"
+#include "support/matchers.h"
 
 namespace moesaic {
 namespace {
@@ -153,10 +153,8 @@ TEST(ClusterMixture, RefusesMoreThanTheMachineHolds) {
       "clusters": {"num_train": 100000000, "num_test": 10, "num_patches": 4096, "width": 65536}})");
   const std::string file = (folder / "vast.json").string();
   EXPECT_NO_THROW(load_dataset_spec(file));
-  EXPECT_NE(test::usage_of([&] {
-              open_dataset(file, "train");
-            }).find("the train split of 100000000 examples of 268435456 numbers needs "),
-            std::string::npos);
+  EXPECT_THAT(test::usage_of([&] { open_dataset(file, "train"); }),
+              HasSubstr("the train split of 100000000 examples of 268435456 numbers needs "));
 }
 
 TEST(ClusterMixture, RefusesStrengthsWhoseCubesLeaveFloat32) {

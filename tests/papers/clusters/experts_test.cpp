@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts against plain loops in float64.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "moesaic/nn/init.h"
 #include "moesaic/ops/route_token_choice.h"
 #include "moesaic/papers/clusters.h"

@@ -2,8 +2,6 @@
 #include "moesaic/papers/gated.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <utility>

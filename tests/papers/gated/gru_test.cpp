@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/gated.h"
 
-#include <gtest/gtest.h>
 #include <torch/script.h>
-#include <torch/torch.h>
 
 #include "moesaic/export/formats.h"
 #include "support/tensors.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "papers/gated/losses.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <functional>
 #include <numbers>

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/gated.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <utility>
 
 #include "moesaic/nn/init.h"

@@ -6,23 +6,13 @@
 
 #include "moesaic/data/dataset.h"
 #include "moesaic/papers/gated.h"
-#include "support/matchers.h"
+#include "papers/run_fixture.h"
 #include "support/toy_family.h"
-#include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
 
 using namespace train_test;  // NOLINT(google-build-using-namespace): the fixture of this folder
-
-/// Trains without a folder.
-std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
-  TrainerOptions options = options_with_described("");
-  options.on_step = [](Model&, int64_t) { return true; };
-  Trainer trainer(config, options);
-  trainer.run();
-  return trainer.model();
-}
 
 RunConfig gated_run(const std::vector<std::string>& changes = {}) {
   return config_of(
@@ -73,21 +63,7 @@ TEST(GatedRun, RecoversTheMixtureByTheTwoLosses) {
 }
 
 TEST(GatedRun, GoesOnWithTheSameBits) {
-  const TempDir folder;
-  const fs::path whole = folder / "whole";
-  EXPECT_EQ(Trainer(gated_run(), options_with_described(whole)).run().steps, 125);
-  for (const int64_t step : {16, 40, 73, 105, 112}) {
-    SCOPED_TRACE(step);
-    ASSERT_TRUE(fs::exists(whole / "checkpoints" / ("step_" + std::to_string(step))));
-    const fs::path run = folder / ("from" + std::to_string(step));
-    copy_killed_after(whole, step, run);
-    Trainer(gated_run(), options_with_described(run, true)).run();
-    for (const char* file : {"model.safetensors", "state.json"}) {
-      const fs::path last = fs::path("checkpoints/step_125") / file;
-      EXPECT_EQ(read_text(whole / last), read_text(run / last)) << file;
-    }
-    EXPECT_EQ(read_text(whole / "metrics.jsonl"), read_text(run / "metrics.jsonl"));
-  }
+  expect_same_bits(gated_run(), {16, 40, 73, 105, 112}, 125);
 }
 
 TEST(GatedRun, SeedsSeeOtherSamplesAndBlocksDoNotMatter) {
@@ -132,16 +108,13 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
   EXPECT_EQ(by_em(""), std::pair(true, true));
   EXPECT_EQ(by_em("\"regressors\""), std::pair(false, true));
   EXPECT_EQ(by_em("\"gates\""), std::pair(true, false));
-  EXPECT_THAT(error_of([] {
-                Trainer(gated_run({"phases.signs.frozen=[\"regressors\"]"}),
-                        options_with_described(""));
-              }),
+  EXPECT_THAT(refusal_of(gated_run({"phases.signs.frozen=[\"regressors\"]"})),
               AllOf(HasSubstr("phase 'signs'"), HasSubstr("leave none of the parameters")));
 }
 
 TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return error_of([&] { Trainer(gated_run(changes), options_with_described("")); });
+    return refusal_of(gated_run(changes));
   };
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
@@ -149,15 +122,13 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   EXPECT_THAT(refusal({"model.width=6"}), HasSubstr("the model takes rows of 6 numbers"));
   EXPECT_THAT(refusal({"phases.both.data=three"}), HasSubstr("the model takes rows of 5 numbers"));
   EXPECT_THAT(refusal({"phases.signs.steps=2"}), HasSubstr("has one step, found 2"));
+  EXPECT_EQ(refusal({"model.num_experts=4", "phases.regressors.loss=squared"}), "no error");
   EXPECT_THAT(refusal({"phases.both.loss=l5"}), HasSubstr("'l4'"));
   EXPECT_THAT(refusal({"phases.both.radius=2"}), HasSubstr("unknown key 'radius'"));
   testing::add_toy_family();
-  EXPECT_THAT(error_of([] {
-                Trainer(config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
-                    "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})"),
-                        options_with_described(""));
-              }),
-              HasSubstr("needs a model with a gated mixture"));
+  const RunConfig toy = config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
+      "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})");
+  EXPECT_THAT(refusal_of(toy), HasSubstr("needs a model with a gated mixture"));
 }
 
 TEST(GatedRun, IsAdvisedNoHeadThatItCannotGet) {
@@ -172,26 +143,14 @@ TEST(GatedRun, IsAdvisedNoHeadThatItCannotGet) {
               EndsWith("'gated-small' has 2 targets, the model has 1 output"));
 }
 
-TEST(GatedRun, WarnsOfABatchThatIsSmallForItsMoments) {
-  ::testing::internal::CaptureStderr();
-  Trainer(gated_run({"phases.regressors.batch_size=64"}), options_with_described(""));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("a batch of 64 is small for L4: fourth moments of 5 dimensions are 70"));
-}
-
-TEST(GatedRun, WarnsOfFewerSamplesThanARegressorHasNumbers) {
-  ::testing::internal::CaptureStderr();
-  Trainer(gated_run({"phases.signs.num_samples=4"}), options_with_described(""));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("phase 'signs': 4 samples do not determine regressors of 5 dimensions"));
-}
-
-TEST(GatedRun, WarnsOfAnotherMixtureThanTheDatas) {
+TEST(GatedRun, WarnsOfSmallBatchesAndOfAnotherMixtureThanTheDatas) {
   const auto said = [](const std::vector<std::string>& changes) {
-    ::testing::internal::CaptureStderr();
-    Trainer(gated_run(changes), options_with_described(""));
-    return ::testing::internal::GetCapturedStderr();
+    return test::said_by([&] { Trainer(gated_run(changes), options_with_described("")); });
   };
+  EXPECT_THAT(said({"phases.regressors.batch_size=64"}),
+              HasSubstr("a batch of 64 is small for L4: fourth moments of 5 dimensions are 70"));
+  EXPECT_THAT(said({"phases.signs.num_samples=4"}),
+              HasSubstr("phase 'signs': 4 samples do not determine regressors of 5 dimensions"));
   EXPECT_THAT(
       said({"model.link=relu"}),
       HasSubstr("phase 'signs': the model's link is relu, that of 'gated-small' is identity"));
@@ -200,11 +159,6 @@ TEST(GatedRun, WarnsOfAnotherMixtureThanTheDatas) {
   EXPECT_THAT(said({"model.num_experts=3"}),
               HasSubstr("the model's num_experts is 3, that of 'gated-small' is 2"));
   EXPECT_THAT(said({}), Not(HasSubstr("that of 'gated-small'")));
-}
-
-TEST(GatedRun, OnlyL4NeedsAsManyDimensionsAsRegressorsAndGates) {
-  EXPECT_NO_THROW(Trainer(gated_run({"model.num_experts=4", "phases.regressors.loss=squared"}),
-                          options_with_described("")));
 }
 
 /// Writes a table of the biased mixture's samples and returns its description.

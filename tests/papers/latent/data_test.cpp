@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/latent.h"
 
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "moesaic/base/random.h"

@@ -2,9 +2,7 @@
 #include "moesaic/papers/latent.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/script.h>
-#include <torch/torch.h>
 
 #include <cmath>
 

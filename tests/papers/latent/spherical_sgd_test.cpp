@@ -2,7 +2,6 @@
 #include "papers/latent/spherical_sgd.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>

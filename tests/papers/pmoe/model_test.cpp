@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pmoe.h"
 
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/nn/patches.h"
 #include "moesaic/prune/plan.h"

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Algorithms 1 and 2 of the pMoE paper as runs.
-#include <torch/torch.h>
-
 #include "moesaic/data/dataset.h"
 #include "moesaic/data/derived.h"
 #include "moesaic/data/source.h"
 #include "moesaic/papers/pmoe.h"
-#include "support/matchers.h"
+#include "papers/run_fixture.h"
 #include "support/tensors.h"
-#include "train/train_fixture.h"
 
 namespace moesaic {
 namespace {
@@ -34,23 +31,11 @@ constexpr const char* kJoint = R"({"name": "patches", "seed": 5, "num_loader_thr
 
 std::shared_ptr<PMoE> trained(const std::string& recipe,
                               const std::vector<std::string>& changes = {}) {
-  Trainer trainer(config_of(recipe, changes), options_with_described(""));
-  trainer.run();
-  return std::dynamic_pointer_cast<PMoE>(trainer.model());
+  return std::dynamic_pointer_cast<PMoE>(train_in_memory(config_of(recipe, changes)));
 }
 
 TEST(PatchRun, GoesOnWithTheSameBits) {
-  const TempDir folder;
-  const fs::path whole = folder / "whole";
-  Trainer(config_of(kSeparate), options_with_described(whole)).run();
-  for (const int64_t step : {10, 20}) {
-    SCOPED_TRACE(step);
-    const fs::path run = folder / ("from" + std::to_string(step));
-    copy_killed_after(whole, step, run);
-    Trainer(config_of(kSeparate), options_with_described(run, true)).run();
-    EXPECT_EQ(read_text(run / "checkpoints/experts/model.safetensors"),
-              read_text(whole / "checkpoints/experts/model.safetensors"));
-  }
+  expect_same_files(config_of(kSeparate), {10, 20}, {"checkpoints/experts/model.safetensors"});
   EXPECT_TRUE(
       torch::equal(trained(kSeparate)->mixture->experts->w,
                    trained(kSeparate, {"phases.experts.chunk_size=7"})->mixture->experts->w))
@@ -177,10 +162,7 @@ TEST(PatchRun, TakesEndlessImagesFromWhereTheSeedSays) {
 
 TEST(PatchRun, RefusesWhatDoesNotFit) {
   const auto refusal = [](const std::string& recipe, const std::vector<std::string>& changes) {
-    return error_of([&] {
-      Trainer trainer(config_of(recipe, changes), options_with_described(""));
-      trainer.run();
-    });
+    return error_of([&] { trained(recipe, changes); });
   };
   EXPECT_THAT(refusal(kSeparate, {"model.router.num_selected_patches=17"}),
               HasSubstr("select 17 of 16 patches"));
@@ -192,12 +174,10 @@ TEST(PatchRun, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(kJoint, {"phases.0.loss=linear"}), HasSubstr("8 experts and 2 classes"));
   EXPECT_THAT(refusal(kJoint, {"phases.0.trainable=[\"nothing\"]"}), HasSubstr("phase 'train'"));
   EXPECT_THAT(refusal(kJoint, {"phases.0.frozen=[\"mixture\"]"}), HasSubstr("phase 'train'"));
-  EXPECT_THAT(error_of([] {
-                Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +
-                                  R"(, "phases": [{"name": "p", "kind": "patch_sgd",
-                                     "data": "three", "steps": 1}]})"),
-                        options_with_described(""));
-              }),
+  EXPECT_THAT(refusal(std::string(R"({"name": "x", "model": )") + kModel +
+                          R"(, "phases": [{"name": "p", "kind": "patch_sgd", "data": "three",
+                             "steps": 1}]})",
+                      {}),
               HasSubstr("needs a patch-level mixture"));
   const std::string three = R"({"name": "x", "model": {"name": "pmoe", "image_size": 4,
       "patch_size": 2, "num_classes": 3, "router": {"num_selected_patches": 2}}, "phases": [{"name": "p",

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/papers/pruning_theory.h"
 
-#include <torch/torch.h>
-
 #include "base/support.h"
 #include "moesaic/base/error.h"
 #include "moesaic/data/dataset.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "papers/pruning_theory/pattern_sgd.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>

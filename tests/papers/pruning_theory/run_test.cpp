@@ -2,8 +2,7 @@
 // Algorithm 1 of the pruning paper as a run: phases that restore, prune and go on.
 #include <torch/torch.h>
 
-#include "support/matchers.h"
-#include "train/train_fixture.h"
+#include "papers/run_fixture.h"
 
 namespace moesaic {
 namespace {
@@ -49,27 +48,14 @@ TEST(PatternRun, BranchesAreTheSameInMemoryAndFromCheckpoints) {
 }
 
 TEST(PatternRun, GoesOnWithTheSameBits) {
-  const TempDir folder;
-  const fs::path whole = folder / "whole";
-  Trainer(pattern_run(), options_with_described(whole)).run();
-  EXPECT_EQ(load_model(whole)->moe_blocks()[0].layer->kept().size(), 2U);
-  for (const int64_t step : {8, 24, 45}) {
-    SCOPED_TRACE(step);
-    const fs::path run = folder / ("from" + std::to_string(step));
-    copy_killed_after(whole, step, run);
-    Trainer(pattern_run(), options_with_described(run, true)).run();
-    EXPECT_EQ(read_text(run / "checkpoints/recover/model.safetensors"),
-              read_text(whole / "checkpoints/recover/model.safetensors"));
-  }
+  expect_same_files(pattern_run(), {8, 24, 45}, {"checkpoints/recover/model.safetensors"});
 }
 
 TEST(PatternRun, RestoresTheWholeNetwork) {
   // Whatever a branch left at random, the next one chooses among all eight.
   const std::vector<std::string> mild = {"phases.random.on_entry.prune.keep=3"};
   const auto weights = [](const std::vector<std::string>& changes) {
-    Trainer trainer(pattern_run(changes), options_with_described(""));
-    trainer.run();
-    return trainer.model();
+    return train_in_memory(pattern_run(changes));
   };
   EXPECT_EQ(weights(mild)->config(), weights({})->config());
   EXPECT_EQ(weights({"phases.prune.on_entry.prune.keep=4"})->moe_blocks()[0].layer->kept().size(),
@@ -90,7 +76,7 @@ TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {
 
 TEST(PatternRun, RefusesWhatDoesNotFit) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return error_of([&] { Trainer(pattern_run(changes), options_with_described("")); });
+    return refusal_of(pattern_run(changes));
   };
   EXPECT_THAT(refusal({"phases.prune.on_entry.restore=lern"}),
               AllOf(HasSubstr("no earlier phase is called 'lern'"), HasSubstr("'learn'")));
@@ -99,12 +85,9 @@ TEST(PatternRun, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal({"phases.learn.data=three"}),
               HasSubstr("the model takes rows of 100 numbers"));
   EXPECT_THAT(refusal({"phases.learn.frozen=[\"router\"]"}), HasSubstr("set a learning rate to 0"));
-  EXPECT_THAT(error_of([] {
-                Trainer(config_of(std::string(R"({"name": "x", "model": )") + kModel +
-                                  R"(, "phases": [{"name": "p", "kind": "pattern_sgd",
-                                     "data": "three", "steps": 1}]})"),
-                        options_with_described(""));
-              }),
+  EXPECT_THAT(refusal_of(config_of(std::string(R"({"name": "x", "model": )") + kModel +
+                                   R"(, "phases": [{"name": "p", "kind": "pattern_sgd",
+                                      "data": "three", "steps": 1}]})")),
               HasSubstr("needs a model with pattern experts"));
 }
 

@@ -57,10 +57,6 @@ cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
   *mode = mode_of(handle);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t, cublasPointerMode_t* mode) {
-  *mode = CUBLAS_POINTER_MODE_HOST;
-  return CUBLAS_STATUS_SUCCESS;
-}
 
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int, int,
                               int, const float*, const float*, int, const float*, int, const float*,

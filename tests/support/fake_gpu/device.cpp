@@ -7,23 +7,11 @@
 
 namespace {
 
-constexpr int kVersion = 13000, kMajor = 9, kWarp = 32, kThreadsOfMultiprocessor = 2048;
+constexpr int kMajor = 9, kWarp = 32, kThreadsOfMultiprocessor = 2048;
 
 }  // namespace
 
 extern "C" {
-
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int) {
-  return cudaSuccess;
-}
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
@@ -90,28 +78,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int) {
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
-  *pool = nullptr;
-  return cudaSuccess;
-}
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
-  return cudaSuccess;
-}
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = kVersion;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = kVersion;
   return cudaSuccess;
 }
 

@@ -1,30 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuDNN, as far as convolutions and batch norms of LibTorch ask it: one way to compute everything,
-// without memory of its own. Declared as in library_stubs.cpp; the numbers are cudnn_graph.h's.
+// without memory of its own. Declared as in stubs.h; the numbers are cudnn_graph.h's.
 #include <cstdint>
 #include <cstring>
 
-#include "state.h"
+#include "stubs.h"
 
-#define FAKE_GPU_SUCCEED(name) \
-  int name() {                 \
-    return 0;                  \
-  }
-#define FAKE_GPU_CREATE(name)    \
-  int name(void** description) { \
-    static char one;             \
-    *description = &one;         \
-    return 0;                    \
-  }
 #define FAKE_GPU_NO_BYTES(name, arguments, bytes) \
   int name arguments {                            \
     *bytes = 0;                                   \
     return 0;                                     \
-  }
-#define FAKE_GPU_COMPUTE(name)                        \
-  int name() {                                        \
-    fake_gpu::count(&FakeGpuCounts::products, #name); \
-    return 0;                                         \
   }
 
 extern "C" {
@@ -50,7 +35,7 @@ int cudnnBackendCreateDescriptor(int, void** description) {
 FAKE_GPU_SUCCEED(cudnnBackendDestroyDescriptor)
 FAKE_GPU_SUCCEED(cudnnBackendSetAttribute)
 FAKE_GPU_SUCCEED(cudnnBackendFinalize)
-FAKE_GPU_COMPUTE(cudnnBackendExecute)
+FAKE_GPU_PRODUCT(cudnnBackendExecute)
 int cudnnBackendGetAttribute(void*, int name, int, int64_t room, int64_t* count, void* values) {
   constexpr int kHeuristicResults = 202, kEngine = 300, kPlanWorkspace = 402;
   const bool one = name == kHeuristicResults || name == kEngine || name == kPlanWorkspace;
@@ -59,9 +44,9 @@ int cudnnBackendGetAttribute(void*, int name, int, int64_t room, int64_t* count,
   return 0;
 }
 
-FAKE_GPU_COMPUTE(cudnnBatchNormalizationForwardTrainingEx)
-FAKE_GPU_COMPUTE(cudnnBatchNormalizationForwardInference)
-FAKE_GPU_COMPUTE(cudnnBatchNormalizationBackwardEx)
+FAKE_GPU_PRODUCT(cudnnBatchNormalizationForwardTrainingEx)
+FAKE_GPU_PRODUCT(cudnnBatchNormalizationForwardInference)
+FAKE_GPU_PRODUCT(cudnnBatchNormalizationBackwardEx)
 FAKE_GPU_NO_BYTES(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize,
                   (void*, int, int, void*, void*, void*, void*, void*, size_t* bytes), bytes)
 FAKE_GPU_NO_BYTES(cudnnGetBatchNormalizationBackwardExWorkspaceSize,

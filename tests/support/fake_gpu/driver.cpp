@@ -23,17 +23,6 @@ CUresult driver_error(cudaError_t error) {
 
 extern "C" {
 
-CUresult cuInit(unsigned) {
-  return CUDA_SUCCESS;
-}
-CUresult cuGetErrorString(CUresult, const char** text) {
-  *text = "an error of the fake GPU's driver";
-  return CUDA_SUCCESS;
-}
-CUresult cuDeviceGet(CUdevice* device, int) {
-  *device = 0;
-  return CUDA_SUCCESS;
-}
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   return driver_error(  // The runtime's attributes have the driver's numbers.
       cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device));
@@ -41,17 +30,6 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
   *flags = 0;
   *active = 1;
-  return CUDA_SUCCESS;
-}
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  *context = reinterpret_cast<CUcontext>(16);
-  return CUDA_SUCCESS;
-}
-CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(16);
-  return CUDA_SUCCESS;
-}
-CUresult cuCtxSetCurrent(CUcontext) {
   return CUDA_SUCCESS;
 }
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
@@ -76,28 +54,14 @@ CUresult cuModuleLoadData(CUmodule* module, const void*) {
 CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
   return cuModuleLoad(module, nullptr);
 }
-CUresult cuModuleUnload(CUmodule) {
-  return CUDA_SUCCESS;
-}
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   *function = fake_gpu::new_handle<CUfunction>();
   fake_gpu::add_function(*function, name);
   return CUDA_SUCCESS;
 }
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
-  *value = 0;
-  return CUDA_SUCCESS;
-}
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
   return driver_error(fake_gpu::allow_shared_bytes(function, value));
-}
-CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
-  return CUDA_SUCCESS;
-}
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int, size_t) {
-  *blocks = 2;
-  return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
@@ -114,10 +78,6 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigne
 }
 CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* state) {
   *state = fake_gpu::new_handle<CUlinkState>();
-  return CUDA_SUCCESS;
-}
-CUresult cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, size_t, const char*, unsigned,
-                          CUjit_option*, void**) {
   return CUDA_SUCCESS;
 }
 CUresult cuLinkComplete(CUlinkState, void** cubin, size_t* bytes) {

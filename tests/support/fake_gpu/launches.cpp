@@ -84,14 +84,5 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   attributes->maxDynamicSharedSizeBytes = fake_gpu::kSharedBytes;
   return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
-  *blocks = 2;
-  return cudaSuccess;
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int,
-                                                                   size_t, unsigned) {
-  *blocks = 2;
-  return cudaSuccess;
-}
 
 }  // extern "C"

@@ -1,20 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of cuBLAS whose arguments do not matter. They are declared without them, which the calling
-// convention of x86-64 and AArch64 allows, so this file includes none of its headers.
-#include "state.h"
+#include <cstdint>
 
-#define FAKE_GPU_SUCCEED(name) \
-  int name() {                 \
-    return 0;                  \
-  }
-#define FAKE_GPU_PRODUCT(name)                        \
-  int name() {                                        \
-    fake_gpu::count(&FakeGpuCounts::products, #name); \
-    return 0;                                         \
-  }
+#include "stubs.h"
+
+namespace {
+
+constexpr int kVersion = 13000;
+void* const kContext = reinterpret_cast<void*>(uintptr_t{16});
+
+}  // namespace
 
 extern "C" {
 
+FAKE_GPU_SET(cudaGetDeviceCount, int, 1)
+FAKE_GPU_SET(cudaGetDevice, int, 0)
+FAKE_GPU_SUCCEED(cudaSetDevice)
+FAKE_GPU_SET(cudaDeviceCanAccessPeer, int, 0)
+FAKE_GPU_SUCCEED(cudaDeviceEnablePeerAccess)
+FAKE_GPU_SET(cudaDeviceGetDefaultMemPool, void*, nullptr)
+FAKE_GPU_SUCCEED(cudaMemPoolSetAttribute)
+FAKE_GPU_SET(cudaDriverGetVersion, int, kVersion)
+FAKE_GPU_SET(cudaRuntimeGetVersion, int, kVersion)
+FAKE_GPU_SET(cudaOccupancyMaxActiveBlocksPerMultiprocessor, int, 2)
+FAKE_GPU_SET(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, int, 2)
+FAKE_GPU_SUCCEED(cudaStreamDestroy)
+FAKE_GPU_SUCCEED(cudaGraphDestroy)
+FAKE_GPU_SUCCEED(cudaGraphExecDestroy)
+FAKE_GPU_SUCCEED(cudaGraphDebugDotPrint)
+
+FAKE_GPU_SUCCEED(cuInit)
+FAKE_GPU_SET_SECOND(cuGetErrorString, const char*, "an error of the fake GPU's driver")
+FAKE_GPU_SET(cuDeviceGet, int, 0)
+FAKE_GPU_SET(cuDevicePrimaryCtxRetain, void*, kContext)
+FAKE_GPU_SET(cuCtxGetCurrent, void*, kContext)
+FAKE_GPU_SUCCEED(cuCtxSetCurrent)
+FAKE_GPU_SUCCEED(cuModuleUnload)
+FAKE_GPU_SET(cuFuncGetAttribute, int, 0)
+FAKE_GPU_SUCCEED(cuFuncSetCacheConfig)
+FAKE_GPU_SET(cuOccupancyMaxActiveBlocksPerMultiprocessor, int, 2)
+FAKE_GPU_SUCCEED(cuLinkAddData_v2)
+
+FAKE_GPU_SET_SECOND(cublasGetPointerMode_v2, int, 0)
 FAKE_GPU_SUCCEED(cublasSetPointerMode_v2)
 FAKE_GPU_SUCCEED(cublasSetStream_v2)
 FAKE_GPU_SUCCEED(cublasSetWorkspace_v2)

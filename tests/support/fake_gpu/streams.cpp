@@ -18,9 +18,6 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   return cudaStreamCreate(stream);
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) {
-  return cudaSuccess;
-}
 cudaError_t cudaStreamQuery(cudaStream_t) {
   return fake_gpu::check_unsafe("cudaStreamQuery");
 }
@@ -92,15 +89,6 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t stream) {
   fake_gpu::count(&FakeGpuCounts::replays, "cudaGraphLaunch");
   return fake_gpu::enqueue(stream, "cudaGraphLaunch");
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned) {
-  return cudaSuccess;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {

@@ -121,8 +121,8 @@ TEST(WeightAverage, IsTheNetworkOfARunThatStoppedWithinThePhase) {
   const std::optional<double> written = written_loss(folder / "run", "pretrain", 4);
   ASSERT_TRUE(written);
   const auto model = load_model(step);
-  const auto test = open_tiny("three", "test");
-  EXPECT_NEAR(evaluate(*model, test, {.batch_size = 4}).metric("loss"), *written, 1e-5);
+  const auto data = open_tiny("three", "test");
+  EXPECT_NEAR(evaluate(*model, data, {.batch_size = 4}).metric("loss"), *written, 1e-5);
   const at::Tensor raw = load_checkpoint(step).model.at("head.weight");
   EXPECT_FALSE(at::equal(raw, state_of(*model).at("head.weight"))) << "resuming needs the weights";
 }

@@ -312,7 +312,8 @@ CheckpointEvaluation evaluate_checkpoint(const EvaluateCheckpointOptions& option
   if (!probes) result.metric_rows = task_of(dataset->info()).rows(metrics);
   result.flops_per_image = model->flops_per_image(result.evaluation.rows_per_token());
   // A program does not tell which rows its experts computed.
-  result.counts_selected = result.evaluation.routing.empty() && !model->moe_blocks().empty();
+  result.counts_selected =
+      !probes && result.evaluation.routing.empty() && !model->moe_blocks().empty();
   result.parameters = model->parameter_count();
   result.example = example_noun(dataset->info());
   return result;

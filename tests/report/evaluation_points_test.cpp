@@ -154,7 +154,7 @@ TEST(EvaluationPoints, ADroppedImageHasNoExpert) {
   EvaluationPointCollector collector({});
   const at::Tensor images = data->inputs().values_NCHW, labels = torch::zeros({4}, torch::kLong);
   for (int64_t first = 0; first < 120; first += 4) {
-    collector.add({*data, first, images.narrow(0, first, 4), labels, {}, output, *model});
+    collector.add({*data, first, images.narrow(0, first, 4), labels, {}, {}, output, *model});
   }
   EXPECT_TRUE(torch::equal(collector.points().expert_N.narrow(0, 0, 4),
                            torch::tensor({5, -1, 1, 5}, torch::kLong)));

@@ -343,6 +343,13 @@ class Program(unittest.TestCase):
         ran = self.python("import moesaic_program; moesaic_program.main()", self.folder)
         self.assertEqual((ran.stderr, ran.returncode), (f"error: {said}\n", 1))
 
+    @unittest.skipIf(shutil.which("cmake") is None, "needs cmake")
+    def test_a_build_without_a_compiler_is_one_line(self):
+        ran = subprocess.run(["cmake", "-S", ROOT, "-B", self.folder / "build"], capture_output=True, text=True,
+                             check=False, env={**os.environ, "CXX": str(self.folder / "c++")})
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("  There is no C++ compiler; install what the build needs by tools/setup.sh\n", ran.stderr)
+
     def test_trains_exports_and_loads(self):
         run = moesaic.train("models/pmoe/recipes/smoke.json", self.folder / "run", seed=2, phases__experts__epochs=1)
         config = json.loads((run / "config.json").read_text())

@@ -10,7 +10,7 @@ from torch import Tensor
 import moesaic  # noqa: F401  its operators
 
 try:
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS  # pyright: ignore[reportMissingImports]
 except ImportError as problem:
     raise ImportError(f"moesaic.transformers needs transformers 5 ({problem}); pip install 'transformers>=5'") from problem
 

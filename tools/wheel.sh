@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 REQUIREMENTS=tools/python/requirements-wheel.txt
 MAX_BYTES=15000000
 OUT=build/wheel
+BUILD=build/wheel-build  # as deep as build/release, whose objects ccache then has
 
 fail() { # TEXT
   printf 'wheel: FAILED: %s\n' "$*" >&2
@@ -32,7 +33,7 @@ mkdir -p "$OUT"
 if [ -z "$wheel" ]; then
   rm -f "$OUT"/*.whl
   "$venv/bin/python" -m build --wheel --no-isolation --skip-dependency-check --outdir "$OUT" \
-    -C build-dir="$OUT/build" . >"$OUT/build.log" 2>&1 ||
+    -C build-dir="$BUILD" . >"$OUT/build.log" 2>&1 ||
     { tail -n 30 "$OUT/build.log" >&2; fail "see $OUT/build.log"; }
   wheel=$(echo "$OUT"/*.whl)
 fi

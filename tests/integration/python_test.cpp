@@ -307,7 +307,9 @@ TEST_F(PythonOperators, ThePackageOfThisBuildPassesItsTests) {
   const auto result =
       run_python({"-B", source_path("tests/python/package_test.py"), MOESAIC_BUILD_DIR});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  if (result.err.find("skipped=") != result.err.npos) GTEST_SKIP() << "a part needs Python's timm";
+  if (result.err.find("skipped=") != result.err.npos) {
+    GTEST_SKIP() << "a part needs Python's timm, transformers, pandas and matplotlib";
+  }
 }
 
 TEST_F(PythonOperators, TheExampleOfItsPagePrintsWhatThatShows) {

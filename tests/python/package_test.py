@@ -3,10 +3,12 @@
 """The Python package: package_test.py [BUILD_FOLDER [unittest's arguments]]
 
 With a build folder it is put together from python/ and that build, without one the installed package is tested. What
-needs timm is skipped without it.
+needs timm, transformers, pandas or matplotlib is skipped without them.
 """
+import contextlib
 import copy
 import importlib.util
+import io
 import json
 import math
 import os
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +64,12 @@ class Network(nn.Module):
         for block in self.blocks:
             x = block(x)
         return x.mean(1)
+
+
+def needs(*packages):
+    """Skips a test where a package is not installed, and says which."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    return unittest.skipIf(missing, f"needs {', '.join(missing)}")
 
 
 def images(count=2):
@@ -222,7 +231,7 @@ class Mixtures(unittest.TestCase):
                 frames = frames or counter.frame_count  # PyTorch traces twice where a setting is a float
                 self.assertEqual(counter.frame_count, frames)
 
-    @unittest.skipIf(importlib.util.find_spec("timm") is None, "needs timm")
+    @needs("timm")
     def test_a_vit_of_timm_becomes_a_mixture_and_compiles(self):
         import timm
 
@@ -232,8 +241,7 @@ class Mixtures(unittest.TestCase):
         torch.testing.assert_close(moesaic.upcycle(vit, blocks=[1], experts=EXPERTS)(x), wanted, rtol=1e-5, atol=1e-5)
         self.compiles(vit, [x, x[:2], x[:3]])
 
-
-    @unittest.skipIf(importlib.util.find_spec("timm") is None, "needs timm")
+    @needs("timm")
     def test_the_example_of_its_page_runs(self):
         page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
         code = page.split("```python\n")[1].split("```")[0].replace("pretrained=True", "img_size=32, patch_size=8")
@@ -242,6 +250,72 @@ class Mixtures(unittest.TestCase):
             batch = torch.randn(4, 3, 32, 32), torch.arange(4)
             exec(code.replace('"vit.pt2"', f"{file}, (3, 32, 32)"), {"loader": [batch]})
             self.assertEqual(os.listdir(folder), ["vit.pt2"])
+
+
+class Transformers(unittest.TestCase):
+    @needs("transformers")
+    def test_experts_of_transformers_compute_what_they_did(self):
+        import moesaic.transformers
+        import transformers
+
+        sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 24,
+                 "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+                 "num_experts_per_tok": 2, "num_local_experts": 6}
+        tokens = torch.randint(40, (2, 9), generator=torch.Generator().manual_seed(3))
+        for family in ("Qwen3Moe", "Mixtral", "GptOss"):  # GptOss: transposed weights, biases, another gate
+            torch.manual_seed(3)
+            network = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**sizes))
+            for name, value in network.named_parameters():
+                if name.endswith("_bias"):
+                    nn.init.normal_(value)
+            found = []
+            for implementation, calls in (("eager", 0), ("moesaic", 2)):
+                network.set_experts_implementation(implementation)
+                network.zero_grad()
+                with mock.patch.object(moesaic.transformers, "csr", wraps=moesaic.transformers.csr) as csr:
+                    logits = network(tokens).logits
+                self.assertEqual(csr.call_count, calls)
+                logits.square().sum().backward()
+                found.append([logits.detach(), *(p.grad for p in network.parameters() if p.grad is not None)])
+            torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+
+    @needs("transformers")
+    def test_experts_of_several_processes_are_refused(self):
+        from moesaic.transformers import experts_forward
+
+        with self.assertRaisesRegex(NotImplementedError, 'expert-parallel.*choose experts_implementation="grouped_mm"'):
+            experts_forward(mock.Mock(_is_expert_parallel=True), *[torch.zeros(1, 1)] * 3)
+
+
+class Notebooks(unittest.TestCase):
+    def run_cells(self, name):
+        """Runs a notebook's code as Jupyter does, in its folder; returns its variables and what it printed."""
+        file = ROOT / f"examples/notebooks/{name}.ipynb"
+        cells = [cell for cell in json.loads(file.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+        self.assertFalse([cell for cell in cells if cell["outputs"] or cell["execution_count"]], "outputs are committed")
+        variables, printed = {}, io.StringIO()
+        with contextlib.chdir(file.parent), contextlib.redirect_stdout(printed):
+            for i, cell in enumerate(cells):
+                exec(compile("".join(cell["source"]), f"{file.name}, cell {i}", "exec"), variables)
+        return variables, printed.getvalue()
+
+    def test_a_layer_in_ones_own_loop(self):
+        variables, printed = self.run_cells("layer")
+        self.assertLess(variables["losses"][-1], variables["losses"][0] / 2, printed)
+        self.assertEqual(printed.count("cluster "), 4)
+
+    @needs("timm")
+    def test_a_vit_becomes_a_mixture_and_is_pruned(self):
+        variables, printed = self.run_cells("vit")
+        self.assertEqual([len(ids) for ids in variables["kept"].values()], [4, 4])
+        self.assertEqual(printed.count("accuracy"), 2)
+
+    @needs("pandas", "matplotlib")
+    def test_a_figure_of_a_paper(self):
+        with mock.patch.dict(os.environ, MPLBACKEND="Agg"):
+            variables, _ = self.run_cells("figure")
+        self.assertEqual(variables["table"].shape, (3, 6))
+        self.assertEqual(len(variables["axes"].containers), 6)
 
 
 class Program(unittest.TestCase):
@@ -268,6 +342,13 @@ class Program(unittest.TestCase):
         self.assertEqual(self.python("import moesaic", self.folder).stderr.splitlines()[-1], f"ImportError: {said}")
         ran = self.python("import moesaic_program; moesaic_program.main()", self.folder)
         self.assertEqual((ran.stderr, ran.returncode), (f"error: {said}\n", 1))
+
+    @unittest.skipIf(shutil.which("cmake") is None, "needs cmake")
+    def test_a_build_without_a_compiler_is_one_line(self):
+        ran = subprocess.run(["cmake", "-S", ROOT, "-B", self.folder / "build"], capture_output=True, text=True,
+                             check=False, env={**os.environ, "CXX": str(self.folder / "c++")})
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("  There is no C++ compiler; install what the build needs by tools/setup.sh\n", ran.stderr)
 
     def test_trains_exports_and_loads(self):
         run = moesaic.train("models/pmoe/recipes/smoke.json", self.folder / "run", seed=2, phases__experts__epochs=1)

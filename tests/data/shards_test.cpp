@@ -334,7 +334,8 @@ TEST_F(Shards, DescriptionsAreChecked) {
   EXPECT_THAT(usage_problem(one, R"("num_images": {"train": 21})"),
               HasSubstr("its shards have 20"));
   EXPECT_THAT(usage_problem(one, R"("height": 3)"), HasSubstr("belong together"));
-  EXPECT_THAT(usage_problem(one, R"("classes_file": "c")"), HasSubstr("either classes or"));
+  EXPECT_THAT(usage_problem(one, R"("classes_file": "c")"),
+              HasSubstr("need one of classes, classes_file and num_classes"));
   for (const char* name : {"../c", "/etc/passwd", "a/b", ".."}) {
     EXPECT_THAT(usage_problem(one, fmt::format(R"("classes_file": "{}")", name)),
                 AllOf(HasSubstr("classes_file"), HasSubstr(name)));

@@ -333,7 +333,7 @@ TEST(LatentRun, EndsOnceTheLocalTasksAreFound) {
 
 TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return refusal_of(latent_run(changes));
+    return error_of([&] { Trainer(latent_run(changes), options_with_described("")); });
   };
   EXPECT_THAT(refusal({"model.width=25"}), HasSubstr("the model takes rows of 25 numbers"));
   EXPECT_THAT(refusal({"phases.solve.frozen=[\"router\"]"}),

@@ -2,6 +2,8 @@
 // Runs of the papers' phases: in memory, refused, and continued after a kill.
 #pragma once
 
+#include <functional>
+
 #include "support/matchers.h"
 #include "train/train_fixture.h"
 
@@ -14,9 +16,9 @@ inline std::shared_ptr<Model> train_in_memory(const RunConfig& config) {
   return trainer.model();
 }
 
-/// What a run of these settings is refused with before its first step.
-inline std::string refusal_of(const RunConfig& config) {
-  return error_of([&] { Trainer(config, options_with_described("")); });
+/// What a run of these settings is refused with, when they are read or before its first step.
+inline std::string refusal_of(const std::function<RunConfig()>& config) {
+  return error_of([&] { Trainer(config(), options_with_described("")); });
 }
 
 /// Expects the same bits in these files of a whole run and of runs that went on after `steps`, each

@@ -108,13 +108,13 @@ TEST(GatedRun, TrainsOnlyWhatThePhaseNames) {
   EXPECT_EQ(by_em(""), std::pair(true, true));
   EXPECT_EQ(by_em("\"regressors\""), std::pair(false, true));
   EXPECT_EQ(by_em("\"gates\""), std::pair(true, false));
-  EXPECT_THAT(refusal_of(gated_run({"phases.signs.frozen=[\"regressors\"]"})),
+  EXPECT_THAT(refusal_of([] { return gated_run({"phases.signs.frozen=[\"regressors\"]"}); }),
               AllOf(HasSubstr("phase 'signs'"), HasSubstr("leave none of the parameters")));
 }
 
 TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return refusal_of(gated_run(changes));
+    return refusal_of([&] { return gated_run(changes); });
   };
   EXPECT_THAT(refusal({"model.link=step"}),
               AllOf(HasSubstr("link 'step' is not valid for L4"), HasSubstr("Condition 1")));
@@ -128,7 +128,7 @@ TEST(GatedRun, RefusesWhatDoesNotFitInOneLine) {
   testing::add_toy_family();
   const RunConfig toy = config_of(R"({"name": "x", "model": {"name": "toy", "image_size": 4},
       "phases": [{"name": "p", "kind": "gated_em", "data": "three", "steps": 1}]})");
-  EXPECT_THAT(refusal_of(toy), HasSubstr("needs a model with a gated mixture"));
+  EXPECT_THAT(refusal_of([&] { return toy; }), HasSubstr("needs a model with a gated mixture"));
 }
 
 TEST(GatedRun, IsAdvisedNoHeadThatItCannotGet) {

@@ -333,7 +333,7 @@ TEST(LatentRun, EndsOnceTheLocalTasksAreFound) {
 
 TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return error_of([&] { Trainer(latent_run(changes), options_with_described("")); });
+    return refusal_of([&] { return latent_run(changes); });
   };
   EXPECT_THAT(refusal({"model.width=25"}), HasSubstr("the model takes rows of 25 numbers"));
   EXPECT_THAT(refusal({"phases.solve.frozen=[\"router\"]"}),
@@ -344,7 +344,8 @@ TEST(LatentRun, RefusesWhatDoesNotFitInOneLine) {
               HasSubstr("phase 'explore': only a restart changes num_experts and num_neurons"));
   const RunConfig gated = config_of(R"({"name": "x", "model": {"name": "gated-moe", "width": 5},
       "phases": [{"name": "p", "kind": "ridge", "data": "gated-small", "steps": 1}]})");
-  EXPECT_THAT(refusal_of(gated), HasSubstr("needs a model of one layer of two-layer experts"));
+  EXPECT_THAT(refusal_of([&] { return gated; }),
+              HasSubstr("needs a model of one layer of two-layer experts"));
 }
 
 /// A phase of a run before its first step, and its network.

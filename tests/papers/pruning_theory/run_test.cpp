@@ -76,7 +76,7 @@ TEST(PatternRun, EndsWithTheFirstBatchWithoutLoss) {
 
 TEST(PatternRun, RefusesWhatDoesNotFit) {
   const auto refusal = [](const std::vector<std::string>& changes) {
-    return refusal_of(pattern_run(changes));
+    return refusal_of([&] { return pattern_run(changes); });
   };
   EXPECT_THAT(refusal({"phases.prune.on_entry.restore=lern"}),
               AllOf(HasSubstr("no earlier phase is called 'lern'"), HasSubstr("'learn'")));
@@ -85,10 +85,10 @@ TEST(PatternRun, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal({"phases.learn.data=three"}),
               HasSubstr("the model takes rows of 100 numbers"));
   EXPECT_THAT(refusal({"phases.learn.frozen=[\"router\"]"}), HasSubstr("set a learning rate to 0"));
-  EXPECT_THAT(refusal_of(config_of(std::string(R"({"name": "x", "model": )") + kModel +
-                                   R"(, "phases": [{"name": "p", "kind": "pattern_sgd",
-                                      "data": "three", "steps": 1}]})")),
-              HasSubstr("needs a model with pattern experts"));
+  const RunConfig other = config_of(std::string(R"({"name": "x", "model": )") + kModel +
+                                    R"(, "phases": [{"name": "p", "kind": "pattern_sgd",
+                                      "data": "three", "steps": 1}]})");
+  EXPECT_THAT(refusal_of([&] { return other; }), HasSubstr("needs a model with pattern experts"));
 }
 
 }  // namespace

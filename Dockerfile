@@ -8,7 +8,7 @@ ENV MOESAIC_VENV=/opt/venv PATH=/opt/moesaic/build/release/bin:$PATH
 # What the build needs is a layer of its own, made again only when its lists change.
 COPY tools/setup.sh tools/env.sh tools/
 COPY tools/python/requirements*.txt tools/python/
-RUN tools/setup.sh
+RUN tools/setup.sh ca-certificates
 COPY . .
 RUN tools/build.sh moesaic_program
 WORKDIR /work

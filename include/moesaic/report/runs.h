@@ -242,7 +242,7 @@ void describe(auto& f, FitConfig& c) {
     "level",
     required, not_empty);
   f("x", c.x,
-    "x values of the power law by row, or with a level by curve (rows are named by curve and "
+    "values on the abscissa by row, or with a level by curve (rows are named by curve and "
     "size); runs of the same number are fitted together",
     required, not_empty, above(0.0));
   f("level", c.level, "metric value whose size on each curve is fitted, instead of the metric");

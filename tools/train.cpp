@@ -235,12 +235,11 @@ void add_train(CLI::App& app, int& exit_code) {
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
   verb->add_option("--profile", arguments->profile,
-                   "steps to record: STEPS of them from step FROM on, in trace.json of the run's "
-                   "folder, for chrome://tracing or Perfetto")
+                   "steps to record, from step FROM on, in the run's trace.json, for Perfetto")
       ->check(not_empty())
       ->type_name("FROM:STEPS");
   verb->add_flag("--dry-run", arguments->dry_run,
-                 "check everything and print the plan without training; files may be missing");
+                 "check all and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
                    "numbers of processes, one GPU each, for which --dry-run plans a step")
       ->check(process_counts())

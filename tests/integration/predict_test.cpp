@@ -137,7 +137,7 @@ TEST_F(PredictFiles, EveryVerbReadsAnOlderTorchScriptFileWhereItIsTrusted) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
     const auto refused = run_program(command, options_);
     expect_one_line_error(refused, 2, file);
-    EXPECT_THAT(refused.err, HasSubstr("where you trust who wrote it, give --trust"));
+    EXPECT_THAT(refused.err, HasSubstr("if you trust its author, give --trust"));
     command.push_back("--trust");
     const auto trusted = run_program(command, options_);
     EXPECT_EQ(trusted.exit_code, 0) << trusted.err;

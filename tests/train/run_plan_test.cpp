@@ -326,7 +326,7 @@ TEST(RunPlan, InitialWeightsMayBeOfImagesOfAnotherSize) {
                 "be the classes of 'three', in their order"));
   ::testing::internal::CaptureStderr();
   plan_tiny();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("names of its classes")));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("has no class names")));
   config =
       config_of(four_phases(), {"model.encoder.mlp_dim=16", "init=" + (folder / "from").string()});
   EXPECT_THAT(error_of([&] { RunStart(config).model(); }), HasSubstr("the shapes differ"));

@@ -170,7 +170,8 @@ std::vector<std::string> option_texts(const std::string& help) {
   std::istringstream lines(help.substr(0, help.find("\n\nSubcommands:")));
   for (std::string line; std::getline(lines, line) && !line.starts_with("Example: ");) {
     if (line.starts_with("  ") && line.size() > 2 && line[2] != ' ') texts.emplace_back();
-    if (texts.empty() || line.size() <= kColumn || line[kColumn - 1] != ' ') continue;
+    const bool is_text = line.size() > kColumn && line[0] == ' ' && line[kColumn - 1] == ' ';
+    if (texts.empty() || !is_text) continue;
     if (line[kColumn] == '-' || line.compare(kColumn, 5, "with:") == 0) continue;  // Of a name.
     texts.back() += (texts.back().empty() ? "" : " ") + line.substr(kColumn);
   }

@@ -224,11 +224,8 @@ std::string settings_called(const std::string& name, const Document& recipe) {
 std::string common_settings_help() {
   return fmt::format(
       "Common settings, with their defaults (N: a phase's number or name):\n{}\n"
-      "All settings: moesaic train --help KEY.PATH, e.g. phases.optimizer, or --help model NAME, "
-      "of\n"
-      "  {}\n",
-      common_help(rows_of(help_rows<RunConfig>(), choices_of_runs(), {})),
-      fmt::join(families().names(), ", "));
+      "All settings: moesaic train --help KEY.PATH, e.g. phases.optimizer, or --help model NAME\n",
+      common_help(rows_of(help_rows<RunConfig>(), choices_of_runs(), {})));
 }
 
 std::string settings_help(const std::vector<std::string>& words) {

@@ -29,6 +29,7 @@ struct LayerLoads {
 /// MoE layers; nothing waits for the device.
 class ExpertLoadMeter {
  public:
+  /// Observes the MoE layers of `model` until it is destroyed.
   explicit ExpertLoadMeter(const Model& model);
   ExpertLoadMeter(const ExpertLoadMeter&) = delete;
   ExpertLoadMeter& operator=(const ExpertLoadMeter&) = delete;

@@ -50,7 +50,7 @@ struct ImportVitResult {
 /// another network, which names missing, unknown and misshapen tensors.
 ImportVitResult import_vit(const ImportVitOptions& options);
 
-/// Fetches the network hf://OWNER/NAME[@REVISION] of Hugging Face, by default the revision main,
+/// Fetches the network `hf://OWNER/NAME[@REVISION]` of Hugging Face, by default the revision main,
 /// unless it is in the cache, and returns its folder: model.safetensors with config.json and
 /// preprocessor_config.json, if it has them. Returns other paths as they are. Throws Error: usage
 /// for other addresses; failure that says where the files may be put by hand.

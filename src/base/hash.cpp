@@ -22,6 +22,19 @@ void require(int success) {
   if (success != 1) fail("hash: a call of OpenSSL failed");
 }
 
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  constexpr uint32_t kCastagnoli = 0x82f63b78;  // Bit-reversed polynomial.
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kCastagnoli : 0);
+    table[i] = crc;
+  }
+  return table;
+}
+
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+
 Context new_context(const EVP_MD* kind) {
   Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   if (!context) fail("hash: out of memory");
@@ -77,6 +90,14 @@ std::string sha256_file_hex(const fs::path& path) {
 
 std::string md5_file_hex(const fs::path& path) {
   return file_hex(path, EVP_md5());
+}
+
+uint32_t crc32c(std::span<const std::byte> bytes) {
+  uint32_t crc = 0xffffffff;
+  for (const std::byte b : bytes) {
+    crc = (crc >> 8) ^ kCrcTable[(crc ^ std::to_integer<uint32_t>(b)) & 0xff];
+  }
+  return crc ^ 0xffffffff;
 }
 
 }  // namespace moesaic

@@ -27,7 +27,6 @@
 #include "moesaic/base/path.h"
 #include "moesaic/base/posix.h"
 #include "moesaic/base/progress.h"
-#include "moesaic/formats/tensorboard.h"
 
 namespace moesaic {
 namespace {

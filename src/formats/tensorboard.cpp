@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/hash.h"
 #include "moesaic/base/log.h"
 
 namespace moesaic {
@@ -35,19 +36,6 @@ constexpr int kBucketLimits = 6;
 constexpr int kBuckets = 7;
 
 enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  constexpr uint32_t kCastagnoli = 0x82f63b78;  // Bit-reversed polynomial.
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < table.size(); ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kCastagnoli : 0);
-    table[i] = crc;
-  }
-  return table;
-}
-
-constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 
 // Returns the masked CRC of TFRecord, since a CRC of data that contain CRCs is weak.
 uint32_t masked_crc(std::string_view bytes) {
@@ -94,14 +82,6 @@ std::string host_name() {
 }
 
 }  // namespace
-
-uint32_t crc32c(std::span<const std::byte> bytes) {
-  uint32_t crc = 0xffffffff;
-  for (const std::byte b : bytes) {
-    crc = (crc >> 8) ^ kCrcTable[(crc ^ std::to_integer<uint32_t>(b)) & 0xff];
-  }
-  return crc ^ 0xffffffff;
-}
 
 EventWriter::EventWriter(const fs::path& folder) {
   std::error_code error;

@@ -46,5 +46,13 @@ TEST(Sha256, HashesFiles) {
   test::failure_of([&] { sha256_file_hex(folder.path()); });
 }
 
+TEST(Crc32c, AgreesWithTheStandard) {
+  const auto crc = [](std::string_view text) { return crc32c(std::as_bytes(std::span(text))); };
+  EXPECT_EQ(crc(""), 0u);
+  EXPECT_EQ(crc("123456789"), 0xe3069283u);
+  EXPECT_EQ(crc(std::string(32, '\0')), 0x8a9136aau);    // RFC 3720, B.4
+  EXPECT_EQ(crc(std::string(32, '\xff')), 0x62a8ab43u);  // RFC 3720, B.4
+}
+
 }  // namespace
 }  // namespace moesaic

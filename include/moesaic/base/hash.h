@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,5 +36,8 @@ std::string sha256_file_hex(const fs::path& path);
 
 /// Returns the MD5 of a file whose publisher offers no better hash: it detects damage, not forgery.
 std::string md5_file_hex(const fs::path& path);
+
+/// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI.
+uint32_t crc32c(std::span<const std::byte> bytes);
 
 }  // namespace moesaic

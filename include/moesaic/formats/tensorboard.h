@@ -13,9 +13,6 @@
 
 namespace moesaic {
 
-/// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI.
-uint32_t crc32c(std::span<const std::byte> bytes);
-
 /// Writes scalars and histograms to a new file `events.out.tfevents.SECONDS.HOST.PROCESS` in
 /// `folder`, which is created if missing. Another writer, e.g. after a resume, adds its own file;
 /// TensorBoard merges them. Only complete records are handed to the system, in order.

@@ -190,7 +190,7 @@ void add_import(CLI::App& app, int& exit_code) {
       ->check(not_empty())
       ->type_name("FILE");
   verb->add_option("--classes", options.num_classes,
-                   "number of classes of a new head of zeros, for fine-tuning")
+                   "number of classes of a new head of zeros, for fine-tuning (no new head)")
       ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
       ->type_name("N");
   verb->add_option("--image-size", arguments->image_size,

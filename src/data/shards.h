@@ -36,7 +36,7 @@ void describe(auto& f, ShardFile& c) {
     "number of images per file; 0: unknown, so that the files must be there when data are opened",
     between(0, kMaxShardImages), renamed_from("images"));
   f("size", c.size, "size in bytes; 0: unknown", at_least(0));
-  f("sha256", c.sha256, "checksum (SHA-256) of the file");
+  f("sha256", c.sha256, "checksum (SHA-256) of the file; empty: unknown");
 }
 
 /// Checks the form of name and hash.

@@ -53,7 +53,7 @@ struct CelebaSettings {
   }
 };
 void describe(auto& f, CelebaSettings& c) {
-  f("attribute", c.attribute, "attribute that is the label, e.g. Smiling");
+  f("attribute", c.attribute, "attribute that is the label, e.g. Smiling; empty: none");
   f("attributes", c.attributes,
     "attributes whose combinations are the labels (first attribute: highest bit), instead of "
     "attribute");

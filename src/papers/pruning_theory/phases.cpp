@@ -25,7 +25,7 @@ void describe(auto& f, PatternSgdConfig& c) {
   f("batch_size", c.batch_size, "number of new examples per step", between(1, 65536));
   f("expert_lr", c.expert_lr, "learning rate of the neurons (eta_e)", between(0.0, 1e6));
   f("router_lr", c.router_lr, "learning rate of the routers (eta_r)", between(0.0, 1e6));
-  f("until_zero", c.until_zero, "early end at the first batch whose hinge loss is 0");
+  f("until_zero", c.until_zero, "early end at the first batch whose hinge loss is 0; false: none");
   f("chunk_size", c.chunk_size, "number of steps computed together", between(1, 4096),
     renamed_from("block"));
 }

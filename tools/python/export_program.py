@@ -70,13 +70,24 @@ def stable_sort():
     return sort
 
 
+def int8_product():
+    """Returns aten._int_mm in ONNX."""
+    from onnxscript import opset20 as op
+
+    def product(x, weights):
+        return op.MatMulInteger(x, weights)
+
+    return product
+
+
 def write_onnx(network, images, texts, out):
     import torch
 
     program = torch.onnx.export(
         network, (images,), dynamo=True, opset_version=20, verbose=False, input_names=["images"],
         output_names=["logits"], dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
-        custom_translation_table={torch.ops.aten.sort.stable: stable_sort()})
+        custom_translation_table={
+            torch.ops.aten.sort.stable: stable_sort(), torch.ops.aten._int_mm.default: int8_product()})
     for node in program.model.graph:
         node.metadata_props.clear()
     program.model.metadata_props.update(texts)

@@ -81,11 +81,10 @@ std::shared_ptr<Model> without_capacity(const Checkpoint& checkpoint) {
 
 int export_model(const ExportArguments& arguments) {
   const ExportFormat& format = export_formats().at(arguments.format, "export");
-  if (arguments.precision != "float32") {
-    fail_usage(
-        "export: --precision {}: formats hold float32 weights; leave it out, and give --precision "
-        "int8 to predict, eval or bench, which round experts as they load them",
-        arguments.precision);
+  const bool is_int8 = arguments.precision == "int8";
+  if (is_int8 && !format.has_preprocessing) {
+    fail_usage("export: --precision int8 is for the formats {}; leave it out",
+               formats_with_preprocessing());
   }
   if (arguments.options.num_shards && format.max_shards == 0) {
     fail_usage("export: --shards is for the format {}; leave it out", formats_with_shards());
@@ -100,6 +99,7 @@ int export_model(const ExportArguments& arguments) {
   check_outside_trained_images(arguments.options.out, checkpoint.config);
   const std::shared_ptr<Model> model =
       arguments.without_capacity ? without_capacity(checkpoint) : model_of(checkpoint);
+  if (is_int8) use_precision(*model, "int8");
   checkpoint.model.clear();        // The model holds copies.
   std::optional<StopSignal> stop;  // Without it a signal ends the program.
   if (format.max_shards > 0) stop.emplace();
@@ -157,9 +157,7 @@ void add_export(CLI::App& app, int& exit_code) {
       "export a network that takes images of uint8, resized as preprocess.json says, and "
       "normalises them itself; for the formats " +
           formats_with_preprocessing());
-  verb->add_option("--precision", arguments->precision, "dtype of the stored weights: float32")
-      ->type_name("DTYPE")
-      ->capture_default_str();
+  add_precision(*verb, arguments->precision, {"float32", "int8"});
   add_trust(*verb, arguments->trust);
   verb->callback([arguments, &exit_code] {
     require_single_process("export");

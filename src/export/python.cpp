@@ -76,7 +76,7 @@ class Normalized({network}):
 
 constexpr char kTail[] = R"(
 
-DTYPES = {{"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "U8": torch.uint8}}
+DTYPES = {{"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I8": torch.int8, "U8": torch.uint8}}
 
 
 def read_tensors(file):
@@ -118,7 +118,7 @@ logits = network(images)  # [batch, {shape}] {prepared} as preprocess.json says
 | figure | value |
 |---|---|
 {rows}
-The classes are those of `labels.json`; `config.json` has the network's settings.{experts}
+The classes are those of `labels.json`; `config.json` has the network's settings.{notes}
 )";
 
 /// Throws Error (usage) where Python's dialect cannot say how tokens are routed.
@@ -139,7 +139,7 @@ std::string name_of(const Model& model) {
   return model.config().value("name", std::string("network"));
 }
 
-std::string card(const Model& model, const ExportInfo& info) {
+std::string card(const Model& model, const ExportInfo& info, bool is_int8) {
   std::string rows;
   const auto row = [&](const std::string& name, const std::string& value) {
     rows += fmt::format("| {} | {} |\n", name, value);
@@ -156,18 +156,19 @@ std::string card(const Model& model, const ExportInfo& info) {
     row(info.evaluation.value("split", "own") + " " + name,
         fmt::format("{:.6g}", value.get<double>()));
   }
-  const std::string why = batch_dependence(model);
+  std::string notes;
+  if (is_int8) {
+    notes = "\nThe weights of experts are int8; accuracy and loss were measured in float32.";
+  }
+  if (const std::string why = batch_dependence(model); !why.empty()) {
+    notes += fmt::format("\nAn image's result depends on the others of its batch, since {}.", why);
+  }
   return fmt::format(
       kCard, fmt::arg("name", name_of(model)),
       fmt::arg("data", info.input.dataset.empty() ? "data of its own" : info.input.dataset),
       fmt::arg("shape", fmt::format("{}", fmt::join(model.input_shape(), ", "))),
       fmt::arg("prepared", info.input.takes_bytes ? "uint8, resized" : "float32, prepared"),
-      fmt::arg("rows", rows),
-      fmt::arg("experts",
-               why.empty() ? ""
-                           : fmt::format("\nAn image's result depends on the others of its batch, "
-                                         "since {}.",
-                                         why)));
+      fmt::arg("rows", rows), fmt::arg("notes", notes));
 }
 
 /// Adds the class of a network that takes bytes.
@@ -190,11 +191,19 @@ void write_python(const Model& model, const fs::path& folder, const ExportInfo& 
     fail_usage("export: models of the family '{}' have no form in PyTorch; choose safetensors",
                name_of(model));
   }
-  const TensorMap state = state_of(model);
+  TensorMap state = state_of(model), buffers;
+  for (const auto& buffer : network->named_buffers()) buffers[buffer.name] = buffer.value;
+  bool is_int8 = false;
+  for (const auto& [name, value] : buffers) {  // Experts' weights of int8 replace those of float32.
+    if (value.scalar_type() != at::kChar) continue;
+    is_int8 = true;
+    state[name] = value;
+    state[name + "_scale"] = buffers.at(name + "_scale");
+  }
   const auto is_stored = [&](const std::string& name) { return state.contains(name); };
   TensorMap constants;
-  for (const auto& buffer : network->named_buffers()) {
-    if (!is_stored(buffer.name)) constants[buffer.name] = buffer.value;
+  for (const auto& [name, value] : buffers) {
+    if (!is_stored(name)) constants[name] = value;
   }
   script::PythonClasses classes = script::python_classes(*network, is_stored);
   if (info.input.takes_bytes) add_normalized(info.input, classes);
@@ -206,7 +215,7 @@ void write_python(const Model& model, const fs::path& folder, const ExportInfo& 
   for (const auto& [name, side] : side_files(model, info)) {
     write_atomic(folder / name, std::string_view(side));
   }
-  write_atomic(folder / "README.md", std::string_view(card(model, info)));
+  write_atomic(folder / "README.md", std::string_view(card(model, info, is_int8)));
 }
 
 /// Returns what a network that takes bytes makes of them.

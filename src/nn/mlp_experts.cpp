@@ -12,6 +12,7 @@
 #include "moesaic/nn/script.h"
 #include "moesaic/ops/dispatch.h"
 #include "moesaic/ops/grouped_linear.h"
+#include "moesaic/ops/routed_mlp.h"
 #include "moesaic/parallel/process_mesh.h"
 
 namespace moesaic::nn {
@@ -22,6 +23,35 @@ def all_at_once(self, rows: Tensor) -> Tensor:
     hidden = torch.baddbmm(self.b1.unsqueeze(1), rows, self.w1)
     return torch.baddbmm(self.b2.unsqueeze(1), {}, self.w2)
 )";
+
+// Rows are rounded as quantise_experts() says. TorchScript names a dtype only by its number.
+constexpr char kInt8[] = R"(
+def int8_mm(self, x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    most = x.abs().amax([1], keepdim=True)
+    inverse = torch.where(most >= 1e-35, torch.full_like(most, 127.0) / most, torch.zeros_like(most))
+    levels = torch.floor((x * inverse).clamp(-127.0, 127.0) + 128.5) - 128.0
+    return torch._int_mm(levels.to({}), w).to(x.dtype) * scale * (most / 127.0)
+
+def all_at_once(self, rows: Tensor) -> Tensor:
+    counts = [rows.size(1)] * {}
+    return self.one_by_one(rows.flatten(0, 1), counts).unflatten(0, [{}, -1])
+)";
+
+ExpertsScript int8_script(const MlpExpertsOptions& options, int64_t experts, int64_t outputs) {
+  std::string second = "b2";
+  for (int64_t from = 0; from < options.hidden; from += kInt8Piece) {
+    const std::string piece =
+        fmt::format("{}:{}", from, std::min(from + kInt8Piece, options.hidden));
+    second += fmt::format(" + self.int8_mm(hidden[:, {0}], w2[{0}], w2_scale)", piece);
+  }
+  const std::string lines =
+      fmt::format("hidden = b1 + self.int8_mm(x, w1, w1_scale)\n        hidden = {}",
+                  script::text_of(options.activation));
+  const std::string loop =
+      script::one_by_one(outputs, {"w1", "w1_scale", "b1", "w2", "w2_scale", "b2"}, lines, second);
+  return {.source = loop + fmt::format(kInt8, static_cast<int>(at::kChar), experts, experts),
+          .mlp = options.activation};
+}
 
 }  // namespace
 
@@ -135,6 +165,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {
+  if (is_int8_) return int8_script(options_, count(), outputs());
   const std::string activation = script::text_of(options_.activation);
   const std::string loop =
       script::one_by_one(outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",

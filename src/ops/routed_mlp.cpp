@@ -103,9 +103,25 @@ ExpertWeights pack_experts(const ExpertWeights& weights) {
   return weights.packed ? weights : ops::pack_experts_cpu(weights);
 }
 
+ExpertWeights round_experts(const ExpertWeights& weights) {
+  const at::NoGradGuard no_grad;
+  const auto scales = [](const at::Tensor& w) { return w.detach().abs().amax(1) / 127; };
+  const auto rounded = [](const at::Tensor& w, const at::Tensor& scale) {
+    const at::Tensor divisor = scale.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1);
+    return (w.detach() / divisor).round_().clamp_(-127, 127).to(at::kChar);
+  };
+  const at::Tensor s1 = scales(weights.w1), s2 = scales(weights.w2);
+  return {rounded(weights.w1, s1),
+          weights.b1.detach(),
+          rounded(weights.w2, s2),
+          weights.b2.detach(),
+          false,
+          s1,
+          s2};
+}
+
 ExpertWeights quantise_experts(const ExpertWeights& weights) {
   constexpr int64_t kMaxWidth = 1 << 16;  // 255 x 127 x 65536 fits 32 bits.
-  const at::NoGradGuard no_grad;
   const int64_t width = weights.w1.size(1), hidden = weights.w1.size(2);
   if (!weights.w1.is_cpu() || weights.w1.scalar_type() != at::kFloat || weights.packed) {
     fail_usage(
@@ -123,14 +139,7 @@ ExpertWeights quantise_experts(const ExpertWeights& weights) {
         "out",
         kMaxWidth, width, hidden);
   }
-  const auto scales = [](const at::Tensor& w) { return w.detach().abs().amax(1) / 127; };
-  const auto rounded = [](const at::Tensor& w, const at::Tensor& scale) {
-    const at::Tensor divisor = scale.clamp_min(std::numeric_limits<float>::min()).unsqueeze(1);
-    return (w.detach() / divisor).round_().clamp_(-127, 127).to(at::kChar);
-  };
-  const at::Tensor s1 = scales(weights.w1), s2 = scales(weights.w2);
-  return ops::pack_experts_cpu({rounded(weights.w1, s1), weights.b1.detach(),
-                                rounded(weights.w2, s2), weights.b2.detach(), false, s1, s2});
+  return ops::pack_experts_cpu(round_experts(weights));
 }
 
 }  // namespace moesaic

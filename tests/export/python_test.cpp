@@ -14,6 +14,7 @@
 #include "moesaic/checkpoint/tensors.h"
 #include "moesaic/models/registry.h"
 #include "moesaic/nn/init.h"
+#include "moesaic/ops/device.h"
 #include "support/matchers.h"
 
 namespace moesaic {
@@ -289,6 +290,32 @@ TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
     EXPECT_EQ(rows[0].item<int64_t>(), routing.tokens());
     EXPECT_EQ(rows[1].item<int64_t>(), 0);
   }
+}
+
+// Proofs of both exports compare them with the network's own forward pass in int8.
+TEST_F(ExportedProgram, ComputesExpertsInInt8) {
+  if (!has_int8_products()) GTEST_SKIP() << "no VNNI";
+  const auto config = R"({"name": "vmoe", "image_size": 8, "channels": 1, "patch_size": 4,
+      "hidden_size": 8, "num_classes": 3, "encoder": {"num_layers": 2, "num_heads": 2,
+      "mlp_dim": 900, "moe": {"layers": [1], "num_experts": 4}}})";
+  auto model = build_model(Document::from_text(config, "model.json").root(), 1);
+  model->eval();
+  const at::Tensor images = small_images(5), exact = run(*model, images).logits;
+  for (const auto& network : {model, model_}) {
+    use_precision(*network, "int8");
+    export_pt2(*network, folder_ / fmt::format("{}.pt2", network->classes()), kScriptInfo);
+    export_onnx(*network, folder_ / fmt::format("{}.onnx", network->classes()), kScriptInfo);
+  }
+  const at::Tensor found = Program(folder_ / "3.pt2").run(images);
+  expect_close(found, run(*model, images).logits, 1e-5);
+  EXPECT_GT((found - exact).abs().max().item<double>(), 1e-5);
+  export_pytorch(*model, folder_ / "folder", kScriptInfo);
+  const TensorMap stored = read_tensors(folder_ / "folder/model.safetensors");
+  for (const auto& [name, value] : stored) {
+    const bool is_expert = name.ends_with("experts.w1") || name.ends_with("experts.w2");
+    EXPECT_EQ(value.scalar_type(), is_expert ? at::kChar : at::kFloat) << name;
+  }
+  EXPECT_THAT(test::get(folder_ / "folder/README.md"), HasSubstr("int8; accuracy and loss"));
 }
 
 // The noise of three experts is a part of four numbers, a view with gaps that a number multiplies.

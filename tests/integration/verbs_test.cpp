@@ -129,9 +129,10 @@ TEST_F(OwnNetwork, IsNotComputedInInt8WhereExpertsAreNoMlps) {
     expect_one_line_error(run_program({verb, run(), "--precision", "int8"}), 2,
                           "precision int8 is for experts that are MLPs; leave it out");
   }
-  expect_one_line_error(run_program({"export", run(), "--format", "safetensors", "--out",
-                                     text_path("out"), "--precision", "int8"}),
-                        2, "--precision int8: formats hold float32 weights");
+  expect_one_line_error(
+      run_program({"export", run(), "--format", "safetensors", "--out", text_path("out"),
+                   "--precision", "int8"}),
+      2, "export: --precision int8 is for the formats onnx; pt2; pytorch; leave it out");
 }
 
 TEST_F(OwnNetwork, IsTimedByBatchSize) {

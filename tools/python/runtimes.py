@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prints docs/deploying.md's table: a network's file, milliseconds of a forward pass and peak memory of the process in
-four runtimes, one after the other on all cores of this process.
+four runtimes in turn on all cores of this process: medians of rounds, so that other work disturbs all alike.
   tools/python/runtimes.py PROGRAM RUN    # PyTorch and ONNX Runtime are $MOESAIC_PYTHON's or those of tools/setup.sh"""
 import json
 import os
@@ -13,7 +13,7 @@ import tempfile
 import time
 
 BATCHES = (1, 32)
-SECONDS = 5.0
+ROUNDS, SECONDS = 7, 1.0
 RUNTIMES = {"moesaic": ("safetensors", ".safetensors"), "LibTorch, `.pt2`": ("pt2", ".pt2"),
             "PyTorch, TorchScript": ("torchscript", ".ts.pt"), "ONNX Runtime": ("onnx", ".onnx")}
 THREADS = len(os.sched_getaffinity(0))
@@ -60,27 +60,36 @@ def measure(file: str) -> None:
     print(json.dumps(medians))
 
 
+def run(command: list[str], environment: dict[str, str]) -> tuple[list[float], int]:
+    """A runtime's milliseconds for each batch, and the bytes that its process took at most."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          env=environment) as process:
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit code {process.returncode}")
+    found = json.loads(text)
+    return found if isinstance(found, list) else [row["median_ms"] for row in found["rows"]], usage.ru_maxrss * 1024
+
+
 def main(program: str, network: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
-    print("| runtime | file | ms, 1 image | ms, 32 images | peak memory |\n|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
+        commands = {}
         for name, (form, ending) in RUNTIMES.items():
             file = f"{folder}/model{ending}"
             subprocess.run([program, "export", network, "--format", form, "--out", file], check=True)
-            ours = form in ("safetensors", "pt2")
             batches = ",".join(map(str, BATCHES))
-            command = [program, "bench", file, "--json", "--seconds", str(SECONDS), "--batch-sizes", batches] if ours \
-                else [python(), __file__, "--measure", file]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                  env=environment) as process:
-                text = process.stdout.read()
-                _, status, usage = os.wait4(process.pid, 0)
-                process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode != 0:
-                sys.exit(f"{name}: exit code {process.returncode}")
-            medians = [row["median_ms"] for row in json.loads(text)["rows"]] if ours else json.loads(text)
-            print(f"| {name} | {os.path.getsize(file) / 1e6:.2f} MB | {medians[0]:.2f} | {medians[1]:.2f} | "
-                  f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB |", flush=True)
+            commands[name] = file, [program, "bench", file, "--json", "--seconds", str(SECONDS), "--batch-sizes",
+                                    batches] if form in ("safetensors", "pt2") else \
+                [python(), __file__, "--measure", file]
+        rounds = [{name: run(command, environment) for name, (_, command) in commands.items()} for _ in range(ROUNDS)]
+        print("| runtime | file | ms, 1 image | ms, 32 images | peak memory |\n|---|---:|---:|---:|---:|")
+        for name, (file, _) in commands.items():
+            times = [statistics.median(one[name][0][i] for one in rounds) for i in range(len(BATCHES))]
+            print(f"| {name} | {os.path.getsize(file) / 1e6:.2f} MB | {times[0]:.2f} | {times[1]:.2f} | "
+                  f"{max(one[name][1] for one in rounds) / 1e6:.0f} MB |")
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ constexpr const char* kSource = "python_source";
 
 /// What Python says otherwise: operators that its module torch does not have, dtypes, which
 /// TorchScript names by numbers, torch.Size, which is no list, and sizes that depend on values.
-constexpr std::array<std::pair<const char*, const char*>, 11> kWords = {{
+constexpr std::array<std::pair<const char*, const char*>, 12> kWords = {{
     {"torch.linear(", "F.linear("},
     {"torch.gelu(", "F.gelu("},
     {"torch.leaky_relu(", "F.leaky_relu("},
     {"torch.softplus(", "F.softplus("},
     {"torch.floor_divide(", "floor_divide("},
+    {".to(1)", ".to(torch.int8)"},
     {".to(6)", ".to(torch.float32)"},
     {".to(7)", ".to(torch.float64)"},
     {".to(15)", ".to(torch.bfloat16)"},
@@ -101,6 +102,8 @@ std::string dtype_text(const at::Tensor& tensor) {
       return "";
     case at::kLong:
       return ", dtype=torch.int64";
+    case at::kChar:
+      return ", dtype=torch.int8";
     case at::kDouble:
       return ", dtype=torch.float64";
     default:

@@ -17,12 +17,13 @@
 #include "int8.h"
 #include "moesaic/ops/expert_work.h"
 #include "moesaic/ops/grouped_mlp.h"
+#include "moesaic/ops/routed_mlp.h"
 #include "product.h"
 
 namespace moesaic::ops {
 
 /// Hidden columns that lie between the two layers at a time.
-constexpr int64_t kStretch = 768;
+constexpr int64_t kStretch = kInt8Piece;
 
 /// Returns how many columns of a matrix of so many rows make a panel: as many as fit a part of the
 /// second-level cache.

@@ -66,6 +66,10 @@ void bench_latent(const Report& report);
 /// both.
 void bench_wrn(const Report& report);
 
+/// Loading of photos against PyTorch's DataLoader; nothing without photos.
+void bench_data(const Report& report);
+std::string data_left_out();
+
 /// Training on several processes against one.
 void bench_processes(const Report& report);
 

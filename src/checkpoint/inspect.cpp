@@ -54,43 +54,31 @@ std::optional<Checkpoint> checkpoint_at(const fs::path& path, const LoadOptions&
   return std::nullopt;
 }
 
-Json tensor_json(const std::string& name, const std::string& dtype,
-                 const std::vector<int64_t>& shape) {
-  return {{"name", name}, {"dtype", dtype}, {"shape", shape}};
-}
-
-/// Describes tensors of which no header tells.
-void add_loaded_tensors(const Checkpoint& checkpoint, Json& out) {
+/// Describes the tensors of a file or an index; `loaded`, if given, are those of which no header
+/// tells.
+void add_tensors(const fs::path& path, const TensorMap* loaded, Json& out) {
   int64_t parameters = 0;
   uint64_t bytes = 0;
   Json tensors = Json::array();
-  for (const auto& [name, tensor] : checkpoint.model) {
-    parameters += tensor.numel();
-    bytes += tensor.nbytes();
-    const std::string where = checkpoint.folder.string() + ": " + name;
-    tensors.push_back(
-        tensor_json(name, dtype_name(tensor.scalar_type(), where), tensor.sizes().vec()));
-  }
-  out["parameters"] = parameters;
-  out["bytes"] = bytes;
-  out["file_bytes"] = file_bytes({checkpoint.folder});
-  out["tensors"] = std::move(tensors);
-}
-
-void add_tensors(const fs::path& path, Json& out) {
-  const TensorFiles files = open_tensors(path);
-  int64_t parameters = 0;
-  uint64_t bytes = 0;
-  Json tensors = Json::array();
+  const auto add = [&](const std::string& name, const std::string& dtype,
+                       const std::vector<int64_t>& shape) {
+    parameters += c10::multiply_integers(shape);
+    tensors.push_back({{"name", name}, {"dtype", dtype}, {"shape", shape}});
+  };
+  const TensorFiles files = loaded == nullptr ? open_tensors(path) : TensorFiles{{path}, {}};
   for (const StoredTensor& tensor : files.tensors) {
-    parameters += c10::multiply_integers(tensor.shape);
     for (const TensorPiece& piece : tensor.pieces) bytes += piece.bytes().size();
-    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape));
+    add(tensor.name, tensor.dtype, tensor.shape);
+  }
+  for (const auto& [name, tensor] : loaded == nullptr ? TensorMap() : *loaded) {
+    bytes += tensor.nbytes();
+    const std::string where = path.string() + ": " + name;
+    add(name, dtype_name(tensor.scalar_type(), where), tensor.sizes().vec());
   }
   out["parameters"] = parameters;
   out["bytes"] = bytes;
   out["file_bytes"] = file_bytes(files.paths);
-  if (is_index(path)) out["files"] = files.paths.size();
+  if (loaded == nullptr && is_index(path)) out["files"] = files.paths.size();
   if (!files.metadata.empty()) out["metadata"] = files.metadata;
   out["tensors"] = std::move(tensors);
 }
@@ -245,8 +233,8 @@ Json inspect(const fs::path& path, bool trust) {
   out["kind"] = !folder ? file : exported ? "export" : "checkpoint";
   if (checkpoint) add_config(*checkpoint, out);
   if (exported) out.erase("state");
-  pickled ? add_loaded_tensors(*checkpoint, out)
-          : add_tensors(checkpoint ? weights_file(*checkpoint) : path, out);
+  add_tensors(checkpoint ? weights_file(*checkpoint) : path, pickled ? &checkpoint->model : nullptr,
+              out);
   return out;
 }
 

@@ -189,11 +189,6 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return origin;
   }
 
-  void count() {
-    if (++nodes_ <= kMaxDocumentNodes) return;
-    fail_usage("{}: more than {} values in one document", here().text(), kMaxDocumentNodes);
-  }
-
   bool open(bool is_object) {
     open_.push_back({is_object, token(), {}, {}});
     if (static_cast<int64_t>(open_.size()) > Value::kMaxDepth) {
@@ -210,7 +205,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool add(Value value) {
-    count();
+    if (++nodes_ > kMaxDocumentNodes) {
+      fail_usage("{}: more than {} values in one document", here().text(), kMaxDocumentNodes);
+    }
     if (open_.empty()) {
       root_ = std::move(value);
     } else if (Frame& frame = open_.back(); frame.is_object) {

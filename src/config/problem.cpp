@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "moesaic/base/text.h"
@@ -10,32 +11,23 @@
 namespace moesaic {
 namespace {
 
-const Value* item_of(const Value& list, std::string_view name) {
+/// Returns the item of a list or the member of an object.
+const Value* inner_of(const Value& config, std::string_view name) {
+  if (config.kind() != Value::Kind::array) return config.find(name);
   const auto index = parsed_number<size_t>(name);
-  return index && *index < list.items().size() ? &list.items()[*index] : nullptr;
-}
-
-const Value::Member* member_of(const Value& object, std::string_view name) {
-  if (!object.is_object()) return nullptr;
-  for (const Value::Member& member : object.members()) {
-    if (member.key == name) return &member;
-  }
-  return nullptr;
+  return index && *index < config.items().size() ? &config.items()[*index] : nullptr;
 }
 
 std::optional<Origin> find_location(const Value& config, std::string_view path) {
   const bool key = path.ends_with(':');
   if (key) path.remove_suffix(1);
-  if (const Value::Member* member = member_of(config, path)) {
-    return key ? member->origin : member->value.origin();
-  }
-  if (config.kind() == Value::Kind::array) {
-    if (const Value* item = item_of(config, path)) return item->origin();
+  if (const Value* inner = inner_of(config, path)) {
+    if (!key || !config.is_object()) return inner->origin();
+    return std::ranges::find(config.members(), path, &Value::Member::key)->origin;
   }
   const size_t dot = path.find('.');
   if (dot == std::string_view::npos) return std::nullopt;
-  const Value* inner = config.kind() == Value::Kind::array ? item_of(config, path.substr(0, dot))
-                                                           : config.find(path.substr(0, dot));
+  const Value* inner = inner_of(config, path.substr(0, dot));
   if (inner == nullptr) return std::nullopt;
   return find_location(*inner, std::string(path.substr(dot + 1)) + (key ? ":" : ""));
 }

@@ -61,12 +61,15 @@ bool leads_to(Parts path, Parts key, bool named) {
   return leads_to(path, key.subspan(1), named);
 }
 
-std::string without_items(const std::vector<std::string>& key) {
-  std::string text;
-  for (const std::string& part : key) {
-    if (!stands_for_any(part)) text = config_detail::join_path(text, part);
-  }
-  return text;
+/// Returns the path of the parts that `drops` does not tell to leave out.
+std::string path_without(bool (*drops)(const std::string&), std::vector<std::string> parts) {
+  std::erase_if(parts, drops);
+  return fmt::format("{}", fmt::join(parts, "."));
+}
+
+HelpRows rows_where(HelpRows rows, const auto& is_meant) {
+  std::erase_if(rows, [&](const config_detail::HelpRow& row) { return !is_meant(row); });
+  return rows;
 }
 
 /// Returns the parts of a setting's key, and those of its former ones.
@@ -101,16 +104,6 @@ std::string start_of(const std::string& text, size_t columns) {
 
 constexpr size_t kColumns = 100;
 
-/// Returns the rows of short help: none of a list within a list.
-HelpRows common_rows(const HelpRows& rows) {
-  HelpRows found;
-  for (const config_detail::HelpRow& row : rows) {
-    const bool nested = row.key.find(".N.") != row.key.rfind(".N.");
-    if (row.common && !nested) found.push_back(row);
-  }
-  return found;
-}
-
 }  // namespace
 
 bool Interval::completed_by(int64_t steps, int64_t run_step, int64_t phase_step,
@@ -142,7 +135,8 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
       if (std::any_of(keys.begin(), keys.end(), leads)) found.push_back(row);
       const std::vector<std::string>& key = keys.front();
       for (size_t n = 1; n <= key.size(); ++n) {
-        known.push_back(without_items({key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
+        known.push_back(path_without(stands_for_any,
+                                     {key.begin(), key.begin() + static_cast<std::ptrdiff_t>(n)}));
       }
     }
     if (!found.empty()) return found;
@@ -150,16 +144,13 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
   // A part of a key alone, a setting or a group of them, or else a word: "threads".
   for (const bool words : {false, true}) {
     if (words && nearest(path, known)) break;
-    HelpRows found;
-    for (const config_detail::HelpRow& row : rows) {
-      const auto keys = keys_of(row);
-      const bool has_part = std::any_of(keys.begin(), keys.end(), [&](const auto& parts) {
-        std::string key = "." + without_items(parts) + ".";
-        if (words) std::replace(key.begin(), key.end(), '_', '.');
-        return key.find("." + path + ".") != std::string::npos;
-      });
-      if (has_part) found.push_back(row);
-    }
+    const auto has_part = [&](const std::vector<std::string>& key_parts) {
+      std::string key = "." + path_without(stands_for_any, key_parts) + ".";
+      if (words) std::replace(key.begin(), key.end(), '_', '.');
+      return key.find("." + path + ".") != std::string::npos;
+    };
+    const HelpRows found = rows_where(
+        rows, [&](const auto& row) { return std::ranges::any_of(keys_of(row), has_part); });
     if (!found.empty()) return found;
   }
   // The last part is the beginning of a setting's, or near it, unless the group is misspelt.
@@ -174,30 +165,27 @@ HelpRows rows_about(const HelpRows& rows, const std::string& path) {
 
 HelpRows rows_called(const HelpRows& rows, const std::string& name) {
   constexpr size_t kShortest = 3;  // Shorter beginnings match nearly anything.
+  const auto last_of = [](const auto& row) { return row.key.substr(row.key.rfind('.') + 1); };
   std::vector<std::string> outer, last;
   for (const config_detail::HelpRow& row : rows) {
     outer.push_back(row.key.substr(0, row.key.find('.')));
-    last.push_back(row.key.substr(row.key.rfind('.') + 1));
+    last.push_back(last_of(row));
   }
-  const auto inner = [&](const auto& is_meant) {
-    HelpRows found;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (outer[i].size() < rows[i].key.size() && is_meant(i)) found.push_back(rows[i]);
-    }
-    return found;
-  };
-  HelpRows found = inner([&](size_t i) { return rows[i].key.ends_with("." + name); });
+  const HelpRows inner =
+      rows_where(rows, [](const auto& row) { return row.key.find('.') != std::string::npos; });
+  HelpRows found =
+      rows_where(inner, [&](const auto& row) { return row.key.ends_with("." + name); });
   if (!found.empty()) return found;
-  found = inner([&](size_t i) {  // By a former key.
-    return std::ranges::any_of(keys_of(rows[i]), [&](const std::vector<std::string>& key) {
+  found = rows_where(inner, [&](const auto& row) {  // By a former key.
+    return std::ranges::any_of(keys_of(row), [&](const std::vector<std::string>& key) {
       return fmt::format("{}", fmt::join(key, ".")).ends_with("." + name);
     });
   });
   if (!found.empty() || name.size() < kShortest || nearest(name, outer)) return found;
-  found = inner([&](size_t i) { return last[i].starts_with(name); });
+  found = rows_where(inner, [&](const auto& row) { return last_of(row).starts_with(name); });
   if (!found.empty()) return found;
   const auto near = nearest(name, last);
-  return inner([&](size_t i) { return last[i] == near; });
+  return rows_where(inner, [&](const auto& row) { return last_of(row) == near; });
 }
 
 std::string help_text(const HelpRows& rows) {
@@ -212,7 +200,10 @@ std::string help_text(const HelpRows& rows) {
 }
 
 std::string common_help(const HelpRows& rows) {
-  const HelpRows shown = common_rows(rows);
+  const HelpRows shown = rows_where(rows, [](const config_detail::HelpRow& row) {
+    const bool nested = row.key.find(".N.") != row.key.rfind(".N.");  // A list within a list.
+    return row.common && !nested;
+  });
   size_t key = 0, default_value = 0;
   for (const config_detail::HelpRow& row : shown) {
     key = std::max(key, count_characters(row.key));
@@ -250,15 +241,6 @@ std::string remedy(const Value& object, const std::string& path, const ConfigPro
 
 std::string source_name(const Origin& origin) {
   return origin.source == nullptr ? "" : origin.source->name;
-}
-
-/// Returns a path without the numbers of items.
-std::string without_numbers(const std::string& path) {
-  std::string text;
-  for (const std::string& part : split(path, '.')) {
-    if (!is_number(part)) text = join_path(text, part);
-  }
-  return text;
 }
 
 }  // namespace
@@ -319,7 +301,8 @@ Value with_current_keys(const Value& object, const std::string& path,
       log_once(LogLevel::warning,
                fmt::format("{}: '{}' is called '{}' now; the former name is still read",
                            old->origin.text(), former, name),
-               fmt::format("{}: {}", source_name(old->origin), without_numbers(former)));
+               fmt::format("{}: {}", source_name(old->origin),
+                           path_without(is_number, split(former, '.'))));
     }
     if (now == members.end()) {
       old->key = key.name;

@@ -25,15 +25,11 @@ struct Value::Table {
   std::vector<uint32_t> by_key;  // Places of the members, sorted by key.
   int64_t depth = 0;
 
-  /// Returns the place in `by_key` of the first key that is not before `key`.
-  std::vector<uint32_t>::const_iterator lower_bound(std::string_view key) const {
-    return std::lower_bound(
-        by_key.begin(), by_key.end(), key,
-        [&](uint32_t place, std::string_view other) { return members[place].key < other; });
-  }
   /// Returns the place of the member of that key in `members`, or nothing.
   std::optional<size_t> find(std::string_view key) const {
-    const auto found = lower_bound(key);
+    const auto found = std::lower_bound(
+        by_key.begin(), by_key.end(), key,
+        [&](uint32_t place, std::string_view other) { return members[place].key < other; });
     if (found == by_key.end() || members[*found].key != key) return std::nullopt;
     return *found;
   }

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
 #include "moesaic/base/log.h"
 #include "moesaic/base/nearest.h"
 #include "moesaic/base/registry.h"
@@ -148,11 +146,10 @@ std::vector<std::string> aux_loss_names() {
 }
 
 ConfigProblem aux_losses_problem(const std::map<std::string, double>& phase) {
-  const std::vector<std::string> known = aux_loss_names();
   for (const auto& [name, weight] : phase) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (aux_losses().find(name) != nullptr) continue;
     return {fmt::format("unknown auxiliary loss '{}' in aux_losses; {}", name,
-                        did_you_mean(name, known)),
+                        did_you_mean(name, aux_loss_names())),
             {"aux_losses." + name + ":"}};
   }
   return {};

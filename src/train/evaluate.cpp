@@ -132,12 +132,6 @@ void check_takes(const Model& model, const DatasetInfo& data) {
   if (!problem.empty()) fail_usage("{}", problem);
 }
 
-/// Throws Error (usage) that names both shapes, or both numbers of outputs, if they differ.
-void check_fits(const Model& model, const DatasetInfo& data) {
-  check_takes(model, data);
-  task_of(data).check_outputs(model, data);
-}
-
 /// Returns inputs of a shape [C, H, W] in words.
 std::string inputs_text(const std::vector<int64_t>& shape) {
   if (shape[0] == 1 && shape[1] == 1) return "rows of " + count_text(shape[2], "number");
@@ -218,10 +212,12 @@ bool run_over(Model& model, std::shared_ptr<const Dataset> dataset,
 
 Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
                     const EvaluateOptions& options) {
-  check_fits(model, dataset->info());
+  const DatasetInfo& info = dataset->info();
+  check_takes(model, info);
+  task_of(info).check_outputs(model, info);
   Evaluation result;
   RoutingCounts counts;
-  const std::unique_ptr<Meter> meter = task_of(dataset->info()).meter(model, options.loss);
+  const std::unique_ptr<Meter> meter = task_of(info).meter(model, options.loss);
   EvaluateOptions measured = options;
   measured.on_batch = [&](const EvaluatedBatch& batch) {
     ModelOutput on_cpu;
@@ -234,7 +230,6 @@ Evaluation evaluate(Model& model, std::shared_ptr<const Dataset> dataset,
     of_targets.labels = batch.labels_B;
     of_targets.targets = batch.targets_BK;
     meter->add(on_cpu, of_targets);
-    const DatasetInfo& info = dataset->info();
     counts.add(batch.output.routings, {batch.labels_B, std::ssize(info.classes)},
                {batch.groups_B, std::ssize(info.groups)});
     if (options.on_batch) options.on_batch(batch);

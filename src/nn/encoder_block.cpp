@@ -203,8 +203,7 @@ namespace {
 using torch::autograd::variable_list;
 using Output = EncoderBlockImpl::Output;
 
-/// The state of autocast at construction, without its cache of cast weights: those cast in a pass
-/// without gradients must not serve a pass with gradients.
+/// The state of autocast at construction.
 class AutocastState {
  public:
   explicit AutocastState(c10::DeviceType device)
@@ -217,10 +216,6 @@ class AutocastState {
     at::autocast::set_autocast_enabled(device_, on_);
     at::autocast::set_autocast_dtype(device_, type_);
     at::autocast::set_autocast_cache_enabled(cache_);
-  }
-  void restore_without_cache() const {
-    restore();
-    at::autocast::set_autocast_cache_enabled(false);
   }
 
  private:
@@ -242,7 +237,9 @@ struct Pass {
 
   Output run(const at::Tensor& x_BTd, at::Generator generator) const {
     const AutocastState outside(autocast_device(x_BTd));
-    autocast.restore_without_cache();
+    autocast.restore();
+    // Weights cast in a pass without gradients must not serve a pass with gradients.
+    at::autocast::set_autocast_cache_enabled(false);
     Output out = block->forward(x_BTd, generator);
     outside.restore();
     return out;

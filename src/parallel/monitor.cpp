@@ -58,22 +58,14 @@ bool come(c10d::Store& store, const std::vector<std::string>& keys,
   }
 }
 
-// No value of a store may be empty, and a text may hold any bytes, such as those of a path.
+// No value of a store may be empty. A text may hold any bytes, such as those of a path: MessagePack
+// keeps them as they are.
 Bytes packed(const std::vector<std::string>& texts) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const std::string& text : texts) {
-    list.push_back(nlohmann::json::binary(Bytes(text.begin(), text.end())));
-  }
-  return nlohmann::json::to_msgpack(list);
+  return nlohmann::json::to_msgpack(texts);
 }
 
 std::vector<std::string> unpacked(const Bytes& bytes) {
-  std::vector<std::string> texts;
-  for (const nlohmann::json& item : nlohmann::json::from_msgpack(bytes)) {
-    const Bytes& text = item.get_binary();
-    texts.emplace_back(text.begin(), text.end());
-  }
-  return texts;
+  return nlohmann::json::from_msgpack(bytes).get<std::vector<std::string>>();
 }
 
 }  // namespace

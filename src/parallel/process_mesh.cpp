@@ -292,23 +292,16 @@ std::shared_ptr<ProcessMesh> ProcessMesh::from_store(const Store& store, const L
   const std::shared_ptr<ProcessMesh> processes(new ProcessMesh());
   processes->config_ = config;
   processes->counter_ = std::make_shared<TrafficCounter>();
-  const auto all = [&](const char* name, bool on_cpu) {
-    return std::make_shared<ProcessGroup>(rendezvous.group(name, 0, 1, size, on_cpu),
-                                          processes->counter_);
+  const auto group = [&](auto... of) {
+    return std::make_shared<ProcessGroup>(rendezvous.group(of...), processes->counter_);
   };
-  processes->world_ = all("world", /*on_cpu=*/true);
-  processes->gradients_ = all("gradients", /*on_cpu=*/false);
+  processes->world_ = group("world", 0, 1, size);
+  processes->gradients_ = group("gradients", 0, 1, size, /*on_cpu=*/false);
   // A group has a socket to each of its processes, so groups that do not work side by side are one.
-  processes->experts_ = experts == size
-                            ? processes->world_
-                            : std::make_shared<ProcessGroup>(
-                                  rendezvous.group("experts", rank / experts * experts, 1, experts),
-                                  processes->counter_);
-  processes->replicas_ = experts == 1
-                             ? processes->gradients_
-                             : std::make_shared<ProcessGroup>(
-                                   rendezvous.group("replicas", rank % experts, experts, replicas),
-                                   processes->counter_);
+  processes->experts_ =
+      experts == size ? processes->world_ : group("experts", rank / experts * experts, 1, experts);
+  processes->replicas_ =
+      experts == 1 ? processes->gradients_ : group("replicas", rank % experts, experts, replicas);
   processes->monitor_ = std::make_shared<Monitor>(store->clone(), launch);
   return processes;
 } catch (const c10::Error& error) {

@@ -64,7 +64,7 @@ class FullStore : public CountingStore {
  private:
   std::vector<std::vector<uint8_t>> texts(const std::vector<std::string>& keys) {
     counted();
-    return std::vector<std::vector<uint8_t>>(keys.size(), {0x91, 0xC4, 0x01, 'a'});  // A list: "a".
+    return std::vector<std::vector<uint8_t>>(keys.size(), {0x91, 0xA1, 'a'});  // A list: "a".
   }
 };
 

@@ -79,6 +79,11 @@ def choose(self, logits: Tensor, rows: int) -> Tensor:
     return torch.zeros_like(logits).scatter_(1, order[:, :rows], {gate})
 )";
 
+// The gates are in the order of ExpertGate.
+constexpr std::array kExpertGates = {"torch.softmax(ranked[:, :rows], 1)",
+                                     "torch.softmax(ranked, 1)[:, :rows]", "ranked[:, :rows]",
+                                     "torch.ones_like(ranked[:, :rows])"};
+
 // Groups of `size` tokens, then one of the remaining tokens.
 constexpr char kExpertChoiceSource[] = R"(
     tokens, experts = logits.size(0), logits.size(1)
@@ -159,21 +164,7 @@ WeightsSource source_of(const ExpertChoiceOptions& rule, int64_t experts, Dialec
     return {"    return self.choose(logits.unsqueeze(0)).flatten(0, 1)\n",
             static_choice(rule, score, experts)};
   }
-  const char* gate = "";
-  switch (rule.gate) {
-    case ExpertGate::softmax_selected:
-      gate = "torch.softmax(ranked[:, :rows], 1)";
-      break;
-    case ExpertGate::softmax_tokens:
-      gate = "torch.softmax(ranked, 1)[:, :rows]";
-      break;
-    case ExpertGate::softmax_experts:
-      gate = "ranked[:, :rows]";
-      break;
-    case ExpertGate::one:
-      gate = "torch.ones_like(ranked[:, :rows])";
-      break;
-  }
+  const char* const gate = kExpertGates.at(static_cast<size_t>(rule.gate));
   const std::string choose = fmt::format(kChoose, fmt::arg("gate", gate), fmt::arg("score", score));
   if (dialect == Dialect::python) {
     const int64_t group = rule.group_size;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <variant>
@@ -63,6 +64,12 @@ def choose(self, logits: Tensor) -> Tensor:
     selected = rank < self.capacity({tokens})
     return torch.zeros_like(logits).scatter_(1, order, {gate})
 )";
+
+// The gates are in the order of ExpertGate.
+constexpr std::array kStaticGates = {
+    "torch.softmax(ranked.masked_fill(~selected, float(\"-inf\")), 1)",
+    "torch.softmax(ranked, 1) * selected", "ranked * selected",
+    "selected.to(logits.dtype).expand_as(ranked)"};
 
 constexpr char kStaticRoomOfExpert[] = R"(
 def room(self, tokens: int) -> int:
@@ -160,21 +167,7 @@ std::string static_room(const TokenChoiceOptions& rule, int64_t experts) {
 
 std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
                           int64_t experts) {
-  const char* gate = "";
-  switch (rule.gate) {
-    case ExpertGate::softmax_selected:
-      gate = "torch.softmax(ranked.masked_fill(~selected, float(\"-inf\")), 1)";
-      break;
-    case ExpertGate::softmax_tokens:
-      gate = "torch.softmax(ranked, 1) * selected";
-      break;
-    case ExpertGate::softmax_experts:
-      gate = "ranked * selected";
-      break;
-    case ExpertGate::one:
-      gate = "selected.to(logits.dtype).expand_as(ranked)";
-      break;
-  }
+  const char* const gate = kStaticGates.at(static_cast<size_t>(rule.gate));
   return capacity_text(rule.capacity_rule(), 1, experts) +
          fmt::format(kStaticChoose, fmt::arg("score", score), fmt::arg("gate", gate),
                      fmt::arg("tokens", fmt::format(kStaticTokens, "logits[0, :, 0]")));

@@ -94,20 +94,16 @@ MOESAIC_IN_CLONE void transpose_words(const Rows& from, int64_t rows, int64_t co
   }
 }
 
-MOESAIC_VECTOR_CLONES void transpose_whole(const uint32_t* from, int64_t stride, int64_t rows,
-                                           int64_t columns, uint32_t* to, int64_t to_stride) {
-  transpose_words(PlainRows<uint32_t>{from, stride}, rows, columns, to, to_stride);
-}
-
-MOESAIC_VECTOR_CLONES void transpose_whole(const uint64_t* from, int64_t stride, int64_t rows,
-                                           int64_t columns, uint64_t* to, int64_t to_stride) {
-  transpose_words(PlainRows<uint64_t>{from, stride}, rows, columns, to, to_stride);
-}
-
-MOESAIC_VECTOR_CLONES void transpose_whole(const uint16_t* from, int64_t stride, int64_t rows,
-                                           int64_t columns, uint16_t* to, int64_t to_stride) {
-  transpose_words(PlainRows<uint16_t>{from, stride}, rows, columns, to, to_stride);
-}
+// The compiler clones no templates.
+#define MOESAIC_TRANSPOSE(Word)                                                              \
+  MOESAIC_VECTOR_CLONES void transpose_whole(const Word* from, int64_t stride, int64_t rows, \
+                                             int64_t columns, Word* to, int64_t to_stride) { \
+    transpose_words(PlainRows<Word>{from, stride}, rows, columns, to, to_stride);            \
+  }
+MOESAIC_TRANSPOSE(uint16_t)
+MOESAIC_TRANSPOSE(uint32_t)
+MOESAIC_TRANSPOSE(uint64_t)
+#undef MOESAIC_TRANSPOSE
 
 /// Numbers of two bytes: to[c, r] of [columns, 2 * pairs], in pairs.
 MOESAIC_VECTOR_CLONES void transpose_pairs(const uint16_t* from, int64_t stride, int64_t rows,

@@ -113,17 +113,13 @@ ProductsOfThread::~ProductsOfThread() {
   blas::brgemm_release();
 }
 
-template <>
-ProductLayout product_layout<c10::BFloat16>() {
-  static const ProductLayout found = probe<c10::BFloat16>();
+template <class Scalar>
+ProductLayout product_layout() {
+  static const ProductLayout found = probe<Scalar>();
   return is_generic() ? ProductLayout::none : found;
 }
-
-template <>
-ProductLayout product_layout<c10::Half>() {
-  static const ProductLayout found = probe<c10::Half>();
-  return is_generic() ? ProductLayout::none : found;
-}
+template ProductLayout product_layout<c10::BFloat16>();
+template ProductLayout product_layout<c10::Half>();
 
 }  // namespace moesaic::ops
 

@@ -71,10 +71,6 @@ enum class ProductLayout {
 /// where MOESAIC_CPU=generic asks for it.
 template <class Scalar>
 ProductLayout product_layout();
-template <>
-ProductLayout product_layout<c10::BFloat16>();
-template <>
-ProductLayout product_layout<c10::Half>();
 
 /// Lays out B = from [depth, columns] as Product::b with b_stride `columns`; rows up to
 /// padded_depth(depth) become zero.

@@ -144,16 +144,12 @@ void add_inspect(CLI::App& app, int&) {
   auto* verb = add_verb(app, "inspect", "Show the content of a run, a checkpoint or a file.",
                         "inspect checkpoints/first");
   auto options = std::make_shared<InspectOptions>();
-  verb->add_option("path", options->first,
-                   "run, checkpoint, .safetensors file or index of such files, or the prefix of a "
-                   "vmoe checkpoint")
-      ->required()
-      ->check(not_empty())
-      ->type_name("PATH");
-  verb->add_option("path2", options->second,
-                   "second path of any of these kinds, to compare with the first")
-      ->check(not_empty())
-      ->type_name("PATH");
+  add_text(*verb, "path", options->first, "PATH",
+           "run, checkpoint, .safetensors file or index of such files, or the prefix of a vmoe "
+           "checkpoint")
+      ->required();
+  add_text(*verb, "path2", options->second, "PATH",
+           "second path of any of these kinds, to compare with the first");
   verb->add_flag("--json", options->json, "print one JSON document");
   add_trust(*verb, options->trust);
   verb->callback([options] { inspect_verb(*options); });

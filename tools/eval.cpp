@@ -62,11 +62,6 @@ CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const 
   return evaluate_checkpoint(options);
 }
 
-void print_evaluation(const CheckpointEvaluation& result, bool json) {
-  const std::string text = json ? to_json(result).dump(2) + "\n" : escaped(to_text(result), "\n");
-  std::cout << text;
-}
-
 /// Draws the points. Returns the program's exit code.
 int draw_points(const EvalArguments& arguments, const EvaluationPoints& points,
                 const StopSignal& stop) {
@@ -217,14 +212,15 @@ int run_eval(const EvalArguments& arguments) {
     print_comparison(results, arguments.json);
     return 0;
   }
-  print_evaluation(results.front(), arguments.json);
-  std::cout.flush();
-  write_confusions(arguments, results.front());
+  const CheckpointEvaluation& result = results.front();
+  std::cout << (arguments.json ? to_json(result).dump(2) + "\n" : escaped(to_text(result), "\n"))
+            << std::flush;
+  write_confusions(arguments, result);
   if (features) {
-    features->finish(results.front().evaluation.predictions);
+    features->finish(result.evaluation.predictions);
     log_written(arguments.features);
   }
-  if (!arguments.mistakes.empty()) draw_mistakes(arguments, results.front());
+  if (!arguments.mistakes.empty()) draw_mistakes(arguments, result);
   if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points(), stop) : 0;
 }

@@ -69,13 +69,8 @@ void print_summary(const Json& found) {
   }
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
-  if (found.contains("files"))
-    std::cout << fmt::format("  files      {}\n", text_of(found["files"]));
-  if (found.contains("shards"))
-    std::cout << fmt::format("  shards     {}\n", text_of(found["shards"]));
-  if (found.contains("data")) std::cout << fmt::format("  data       {}\n", text_of(found["data"]));
-  if (found.contains("classes")) {
-    std::cout << fmt::format("  classes    {}\n", text_of(found["classes"]));
+  for (const char* key : {"files", "shards", "data", "classes"}) {
+    if (found.contains(key)) std::cout << fmt::format("  {:<10} {}\n", key, text_of(found[key]));
   }
   if (found.contains("input"))
     std::cout << fmt::format("  input      {}\n", input_text(found["input"]));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -83,20 +82,12 @@ const bench::Benchmark& find(const std::string& name) {
              network.empty() ? "; name the folder of one, or " + did_you_mean("", names) : network);
 }
 
-struct ClosePipe {
-  void operator()(FILE* pipe) const { ::pclose(pipe); }
-};
-using Pipe = std::unique_ptr<FILE, ClosePipe>;
-
 /// Returns the commit of the sources, with "-dirty" appended if they are modified.
 std::string commit() {
   const std::string command = fmt::format("git -C {} describe --always --dirty 2>/dev/null",
                                           shell_quoted(resource_root().string()));
   std::string found;
-  if (const Pipe pipe(::popen(command.c_str(), "r")); pipe) {
-    char buffer[128];
-    while (std::fgets(buffer, sizeof buffer, pipe.get()) != nullptr) found += buffer;
-  }
+  run_with_input({"sh", "-c", command}, "", {}, {}, &found);
   found.erase(found.find_last_not_of(" \n") + 1);
   return found.empty() ? "unknown" : found;
 }
@@ -298,15 +289,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_checkpoint(*verb, "name", options->name, "; or a benchmark: " + names_and_descriptions(),
                  "CHECKPOINT|NAME");
   const CLI::Option* const rows =
-      verb->add_option("--rows", options->rows,
-                       "names of the benchmark's rows to measure, with * and ?: 'gpu/*'")
-          ->type_name("PATTERN")
-          ->check(not_empty());
-  verb->add_option(
-          "--write", options->file,
-          "file for the measurements with processor, commit and date, as in tests/bench/results/")
-      ->type_name("FILE")
-      ->check(not_empty());
+      add_text(*verb, "--rows", options->rows, "PATTERN",
+               "names of the benchmark's rows to measure, with * and ?: 'gpu/*'");
+  add_text(*verb, "--write", options->file, "FILE",
+           "file for the measurements with processor, commit and date, as in tests/bench/results/");
   verb->add_flag("--json", options->json, "print one JSON document; text goes to standard error");
   const std::vector<CLI::Option*> of_checkpoints = {
       verb->add_option("--batch-sizes", options->batch_sizes,

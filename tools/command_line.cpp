@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -66,10 +66,8 @@ template <class Number>
 CLI::Validator in_range(const char* what, Number min, Number max) {
   return CLI::Validator(
       [=](std::string& text) -> std::string {
-        Number number{};
-        const char* end = text.data() + text.size();
-        const auto [stop, error] = std::from_chars(text.data(), end, number);
-        if (error == std::errc() && stop == end && number >= min && number <= max) return "";
+        const std::optional<Number> number = parsed_number<Number>(text);
+        if (number && *number >= min && *number <= max) return "";
         return fmt::format("must be a {} between {} and {}, found '{}'", what, min, max, text);
       },
       "");

@@ -20,15 +20,20 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& do
 /// Names of files and folders.
 CLI::Validator not_empty();
 
+/// Declares an option or an argument whose text must not be empty, such as the name of a file.
+template <class Text>
+CLI::Option* add_text(CLI::App& verb, const std::string& name, Text& text, const std::string& type,
+                      const std::string& help) {
+  return verb.add_option(name, text, help)->check(not_empty())->type_name(type);
+}
+
 /// Declares the network, or several, that a subcommand reads; `more` ends the help.
 template <class Path>
 void add_checkpoint(CLI::App& verb, const std::string& name, Path& path,
                     const std::string& more = "", const std::string& type = "CHECKPOINT") {
-  verb.add_option(name, path,
-                  "checkpoint, export, or run (its newest checkpoint; RUN/best: its best)" + more)
-      ->required()
-      ->check(not_empty())
-      ->type_name(type);
+  add_text(verb, name, path, type,
+           "checkpoint, export, or run (its newest checkpoint; RUN/best: its best)" + more)
+      ->required();
 }
 
 /// A whole number in decimal digits, within these.

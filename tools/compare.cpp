@@ -35,24 +35,15 @@ void add_compare(CLI::App& app, int& /*exit_code*/) {
       app, "compare", "Compare rows of an experiment's results in pairs of runs.",
       "compare checkpoints/quickstart/results.json --rows keep4/random,keep4/router-norm-change",
       kNotes);
-  verb->add_option("file", arguments->first, "results.json of an experiment")
+  add_text(*verb, "file", arguments->first, "FILE", "results.json of an experiment")->required();
+  add_text(*verb, "file2", arguments->second, "FILE",
+           "results.json whose rows are compared with the first's");
+  add_text(*verb, "--rows", arguments->options.rows, "ROW[,ROW...]",
+           "rows to compare; give it several times for names with commas")
       ->required()
-      ->check(not_empty())
-      ->type_name("FILE");
-  verb->add_option("file2", arguments->second,
-                   "results.json whose rows are compared with the first's")
-      ->check(not_empty())
-      ->type_name("FILE");
-  verb->add_option("--rows", arguments->options.rows,
-                   "rows to compare; give it several times for names with commas")
-      ->required()
-      ->allow_extra_args(false)
-      ->check(not_empty())
-      ->type_name("ROW[,ROW...]");
-  verb->add_option("--metric", arguments->options.metric,
-                   "metric to compare (all that both rows have)")
-      ->check(not_empty())
-      ->type_name("NAME");
+      ->allow_extra_args(false);
+  add_text(*verb, "--metric", arguments->options.metric, "NAME",
+           "metric to compare (all that both rows have)");
   verb->add_flag("--json", arguments->json, "print one JSON document");
   verb->callback([arguments] { run_compare(*arguments); });
 }

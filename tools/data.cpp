@@ -124,11 +124,8 @@ void add_pack(CLI::App& verb, int& exit_code) {
       ->type_name("NAME");
   command->add_option("--seed", options.seed, "seed of the order of the images")
       ->capture_default_str();
-  command
-      ->add_option("--out", arguments->out,
-                   "folder of the shards and of their description, named after it (NAME-shards)")
-      ->check(not_empty())
-      ->type_name("DIR");
+  add_text(*command, "--out", arguments->out, "DIR",
+           "folder of the shards and of their description, named after it (NAME-shards)");
   command->callback([arguments, &exit_code] {
     require_single_process("data pack");
     pack_data(*arguments, exit_code);

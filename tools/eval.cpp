@@ -62,11 +62,6 @@ CheckpointEvaluation evaluate_with_bar(EvaluateCheckpointOptions options, const 
   return evaluate_checkpoint(options);
 }
 
-void print_evaluation(const CheckpointEvaluation& result, bool json) {
-  const std::string text = json ? to_json(result).dump(2) + "\n" : escaped(to_text(result), "\n");
-  std::cout << text;
-}
-
 /// Draws the points. Returns the program's exit code.
 int draw_points(const EvalArguments& arguments, const EvaluationPoints& points,
                 const StopSignal& stop) {
@@ -217,20 +212,21 @@ int run_eval(const EvalArguments& arguments) {
     print_comparison(results, arguments.json);
     return 0;
   }
-  print_evaluation(results.front(), arguments.json);
-  std::cout.flush();
-  write_confusions(arguments, results.front());
+  const CheckpointEvaluation& result = results.front();
+  std::cout << (arguments.json ? to_json(result).dump(2) + "\n" : escaped(to_text(result), "\n"))
+            << std::flush;
+  write_confusions(arguments, result);
   if (features) {
-    features->finish(results.front().evaluation.predictions);
+    features->finish(result.evaluation.predictions);
     log_written(arguments.features);
   }
-  if (!arguments.mistakes.empty()) draw_mistakes(arguments, results.front());
+  if (!arguments.mistakes.empty()) draw_mistakes(arguments, result);
   if (routing) draw_routing(arguments, routed);
   return points ? draw_points(arguments, collector.points(), stop) : 0;
 }
 
 void add_probe_options(CLI::App& verb, FewShotOptions& few) {
-  const std::string group = "Options of the few-shot probe";
+  verb.option_defaults()->group("Options of the few-shot probe");
   CLI::Option* shots =
       verb.add_option("--shots", few.shots,
                       "numbers of images per class of the train split from which a linear map of "
@@ -251,21 +247,18 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
                         ->delimiter(',')
                         ->allow_extra_args(false)
                         ->type_name("L2 ...");
-  for (CLI::Option* option : {seeds, l2}) option->needs(shots)->group(group);
+  for (CLI::Option* option : {seeds, l2}) option->needs(shots);
   for (const char* other : {"--classes-of", "--confusion", "--features", "--mistakes", "--real",
                             "--routing-images", "--tsne"}) {
     shots->excludes(verb.get_option(other));
   }
-  shots->group(group);
 }
 
 void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& arguments) {
-  const std::string group = "Options of the t-SNE figure";
-  CLI::Option* tsne = verb.add_option("--tsne", arguments->tsne,
-                                      "t-SNE plot of the images: a new .png or .svg file, with "
-                                      "gnuplot's script and data beside it")
-                          ->check(not_empty())
-                          ->type_name("FILE");
+  verb.option_defaults()->group("Options of the t-SNE figure");
+  CLI::Option* tsne = add_text(verb, "--tsne", arguments->tsne, "FILE",
+                               "t-SNE plot of the images: a new .png or .svg file, with gnuplot's "
+                               "script and data beside it");
   CLI::Option* of = verb.add_option("--tsne-of", arguments->points.of,
                                     "features that t-SNE embeds; inputs: the network's inputs; "
                                     "embedding: the inputs of its last layer")
@@ -295,9 +288,7 @@ void add_tsne_options(CLI::App& verb, const std::shared_ptr<EvalArguments>& argu
       "--tsne-boundary", arguments->points.boundary,
       "draw the decision boundary of data with two classes, by the mean predictions of nearby "
       "points");
-  for (CLI::Option* option : {of, points, color, only, groups, boundary})
-    option->needs(tsne)->group(group);
-  tsne->group(group);
+  for (CLI::Option* option : {of, points, color, only, groups, boundary}) option->needs(tsne);
 }
 
 }  // namespace
@@ -307,11 +298,9 @@ void add_eval(CLI::App& app, int& exit_code) {
   CLI::App* verb = add_verb(app, "eval", "Evaluate a network on a split of a dataset.",
                             "eval checkpoints/first --split test");
   add_checkpoint(*verb, "checkpoint", arguments->checkpoints, "; several are compared in a table");
-  verb->add_option("--split", arguments->options.split,
-                   "split of the dataset: train, validation or test (test, or validation where "
-                   "there is no test split)")
-      ->check(not_empty())
-      ->type_name("NAME");
+  add_text(*verb, "--split", arguments->options.split, "NAME",
+           "split of the dataset: train, validation or test (test, or validation where there is no "
+           "test split)");
   verb->add_option("--data", arguments->options.data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
       ->type_name("NAME");
@@ -328,34 +317,25 @@ void add_eval(CLI::App& app, int& exit_code) {
   add_precision(*verb, arguments->options.evaluate.precision, {"float32", "bfloat16", "int8"});
   add_device(*verb, arguments->options.device);
   add_trust(*verb, arguments->options.trust);
-  verb->add_option("--confusion", arguments->confusion,
-                   "confusion matrix: a new .csv file, or a .png or .svg file with gnuplot's "
-                   "script and data beside it; may be given several times")
-      ->allow_extra_args(false)
-      ->check(not_empty())
-      ->type_name("FILE");
-  CLI::Option* routing =
-      verb->add_option(
-              "--routing-images", arguments->routing_images,
-              "figure of the patches that each expert of the last MoE layer receives, marked on "
-              "--images images: a new .png or .svg file, with gnuplot's script and data "
-              "beside it")
-          ->check(not_empty())
-          ->type_name("FILE");
+  add_text(*verb, "--confusion", arguments->confusion, "FILE",
+           "confusion matrix: a new .csv file, or a .png or .svg file with gnuplot's script and "
+           "data beside it; may be given several times")
+      ->allow_extra_args(false);
+  CLI::Option* routing = add_text(
+      *verb, "--routing-images", arguments->routing_images, "FILE",
+      "figure of the patches that each expert of the last MoE layer receives, marked on "
+      "--images images: a new .png or .svg file, with gnuplot's script and data beside it");
   verb->add_option("--images", arguments->images,
                    "number of images in --routing-images, the first ones of the split")
       ->check(whole_number(1, kMaxRoutingImages))
       ->capture_default_str()
       ->needs(routing);
-  const auto add_file = [&](const char* name, auto& file, const char* help) {
-    verb->add_option(name, file, help)->check(not_empty())->type_name("FILE");
-  };
-  add_file("--features", arguments->features,
+  add_text(*verb, "--features", arguments->features, "FILE",
            "new safetensors file for 'pre_logits', 'labels' and 'predictions'");
-  add_file("--mistakes", arguments->mistakes,
+  add_text(*verb, "--mistakes", arguments->mistakes, "FILE",
            "contact sheet of the 64 most confident mistakes, row by row: a new .png file, with a "
            ".csv table of them beside it");
-  add_file("--real", arguments->options.real_labels,
+  add_text(*verb, "--real", arguments->options.real_labels, "FILE",
            "labels of ImageNet-ReaL: real.json, with a list of classes for each image; images "
            "without any do not count");
   verb->add_flag("--json", arguments->json, "print one JSON document");

@@ -138,12 +138,10 @@ void add_export(CLI::App& app, int& exit_code) {
               listed_formats([](const ExportFormat& format) { return format.description; }, any))
       ->required()
       ->type_name("NAME");
-  verb->add_option("--out", options.out,
-                   "output path; " +
-                       listed_formats([](const ExportFormat& format) { return format.out; }, any))
-      ->required()
-      ->check(not_empty())
-      ->type_name("FILE");
+  add_text(
+      *verb, "--out", options.out, "FILE",
+      "output path; " + listed_formats([](const ExportFormat& format) { return format.out; }, any))
+      ->required();
   verb->add_option(
           "--shards", options.num_shards,
           fmt::format("number of data files, for the format {} (1)", formats_with_shards()))

@@ -172,38 +172,27 @@ void add_import(CLI::App& app, int& exit_code) {
                    "transformer of timm or Hugging Face")
       ->required()
       ->type_name("FORMAT");
-  verb->add_option(
-          "prefix", options.prefix,
-          "files of the checkpoint; vmoe: prefix of PREFIX.index and its shards, or the name of a "
-          "released one (moesaic list checkpoints); vit: a .safetensors file or its folder, or "
-          "hf://OWNER/NAME[@REVISION] of Hugging Face")
-      ->required()
-      ->check(not_empty())
-      ->type_name("PREFIX");
-  verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")
-      ->required()
-      ->check(not_empty())
-      ->type_name("DIR");
-  verb->add_option("--model-config", options.model_config,
-                   "configuration of the model as JSON, with google-research/vmoe's names or "
-                   "moesaic's; optional where no block has experts, and for released checkpoints")
-      ->check(not_empty())
-      ->type_name("FILE");
+  add_text(*verb, "prefix", options.prefix, "PREFIX",
+           "files of the checkpoint; vmoe: prefix of PREFIX.index and its shards, or the name of a "
+           "released one (moesaic list checkpoints); vit: a .safetensors file or its folder, or "
+           "hf://OWNER/NAME[@REVISION] of Hugging Face")
+      ->required();
+  add_text(*verb, "--out", options.out, "DIR", "folder of the new checkpoint, missing or empty")
+      ->required();
+  add_text(*verb, "--model-config", options.model_config, "FILE",
+           "configuration of the model as JSON, with google-research/vmoe's names or moesaic's; "
+           "optional where no block has experts, and for released checkpoints");
   verb->add_option("--classes", options.num_classes,
                    "number of classes of a new head of zeros, for fine-tuning (no new head)")
       ->check(whole_number(1, static_cast<int64_t>(kMaxWidth)))
       ->type_name("N");
-  verb->add_option("--image-size", arguments->image_size,
-                   "image size for fine-tuning, one number or height x width, to which the "
-                   "position embedding is resized")
-      ->check(not_empty())
-      ->check(check_sides)
-      ->type_name("S or HxW");
-  verb->add_option("--rules", options.rules,
-                   "mapping of parameters, as JSON: [[pattern, replacement, transformation...], "
-                   "...]; --model-config then describes the new network")
-      ->check(not_empty())
-      ->type_name("FILE");
+  add_text(*verb, "--image-size", arguments->image_size, "S or HxW",
+           "image size for fine-tuning, one number or height x width, to which the position "
+           "embedding is resized")
+      ->check(check_sides);
+  add_text(*verb, "--rules", options.rules, "FILE",
+           "mapping of parameters, as JSON: [[pattern, replacement, transformation...], ...]; "
+           "--model-config then describes the new network");
   add_vit_options(*verb, arguments->vit);
   verb->add_option("--seed", options.seed, "seed of parameters with random initial values")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))

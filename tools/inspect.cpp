@@ -69,13 +69,8 @@ void print_summary(const Json& found) {
   }
   std::cout << fmt::format("  parameters {}, {} bytes\n", found["parameters"].get<int64_t>(),
                            found["bytes"].get<int64_t>());
-  if (found.contains("files"))
-    std::cout << fmt::format("  files      {}\n", text_of(found["files"]));
-  if (found.contains("shards"))
-    std::cout << fmt::format("  shards     {}\n", text_of(found["shards"]));
-  if (found.contains("data")) std::cout << fmt::format("  data       {}\n", text_of(found["data"]));
-  if (found.contains("classes")) {
-    std::cout << fmt::format("  classes    {}\n", text_of(found["classes"]));
+  for (const char* key : {"files", "shards", "data", "classes"}) {
+    if (found.contains(key)) std::cout << fmt::format("  {:<10} {}\n", key, text_of(found[key]));
   }
   if (found.contains("input"))
     std::cout << fmt::format("  input      {}\n", input_text(found["input"]));
@@ -144,16 +139,12 @@ void add_inspect(CLI::App& app, int&) {
   auto* verb = add_verb(app, "inspect", "Show the content of a run, a checkpoint or a file.",
                         "inspect checkpoints/first");
   auto options = std::make_shared<InspectOptions>();
-  verb->add_option("path", options->first,
-                   "run, checkpoint, .safetensors file or index of such files, or the prefix of a "
-                   "vmoe checkpoint")
-      ->required()
-      ->check(not_empty())
-      ->type_name("PATH");
-  verb->add_option("path2", options->second,
-                   "second path of any of these kinds, to compare with the first")
-      ->check(not_empty())
-      ->type_name("PATH");
+  add_text(*verb, "path", options->first, "PATH",
+           "run, checkpoint, .safetensors file or index of such files, or the prefix of a vmoe "
+           "checkpoint")
+      ->required();
+  add_text(*verb, "path2", options->second, "PATH",
+           "second path of any of these kinds, to compare with the first");
   verb->add_flag("--json", options->json, "print one JSON document");
   add_trust(*verb, options->trust);
   verb->callback([options] { inspect_verb(*options); });

@@ -39,15 +39,10 @@ void add_plot(CLI::App& app, int& /*exit_code*/) {
   const auto arguments = std::make_shared<PlotArguments>();
   CLI::App* verb = add_verb(app, "plot", "Plot the curves of runs, or the load of a run's experts.",
                             "plot checkpoints/first checkpoints/second --out both.png");
-  verb->add_option("runs", arguments->runs, "folders of runs")
-      ->required()
-      ->check(not_empty())
-      ->type_name("RUN");
-  verb->add_option("--out", arguments->out,
-                   "figure to draw, which ends in .png or .svg; its gnuplot script and data are "
-                   "written beside it (runs.png)")
-      ->check(not_empty())
-      ->type_name("FILE");
+  add_text(*verb, "runs", arguments->runs, "RUN", "folders of runs")->required();
+  add_text(*verb, "--out", arguments->out, "FILE",
+           "figure to draw, which ends in .png or .svg; its gnuplot script and data are written "
+           "beside it (runs.png)");
   verb->add_flag("--experts", arguments->experts,
                  "load of each expert over the steps of one run, a heat map for each MoE layer");
   verb->callback([arguments] { plot(*arguments); });

@@ -200,13 +200,10 @@ void add_predict(CLI::App& app, int& exit_code) {
                             "predict checkpoints/first photos shoe.jpg --top 3");
   add_checkpoint(*verb, "checkpoint", arguments->checkpoint);
   CLI::Option* images =
-      verb->add_option(
-              "images", arguments->images,
-              "image files (JPEG, PNG, WebP), or folders of them (read recursively, in sorted "
-              "order, following links); a warning names skipped files; a corrupt file "
-              "gives an error line and exit code 1")
-          ->check(not_empty())
-          ->type_name("IMAGE|FOLDER");
+      add_text(*verb, "images", arguments->images, "IMAGE|FOLDER",
+               "image files (JPEG, PNG, WebP), or folders of them (read recursively, in sorted "
+               "order, following links); a warning names skipped files; a corrupt file gives an "
+               "error line and exit code 1");
   CLI::Option* top =
       verb->add_option("--top", arguments->top, "largest number of classes per image")
           ->check(whole_number(1, 1 << 20))
@@ -215,15 +212,11 @@ void add_predict(CLI::App& app, int& exit_code) {
   CLI::Option* csv =
       verb->add_flag("--csv", arguments->csv, "print lines of file, rank, class and probability");
   json->excludes(csv);
-  CLI::Option* input = verb->add_option("--input", arguments->input,
-                                        "safetensors file with 'images' [batch, C, H, W] float32, "
-                                        "normalised, instead of image files")
-                           ->check(not_empty())
-                           ->type_name("FILE");
-  CLI::Option* output = verb->add_option("--output", arguments->output,
-                                         "new safetensors file for 'logits' and 'pre_logits'")
-                            ->check(not_empty())
-                            ->type_name("FILE");
+  CLI::Option* input = add_text(*verb, "--input", arguments->input, "FILE",
+                                "safetensors file with 'images' [batch, C, H, W] float32, "
+                                "normalised, instead of image files");
+  CLI::Option* output = add_text(*verb, "--output", arguments->output, "FILE",
+                                 "new safetensors file for 'logits' and 'pre_logits'");
   input->needs(output);
   output->needs(input);
   for (CLI::Option* option : {images, top, json, csv}) input->excludes(option);

@@ -262,30 +262,24 @@ int prune_until_stopped(const PruneArguments& arguments, const CLI::App& verb) {
 }
 
 void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
-  const std::string group = "Number of experts kept (one of these)";
+  verb.option_defaults()->group("Number of experts kept (one of these)");
   verb.add_option(
           "--keep", arguments->keep,
           "experts kept in each layer, or by each member of an ensemble: a fraction (0.25, to the "
           "nearest number), a count (4), or a JSON file {\"<block>\": count or [ids]}")
-      ->type_name("FRACTION|COUNT|FILE")
-      ->group(group);
+      ->type_name("FRACTION|COUNT|FILE");
   verb.add_option(
           "--keep-parameters", arguments->keep_parameters,
           "largest fraction of the network's parameters kept; the most experts that fit are kept")
       ->check(number(0.0, 1.0))
-      ->type_name("FRACTION")
-      ->group(group);
+      ->type_name("FRACTION");
   verb.add_option("--max-drop", arguments->max_drop,
                   "largest loss of accuracy on the validation split, as a fraction of its images "
                   "(0.01: one point); the fewest experts within it are kept")
       ->check(number(0.0, 0.99))
-      ->type_name("FRACTION")
-      ->group(group);
-  verb.add_option("--plan", arguments->plan,
-                  "plan to follow, a JSON file as --json prints it; it may be edited")
-      ->check(not_empty())
-      ->type_name("FILE")
-      ->group(group);
+      ->type_name("FRACTION");
+  add_text(verb, "--plan", arguments->plan, "FILE",
+           "plan to follow, a JSON file as --json prints it; it may be edited");
 }
 
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
@@ -332,43 +326,32 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
       ->type_name("bisection|greedy")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();
-  verb.add_option("--figure", arguments->figure,
-                  "figure of the networks that --max-drop tried: a new .png or .svg file, with "
-                  "gnuplot's script and data beside it")
-      ->check(not_empty())
-      ->type_name("FILE");
+  add_text(verb, "--figure", arguments->figure, "FILE",
+           "figure of the networks that --max-drop tried: a new .png or .svg file, with gnuplot's "
+           "script and data beside it");
 }
 
 void add_images(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
-  const std::string group =
-      "Images for --max-drop, --replace mean or merge, and criteria that need images";
+  verb.option_defaults()->group(
+      "Images for --max-drop, --replace mean or merge, and criteria that need images");
   verb.add_option("--data", arguments->data, "dataset (that of the checkpoint's training)")
       ->check(known_dataset())
-      ->type_name("NAME")
-      ->group(group);
+      ->type_name("NAME");
   verb.add_option("--split", arguments->split,
                   "split of the dataset (validation where there is one, else train)")
-      ->type_name("NAME")
-      ->group(group);
+      ->type_name("NAME");
   verb.add_option("--images", arguments->images,
                   "number of calibration images, drawn at random by --seed (--max-drop evaluates "
                   "the whole split)")
       ->check(whole_number(1, std::numeric_limits<int64_t>::max()))
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   CLI::Option* const read =
-      verb.add_option("--calibration", arguments->calibration,
-                      "file of --save-calibration, read instead of running the images through the "
-                      "network; network, images and seed must be the same")
-          ->check(not_empty())
-          ->type_name("FILE.safetensors")
-          ->group(group);
-  verb.add_option("--save-calibration", arguments->save_calibration,
-                  "new file for the statistics that calibration images give, for all criteria")
-      ->check(not_empty())
-      ->excludes(read)
-      ->type_name("FILE.safetensors")
-      ->group(group);
+      add_text(verb, "--calibration", arguments->calibration, "FILE.safetensors",
+               "file of --save-calibration, read instead of running the images through the "
+               "network; network, images and seed must be the same");
+  add_text(verb, "--save-calibration", arguments->save_calibration, "FILE.safetensors",
+           "new file for the statistics that calibration images give, for all criteria")
+      ->excludes(read);
 }
 
 }  // namespace
@@ -379,20 +362,15 @@ void add_prune(CLI::App& app, int& exit_code) {
   CLI::App* verb = add_verb(app, "prune", "Remove experts from a fine-tuned network.",
                             "prune checkpoints/first --keep 0.5 --out checkpoints/small");
   add_checkpoint(*verb, "--finetuned,checkpoint", options.finetuned);
-  verb->add_option(
-          "--pretrained", options.pretrained,
-          "network before fine-tuning, for router-norm-change and neuron-magnitude-change; "
-          "other criteria only check that its shapes match (the run's earlier phase, or its "
-          "init)")
-      ->check(not_empty())
-      ->type_name("CHECKPOINT");
-  verb->add_option("--out", options.out, "folder of the new checkpoint, missing or empty")
-      ->check(not_empty())
-      ->type_name("DIR");
+  add_text(*verb, "--pretrained", options.pretrained, "CHECKPOINT",
+           "network before fine-tuning, for router-norm-change and neuron-magnitude-change; other "
+           "criteria only check that its shapes match (the run's earlier phase, or its init)");
+  add_text(*verb, "--out", options.out, "DIR", "folder of the new checkpoint, missing or empty");
   add_sizes(*verb, arguments);
   verb->option_defaults()->group("Further options");
   add_choice(*verb, arguments);
   add_images(*verb, arguments);
+  verb->option_defaults()->group("Further options");
   add_device(*verb, options.device);
   add_trust(*verb, options.trust);
   verb->add_flag("--dry-run", options.dry_run, "print the plan without writing a checkpoint");

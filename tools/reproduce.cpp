@@ -63,9 +63,8 @@ void add_reproduce(CLI::App& app, int& exit_code) {
       ->type_name("EXPERIMENT");
   verb->add_option("overrides", arguments->overrides, "settings to change, e.g. train.seed=2")
       ->type_name("KEY=VALUE");
-  verb->add_option("--out", arguments->out, "folder of runs and results (checkpoints/<name>)")
-      ->check(not_empty())
-      ->type_name("DIR");
+  add_text(*verb, "--out", arguments->out, "DIR",
+           "folder of runs and results (checkpoints/<name>)");
   verb->add_option("--scale", arguments->scale,
                    "scale of the experiment: paper, or quick to try it out")
       ->check(one_of_words(

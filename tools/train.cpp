@@ -228,27 +228,20 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_option("overrides", arguments->overrides,
                    "settings to change, e.g. seed=2 phases.finetune.optimizer.lr=1e-4")
       ->type_name("KEY=VALUE");
-  verb->add_option("--out", arguments->out, "folder of the run (checkpoints/<name>)")
-      ->check(not_empty())
-      ->type_name("DIR");
+  add_text(*verb, "--out", arguments->out, "DIR", "folder of the run (checkpoints/<name>)");
   verb->add_flag("--resume", arguments->resume, "resume from the newest checkpoint of the folder");
   add_device(*verb, arguments->device);
   add_trust(*verb, arguments->trust);
-  verb->add_option("--profile", arguments->profile,
-                   "steps to record, from step FROM on, in the run's trace.json, for Perfetto")
-      ->check(not_empty())
-      ->type_name("FROM:STEPS");
+  add_text(*verb, "--profile", arguments->profile, "FROM:STEPS",
+           "steps to record, from step FROM on, in the run's trace.json, for Perfetto");
   verb->add_flag("--dry-run", arguments->dry_run,
                  "check all and print the plan without training; files may be missing");
   verb->add_option("--processes", arguments->processes,
                    "numbers of processes, one GPU each, for which --dry-run plans a step")
       ->check(process_counts())
       ->type_name("N[,N...]");
-  verb->add_option(
-          "--gpu", arguments->gpu,
-          fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")))
-      ->check(not_empty())
-      ->type_name("NAME");
+  add_text(*verb, "--gpu", arguments->gpu, "NAME",
+           fmt::format("name of the planned GPU: {} (h100)", fmt::join(gpus().names(), ", ")));
   verb->add_option("--expert-parallel", arguments->expert_parallel,
                    "number of processes over which experts are sharded (parallel.experts)")
       ->check(whole_number(1, kMaxProcesses))

@@ -44,8 +44,7 @@ std::string model_help(const std::string& path) {
     } catch (const Error&) {
       continue;
     }
-    const auto same = std::find_if(texts.begin(), texts.end(),
-                                   [&](const auto& other) { return other.first == text; });
+    const auto same = std::ranges::find(texts, text, &std::pair<std::string, std::string>::first);
     same == texts.end() ? void(texts.emplace_back(text, name)) : void(same->second += ", " + name);
   }
   std::string all;
@@ -124,9 +123,7 @@ std::string help_by_default(const HelpRows& rows, const Choices& choices,
 /// Returns the help of the settings that only this value of a choice has.
 std::string help_of(const Alternative& owner, const HelpRows& rows, const Choices& choices,
                     const std::string& command, const std::string& common) {
-  const auto choice = std::find_if(choices.begin(), choices.end(),
-                                   [&](const auto& item) { return item.first == owner.first; });
-  const Names& names = choice->second;
+  const Names& names = std::ranges::find(choices, owner.first, &Choices::value_type::first)->second;
   if (std::find(names.begin(), names.end(), owner.second) == names.end()) {
     fail_usage("{} --help {}: unknown '{}'; {}", command, owner.first, one_line(owner.second),
                did_you_mean(owner.second, names));
@@ -138,13 +135,8 @@ std::string help_of(const Alternative& owner, const HelpRows& rows, const Choice
 }
 
 bool is_choice(const std::string& word, const Choices& choices) {
-  return std::any_of(choices.begin(), choices.end(),
-                     [&](const auto& item) { return item.first == word; });
+  return std::ranges::count(choices, word, &Choices::value_type::first) > 0;
 }
-
-}  // namespace
-
-namespace {
 
 /// Returns the names of a recipe's phases.
 Names phase_names(const Document& recipe) {

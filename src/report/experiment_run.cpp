@@ -69,20 +69,15 @@ void add_probes_after(std::map<std::string, std::string> names, const std::strin
              did_you_mean(names.begin()->first, known));
 }
 
-/// Returns where the experiment has one of these settings, see location_of().
-using LocationOf = std::function<std::string(const std::vector<std::string>& settings)>;
-
 /// Plans what is measured at the ends of phases, for the run's own row or for earlier ones.
-void plan_phase_metrics(const PlannedRow& row,
-                        const decltype(RunsConfig::phase_metrics)& phase_metrics,
-                        const LocationOf& place, const Model& shape,
+void plan_phase_metrics(const PlannedRow& row, const RunsConfig& experiment, const Model& shape,
                         const std::vector<PhasePlan>& plans, Datasets& datasets, MeasuredRow& own,
                         ExperimentRun& run) {
   std::map<std::string, std::string> earlier = row.phase_rows;
   for (const PhasePlan& plan : plans) {
     const std::string& phase = plan.config.name;
-    const auto wanted = phase_metrics.find(phase);
-    if (wanted == phase_metrics.end()) continue;
+    const auto wanted = experiment.phase_metrics.find(phase);
+    if (wanted == experiment.phase_metrics.end()) continue;
     ProbeContext& probe_context = run.phase_metrics[phase] =
         probe_context_of(plan, shape, datasets);
     const auto elsewhere = earlier.extract(phase);
@@ -91,14 +86,15 @@ void plan_phase_metrics(const PlannedRow& row,
     if (!probe_context.row.empty() && filled == run.result_rows.end()) {
       filled = run.result_rows.insert(filled, MeasuredRow{probe_context.row, {}});
     }
-    add_probes_after(wanted->second, place({"phase_metrics." + phase, "phase_metrics"}), shape,
-                     probe_context, probe_context.row.empty() ? own.metrics : filled->metrics);
+    add_probes_after(
+        wanted->second, location_of(experiment.source, {"phase_metrics." + phase, "phase_metrics"}),
+        shape, probe_context, probe_context.row.empty() ? own.metrics : filled->metrics);
   }
   if (earlier.empty()) return;
   fail_usage(
       "{}: row '{}': 'phase_rows' names the phase '{}', at whose end 'phase_metrics' measures "
       "nothing",
-      place({"rows", "grid"}), row.name, earlier.begin()->first);
+      location_of(experiment.source, {"rows", "grid"}), row.name, earlier.begin()->first);
 }
 
 constexpr const char* kUpdateSeconds = "update_seconds";
@@ -150,54 +146,43 @@ void add_converged(const ExperimentRun& run, const std::vector<double>& seconds,
 
 /// Adds to the run's metrics those that its snapshots become.
 void plan_snapshot_metrics(const SnapshotConfig& snapshots, MeasuredRow& own, ExperimentRun& run) {
-  const auto numbers_of = [&](const std::vector<std::string>& names,
-                              std::vector<std::string>& found) {
-    std::vector<Metric> metrics;
-    for (const std::string& name : names) {
-      const Metric* metric = find_metric(own.snapshot_metrics, name);
-      if (metric == nullptr || metric->is_table) continue;
-      found.push_back(name);
-      metrics.push_back(*metric);
-    }
-    return metrics;
+  const auto no_number = [&](const std::string& name) {
+    const Metric* metric = find_metric(own.snapshot_metrics, name);
+    return metric == nullptr || metric->is_table;
   };
-  for (Metric metric : numbers_of(snapshots.best, run.best)) {
+  std::erase_if(run.best = snapshots.best, no_number);
+  for (const std::string& name : run.best) {
+    Metric& metric = own.metrics.emplace_back(*find_metric(own.snapshot_metrics, name));
     metric.name.insert(0, "best_");
     metric.label.insert(0, "best ");
-    own.metrics.push_back(std::move(metric));
   }
-  for (const auto& metric : numbers_of(snapshots.converged, run.converged)) {
+  const auto add_time = [&](std::string name, std::string label, int digits, bool optional) {
+    own.metrics.push_back(amount_metric(std::move(name), std::move(label), digits));
+    own.metrics.back().optional = optional;
+  };
+  std::erase_if(run.converged = snapshots.converged, no_number);
+  for (const std::string& name : run.converged) {
+    const Metric& metric = *find_metric(own.snapshot_metrics, name);
     // Without its unit, as in "test accuracy, %".
-    const std::string what = metric.label.substr(0, metric.label.find(','));
-    const char* unit = snapshots.by_epoch ? "epochs" : "steps";
-    own.metrics.push_back({.name = kConverged + metric.name,
-                           .label = fmt::format("{} until {} converges", unit, what),
-                           .digits = 1,
-                           .optional = metric.optional,
-                           .least = 0.0});
-    own.metrics.push_back({.name = kSecondsTo + metric.name,
-                           .label = fmt::format("seconds until {} converges", what),
-                           .optional = metric.optional,
-                           .least = 0.0});
+    const std::string until =
+        "until " + metric.label.substr(0, metric.label.find(',')) + " converges";
+    add_time(kConverged + name, (snapshots.by_epoch ? "epochs " : "steps ") + until, 1,
+             metric.optional);
+    add_time(kSecondsTo + name, "seconds " + until, 2, metric.optional);
   }
-  if (run.converged.empty()) return;
-  own.metrics.push_back({.name = kUpdateSeconds,
-                         .label = "seconds a step",
-                         .digits = 4,
-                         .optional = true,
-                         .least = 0.0});
+  if (!run.converged.empty()) add_time(kUpdateSeconds, "seconds a step", 4, true);
 }
 
 /// Returns the measurement of a network at a step of such a run.
 Measurement measured(const RunConfig& config, const ProbeContext& probe_context, Model& model,
                      int64_t step, const std::function<std::shared_ptr<Model>()>& start) {
   const c10::InferenceMode inference;
-  EvaluateOptions options;
-  options.batch_size = config.evaluate_batch_size;
-  options.num_loader_threads = config.num_loader_threads;
-  options.loss = probe_context.loss;
-  options.precision = config.precision;
-  ProbeSubject subject(model, step, probe_context.data, options, start);
+  ProbeSubject subject(model, step, probe_context.data,
+                       {.batch_size = config.evaluate_batch_size,
+                        .num_loader_threads = config.num_loader_threads,
+                        .loss = probe_context.loss,
+                        .precision = config.precision},
+                       start);
   Measurement measurement{.step = step};
   for (const Probe* probe : probe_context.probes) probe->measure(subject, measurement);
   return measurement;
@@ -224,9 +209,6 @@ int64_t ExperimentRun::images(int64_t updates) const {
 ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig& experiment,
                        Datasets& datasets) {
   ExperimentRun run{.config = std::move(config)};
-  const LocationOf place = [&](const std::vector<std::string>& settings) {
-    return location_of(experiment.source, settings);
-  };
   const std::shared_ptr<Model> shape = build_initial_meta_model(run.config);
   const std::vector<PhasePlan> plans = plan_phases(run.config, *shape, datasets);
   MeasuredRow own{row.name, {}};
@@ -237,14 +219,14 @@ ExperimentRun plan_run(RunConfig config, const PlannedRow& row, const RunsConfig
     if (snapshots.by_epoch) run.unit = plans.back().steps_per_epoch;
     run.every = snapshots.every * run.unit;
     run.begins_last_phase = std::ranges::any_of(experiment.plots, &PlotConfig::last_phase);
-    add_probes(snapshots.probes, place({"snapshots.probes"}), *shape, run.snapshots,
-               own.snapshot_metrics);
+    add_probes(snapshots.probes, location_of(experiment.source, {"snapshots.probes"}), *shape,
+               run.snapshots, own.snapshot_metrics);
     for (const std::string& name : snapshots.probes) {
       if (std::ranges::count(names, name) == 0) names.push_back(name);
     }
   }
-  add_probes(names, place({"probes"}), *shape, run.final, own.metrics);
-  plan_phase_metrics(row, experiment.phase_metrics, place, *shape, plans, datasets, own, run);
+  add_probes(names, location_of(experiment.source, {"probes"}), *shape, run.final, own.metrics);
+  plan_phase_metrics(row, experiment, *shape, plans, datasets, own, run);
   if (experiment.snapshots) plan_snapshot_metrics(*experiment.snapshots, own, run);
   run.result_rows.push_back(std::move(own));
   int64_t updates = 0, earlier = 0;
@@ -286,10 +268,7 @@ std::optional<RunResult> make_run(const ExperimentRun& run, int64_t index, Datas
     record.snapshots.push_back(measured(run.config, run.snapshots, model, step, start));
     seconds.push_back(trained);
   };
-  TrainerOptions options;
-  options.progress = false;
-  options.device = run.device;
-  options.open = opener_of(datasets);
+  TrainerOptions options{.device = run.device, .progress = false, .open = opener_of(datasets)};
   int64_t before = -run.every;  // Step 0 is a multiple, too.
   const int64_t last_phase = run.result_rows.back().steps_before_last_phase;
   options.on_step = [&](Model& model, int64_t step) {

@@ -62,7 +62,7 @@ void measure_alignment(ProbeSubject& subject, Measurement& measurement) {
 /// Returns a probe of `metric` of the last MoE layer's routing of the training data. It has no
 /// metric for a network without such a layer nor, `by_kind`, for data without groups and classes.
 Probe routing_probe(Metric metric, bool by_kind, std::string description,
-                    std::function<void(ProbeSubject&, Measurement&)> measure) {
+                    std::function<void(ProbeSubject&, const LayerRouting&, Measurement&)> measure) {
   return {.description = std::move(description),
           .metrics =
               [=](const Model& model, const DataSplits& data) {
@@ -73,12 +73,9 @@ Probe routing_probe(Metric metric, bool by_kind, std::string description,
               },
           .measure =
               [=](ProbeSubject& subject, Measurement& measurement) {
-                if (!subject.on("train").routing.empty()) measure(subject, measurement);
+                const std::vector<LayerRouting>& layers = subject.on("train").routing;
+                if (!layers.empty()) measure(subject, layers.back(), measurement);
               }};
-}
-
-const LayerRouting& last_layer(ProbeSubject& subject) {
-  return subject.on("train").routing.back();
 }
 
 const DispatchCounts& dispatch_of(const LayerRouting& layer) {
@@ -96,8 +93,8 @@ std::vector<std::string> expert_names(const LayerRouting& layer) {
 Probe entropy_probe() {
   return routing_probe(amount_metric("entropy", "dispatch entropy, nats", 3), true,
                        "dispatch entropy of the training data by its groups, else by its classes",
-                       [](ProbeSubject& subject, Measurement& measurement) {
-                         measurement.numbers["entropy"] = dispatch_of(last_layer(subject)).entropy;
+                       [](ProbeSubject&, const LayerRouting& layer, Measurement& measurement) {
+                         measurement.numbers["entropy"] = dispatch_of(layer).entropy;
                        });
 }
 
@@ -106,8 +103,7 @@ Probe dispatch_probe() {
   return routing_probe(
       table_metric("dispatch", "training examples", 0), true,
       "number of training examples by expert and group, or class where there are no groups",
-      [](ProbeSubject& subject, Measurement& measurement) {
-        const LayerRouting& layer = last_layer(subject);
+      [](ProbeSubject& subject, const LayerRouting& layer, Measurement& measurement) {
         const DatasetInfo& info = subject.data("train").info();
         MeasuredTable table{layer.by_group ? info.groups : info.classes, expert_names(layer), {}};
         for (const auto& row : dispatch_of(layer).rows)
@@ -120,8 +116,7 @@ Probe dispatch_probe() {
 Probe load_probe() {
   return routing_probe(table_metric("load", "fraction of the rows", 3), false,
                        "fraction of the training data's rows that each expert computes",
-                       [](ProbeSubject& subject, Measurement& measurement) {
-                         const LayerRouting& layer = last_layer(subject);
+                       [](ProbeSubject&, const LayerRouting& layer, Measurement& measurement) {
                          measurement.tables["load"] = {{"load"}, expert_names(layer), {layer.load}};
                        });
 }
@@ -140,75 +135,64 @@ double guessed_accuracy(const Dataset& data) {
          (right + 3.0 * std::sqrt(right * (1.0 - right) / static_cast<double>(data.size())));
 }
 
-/// Returns a probe of one number, whose metric is among `metrics` where it applies.
-Probe number_probe(std::string name, std::string description,
-                   std::function<std::vector<Metric>(const Model&, const DataSplits&)> metrics,
-                   std::function<double(ProbeSubject&)> measure) {
+/// Returns a probe of one number, of the data only for which `applies` holds, where it is given.
+Probe number_probe(std::string description, Metric metric,
+                   std::function<double(ProbeSubject&)> measure,
+                   bool (*applies)(const DataSplits&) = nullptr) {
   return {.description = std::move(description),
-          .metrics = std::move(metrics),
-          .measure = [name = std::move(name), measure = std::move(measure)](
-                         ProbeSubject& subject, Measurement& measurement) {
-            measurement.numbers[name] = measure(subject);
-          }};
-}
-
-/// Returns a probe of a count that every network has.
-Probe count_probe(const std::string& name, const std::string& label, std::string description,
-                  std::function<double(ProbeSubject&)> measure) {
-  return number_probe(
-      name, std::move(description),
-      [=](const Model&, const DataSplits&) {
-        return std::vector<Metric>{amount_metric(name, label, 0)};
-      },
-      std::move(measure));
+          .metrics =
+              [=](const Model&, const DataSplits& data) {
+                const bool measured = applies == nullptr || applies(data);
+                return measured ? std::vector{metric} : std::vector<Metric>{};
+              },
+          .measure =
+              [=](ProbeSubject& subject, Measurement& measurement) {
+                measurement.numbers[metric.name] = measure(subject);
+              }};
 }
 
 /// Returns the probe of a metric of an evaluation (Evaluation::metrics) on a split, called
 /// "<split>_<metric>".
 Probe evaluation_probe(const std::string& split, const std::string& metric) {
   const std::string name = split + "_" + metric;
-  return number_probe(
-      name, metric + " on the " + split + " split",
-      [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
-        if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
-        if (metric != "accuracy") return {amount_metric(name, split + " " + metric, 4)};
-        return {{.name = name,
-                 .label = split + " accuracy, %",
-                 .least = 0.0,
-                 .most = 100.0,
-                 .chance_level = guessed_accuracy(*data.at(split))}};
-      },
-      [=](ProbeSubject& subject) { return subject.on(split).metric(metric); });
+  return {.description = metric + " on the " + split + " split",
+          .metrics = [=](const Model&, const DataSplits& data) -> std::vector<Metric> {
+            if (!data.contains(split) || !is_measured(*data.at(split), metric)) return {};
+            if (metric != "accuracy") return {amount_metric(name, split + " " + metric, 4)};
+            Metric accuracy = amount_metric(name, split + " accuracy, %", 2, 100.0);
+            accuracy.chance_level = guessed_accuracy(*data.at(split));
+            return {accuracy};
+          },
+          .measure =
+              [=](ProbeSubject& subject, Measurement& measurement) {
+                measurement.numbers[name] = subject.on(split).metric(metric);
+              }};
 }
 
 /// Returns the probe "error": the test error over the variance of the targets.
 Probe relative_error_probe() {
   return number_probe(
-      "error", "mean squared error on the test split divided by the variance of its targets",
-      [](const Model&, const DataSplits& data) -> std::vector<Metric> {
-        if (data.at("test")->info().targets.empty()) return {};
-        return {amount_metric("error", "test error over the targets' variance", 4)};
-      },
+      "mean squared error on the test split divided by the variance of its targets",
+      amount_metric("error", "test error over the targets' variance", 4),
       [](ProbeSubject& subject) {
         const Dataset& data = subject.data("test");
         const at::Tensor y_NK = data.generate(0, data.size()).targets_NK.to(at::kDouble);
         const at::Tensor variance_K = y_NK.var(0, /*unbiased=*/false);
         return subject.on("test").metric("mse") / variance_K.mean().item<double>();
-      });
+      },
+      [](const DataSplits& data) { return !data.at("test")->info().targets.empty(); });
 }
 
 /// Returns the probe "success", 1 where the test accuracy is at least 90 % (pMoE paper, figure 5).
 Probe success_probe() {
   constexpr double kLeast = 90.0;
   return number_probe(
-      "success", "indicator of a test accuracy of at least 90 %",
-      [](const Model&, const DataSplits& data) -> std::vector<Metric> {
-        if (!is_measured(*data.at("test"), "accuracy")) return {};
-        return {amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0)};
-      },
+      "indicator of a test accuracy of at least 90 %",
+      amount_metric("success", "fraction of runs with 90 % or more", 2, 1.0),
       [](ProbeSubject& subject) {
         return subject.on("test").metric("accuracy") >= kLeast ? 1.0 : 0.0;
-      });
+      },
+      [](const DataSplits& data) { return is_measured(*data.at("test"), "accuracy"); });
 }
 
 }  // namespace
@@ -239,22 +223,23 @@ Registry<Probe>& probes() {
            .measure = measure_alignment}},
          {"dispatch", dispatch_probe()},
          {"entropy", entropy_probe()},
-         {"flops", count_probe("flops", "FLOPs an image",
-                               "number of FLOPs per image, by the test data's routing",
-                               [](ProbeSubject& subject) {
-                                 return subject.model().flops_per_image(
-                                     subject.on("test").rows_per_token());
-                               })},
+         {"flops", number_probe("number of FLOPs per image, by the test data's routing",
+                                amount_metric("flops", "FLOPs an image", 0),
+                                [](ProbeSubject& subject) {
+                                  return subject.model().flops_per_image(
+                                      subject.on("test").rows_per_token());
+                                })},
          {"load", load_probe()},
-         {"parameters",
-          count_probe("parameters", "parameters", "number of parameters that the network has",
-                      [](ProbeSubject& subject) {
-                        return static_cast<double>(subject.model().parameter_count());
-                      })},
+         {"parameters", number_probe("number of parameters that the network has",
+                                     amount_metric("parameters", "parameters", 0),
+                                     [](ProbeSubject& subject) {
+                                       return static_cast<double>(
+                                           subject.model().parameter_count());
+                                     })},
          {"relative_error", relative_error_probe()},
          {"steps",
-          count_probe("steps", "steps", "number of steps that were made",
-                      [](ProbeSubject& subject) { return static_cast<double>(subject.step()); })},
+          number_probe("number of steps that were made", amount_metric("steps", "steps", 0),
+                       [](ProbeSubject& subject) { return static_cast<double>(subject.step()); })},
          {"success", success_probe()}});
     for (const std::string split : {"train", "validation", "test"}) {
       for (const std::string metric : {"accuracy", "loss"}) {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "moesaic/base/error.h"
@@ -23,17 +23,10 @@ namespace {
 
 constexpr std::array kDrawnMetrics = {"loss", "accuracy"};
 
-/// What a figure needs of a line of metrics.jsonl.
-struct MetricsLine {
-  std::string kind, phase, split, data;
-  int64_t step = 0;
-  std::map<std::string, Json> numbers = {};
-};
-
 /// Lines of metrics.jsonl for training or one split, on one dataset of a run.
 struct Series {
   std::string name, data;
-  std::vector<MetricsLine> lines = {};
+  std::vector<Json> lines = {};
   size_t colour = 0;  ///< Number of the line's colour, from 1.
   bool is_training = false;
 };
@@ -47,7 +40,7 @@ struct RunLines {
   std::vector<Series> series;
   std::vector<double> steps;
   std::vector<PhaseSpan> phases;
-  std::set<std::string> data;
+  std::set<std::string> data, metrics;
 };
 
 Series& series_of(RunLines& run, const std::string& name, const std::string& data) {
@@ -58,48 +51,40 @@ Series& series_of(RunLines& run, const std::string& name, const std::string& dat
   return run.series.emplace_back(Series{name, data, {}, colour, name == "training"});
 }
 
-/// Returns what a line says; nothing of one that is about something else.
-std::optional<MetricsLine> line_of(const Json& json) {
-  bool sound = true;
-  const auto string = [&](const char* key, const char* fallback) -> std::string {
-    const auto found = json.find(key);
-    sound = sound && (found == json.end() || found->is_string());
-    return sound && found != json.end() ? found->get<std::string>() : fallback;
-  };
-  MetricsLine line{string("kind", ""), string("phase", ""), string("split", "test"),
-                   string("data", "")};
-  const auto step = json.find("step");
-  if (!sound || step == json.end() || !step->is_number_integer()) return std::nullopt;
-  if (line.kind != "train" && line.kind != "eval") return std::nullopt;
-  line.step = step->get<int64_t>();
-  for (const char* metric : kDrawnMetrics) {
-    const auto found = json.find(metric);
-    if (found != json.end() && found->is_number()) line.numbers[metric] = *found;
+/// Returns whether a line is one of training or of an evaluation.
+bool is_drawn(const Json& line) {
+  for (const char* key : {"phase", "split", "data"}) {
+    if (!line.value(key, Json("")).is_string()) return false;
   }
-  return line;
+  const Json kind = line.value("kind", Json());
+  return (kind == "train" || kind == "eval") && line.value("step", Json()).is_number_integer();
 }
 
 /// Returns the lines of training and of evaluations.
 RunLines lines_of(std::string_view metrics) {
-  std::vector<MetricsLine> lines;
+  std::vector<Json> lines = metrics_lines(metrics);
+  std::erase_if(lines, [](const Json& line) { return !is_drawn(line); });
   std::map<std::string, std::string> data;  // Of each phase; only evaluations name it.
-  for (const Json& json : metrics_lines(metrics)) {
-    auto line = line_of(json);
-    if (!line) continue;
-    if (!line->data.empty()) data[line->phase] = line->data;
-    lines.push_back(std::move(*line));
+  for (const Json& line : lines) {
+    const std::string on = line.value("data", "");
+    if (!on.empty()) data[line.value("phase", "")] = on;
   }
   RunLines run;
-  for (MetricsLine& line : lines) {
-    if (run.phases.empty() || run.phases.back().name != line.phase) {
+  for (Json& line : lines) {
+    const std::string phase = line.value("phase", "");
+    const auto step = line.at("step").get<int64_t>();
+    if (run.phases.empty() || run.phases.back().name != phase) {
       const int64_t begin = run.phases.empty() ? 0 : run.phases.back().end;
-      run.phases.push_back({line.phase, begin, line.step});
+      run.phases.push_back({phase, begin, step});
     }
-    run.phases.back().end = line.step;
-    run.steps.push_back(static_cast<double>(line.step));
-    const std::string& on = data[line.phase];
+    run.phases.back().end = step;
+    run.steps.push_back(static_cast<double>(step));
+    const std::string& on = data[phase];
     run.data.insert(on);
-    const std::string name = line.kind == "train" ? "training" : line.split;
+    for (const char* metric : kDrawnMetrics) {
+      if (line.value(metric, Json()).is_number()) run.metrics.insert(metric);
+    }
+    const std::string name = line.at("kind") == "train" ? "training" : line.value("split", "test");
     series_of(run, name, on).lines.push_back(std::move(line));
   }
   return run;
@@ -108,23 +93,15 @@ RunLines lines_of(std::string_view metrics) {
 /// Returns a point for each line that has the metric; a blank line parts phases.
 std::string series_points(const Series& series, const char* metric, std::vector<double>& values) {
   std::string points, phase;
-  for (const MetricsLine& line : series.lines) {
-    const auto found = line.numbers.find(metric);
-    if (found == line.numbers.end()) continue;
-    if (!points.empty() && line.phase != phase) points += "\n";
-    phase = line.phase;
-    points += fmt::format("{}\t{}\n", line.step, found->second.dump());
-    values.push_back(found->second.get<double>());
+  for (const Json& line : series.lines) {
+    const Json value = line.value(metric, Json());
+    if (!value.is_number()) continue;
+    const std::string before = std::exchange(phase, line.value("phase", ""));
+    if (!points.empty() && phase != before) points += "\n";
+    points += fmt::format("{}\t{}\n", line.at("step").get<int64_t>(), value.dump());
+    values.push_back(value.get<double>());
   }
   return points;
-}
-
-/// Returns whether a series has the metric.
-bool measures(const RunLines& run, const char* metric) {
-  return std::ranges::any_of(run.series, [&](const Series& series) {
-    return std::ranges::any_of(
-        series.lines, [&](const MetricsLine& line) { return line.numbers.contains(metric); });
-  });
 }
 
 /// Returns a panel with a curve for each series that has the metric.
@@ -201,7 +178,8 @@ Figure curves_of(const RunLines& run, const std::vector<const char*>& wanted,
 std::vector<const char*> common_metrics(const std::vector<RunLines>& runs) {
   std::vector<const char*> common(kDrawnMetrics.begin(), kDrawnMetrics.end());
   std::erase_if(common, [&](const char* metric) {
-    return !std::ranges::all_of(runs, [&](const RunLines& run) { return measures(run, metric); });
+    return !std::ranges::all_of(runs,
+                                [&](const RunLines& run) { return run.metrics.contains(metric); });
   });
   return common;
 }

@@ -26,11 +26,10 @@ const Value* paper_value(const PaperValues& paper, const std::string& row,
 }  // namespace
 
 ConfigProblem config_problem(const MeasuredTable& table) {
-  const bool sound = table.values.size() == table.rows.size() &&
-                     std::all_of(table.values.begin(), table.values.end(), [&](const auto& row) {
-                       return row.size() == table.columns.size();
-                     });
-  if (sound) return {};
+  const auto is_whole = [&](const auto& row) { return row.size() == table.columns.size(); };
+  if (table.values.size() == table.rows.size() && std::ranges::all_of(table.values, is_whole)) {
+    return {};
+  }
   return {
       fmt::format("values must be {} lists of {} numbers", table.rows.size(), table.columns.size()),
       {"values"}};
@@ -316,14 +315,11 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       results.push_back(std::move(result));
     }
   }
-  for (const FitConfig& fit : config.fits) {
-    std::optional<ResultRow> made = fit_row(fit, rows, results);
+  const auto add = [&](std::optional<ResultRow> made) {
     if (made) results.push_back(std::move(*made));
-  }
-  for (const RatioConfig& ratio : config.ratios) {
-    std::optional<ResultRow> made = ratio_row(ratio, results);
-    if (made) results.push_back(std::move(*made));
-  }
+  };
+  for (const FitConfig& fit : config.fits) add(fit_row(fit, rows, results));
+  for (const RatioConfig& ratio : config.ratios) add(ratio_row(ratio, results));
   for (ResultRow& row : results) {
     const std::optional<PaperNumber> paper = paper_number(config.paper, row.name, row.metric);
     if (!paper) continue;

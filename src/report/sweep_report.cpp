@@ -39,8 +39,7 @@ std::string runs_sentence(const Results& results) {
 
 /// Says what the numbers behind a choice by layer are.
 std::string choices_sentence(const SweepPlan& plan) {
-  const bool any = std::any_of(plan.sizes.begin(), plan.sizes.end(),
-                               [](const SweepSize& size) { return size.count == 0; });
+  const bool any = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
   return any ? " Behind the name of a choice by layer stand the experts of each layer." : "";
 }
 
@@ -167,16 +166,14 @@ std::string largest_text(const SweepPlan& plan, const Results& results,
   const auto parameters = [&](const SweepSize& size) {
     return sweep_value(results, sweep_row(size.name, criterion), "parameters");
   };
-  const SweepSize& largest = *std::max_element(
-      plan.sizes.begin(), plan.sizes.end(),
-      [&](const SweepSize& a, const SweepSize& b) { return parameters(a) < parameters(b); });
+  const SweepSize& largest = *std::ranges::max_element(plan.sizes, {}, parameters);
   return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
 }
 
 Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
   if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
   for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
-                          "num_calibration_images", "num_calibration_images", "images"}) {
+                          "num_calibration_images", "images"}) {
     const Value* setting = experiment.config.find(key);
     if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }

@@ -134,12 +134,6 @@ std::string paper_cell(const ResultRow& row) {
   return fmt::format("{}", fmt::join(sides, ", "));
 }
 
-Json values_json(const SeedValues& values) {
-  Json by_seed;
-  for (const auto& [seed, value] : values) by_seed[std::to_string(seed)] = number(value);
-  return by_seed;
-}
-
 SeedValues values_in(const Value& by_seed) {
   SeedValues values;
   for (const Value::Member& run : by_seed.members("values")) {
@@ -214,6 +208,8 @@ Json to_json(const Results& results) {
     if (!std::isfinite(row.measured)) {
       fail("{}: {} of '{}' is {}", results.experiment, row.metric, row.name, row.measured);
     }
+    Json values;
+    for (const auto& [seed, value] : row.values) values[std::to_string(seed)] = number(value);
     rows.push_back({{"name", row.name},
                     {"metric", row.metric},
                     {"measured", number(row.measured)},
@@ -222,7 +218,7 @@ Json to_json(const Results& results) {
                     {"min", number(row.min)},
                     {"median", number(row.median)},
                     {"max", number(row.max)},
-                    {"values", values_json(row.values)},
+                    {"values", std::move(values)},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
                     {"paper_bound", row.paper_bound ? to_json(*row.paper_bound) : Json()},

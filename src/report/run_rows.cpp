@@ -93,13 +93,6 @@ Json settings_of_folder(Json settings) {
   return settings;
 }
 
-/// Returns whether an experiment writes a file of that name.
-bool is_written(std::string_view name) {
-  constexpr std::array kNames = {"config.json", "elapsed.json", "results.json", "report.md"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-         name.starts_with("runs") || name.starts_with("figure");
-}
-
 /// Returns what the object in a file of JSON has of that key, null without one.
 Json value_in(const fs::path& file, const char* key) {
   std::error_code error;
@@ -129,9 +122,13 @@ fs::path made_folder(const fs::path& out, const Json& settings) {
                  out.string());
     }
   }
+  const std::set<std::string> names = {"config.json", "elapsed.json", "results.json", "report.md"};
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(out, none)) {
-    if (!entry.is_symlink() || !is_written(entry.path().filename().string())) continue;
+    const std::string name = entry.path().filename().string();
+    const bool is_written =
+        names.contains(name) || name.starts_with("runs") || name.starts_with("figure");
+    if (!entry.is_symlink() || !is_written) continue;
     fail("{}: a link, which is not followed; remove it", entry.path().string());
   }
   std::error_code error;

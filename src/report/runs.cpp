@@ -50,15 +50,6 @@ ConfigProblem row_problem(const std::vector<std::string>& rows, const std::strin
   return {fmt::format("unknown row '{}'; {}", row, did_you_mean(row, rows)), {"ratios", "plots"}};
 }
 
-std::vector<std::string> names_of_rows(const RunsConfig& config) {
-  if (config.sweep.is_given()) return sweep_rows(config);
-  std::vector<std::string> names;
-  for (const PlannedRow& row : planned_rows(config)) {
-    for (std::string& name : row.names()) names.push_back(std::move(name));
-  }
-  return names;
-}
-
 ConfigProblem grid_problem(const RunsConfig& config) {
   for (const char* key :
        {"exclude_blocks", "per_layer", "criteria", "replace", "num_calibration_images", "finetuned",
@@ -120,7 +111,11 @@ ConfigProblem config_problem(const SnapshotConfig& config) {
 ConfigProblem config_problem(const RunsConfig& config) {
   ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
   if (!problem.empty()) return problem;
-  std::vector<std::string> names = names_of_rows(config);
+  std::vector<std::string> names;
+  if (config.sweep.is_given()) names = sweep_rows(config);
+  for (const PlannedRow& row : planned_rows(config)) {  // None of a sweep.
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
   for (const std::string& name : names) {
     if (one_line(name, name.size()) != name) {
       return {fmt::format("the row '{}' has a control character in its name", one_line(name)),

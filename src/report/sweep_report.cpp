@@ -37,12 +37,6 @@ std::string runs_sentence(const Results& results) {
   return fmt::format(", mean (standard deviation) of {} runs", runs_of(results));
 }
 
-/// Says what the numbers behind a choice by layer are.
-std::string choices_sentence(const SweepPlan& plan) {
-  const bool any = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
-  return any ? " Behind the name of a choice by layer stand the experts of each layer." : "";
-}
-
 TextTable phase_table(const SweepPlan& plan, const Results& results) {
   TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
   for (const SweepPhase& phase : plan.phases) {
@@ -183,6 +177,7 @@ Results baseline_results(const Experiment& experiment, const SweepConfig& config
 std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
                            const Results& results, const Results& kept) {
   const std::string& criterion = plan.criteria.front();
+  const bool has_choices = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
   const auto table = [&](const Results& of) {
     return accuracy_table(plan, plan.criteria, of).markdown();
   };
@@ -193,8 +188,9 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
       "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      plan.phases.back().data, runs_sentence(results), choices_sentence(plan), table(results),
-      kept_text(results, kept, table));
+      plan.phases.back().data, runs_sentence(results),
+      has_choices ? " Behind the name of a choice by layer stand the experts of each layer." : "",
+      table(results), kept_text(results, kept, table));
   text += comparison_markdown(compared_criteria(plan, results));
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "

@@ -96,13 +96,6 @@ void check_data(Report& report) {
   }
 }
 
-/// Notes a missing gnuplot, which only some commands need, without failing.
-void note_gnuplot(Report& report) {
-  const fs::path gnuplot = find_program("gnuplot");
-  report.note("gnuplot", gnuplot.empty() ? "not on PATH; moesaic reproduce draws figures with it"
-                                         : gnuplot.string());
-}
-
 void doctor(bool all, int& exit_code) {
   cuda_parts_off();  // Refuses a misspelt part where there is no GPU, too.
   Report report;
@@ -114,7 +107,9 @@ void doctor(bool all, int& exit_code) {
   report.note("threads", fmt::format("{}", at::get_num_threads()));
   report.note("CUDA", fmt::format("{}, {}", has_cuda_operators() ? "compiled" : "not compiled",
                                   torch::cuda::is_available() ? "GPU found" : "no GPU found"));
-  note_gnuplot(report);
+  const fs::path gnuplot = find_program("gnuplot");  // Only some commands need it.
+  report.note("gnuplot", gnuplot.empty() ? "not on PATH; moesaic reproduce draws figures with it"
+                                         : gnuplot.string());
   const auto space = fs::space(fs::current_path());
   report.note("disk", fmt::format("{:.1f} GiB free here",
                                   static_cast<double>(space.available) / (1 << 30)));

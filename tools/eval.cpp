@@ -145,12 +145,6 @@ int64_t evaluate_each(const EvalArguments& arguments, EvaluateCheckpointOptions 
   return signal;
 }
 
-void print_comparison(const std::vector<CheckpointEvaluation>& results, bool json) {
-  auto list = nlohmann::ordered_json::array();
-  for (const CheckpointEvaluation& result : results) list.push_back(to_json(result));
-  std::cout << (json ? list.dump(2) + "\n" : comparison(results));
-}
-
 /// Refuses what cannot be written, and what these checkpoints or several processes do not give.
 void check_arguments(const EvalArguments& arguments) {
   if (arguments.checkpoints.size() > 1 && !arguments.files().empty()) {
@@ -209,7 +203,9 @@ int run_eval(const EvalArguments& arguments) {
   if (const auto& processes = options.evaluate.processes; processes && !processes->is_rank_zero())
     return 0;
   if (results.size() > 1) {
-    print_comparison(results, arguments.json);
+    auto list = nlohmann::ordered_json::array();
+    for (const CheckpointEvaluation& each : results) list.push_back(to_json(each));
+    std::cout << (arguments.json ? list.dump(2) + "\n" : comparison(results));
     return 0;
   }
   const CheckpointEvaluation& result = results.front();

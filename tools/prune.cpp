@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iostream>
@@ -41,12 +42,6 @@ struct PruneArguments {
   int64_t images = CalibrateOptions().num_images;
   bool json = false;
 };
-
-std::string criteria_text() {
-  std::string text = "criterion that ranks the experts:";
-  for (const std::string& name : criterion_names()) text += ' ' + name;
-  return text;
-}
 
 void check_split(const std::string& split) {
   if (split != "test") return;
@@ -284,7 +279,9 @@ void add_sizes(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments)
 
 void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments) {
   PruneOptions& prune = arguments->options.prune;
-  verb.add_option("--criterion", prune.criterion, criteria_text())
+  verb.add_option(
+          "--criterion", prune.criterion,
+          fmt::format("criterion that ranks the experts: {}", fmt::join(criterion_names(), " ")))
       ->check(one_of_words(criterion_names()))
       ->type_name("NAME")
       ->capture_default_str();

@@ -48,16 +48,6 @@ void spin_briefly(char** argv) {
   execv(self.c_str(), argv);  // If execv fails, the run continues without the setting.
 }
 
-bool streams_tensors(std::string_view command) {
-  return command == "import" || command == "export" || command == "inspect";
-}
-
-/// Makes glibc return every buffer from 1 MiB when it is freed. Kept ones of tensors that are read
-/// and written one after the other leave holes that the next does not fit.
-void return_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);
-}
-
 /// Copies the path of the file that is mapped at `address`, cut to `size` bytes, and returns its
 /// length. As signal handlers must, it allocates nothing.
 size_t mapped_path(uintptr_t address, char* path, size_t size) {
@@ -167,8 +157,10 @@ void tune_runtime(char** argv) {
   c10::initLogging();
   spin_briefly(argv);
   const std::string_view command = argv[1] == nullptr ? "" : argv[1];
-  if (streams_tensors(command)) {
-    return_freed_memory();
+  if (command == "import" || command == "export" || command == "inspect") {
+    // glibc returns every buffer from 1 MiB when it is freed. Kept ones of tensors that are read
+    // and written one after the other leave holes that the next does not fit.
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
   } else if (command != "bench") {  // It has the C library's defaults, like other libraries.
     keep_freed_memory();
   }

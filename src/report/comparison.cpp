@@ -42,10 +42,11 @@ ResultsFile read_results(const fs::path& given) {
   check_input_file(path);
   ResultsFile file{.path = path.string()};
   const Value root = read_stored(path, kMaxListBytes);
-  file.rows = as_stored([&] { return measured_rows(root); });
-  file.experiment = as_stored([&] {
-    return fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
-                       one_line(root.at("scale").as_string("scale")));
+  as_stored([&] {
+    file.rows = measured_rows(root);
+    file.experiment =
+        fmt::format("'{}', scale {}", one_line(root.at("experiment").as_string("experiment")),
+                    one_line(root.at("scale").as_string("scale")));
   });
   if (file.rows.empty()) {
     fail_usage("{}: the file has no rows, since nothing was measured; choose another", file.path);

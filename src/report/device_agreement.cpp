@@ -124,10 +124,9 @@ constexpr RowType kRowTypes[] = {{at::kFloat, "float32", 1e-4},
 /// A routing whose indices are the same on every device, with gates of a type.
 Routing some_routing(at::Device device, at::ScalarType type) {
   Routing routing = route_token_choice(numbers({200, 5}, 3), {.k = 2, .kept = {0, 2, 3}});
-  const auto move = [&](Tensor& tensor) { tensor = tensor.to(device); };
   for (Tensor* index :
        {&routing.offsets, &routing.token, &routing.token_offsets, &routing.token_row}) {
-    move(*index);
+    *index = index->to(device);
   }
   const auto gates = type == at::kDouble ? at::kDouble : at::kFloat;
   routing.gate = leaf(routing.gate.detach(), device, gates);

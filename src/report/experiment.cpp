@@ -92,15 +92,6 @@ void check_name(const Value& value) {
              value.where(), printable(name));
 }
 
-/// Throws Error (usage) for an override of the quick scale, since overrides apply after it.
-void check_override(const std::string& assignment) {
-  constexpr std::string_view kQuick = "quick.";
-  if (assignment.starts_with(kQuick)) {
-    fail_usage("argument '{}': overrides come after the quick scale; give '{}'", assignment,
-               assignment.substr(kQuick.size()));
-  }
-}
-
 }  // namespace
 
 std::string_view scale_name(Scale scale) {
@@ -108,9 +99,8 @@ std::string_view scale_name(Scale scale) {
 }
 
 Scale parse_scale(std::string_view name) {
-  for (const Scale scale : {Scale::paper, Scale::quick}) {
-    if (name == scale_name(scale)) return scale;
-  }
+  if (name == scale_name(Scale::paper)) return Scale::paper;
+  if (name == scale_name(Scale::quick)) return Scale::quick;
   fail_usage("unknown scale '{}'; choose one of paper, quick", name);
 }
 
@@ -134,7 +124,12 @@ std::vector<std::string> experiment_names() {
 Experiment load_experiment(const std::string& name_or_file, Scale scale,
                            const std::vector<std::string>& overrides) {
   Document document = Document::from_file(find_experiment(name_or_file));
-  for (const std::string& assignment : overrides) check_override(assignment);
+  constexpr std::string_view kQuick = "quick.";
+  for (const std::string& assignment : overrides) {
+    if (!assignment.starts_with(kQuick)) continue;
+    fail_usage("argument '{}': overrides come after the quick scale; give '{}'", assignment,
+               assignment.substr(kQuick.size()));
+  }
   rename_kind(document);
   if (scale == Scale::quick) shrink(document);
   for (const std::string& assignment : overrides) document.set(assignment);

@@ -109,8 +109,7 @@ void check_can_draw(const fs::path& folder) {
   if (find_program("gnuplot").empty()) {
     fail(
         "gnuplot: no such program on PATH; figures are drawn by it: install it, e.g. gnuplot-nox "
-        "of "
-        "Debian");
+        "of Debian");
   }
   check_can_write(folder);
 }

@@ -24,54 +24,52 @@ std::string experts_text(const PrunePlan& plan) {
   return fmt::format("{}", fmt::join(counts, ", "));
 }
 
-class Search {
- public:
-  Search(const Checkpoint& checkpoint, std::shared_ptr<const Dataset> data,
-         const PruneSearchOptions& options, PrunePlan ranking, const KeepSpec& keep,
-         std::shared_ptr<const Model> shape)
-      : checkpoint_(checkpoint),
-        data_(std::move(data)),
-        options_(options),
-        ranking_(std::move(ranking)),
-        keep_(keep),
-        shape_(std::move(shape)) {
-    for (const PruneLayerPlan& layer : ranking_.layers) {
-      rankings_[layer.block] = {layer.scores, layer.products_EE};
-    }
-  }
+struct Search {
+  const Checkpoint& checkpoint;
+  std::shared_ptr<const Dataset> data;
+  const PruneSearchOptions& options;
+  PrunePlan ranking;  ///< It keeps all experts.
+  const KeepSpec& keep;
+  std::shared_ptr<const Model> shape;
+  ExpertRankings rankings = {};
+  double whole = 0.0;  ///< Accuracy of the unpruned network.
+  int64_t at_most = 1;
+  PruneSearch result = {};
 
   PruneSearch run() {
-    result_.method = options_.method;
-    result_.max_drop = options_.max_drop;
-    result_.plan = ranking_;  // It keeps all experts.
-    whole_ = accuracy_of(ranking_);
-    add_point(ranking_, whole_);
-    options_.method == kGreedy ? search_greedily() : bisect();
-    return std::move(result_);
+    for (const PruneLayerPlan& layer : ranking.layers) {
+      rankings[layer.block] = {layer.scores, layer.products_EE};
+    }
+    result.method = options.method;
+    result.max_drop = options.max_drop;
+    result.plan = ranking;
+    whole = accuracy_of(ranking);
+    add_point(ranking, whole);
+    options.method == kGreedy ? search_greedily() : bisect();
+    return std::move(result);
   }
 
- private:
   double accuracy_of(const PrunePlan& plan) {
-    const std::shared_ptr<Model> model = pruned_model(checkpoint_, *shape_, plan);
-    EvaluateOptions options = options_.evaluate;
-    options.on_progress = [this](int64_t, int64_t) {
-      if (options_.progress) options_.progress(result_.evaluations, at_most_);
+    const std::shared_ptr<Model> model = pruned_model(checkpoint, *shape, plan);
+    EvaluateOptions evaluate_options = options.evaluate;
+    evaluate_options.on_progress = [this](int64_t, int64_t) {
+      if (options.progress) options.progress(result.evaluations, at_most);
       return true;
     };
-    model->to(at::Device(options_.device));
-    const Evaluation evaluation = evaluate(*model, data_, options);
-    ++result_.evaluations;
+    model->to(at::Device(options.device));
+    const Evaluation evaluation = evaluate(*model, data, evaluate_options);
+    ++result.evaluations;
     return evaluation.metric("accuracy");
   }
 
-  bool is_near(double accuracy) const { return accuracy >= whole_ - 100.0 * options_.max_drop; }
+  bool is_near(double accuracy) const { return accuracy >= whole - 100.0 * options.max_drop; }
 
   void add_point(const PrunePlan& plan, double accuracy) {
-    const std::shared_ptr<Model> shape = meta_copy(*shape_);
-    apply_plan(*shape, plan);
-    const double parameters = static_cast<double>(shape->parameter_count()) /
-                              static_cast<double>(shape_->parameter_count());
-    result_.points.push_back({experts_text(plan), parameters, accuracy, is_near(accuracy)});
+    const std::shared_ptr<Model> pruned = meta_copy(*shape);
+    apply_plan(*pruned, plan);
+    const double parameters = static_cast<double>(pruned->parameter_count()) /
+                              static_cast<double>(shape->parameter_count());
+    result.points.push_back({experts_text(plan), parameters, accuracy, is_near(accuracy)});
   }
 
   /// Tries a plan and keeps it where it is near. Returns whether it is.
@@ -79,23 +77,23 @@ class Search {
     const double accuracy = accuracy_of(plan);
     add_point(plan, accuracy);
     if (!is_near(accuracy)) return false;
-    result_.plan = plan;
+    result.plan = plan;
     return true;
   }
 
   /// Returns the plan of this many experts of the network, or of each group that has as many.
   PrunePlan plan_with(int64_t count) const {
-    PrunePlan plan = ranking_;
+    PrunePlan plan = ranking;
     KeptExperts kept;
-    if (keep_.scope() == KeepScope::network) {
-      KeepSpec keep = KeepSpec::count(count);
-      keep.set_scope(keep_.scope());
-      keep.exclude_blocks(keep_.excluded_blocks());
-      kept = choose_experts(*shape_, keep, rankings_);
+    if (keep.scope() == KeepScope::network) {
+      KeepSpec of_network = KeepSpec::count(count);
+      of_network.set_scope(keep.scope());
+      of_network.exclude_blocks(keep.excluded_blocks());
+      kept = choose_experts(*shape, of_network, rankings);
     } else {
-      for (const MoEBlock& block : shape_->moe_blocks()) {
-        if (keep_.rule_of(block.block) == nullptr) continue;
-        kept[block.block] = best_experts(block, rankings_.at(block.block), count);
+      for (const MoEBlock& block : shape->moe_blocks()) {
+        if (keep.rule_of(block.block) == nullptr) continue;
+        kept[block.block] = best_experts(block, rankings.at(block.block), count);
       }
     }
     for (PruneLayerPlan& layer : plan.layers) {
@@ -105,10 +103,10 @@ class Search {
   }
 
   void bisect() {
-    const CountRange range = count_range(*shape_, keep_);
+    const CountRange range = count_range(*shape, keep);
     int64_t bad = range.least - 1, good = range.most;
-    at_most_ = 2;
-    for (int64_t width = good - bad; width > 1; width = (width + 1) / 2) ++at_most_;
+    at_most = 2;
+    for (int64_t width = good - bad; width > 1; width = (width + 1) / 2) ++at_most;
     while (good - bad > 1) {
       const int64_t middle = bad + (good - bad) / 2;
       (try_plan(plan_with(middle)) ? good : bad) = middle;
@@ -120,23 +118,23 @@ class Search {
   std::optional<PrunePlan> with_one_less(const PrunePlan& plan, size_t index) const {
     PrunePlan next = plan;
     PruneLayerPlan& layer = next.layers[index];
-    const MoEBlock block = shape_->moe_blocks()[index];
-    if (keep_.rule_of(block.block) == nullptr) return std::nullopt;
-    auto left = without_worst(block, layer.kept, rankings_.at(block.block));
+    const MoEBlock block = shape->moe_blocks()[index];
+    if (keep.rule_of(block.block) == nullptr) return std::nullopt;
+    auto left = without_worst(block, layer.kept, rankings.at(block.block));
     if (!left) return std::nullopt;
     layer.kept = std::move(*left);
     return next;
   }
 
   void search_greedily() {
-    for (const PruneLayerPlan& layer : ranking_.layers) {
-      at_most_ += static_cast<int64_t>(ranking_.layers.size()) * (layer.experts / layer.groups - 1);
+    for (const PruneLayerPlan& layer : ranking.layers) {
+      at_most += static_cast<int64_t>(ranking.layers.size()) * (layer.experts / layer.groups - 1);
     }
     for (;;) {
       std::optional<PrunePlan> best;
       double best_accuracy = 0.0;
-      for (size_t i = 0; i < ranking_.layers.size(); ++i) {
-        const std::optional<PrunePlan> next = with_one_less(result_.plan, i);
+      for (size_t i = 0; i < ranking.layers.size(); ++i) {
+        const std::optional<PrunePlan> next = with_one_less(result.plan, i);
         if (!next) continue;
         const double accuracy = accuracy_of(*next);
         if (best && accuracy <= best_accuracy) continue;
@@ -146,20 +144,9 @@ class Search {
       if (!best) return;
       add_point(*best, best_accuracy);
       if (!is_near(best_accuracy)) return;
-      result_.plan = *best;
+      result.plan = *best;
     }
   }
-
-  const Checkpoint& checkpoint_;
-  std::shared_ptr<const Dataset> data_;
-  const PruneSearchOptions& options_;
-  PrunePlan ranking_;
-  const KeepSpec& keep_;
-  std::shared_ptr<const Model> shape_;
-  ExpertRankings rankings_;
-  double whole_ = 0.0;
-  int64_t at_most_ = 1;
-  PruneSearch result_;
 };
 
 std::vector<PrunePoint> by_size(const PruneSearch& search) {
@@ -190,7 +177,7 @@ PruneSearch search_pruning(const PruneCheckpointOptions& options, const Checkpoi
   std::vector<int64_t> blocks;
   for (const PruneLayerPlan& layer : ranking.layers) blocks.push_back(layer.block);
   options.prune.keep.check_blocks(blocks);
-  return Search(checkpoint, data, search, std::move(ranking), options.prune.keep, shape).run();
+  return Search{checkpoint, data, search, std::move(ranking), options.prune.keep, shape}.run();
 }
 
 std::string to_text(const PruneSearch& search) {

@@ -26,11 +26,10 @@ const Value* paper_value(const PaperValues& paper, const std::string& row,
 }  // namespace
 
 ConfigProblem config_problem(const MeasuredTable& table) {
-  const bool sound = table.values.size() == table.rows.size() &&
-                     std::all_of(table.values.begin(), table.values.end(), [&](const auto& row) {
-                       return row.size() == table.columns.size();
-                     });
-  if (sound) return {};
+  const auto is_whole = [&](const auto& row) { return row.size() == table.columns.size(); };
+  if (table.values.size() == table.rows.size() && std::ranges::all_of(table.values, is_whole)) {
+    return {};
+  }
   return {
       fmt::format("values must be {} lists of {} numbers", table.rows.size(), table.columns.size()),
       {"values"}};
@@ -135,12 +134,6 @@ std::string paper_cell(const ResultRow& row) {
   return fmt::format("{}", fmt::join(sides, ", "));
 }
 
-Json values_json(const SeedValues& values) {
-  Json by_seed;
-  for (const auto& [seed, value] : values) by_seed[std::to_string(seed)] = number(value);
-  return by_seed;
-}
-
 SeedValues values_in(const Value& by_seed) {
   SeedValues values;
   for (const Value::Member& run : by_seed.members("values")) {
@@ -215,6 +208,8 @@ Json to_json(const Results& results) {
     if (!std::isfinite(row.measured)) {
       fail("{}: {} of '{}' is {}", results.experiment, row.metric, row.name, row.measured);
     }
+    Json values;
+    for (const auto& [seed, value] : row.values) values[std::to_string(seed)] = number(value);
     rows.push_back({{"name", row.name},
                     {"metric", row.metric},
                     {"measured", number(row.measured)},
@@ -223,7 +218,7 @@ Json to_json(const Results& results) {
                     {"min", number(row.min)},
                     {"median", number(row.median)},
                     {"max", number(row.max)},
-                    {"values", values_json(row.values)},
+                    {"values", std::move(values)},
                     {"paper", number(row.paper)},
                     {"paper_std", number(row.paper_std)},
                     {"paper_bound", row.paper_bound ? to_json(*row.paper_bound) : Json()},
@@ -316,14 +311,11 @@ std::vector<ResultRow> runs_results(const RunsConfig& config,
       results.push_back(std::move(result));
     }
   }
-  for (const FitConfig& fit : config.fits) {
-    std::optional<ResultRow> made = fit_row(fit, rows, results);
+  const auto add = [&](std::optional<ResultRow> made) {
     if (made) results.push_back(std::move(*made));
-  }
-  for (const RatioConfig& ratio : config.ratios) {
-    std::optional<ResultRow> made = ratio_row(ratio, results);
-    if (made) results.push_back(std::move(*made));
-  }
+  };
+  for (const FitConfig& fit : config.fits) add(fit_row(fit, rows, results));
+  for (const RatioConfig& ratio : config.ratios) add(ratio_row(ratio, results));
   for (ResultRow& row : results) {
     const std::optional<PaperNumber> paper = paper_number(config.paper, row.name, row.metric);
     if (!paper) continue;

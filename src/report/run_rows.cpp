@@ -93,13 +93,6 @@ Json settings_of_folder(Json settings) {
   return settings;
 }
 
-/// Returns whether an experiment writes a file of that name.
-bool is_written(std::string_view name) {
-  constexpr std::array kNames = {"config.json", "elapsed.json", "results.json", "report.md"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-         name.starts_with("runs") || name.starts_with("figure");
-}
-
 /// Returns what the object in a file of JSON has of that key, null without one.
 Json value_in(const fs::path& file, const char* key) {
   std::error_code error;
@@ -129,9 +122,13 @@ fs::path made_folder(const fs::path& out, const Json& settings) {
                  out.string());
     }
   }
+  const std::set<std::string> names = {"config.json", "elapsed.json", "results.json", "report.md"};
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(out, none)) {
-    if (!entry.is_symlink() || !is_written(entry.path().filename().string())) continue;
+    const std::string name = entry.path().filename().string();
+    const bool is_written =
+        names.contains(name) || name.starts_with("runs") || name.starts_with("figure");
+    if (!entry.is_symlink() || !is_written) continue;
     fail("{}: a link, which is not followed; remove it", entry.path().string());
   }
   std::error_code error;
@@ -382,9 +379,9 @@ class DistributedRuns {
 
   /// Returns whether a run is in the log, with all rows that it fills.
   bool is_made(const PreparedRow& row, int64_t index) const {
-    return std::all_of(
-        row.result_rows.begin(), row.result_rows.end(),
-        [&](const MeasuredRow& filled) { return log_->find(filled.name, index) != nullptr; });
+    return std::ranges::all_of(row.result_rows, [&](const MeasuredRow& filled) {
+      return log_->find(filled.name, index) != nullptr;
+    });
   }
 
   /// Makes the missing runs of a stage, of those that processes share every W-th.
@@ -400,22 +397,19 @@ class DistributedRuns {
       }
     }
     const MakeRun make = [&](size_t task, const ImageCallback& on_images) {
-      return make_run(*missing[task].first, missing[task].second, on_images);
+      const auto& [row, index] = missing[task];
+      if (processes() != nullptr) {
+        processes()->set_activity(fmt::format("run {} of '{}'", index + 1, row->name));
+      }
+      const std::optional<RunResult> made = row->make(index, on_images);
+      if (!made) return std::optional<std::string>();
+      for (const MeasuredRow& filled : row->result_rows) {
+        (own_ ? *own_ : *log_).add(filled.name, index, to_json(made->at(filled.name)));
+      }
+      const MeasuredRow& last = row->result_rows.back();
+      return std::optional(headline(last, made->at(last.name)));
     };
     return make_all(images, options_, runs_.on_disk, make);
-  }
-
-  std::optional<std::string> make_run(const PreparedRow& row, int64_t index,
-                                      const ImageCallback& on_images) {
-    if (processes() != nullptr) {
-      processes()->set_activity(fmt::format("run {} of '{}'", index + 1, row.name));
-    }
-    const std::optional<RunResult> made = row.make(index, on_images);
-    if (!made) return std::nullopt;
-    for (const MeasuredRow& filled : row.result_rows) {
-      (own_ ? *own_ : *log_).add(filled.name, index, to_json(made->at(filled.name)));
-    }
-    return headline(row.result_rows.back(), made->at(row.result_rows.back().name));
   }
 
   const PreparedRuns& runs_;

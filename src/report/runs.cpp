@@ -39,28 +39,15 @@ std::optional<std::string> repeated(const std::vector<std::string>& names) {
   return std::nullopt;
 }
 
-ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row) {
-  if (std::find(rows.begin(), rows.end(), row) != rows.end()) return {};
-  return {fmt::format("unknown row '{}'; {}", row, did_you_mean(row, rows)), {"ratios", "plots"}};
-}
-
-/// Returns what is wrong with curves that have no row of some size.
-ConfigProblem size_problem(const std::vector<std::string>& rows, const std::string& curve,
-                           const std::vector<double>& sizes) {
+/// Returns what is wrong with the name of a row or, with sizes, of a curve that lacks one of them.
+ConfigProblem row_problem(const std::vector<std::string>& rows, const std::string& row,
+                          const std::vector<double>& sizes = {}) {
   for (const double x : sizes) {
-    ConfigProblem problem = row_problem(rows, row_of_size(curve, x));
+    ConfigProblem problem = row_problem(rows, row_of_size(row, x));
     if (!problem.empty()) return problem;
   }
-  return {};
-}
-
-std::vector<std::string> names_of_rows(const RunsConfig& config) {
-  if (config.sweep.is_given()) return sweep_rows(config);
-  std::vector<std::string> names;
-  for (const PlannedRow& row : planned_rows(config)) {
-    for (std::string& name : row.names()) names.push_back(std::move(name));
-  }
-  return names;
+  if (!sizes.empty() || std::ranges::count(rows, row) > 0) return {};
+  return {fmt::format("unknown row '{}'; {}", row, did_you_mean(row, rows)), {"ratios", "plots"}};
 }
 
 ConfigProblem grid_problem(const RunsConfig& config) {
@@ -124,7 +111,11 @@ ConfigProblem config_problem(const SnapshotConfig& config) {
 ConfigProblem config_problem(const RunsConfig& config) {
   ConfigProblem problem = config.sweep.is_given() ? sweep_problem(config) : grid_problem(config);
   if (!problem.empty()) return problem;
-  std::vector<std::string> names = names_of_rows(config);
+  std::vector<std::string> names;
+  if (config.sweep.is_given()) names = sweep_rows(config);
+  for (const PlannedRow& row : planned_rows(config)) {  // None of a sweep.
+    for (std::string& name : row.names()) names.push_back(std::move(name));
+  }
   for (const std::string& name : names) {
     if (one_line(name, name.size()) != name) {
       return {fmt::format("the row '{}' has a control character in its name", one_line(name)),
@@ -140,20 +131,20 @@ ConfigProblem config_problem(const RunsConfig& config) {
   }
   for (const FitConfig& fit : config.fits) {
     for (const auto& [row, x] : fit.x) {
-      problem = fit.level ? size_problem(names, row, fit.sizes) : row_problem(names, row);
+      problem = row_problem(names, row, fit.sizes);
       if (!problem.empty()) return {"fits: " + problem.text, {"fits"}};
     }
   }
   for (const FitConfig& fit : config.fits) names.push_back(fit.name);
   for (const PlotConfig& plot : config.plots) {
     for (const std::string& curve : plot.series) {
-      problem = size_problem(names, curve, plot.x);
+      problem = row_problem(names, curve, plot.x);
       if (!problem.empty()) return problem;
     }
   }
   for (const RatioConfig& ratio : config.ratios) {
     for (const std::string& side : {ratio.numerator, ratio.denominator}) {
-      problem = ratio.level ? size_problem(names, side, ratio.x) : row_problem(names, side);
+      problem = row_problem(names, side, ratio.x);
       if (!problem.empty()) return problem;
     }
   }
@@ -250,7 +241,7 @@ class RunsCheck {
   /// Checks that some row has the phases after which is measured.
   void phases(const std::vector<std::string>& phases) const {
     for (const auto& [phase, unused] : config_.phase_metrics) {
-      if (std::find(phases.begin(), phases.end(), phase) != phases.end()) continue;
+      if (std::ranges::count(phases, phase) > 0) continue;
       fail_usage("{}: no row has a phase '{}'; {}",
                  where({"phase_metrics." + phase, "phase_metrics"}), phase,
                  did_you_mean(phase, phases));
@@ -275,9 +266,9 @@ class RunsCheck {
     for (size_t i = 0; i < config_.plots.size(); ++i) {
       const PlotConfig& plot = config_.plots[i];
       for (const std::string& row : plot.rows) {
-        if (std::find(names_.begin(), names_.end(), row) != names_.end()) continue;
-        fail_usage("{}: unknown row '{}'; {}", where({fmt::format("plots.{}.rows", i), "plots"}),
-                   row, did_you_mean(row, names_));
+        const std::string problem = row_problem(names_, row).text;
+        if (problem.empty()) continue;
+        fail_usage("{}: {}", where({fmt::format("plots.{}.rows", i), "plots"}), problem);
       }
       const std::string place =
           where({fmt::format("plots.{}", i), "plots", "probes", "snapshots.probes", "snapshots"});

@@ -53,9 +53,8 @@ TextTable text_table(const Metric& metric, const MeasuredTable& names,
 
 Numbers initial_sums(const RunRecord& run, const std::string& metric) {
   if (run.snapshots.empty()) return {};
-  const auto found = run.snapshots.front().tables.find(metric);
-  return found == run.snapshots.front().tables.end() ? Numbers{}
-                                                     : column_sums(found->second.values);
+  const auto& tables = run.snapshots.front().tables;
+  return tables.contains(metric) ? column_sums(tables.at(metric).values) : Numbers{};
 }
 
 /// Wider tables are for figures and runs.json.

@@ -245,14 +245,17 @@ bool is_possible_sweep_row(const RunsConfig& config, const std::string& row) {
   const std::vector<std::string> names = sweep_criterion_names();
   return slash < row.size() && std::ranges::count(names, row.substr(slash + 1)) > 0 &&
          (is_count(size) || is_argument(config.source, "per_layer") ||
-          std::any_of(config.sweep.per_layer.begin(), config.sweep.per_layer.end(),
-                      [&](const LayerChoice& choice) { return choice.name == size; }));
+          std::ranges::count(config.sweep.per_layer, size, &LayerChoice::name) > 0);
 }
 
 const std::vector<Metric>& sweep_metrics(bool of_network) {
   // Those that are optional are of the first run alone, or follow from all rows, or came later.
-  const auto percentage = [](const char* name, const char* label, double least = 0.0) {
-    return Metric{.name = name, .label = label, .optional = true, .least = least, .most = 100.0};
+  const auto optional = [](const char* name, const char* label, double least = 0.0,
+                           double most = Metric().most) {
+    return Metric{.name = name, .label = label, .optional = true, .least = least, .most = most};
+  };
+  const auto percentage = [&](const char* name, const char* label, double least = 0.0) {
+    return optional(name, label, least, 100.0);
   };
   static const std::vector<Metric> of_networks = {
       amount_metric("accuracy", "test accuracy, %", 2, 100.0),
@@ -263,14 +266,11 @@ const std::vector<Metric>& sweep_metrics(bool of_network) {
       percentage("agreement_recovered",
                  "test images predicted after recovery as by the unpruned network, %"),
       {"class_accuracy", "test accuracy by class, %", 2, /*is_table=*/true, /*optional=*/true},
-      {.name = "parameters", .label = "parameters", .optional = true, .least = 0.0},
+      optional("parameters", "parameters"),
       amount_metric("flops", "FLOPs an image"),
-      {.name = "capacity_flops",
-       .label = "FLOPs an image by capacity",
-       .optional = true,
-       .least = 0.0},
-      {.name = "images_per_second", .label = "images a second", .optional = true, .least = 0.0},
-      {.name = "bytes", .label = "bytes of weights", .optional = true, .least = 0.0},
+      optional("capacity_flops", "FLOPs an image by capacity"),
+      optional("images_per_second", "images a second"),
+      optional("bytes", "bytes of weights"),
       percentage("parameters_pruned", "parameters pruned, %"),
       percentage("flops_saved", "FLOPs saved, %", Metric().least),
       percentage("capacity_flops_saved", "FLOPs saved by capacity, %", Metric().least),

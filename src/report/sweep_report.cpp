@@ -37,13 +37,6 @@ std::string runs_sentence(const Results& results) {
   return fmt::format(", mean (standard deviation) of {} runs", runs_of(results));
 }
 
-/// Says what the numbers behind a choice by layer are.
-std::string choices_sentence(const SweepPlan& plan) {
-  const bool any = std::any_of(plan.sizes.begin(), plan.sizes.end(),
-                               [](const SweepSize& size) { return size.count == 0; });
-  return any ? " Behind the name of a choice by layer stand the experts of each layer." : "";
-}
-
 TextTable phase_table(const SweepPlan& plan, const Results& results) {
   TextTable table({"phase", "data", "test images", "test accuracy, %"}, 2);
   for (const SweepPhase& phase : plan.phases) {
@@ -167,16 +160,14 @@ std::string largest_text(const SweepPlan& plan, const Results& results,
   const auto parameters = [&](const SweepSize& size) {
     return sweep_value(results, sweep_row(size.name, criterion), "parameters");
   };
-  const SweepSize& largest = *std::max_element(
-      plan.sizes.begin(), plan.sizes.end(),
-      [&](const SweepSize& a, const SweepSize& b) { return parameters(a) < parameters(b); });
+  const SweepSize& largest = *std::ranges::max_element(plan.sizes, {}, parameters);
   return largest.count > 0 ? fmt::format("{} experts", largest.count) : largest.text;
 }
 
 Results baseline_results(const Experiment& experiment, const SweepConfig& config) {
   if (experiment.scale != Scale::paper || config.baseline_results.is_null()) return {};
   for (const char* key : {"train", "finetuned", "recover", "exclude_blocks", "whole", "replace",
-                          "num_calibration_images", "num_calibration_images", "images"}) {
+                          "num_calibration_images", "images"}) {
     const Value* setting = experiment.config.find(key);
     if (setting != nullptr && !arguments_in(*setting).empty()) return {};
   }
@@ -186,6 +177,7 @@ Results baseline_results(const Experiment& experiment, const SweepConfig& config
 std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
                            const Results& results, const Results& kept) {
   const std::string& criterion = plan.criteria.front();
+  const bool has_choices = std::ranges::count(plan.sizes, 0, &SweepSize::count) > 0;
   const auto table = [&](const Results& of) {
     return accuracy_table(plan, plan.criteria, of).markdown();
   };
@@ -196,8 +188,9 @@ std::string sweep_markdown(const Experiment& experiment, const SweepPlan& plan,
       "\n## Accuracy on {}\n\nTest accuracy in %, pruned -> recovered, by experts kept in each "
       "layer and by what ranked them{}.{}\n\n{}{}\n![Accuracy and cost over the fraction of pruned "
       "parameters](figure.svg)\n",
-      plan.phases.back().data, runs_sentence(results), choices_sentence(plan), table(results),
-      kept_text(results, kept, table));
+      plan.phases.back().data, runs_sentence(results),
+      has_choices ? " Behind the name of a choice by layer stand the experts of each layer." : "",
+      table(results), kept_text(results, kept, table));
   text += comparison_markdown(compared_criteria(plan, results));
   text += fmt::format(
       "\n## Cost, experts ranked by {}\n\nThe last three columns are fractions of the network with "

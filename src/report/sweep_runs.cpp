@@ -331,10 +331,9 @@ class Sweep {
 
   /// Exports the chosen network, adds the forward passes of the files and returns their rows.
   std::vector<MeasuredRow> export_network(std::vector<ForwardPass>& passes) const {
-    const auto chosen =
-        std::find_if(networks_.begin(), networks_.end(), [&](const Network& network) {
-          return std::count(network.rows.begin(), network.rows.end(), exported_row()) > 0;
-        });
+    const auto chosen = std::ranges::find_if(networks_, [&](const Network& network) {
+      return std::ranges::count(network.rows, exported_row()) > 0;
+    });
     const fs::path recovered = recovered_of(*chosen, 0);
     const Checkpoint checkpoint = load_checkpoint(recovered, {.optimizer = false});
     const auto network = model_of(checkpoint);
@@ -393,9 +392,8 @@ void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows) {
     for (const SweepSize& size : plan.sizes) {
       networks.push_back(&row_of(rows, sweep_row(size.name, criterion)));
     }
-    const MeasuredRow& whole = **std::max_element(
-        networks.begin(), networks.end(),
-        [&](auto* a, auto* b) { return first(*a).at("parameters") < first(*b).at("parameters"); });
+    const MeasuredRow& whole = **std::ranges::max_element(
+        networks, {}, [&](const MeasuredRow* row) { return first(*row).at("parameters"); });
     for (MeasuredRow* row : networks) {
       for (size_t i = 0; i < row->runs.size(); ++i) {
         auto& own = row->runs[i].final.numbers;

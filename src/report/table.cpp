@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -9,10 +10,14 @@
 namespace moesaic {
 namespace {
 
-constexpr int64_t kGap = 2;
-
-std::string pad(const std::string& cell, int64_t width, bool left) {
-  return left ? fmt::format("{:<{}}", cell, width) : fmt::format("{:>{}}", cell, width);
+/// Returns the cells of a row, padded to the widths of their columns.
+std::vector<std::string> padded(std::vector<std::string> row, const std::vector<int64_t>& widths,
+                                int64_t left_columns) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool left = static_cast<int64_t>(i) < left_columns;
+    row[i] = fmt::format(fmt::runtime(left ? "{:<{}}" : "{:>{}}"), row[i], widths[i]);
+  }
+  return row;
 }
 
 }  // namespace
@@ -41,11 +46,7 @@ std::string TextTable::text() const {
   const std::vector<int64_t> columns = widths();
   std::string text;
   for (const auto& row : rows_) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (i > 0) line.append(kGap, ' ');
-      line += pad(row[i], columns[i], static_cast<int64_t>(i) < left_columns_);
-    }
+    std::string line = fmt::format("{}", fmt::join(padded(row, columns, left_columns_), "  "));
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
@@ -54,16 +55,13 @@ std::string TextTable::text() const {
 
 std::string TextTable::markdown() const {
   const std::vector<int64_t> columns = widths();
-  const auto is_left = [&](size_t column) { return static_cast<int64_t>(column) < left_columns_; };
   std::string text, rule;
   for (size_t i = 0; i < columns.size(); ++i) {
-    rule += fmt::format("|{:-<{}}{}", "", columns[i] + 1, is_left(i) ? '-' : ':');
+    const bool left = static_cast<int64_t>(i) < left_columns_;
+    rule += fmt::format("|{:-<{}}{}", "", columns[i] + 1, left ? '-' : ':');
   }
   for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += fmt::format("| {} ", pad(row[i], columns[i], is_left(i)));
-    }
-    text += "|\n";
+    text += fmt::format("| {} |\n", fmt::join(padded(row, columns, left_columns_), " | "));
     if (&row == &rows_.front()) text += fmt::format("{}|\n", rule);
   }
   return text;

@@ -22,9 +22,7 @@ constexpr int64_t kWarmupRounds = 2;
 
 std::vector<at::Tensor> first_batches(std::shared_ptr<const Dataset> dataset, int64_t batch_size,
                                       at::Device device) {
-  LoaderOptions options;
-  options.batch_size = batch_size;
-  Loader loader(std::move(dataset), options);
+  Loader loader(std::move(dataset), {.batch_size = batch_size});
   std::vector<at::Tensor> batches;
   while (!loader.done() && static_cast<int64_t>(batches.size()) < kBatches) {
     at::Tensor images = loader.next().images.to(device);

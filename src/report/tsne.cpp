@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -170,14 +169,11 @@ void conditional_affinities(const double* distances, int64_t count, int64_t self
                             double* p) {
   constexpr int kSteps = 100;
   constexpr double kTolerance = 1e-5;
-  double low = 0.0, high = std::numeric_limits<double>::infinity(), beta = 1.0;
-  const double nearest = [&] {
-    double min = std::numeric_limits<double>::infinity();
-    for (int64_t j = 0; j < count; ++j) {
-      if (j != self) min = std::min(min, distances[j]);
-    }
-    return min;
-  }();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double low = 0.0, high = kInfinity, beta = 1.0, nearest = kInfinity;
+  for (int64_t j = 0; j < count; ++j) {
+    if (j != self) nearest = std::min(nearest, distances[j]);
+  }
   for (int step = 0; step < kSteps; ++step) {
     double sum = 0.0, weighted = 0.0;
     for (int64_t j = 0; j < count; ++j) {
@@ -311,14 +307,13 @@ std::vector<std::string> palette_of(size_t kinds, const std::set<int64_t>& prese
     return colors;
   }
   for (size_t i = 0; i < kinds; ++i) {
-    std::array<int, 3> rgb{};
-    for (size_t c = 0; c < 3; ++c) {
-      const double turn =
-          static_cast<double>(i) / static_cast<double>(kinds) + static_cast<double>(c) / 3.0;
-      const double level = 0.5 + 0.5 * std::cos(2.0 * M_PI * turn);
-      rgb[c] = static_cast<int>(std::lround(40.0 + (i % 2 == 0 ? 190.0 : 140.0) * level));
-    }
-    colors.push_back(fmt::format("{:02X}{:02X}{:02X}", rgb[0], rgb[1], rgb[2]));
+    const auto level = [&](double shift) {
+      const double turn = static_cast<double>(i) / static_cast<double>(kinds) + shift;
+      const double part = 0.5 + 0.5 * std::cos(2.0 * M_PI * turn);
+      return std::lround(40.0 + (i % 2 == 0 ? 190.0 : 140.0) * part);
+    };
+    colors.push_back(
+        fmt::format("{:02X}{:02X}{:02X}", level(0.0), level(1.0 / 3.0), level(2.0 / 3.0)));
   }
   return colors;
 }

@@ -24,6 +24,8 @@ install(FILES checkpoints/released.json DESTINATION ${CMAKE_INSTALL_DATADIR}/moe
 
 install(FILES tools/python/export_program.py DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/tools/python
   COMPONENT runtime)
+install(FILES tests/bench/loader_peer.py DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/tests/bench
+  COMPONENT runtime)
 
 set(programs moesaic_program)
 if(TARGET tests_gpu)

@@ -13,7 +13,7 @@ REQUIREMENTS=tools/python/requirements.txt  # exact versions and hashes of LibTo
 NVCC_REQUIREMENTS=tools/python/requirements-nvcc.txt
 PACKAGES=(build-essential cmake ninja-build ccache git python3 python3-venv
   libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev
-  zlib1g-dev libarchive-dev libturbojpeg0-dev libpng-dev libwebp-dev libmpack-dev libre2-dev libssl-dev libcurl4-openssl-dev libgloo-dev gnuplot-nox dataset-fashion-mnist "$@")
+  zlib1g-dev libarchive-dev libjpeg-dev libturbojpeg0-dev libpng-dev libwebp-dev libmpack-dev libre2-dev libssl-dev libcurl4-openssl-dev libgloo-dev gnuplot-nox dataset-fashion-mnist "$@")
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 

@@ -28,16 +28,6 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-/// Returns `part` in an image reduced by `denominator`: every pixel that it touches.
-Rectangle reduced(const Rectangle& part, int64_t denominator, const Bitmap& bitmap) {
-  const auto end = [&](int64_t at, int64_t max) {
-    return std::min((at + denominator - 1) / denominator, max);
-  };
-  const int64_t top = part.top / denominator, left = part.left / denominator;
-  return {top, left, end(part.top + part.height, bitmap.height) - top,
-          end(part.left + part.width, bitmap.width) - left};
-}
-
 using Problems = std::map<int64_t, StoredImages::Problem>;
 
 Problems find_problems(const StoredImages& images) {
@@ -166,13 +156,14 @@ Rectangle StoredImages::decode(int64_t index, const ChoosePart& choose, const Re
     // The part keeps at least `min` pixels along both sides.
     const int64_t max_reduction =
         std::min(part.height, part.width) / std::max<int64_t>(options.min, 1);
-    const int64_t denominator = decoder.decode(max_reduction, bitmap.pixels);
+    Rectangle held;
+    const Rectangle found = decoder.decode_part(part, max_reduction, bitmap.pixels, held);
     bitmap.channels = 3;
-    bitmap.height = (decoder.height() + denominator - 1) / denominator;
-    bitmap.width = (decoder.width() + denominator - 1) / denominator;
+    bitmap.height = held.height;
+    bitmap.width = held.width;
     convert_channels(bitmap, info().channels);
     if (!decoder.warning().empty()) warn_once(index, decoder.warning());
-    return reduced(part, denominator, bitmap);
+    return found;
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", path(index).string(), error.what()));
   }

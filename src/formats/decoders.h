@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/formats/image.h"
+
 namespace moesaic {
 
 /// Decodes one image to RGB bytes; not thread-safe. Throws Error (failure) with the defect, not the
@@ -22,6 +24,10 @@ struct FormatDecoder {
   /// Fills `rgb` [h, w, 3], once, with h = ceil(height / denominator), w likewise; denominator 1
   /// unless the decoder `reduces`.
   virtual void decode(int64_t denominator, std::vector<uint8_t>& rgb) = 0;
+  /// Fills `rgb` with what decode() gives within `part`, which becomes the part that `rgb` holds:
+  /// as high, and as wide or wider. Returns false where only decode() can read the file, e.g. one
+  /// that is damaged anywhere.
+  virtual bool decode_part(int64_t, Rectangle&, std::vector<uint8_t>&) { return false; }
 };
 
 // Each reads the header of `bytes`, which must outlive the decoder.
@@ -31,6 +37,9 @@ namespace jpeg {
 /// file that is truncated is an Error (failure); one that lacks nothing but its end marker is read
 /// with a warning.
 std::unique_ptr<FormatDecoder> open(std::span<const uint8_t> bytes);
+/// FormatDecoder::decode_part() of a file of a single scan without inks.
+bool decode_part(std::span<const uint8_t> bytes, int64_t denominator, Rectangle& part,
+                 std::vector<uint8_t>& rgb);
 }  // namespace jpeg
 namespace png {
 /// Palettes and grey become colours and alpha is dropped as by Pillow's convert("RGB"); of 16 bits

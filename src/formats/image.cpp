@@ -130,15 +130,39 @@ const std::string& ImageDecoder::warning() const {
   return decoder_->warning;
 }
 
-int64_t ImageDecoder::decode(int64_t max_reduction, std::vector<uint8_t>& rgb) {
+int64_t ImageDecoder::reduction(int64_t max_reduction) const {
   const int64_t h = decoder_->height, w = decoder_->width;
   int64_t d = decoder_->reduces ? 8 : 1;
   // That of a turned image leaves no partial pixels, which would move to its first rows.
   const auto fits = [&] { return orientation_ == 1 || (h % d == 0 && w % d == 0); };
   while (d > 1 && (d > max_reduction || !fits())) d /= 2;
+  return d;
+}
+
+int64_t ImageDecoder::decode(int64_t max_reduction, std::vector<uint8_t>& rgb) {
+  const int64_t h = decoder_->height, w = decoder_->width, d = reduction(max_reduction);
   decoder_->decode(d, rgb);
   if (orientation_ != 1) rgb = turned(orientation_, (h + d - 1) / d, (w + d - 1) / d, rgb);
   return d;
+}
+
+Rectangle ImageDecoder::decode_part(const Rectangle& part, int64_t max_reduction,
+                                    std::vector<uint8_t>& rgb, Rectangle& held) {
+  const int64_t d = reduction(max_reduction);
+  held = {0, 0, (height() + d - 1) / d, (width() + d - 1) / d};
+  const auto end = [&](int64_t at, int64_t max) { return std::min((at + d - 1) / d, max); };
+  Rectangle inside{part.top / d, part.left / d, 0, 0};
+  inside.height = end(part.top + part.height, held.height) - inside.top;
+  inside.width = end(part.left + part.width, held.width) - inside.left;
+  const bool whole = inside.height == held.height && inside.width == held.width;
+  const bool exists = std::min({inside.top, inside.left, inside.height - 1, inside.width - 1}) >= 0;
+  Rectangle wider = inside;
+  if (whole || !exists || orientation_ != 1 || !decoder_->decode_part(d, wider, rgb)) {
+    decode(d, rgb);
+    return inside;
+  }
+  held = wider;
+  return {inside.top - held.top, inside.left - held.left, inside.height, inside.width};
 }
 
 RgbImage decode_image(std::span<const uint8_t> file, bool upright) {

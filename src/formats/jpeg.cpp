@@ -108,6 +108,11 @@ class Decoder final : public FormatDecoder {
     }
   }
 
+  bool decode_part(int64_t denominator, Rectangle& part, std::vector<uint8_t>& rgb) override {
+    warning.clear();
+    return jpeg::decode_part(bytes_, denominator, part, rgb);
+  }
+
  private:
   std::string reason() const {
     std::string text = tjGetErrorStr2(handle_.get());

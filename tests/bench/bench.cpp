@@ -98,8 +98,8 @@ void touch_memory() {
 const std::vector<Benchmark>& benchmarks() {
   const auto nothing_left_out = [] { return std::string(); };
   static const std::vector<Benchmark> all = {
-      {"data", "photos for training, decoded and augmented, against a DataLoader of PyTorch",
-       bench_data, data_left_out},
+      {"data", "reading photos for training against Python's DataLoader", bench_data,
+       data_left_out},
       {"latent",
        "single-sample steps of the latent clusters paper, sampling included, against plain ATen",
        bench_latent, nothing_left_out},

@@ -60,6 +60,10 @@ std::string operators_left_out();
 /// Training steps and inference of whole networks against plain ATen.
 void bench_vmoe(const Report& report);
 
+/// Reading photos for training against a DataLoader in Python.
+void bench_data(const Report& report);
+std::string data_left_out();
+
 /// Single-sample steps of the latent clusters paper against plain ATen.
 void bench_latent(const Report& report);
 /// The pMoE paper's wide residual networks: the mixture's experts against plain ATen, and steps of

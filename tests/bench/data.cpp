@@ -1,139 +1,189 @@
 // SPDX-License-Identifier: Apache-2.0
-// Photos for training: this library's loader and a DataLoader of PyTorch with as many workers, on
-// the same JPEG files.
-#include <ATen/Parallel.h>
+// Reading photos for training. The other side runs in Python, in turn with this program.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <thread>
 
 #include "bench.h"
 #include "moesaic/base/error.h"
 #include "moesaic/base/file.h"
-#include "moesaic/base/filesystem.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/process.h"
-#include "moesaic/base/text.h"
+#include "moesaic/base/random.h"
 #include "moesaic/data/loader.h"
 #include "moesaic/data/preprocess.h"
 #include "moesaic/data/source.h"
 #include "moesaic/export/formats.h"
+#include "moesaic/formats/image.h"
 #include "moesaic/report/throughput.h"
+#include "scratch_folder.h"
 
 namespace moesaic::bench {
 namespace {
 
-constexpr int64_t kSize = 224, kBatch = 32, kCounted = 960;
-constexpr int kLoaderTurns = 5;
-constexpr size_t kMaxPhotos = 512;
-constexpr const char* kPeer = "tests/bench/data/loader_peer.py";
+using Clock = std::chrono::steady_clock;
 
-std::vector<fs::path> photos() {
-  std::vector<fs::path> found;
-  std::error_code ignored;
-  for (fs::recursive_directory_iterator at(download_folder("imagenet"), ignored), end;
-       at != end && found.size() < kMaxPhotos; at.increment(ignored)) {
-    const std::string ending = at->path().extension().string();
-    const bool is_jpeg = ending == ".jpg" || ending == ".jpeg" || ending == ".JPEG";
-    if (is_jpeg) found.push_back(fs::absolute(at->path()));
+constexpr int64_t kSize = 224, kBatch = 32, kCounted = 1000;
+constexpr int kLoaderTurns = 5, kGenerated = 64;
+/// A folder of JPEG files, at any depth, in place of generated ones.
+constexpr const char* kPhotos = "MOESAIC_BENCH_PHOTOS";
+
+/// Returns a JPEG of 500 x 375 pixels with details of all sizes, about as long as ImageNet's.
+std::string generated_photo(uint64_t seed) {
+  constexpr int64_t kHeight = 375, kWidth = 500;
+  at::Tensor photo = at::full({1, 3, kHeight, kWidth}, 128.0f);
+  CounterRng rng(seed, stream_id("bench.photo"), 0);
+  for (int64_t cells = 4; cells <= 256; cells *= 2) {
+    at::Tensor noise = at::empty({1, 3, cells, cells});
+    float* values = noise.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < noise.numel(); ++i) values[i] = static_cast<float>(rng.normal());
+    photo += at::upsample_bicubic2d(noise, {kHeight, kWidth}, false) * 20.0;
   }
-  return found;
+  const at::Tensor bytes_HWC = photo[0].clamp(0, 255).to(at::kByte).permute({1, 2, 0}).contiguous();
+  const std::span pixels(bytes_HWC.const_data_ptr<uint8_t>(),
+                         static_cast<size_t>(bytes_HWC.numel()));
+  return encode_jpeg({pixels, kHeight, kWidth, 3}, 92);
 }
 
-/// Fills a folder with links to the photos, each used as often as it takes.
-void link_photos(const std::vector<fs::path>& files, int64_t threads, const fs::path& folder) {
-  const fs::path place = folder / "train" / "all";
-  fs::create_directories(place);
-  const int64_t needed = kCounted + (2 * threads + 1) * kBatch;
-  for (int64_t i = 0; i < needed; ++i) {
-    fs::create_symlink(files[static_cast<size_t>(i) % files.size()],
-                       place / fmt::format("{:04}.jpg", i));
+std::vector<fs::path> photos_below(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    std::string suffix = entry.path().extension().string();
+    for (char& c : suffix) c = static_cast<char>(std::tolower(c));
+    if (suffix == ".jpg" || suffix == ".jpeg") files.push_back(fs::canonical(entry.path()));
   }
+  if (files.empty()) fail_usage("{}={}: no JPEG files", kPhotos, folder.string());
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
-/// Images a second: decoded, cropped and resized at random, flipped, normalised.
-double own_rate(const fs::path& folder, int64_t threads) {
+/// A dataset with as many files as a turn reads, so that no side begins an epoch in it.
+class Photos {
+ public:
+  explicit Photos(int64_t num_workers) {
+    const char* const given = std::getenv(kPhotos);
+    std::vector<fs::path> files;
+    if (given != nullptr) files = photos_below(given);
+    for (int i = 0; given == nullptr && i < kGenerated; ++i) {
+      files.push_back(scratch_.path() / fmt::format("{}.jpg", i));
+      write_atomic(files.back(), generated_photo(static_cast<uint64_t>(i)));
+    }
+    source_ = given == nullptr ? "generated photos" : fmt::format("{} photos", files.size());
+    fs::create_directories(folder() / "all");
+    const int64_t count = kCounted + (2 * num_workers + 1) * kBatch;
+    for (int64_t i = 0; i < count; ++i) {
+      fs::create_symlink(files[static_cast<size_t>(i) % files.size()],
+                         folder() / "all" / fmt::format("{}.jpg", i));
+    }
+    write_atomic(description(),
+                 fmt::format(R"({{"name": "photos", "format": "image_folder", "paths": ["{}"],
+                              "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}})",
+                             scratch_.path().string()));
+  }
+  fs::path folder() const { return scratch_.path() / "train"; }
+  fs::path description() const { return scratch_.path() / "photos.json"; }
+  const std::string& source() const { return source_; }
+
+ private:
+  ScratchFolder scratch_;
+  std::string source_;
+};
+
+double our_rate(const Photos& photos, int64_t num_workers) {
   PreprocessConfig preprocess;
   preprocess.size = kSize;
   LoaderOptions options;
   options.batch_size = kBatch;
-  options.shuffle = true;
-  options.drop_last = true;
-  options.num_threads = threads;
+  options.shuffle = options.drop_last = true;
+  options.num_threads = num_workers;
   options.augment.flip = true;
-  options.augment.crop.emplace();
-  Loader loader(preprocessed(open_dataset(folder.string(), "train"), preprocess), options);
-  for (int64_t i = 0; i < 2 * threads; ++i) loader.next();  // not counted: everything starts
-  const auto begin = std::chrono::steady_clock::now();
+  // Of the crops' sizes it is the side that is uniform, torchvision's area of 0.08 to 1: with this
+  // least area, crops of photos of 4:3 are as large in the mean.
+  options.augment.crop.emplace().min_area = 0.165;
+  Loader loader(preprocessed(open_dataset(photos.description().string(), "train"), preprocess),
+                options);
+  for (int64_t i = 0; i < 2 * num_workers; ++i) loader.next();  // Not counted: everything starts.
+  const auto begin = Clock::now();
   int64_t done = 0;
   while (done < kCounted) done += loader.next().labels.size(0);
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return static_cast<double>(done) / spent.count();
+  return static_cast<double>(done) / std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-struct PeerRate {
-  std::string name;
-  double images_per_second;
+struct Rate {
+  double per_second = 0;
+  std::string name;  ///< of what was timed
 };
 
-PeerRate peer_rate(const char* kind, const fs::path& folder, int64_t threads) {
+Rate peer_rate(const Photos& photos, int64_t num_workers, const std::string& kind) {
   std::string said;
-  std::vector<std::string> command = {export_python().string(), resource(kPeer).string(), kind,
-                                      folder.string()};
-  for (const int64_t number : {threads, kSize, kBatch, kCounted}) {
-    command.push_back(std::to_string(number));
-  }
-  const int status = run_with_input(command, "", {}, {}, &said);
-  std::string last;
-  for (const std::string& line : split(said, '\n')) {
-    if (!line.empty()) last = line;
-  }
-  if (status != 0) fail("{}: {}", kPeer, last);
-  const auto found = nlohmann::json::parse(last);
-  return {found.at("name"), found.at("rate")};
+  const int code = run_with_input(
+      {export_python().string(), "-B", resource("tests/bench/loader_peer.py").string(),
+       photos.folder().string(), std::to_string(num_workers), std::to_string(kSize),
+       std::to_string(kBatch), std::to_string(kCounted), kind},
+      "", {"OMP_NUM_THREADS=1"}, {}, &said);
+  said.erase(said.find_last_not_of(" \n") + 1);
+  const std::string last = said.substr(said.rfind('\n') + 1);
+  if (code != 0) fail("the baseline cannot be timed: {}", last);
+  size_t end = 0;
+  const double rate = std::stod(last, &end);
+  return {rate, last.substr(end + 1)};
 }
 
-Row loader_row(const char* kind, double goal) {
-  const int64_t threads = at::get_num_threads();
-  const std::vector<fs::path> files = photos();
-  const StagedDirectory folder(fs::temp_directory_path() / "moesaic-bench-data");
-  link_photos(files, threads, folder.path());
+Row against(const std::string& kind, int64_t num_workers, std::optional<double> goal) {
+  const Photos photos(num_workers);
   std::vector<double> ours, peer;
   std::string name;
   for (int turn = 0; turn < kLoaderTurns; ++turn) {
-    if (turn % 2 == 0) ours.push_back(own_rate(folder.path(), threads));
-    const PeerRate found = peer_rate(kind, folder.path(), threads);
-    name = found.name;
-    peer.push_back(found.images_per_second);
-    if (turn % 2 == 1) ours.push_back(own_rate(folder.path(), threads));
+    if (turn % 2 == 0) ours.push_back(our_rate(photos, num_workers));
+    const Rate rate = peer_rate(photos, num_workers, kind);
+    if (turn % 2 == 1) ours.push_back(our_rate(photos, num_workers));
+    peer.push_back(rate.per_second);
+    name = rate.name;
   }
   Row row;
   row.ours = median(ours);
   row.peer = median(peer);
-  row.unit = "1/s";
+  row.unit = "img/s";
   row.ratio = row.ours / row.peer;
   row.at_least = goal;
-  row.description =
-      fmt::format("a DataLoader with {}, {} each, {} photos to {} pixels; ratio is ours / baseline",
-                  name, count_text(threads, "worker"), files.size(), kSize);
+  row.description = fmt::format(
+      "{} of JPEG decoded, cropped at random to {} pixels, flipped and normalised; baseline: {}; "
+      "workers: {} each; the ratio is ours / baseline",
+      photos.source(), kSize, name, num_workers);
   return row;
+}
+
+bool has_torchvision() {
+  constexpr const char* kFind =
+      "import importlib.util, sys; sys.exit(importlib.util.find_spec('torchvision') is None)";
+  try {
+    std::string said;
+    return run_with_input({export_python().string(), "-c", kFind}, "", {}, {}, &said) == 0;
+  } catch (const Error&) {
+    return false;  // The rows say what is wrong with Python.
+  }
 }
 
 }  // namespace
 
 void bench_data(const Report& report) {
-  if (!data_left_out().empty()) return;
-  report("cpu/loader", [] { return loader_row("pillow", 2.5); });
-  report("cpu/loader_torchvision", [] { return loader_row("torchvision", 1.0); });
+  const auto all = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  report("cpu/loader", [&] { return against("pillow", all, 2.5); });
+  report("cpu/loader_one_worker", [&] { return against("pillow", 1, 2.5); });
+  report("cpu/loader_draft", [&] { return against("draft", all, {}); });
+  if (!has_torchvision()) return;
+  report("cpu/loader_decoder", [&] { return against("decoder", all, {}); });
 }
 
 std::string data_left_out() {
-  if (!fs::exists(resource(kPeer))) return "data: the baseline is a script of the source tree";
-  if (!photos().empty()) return "";
-  return fmt::format("data: no JPEG files in {}; put photos or a link there",
-                     download_folder("imagenet").string());
+  return has_torchvision() ? "" : "cpu/loader_decoder: left out, since Python has no torchvision";
 }
 
 }  // namespace moesaic::bench

@@ -29,6 +29,7 @@
 #include "moesaic/train/run_plan.h"
 #include "moesaic/train/trainer.h"
 #include "one_thread.h"
+#include "scratch_folder.h"
 
 namespace moesaic::bench {
 namespace {
@@ -84,26 +85,6 @@ double step_seconds(const RunConfig& config, std::shared_ptr<const ProcessMesh> 
   Trainer(config, options).run();
   return median(std::move(seconds));
 }
-
-/// A folder that is removed with everything in it.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (fs::temp_directory_path() / "moesaic-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) fail("{}: cannot make the folder", pattern);
-    path_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 int free_port() {
   const UniqueFd holder(socket(AF_INET, SOCK_STREAM, 0));

@@ -69,6 +69,83 @@ TEST(Image, ATurnedJpegIsReducedByWhatDividesIt) {
   EXPECT_EQ(rgb.size(), static_cast<size_t>(3 * upright.height() * upright.width()));
 }
 
+/// Returns noise whose colours are subsampled both ways.
+Bytes subsampled_jpeg_bytes(int64_t height, int64_t width) {
+  Bytes pixels(static_cast<size_t>(3 * height * width));
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    pixels[i] = static_cast<uint8_t>((i * 2654435761u) >> 24);
+  }
+  const std::string file = encode_jpeg({pixels, height, width, 3}, 90);
+  return {file.begin(), file.end()};
+}
+
+/// Expects that `part` has the pixels of the image read as a whole. Returns the pixels in memory.
+int64_t expect_pixels_of_whole(const Bytes& file, const Rectangle& part, int64_t reduction) {
+  ImageDecoder all(file), some(file);
+  std::vector<uint8_t> whole, rgb;
+  EXPECT_EQ(all.decode(reduction, whole), reduction);
+  const int64_t width = (all.width() + reduction - 1) / reduction;
+  Rectangle held;
+  const Rectangle found = some.decode_part(part, reduction, rgb, held);
+  EXPECT_EQ(held.top + found.top, part.top / reduction);
+  EXPECT_EQ(held.left + found.left, part.left / reduction);
+  EXPECT_GE((held.top + found.top + found.height) * reduction, part.top + part.height);
+  EXPECT_GE((held.left + found.left + found.width) * reduction, part.left + part.width);
+  for (int64_t y = 0; y < found.height; ++y) {
+    const auto own = rgb.begin() + 3 * ((found.top + y) * held.width + found.left);
+    const auto row =
+        whole.begin() + 3 * ((held.top + found.top + y) * width + held.left + found.left);
+    EXPECT_TRUE(std::equal(own, own + 3 * found.width, row)) << "row " << y;
+  }
+  EXPECT_EQ(std::ssize(rgb), 3 * held.height * held.width);
+  return held.height * held.width;
+}
+
+TEST(Image, APartOfAJpegHasThePixelsOfTheWhole) {
+  const std::vector<Bytes> files = {subsampled_jpeg_bytes(101, 149),
+                                    jpeg_bytes(101, 149, JpegKind::noise, {}),
+                                    jpeg_bytes(101, 149, JpegKind::grey, {77})};
+  for (const Rectangle& part : std::vector<Rectangle>{{0, 0, 1, 1},
+                                                      {37, 50, 1, 1},
+                                                      {16, 32, 32, 48},
+                                                      {33, 63, 40, 51},
+                                                      {0, 100, 101, 49},
+                                                      {60, 0, 41, 149}}) {
+    for (const int64_t reduction : {1, 2, 4, 8}) {
+      for (const Bytes& file : files) {
+        const int64_t pixels = expect_pixels_of_whole(file, part, reduction);
+        EXPECT_LT(pixels * reduction * reduction, 101 * 149) << part.top << ' ' << reduction;
+      }
+      // What has several scans, or inks, is read whole.
+      for (const Bytes& file : {jpeg_bytes(101, 149, JpegKind::noise, {}, TJFLAG_PROGRESSIVE),
+                                jpeg_bytes(101, 149, JpegKind::ycck, {200, 100, 255, 128})}) {
+        EXPECT_GE(expect_pixels_of_whole(file, part, reduction) * reduction * reduction, 101 * 149);
+      }
+    }
+  }
+}
+
+/// Else a damaged file would be replaced in some epochs and not in others.
+TEST(Image, DamageOutsideThePartOfAJpegIsFound) {
+  const Bytes whole = subsampled_jpeg_bytes(101, 149);
+  std::vector<uint8_t> rgb;
+  Rectangle held;
+  const auto read_top = [&](const Bytes& file) {
+    ImageDecoder decoder(file);
+    decoder.decode_part({0, 0, 8, 8}, 1, rgb, held);
+    return decoder.warning();
+  };
+  for (const size_t lacks : {3u, 40u, 400u}) {
+    const Bytes cut(whole.begin(), whole.end() - static_cast<long>(lacks));
+    EXPECT_THAT(test::error_of(ErrorKind::failure, [&] { read_top(cut); }),
+                HasSubstr("Premature end"))
+        << lacks;
+  }
+  EXPECT_THAT(read_top(Bytes(whole.begin(), whole.end() - 2)), HasSubstr("its end marker"));
+  EXPECT_EQ(read_top(whole), "");
+  EXPECT_LT(held.height, 101);
+}
+
 TEST(Image, SixteenBitGreyKeepsItsShades) {
   const safetensors::File file(MOESAIC_TEST_SOURCE_DIR "/tests/golden/decode.safetensors");
   const RgbImage deep = decode_image(decode_golden(file, "png_0_16/file"));
@@ -303,6 +380,8 @@ TEST(Image, AnyFlippedByteOfAFileIsDecodedOrRefused) {
         ImageDecoder decoder(bytes, true);
         if (decoder.height() * decoder.width() > 1 << 22) continue;
         std::vector<uint8_t> rgb;
+        Rectangle held;
+        ImageDecoder(bytes).decode_part({0, 0, 1, 1}, 1, rgb, held);
         decoder.decode(8, rgb);
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::failure);

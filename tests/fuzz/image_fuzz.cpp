@@ -11,5 +11,9 @@ void moesaic::fuzz::read_input(Bytes input) {
   ImageDecoder decoder(input, /*upright=*/true);
   if (decoder.height() * decoder.width() > int64_t{1} << 22) return;
   std::vector<uint8_t> rgb;
+  const ImageDecoder stored(input);
+  const int64_t h = stored.height(), w = stored.width();
+  Rectangle held;
+  ImageDecoder(input).decode_part({h / 4, w / 4, (h + 1) / 2, (w + 1) / 2}, 8, rgb, held);
   decoder.decode(8, rgb);
 }

@@ -92,6 +92,8 @@ TEST_F(BadInput, AnUnknownVerbOrOption) {
                         "the file there was not written by bench; name a new one");
   expect_one_line_error(run_program({"bench", "operators", "--rows", "foo*"}), 2,
                         "--rows: 'operators' has no row like 'foo*'; choose one of cpu/*");
+  expect_one_line_error(run_program({"bench", "data", "--rows", "cpu/loadr"}), 2,
+                        "did you mean 'cpu/loader'?");
   expect_one_line_error(run_program({"bench", "./run", "--rows", "*"}), 2,
                         "--rows is for a benchmark");
   expect_one_line_error(run_program({"--jsn"}), 2, "unknown option '--jsn'");

@@ -126,7 +126,8 @@ class Dataset {
   /// Chooses a part of an image of `height` x `width` pixels.
   using ChoosePart = std::function<Rectangle(int64_t height, int64_t width)>;
   /// Reads an image as it is stored, or smaller by a whole factor where that is cheaper and the
-  /// chosen part keeps at least options.min pixels each way. Returns where the part is in `bitmap`.
+  /// chosen part keeps at least options.min pixels each way, and perhaps the part alone. Returns
+  /// where the part is in `bitmap`.
   virtual Rectangle decode(int64_t index, const ChoosePart& choose, const ReadOptions& options,
                            Bitmap& bitmap) const;
   /// Returns the numbers of consecutive examples that lie together, e.g. in a shard, so that a

@@ -4,12 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace moesaic {
+#include "moesaic/formats/image.h"
 
-/// A part of an image, in pixels.
-struct Rectangle {
-  int64_t top = 0, left = 0, height = 0, width = 0;
-};
+namespace moesaic {
 
 /// An image with channels last: bytes [height, width, channels].
 struct Bitmap {

@@ -20,6 +20,11 @@ int64_t max_image_pixels();
 
 struct FormatDecoder;
 
+/// A part of an image, in pixels.
+struct Rectangle {
+  int64_t top = 0, left = 0, height = 0, width = 0;
+};
+
 /// Decoder of one image file, whose format is recognised by its bytes, not by its name; not
 /// thread-safe. Throws Error (failure) with the defect, not the place.
 class ImageDecoder {
@@ -45,10 +50,18 @@ class ImageDecoder {
   /// not for one that lacks nothing but its end marker.
   int64_t decode(int64_t max_reduction, std::vector<uint8_t>& rgb);
 
+  /// Fills `rgb` likewise, or with the surroundings of `part` only, which is a part of the whole
+  /// image: of a JPEG of one scan, pixels that are not needed are skipped. Returns where the part
+  /// is in `rgb`, every pixel that it touches, and in `held` what `rgb` is of the reduced image.
+  Rectangle decode_part(const Rectangle& part, int64_t max_reduction, std::vector<uint8_t>& rgb,
+                        Rectangle& held);
+
   /// Returns what is odd about a file that decode() can read; usually empty.
   const std::string& warning() const;
 
  private:
+  int64_t reduction(int64_t max_reduction) const;
+
   std::unique_ptr<FormatDecoder> decoder_;
   int orientation_ = 1;  ///< As EXIF's.
 };

@@ -105,9 +105,8 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
 }
 
 const Criterion& find_criterion(const std::string& name) {
-  for (const Criterion& criterion : criteria()) {
-    if (criterion.name == name) return criterion;
-  }
+  const auto found = std::ranges::find(criteria(), name, &Criterion::name);
+  if (found != criteria().end()) return *found;
   fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 

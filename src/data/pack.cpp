@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/pack.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -66,16 +67,6 @@ PackedImage as_it_is(EncodedImage file) {
   return {std::move(file.bytes), extension};
 }
 
-/// Returns an image of bytes [C, H, W] with its channels last.
-std::vector<uint8_t> channels_last(const std::vector<uint8_t>& planes, int64_t channels) {
-  const size_t count = static_cast<size_t>(channels), plane = planes.size() / count;
-  std::vector<uint8_t> pixels(planes.size());
-  for (size_t c = 0; c < count; ++c) {
-    for (size_t i = 0; i < plane; ++i) pixels[i * count + c] = planes[c * plane + i];
-  }
-  return pixels;
-}
-
 /// Returns an image's pixels, its shorter side `size` or as large as it is.
 PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
   ImageSize full;
@@ -97,8 +88,12 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
   const int64_t height = scaled(full.height), width = scaled(full.width);
   std::vector<uint8_t> planes(static_cast<size_t>(channels * height * width));
   resize(bitmap, part, {}, height, width, planes.data());
-  const std::vector<uint8_t> pixels = channels_last(planes, channels);
-  return {encode_jpeg({pixels, height, width, channels}, static_cast<int>(quality)), "jpg"};
+  const at::Tensor planes_CHW = at::from_blob(planes.data(), {channels, height, width}, at::kByte);
+  const at::Tensor pixels_HWC = planes_CHW.permute({1, 2, 0}).contiguous();
+  return {
+      encode_jpeg({{pixels_HWC.const_data_ptr<uint8_t>(), planes.size()}, height, width, channels},
+                  static_cast<int>(quality)),
+      "jpg"};
 }
 
 /// Returns the file of an image whose shorter side is at most `size` pixels; 0: as it is. Throws
@@ -169,12 +164,6 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
     }
     sources.push_back(open_dataset(name, split));
     check_source(*sources.back());
-  }
-  int64_t largest = 0;
-  for (const Source& source : sources) largest = std::max(largest, source->size());
-  if (options.num_shards > largest) {
-    fail_usage("--shards is {}, but '{}' has only {} to pack", options.num_shards, name,
-               count_text(largest, "image"));
   }
   return sources;
 }
@@ -324,6 +313,10 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
   const std::vector<Source> sources = open_sources(name, options);
   int64_t largest = 0;
   for (const Source& source : sources) largest = std::max(largest, source->size());
+  if (options.num_shards > largest) {
+    fail_usage("--shards is {}, but '{}' has only {} to pack", options.num_shards, name,
+               count_text(largest, "image"));
+  }
   const fs::path place = out.has_filename() ? out : out.parent_path();
   const std::string packed_name = place.filename().string();
   StagedDirectory staged(place);

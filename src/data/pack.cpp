@@ -44,17 +44,12 @@ struct PackedImage {
   const char* extension = "jpg";  ///< Or "png" or "webp".
 };
 
-struct ImageSize {
-  int64_t height = 0, width = 0;
-  int64_t shorter() const { return std::min(height, width); }
-};
-
-/// Returns the size of a file's image. Throws ImageError for what is no image.
-ImageSize size_of(const EncodedImage& file) {
+/// Returns the shorter side of a file's image. Throws ImageError for what is no image.
+int64_t shorter_side(const EncodedImage& file) {
   try {
     const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
     const ImageDecoder decoder({bytes, file.bytes.size()}, file.upright);
-    return {decoder.height(), decoder.width()};
+    return std::min(decoder.height(), decoder.width());
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", file.name, error.what()));
   }
@@ -69,19 +64,16 @@ PackedImage as_it_is(EncodedImage file) {
 
 /// Returns an image's pixels, its shorter side `size` or as large as it is.
 PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
-  ImageSize full;
-  const auto whole = [&](int64_t h, int64_t w) {
-    full = {h, w};
-    return Rectangle{0, 0, h, w};
-  };
+  Rectangle full;
+  const auto whole = [&](int64_t h, int64_t w) { return full = {0, 0, h, w}; };
   Bitmap bitmap;
   const int64_t min = size > 0 ? size : std::numeric_limits<int64_t>::max();
   const Rectangle part = dataset.decode(index, whole, min, bitmap);
-  const int64_t channels = bitmap.channels;
-  if (size == 0 || full.shorter() <= size) {
+  const int64_t channels = bitmap.channels, shorter = std::min(full.height, full.width);
+  if (size == 0 || shorter <= size) {
     return {encode_png({bitmap.pixels, bitmap.height, bitmap.width, channels}), "png"};
   }
-  const double scale = static_cast<double>(size) / static_cast<double>(full.shorter());
+  const double scale = static_cast<double>(size) / static_cast<double>(shorter);
   const auto scaled = [&](int64_t side) {
     return std::max<int64_t>(1, std::llround(scale * static_cast<double>(side)));
   };
@@ -101,8 +93,8 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
 PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
   std::optional<EncodedImage> file = dataset.encoded(index);
   if (file) {
-    const ImageSize stored = size_of(*file);
-    if (size == 0 || stored.shorter() <= size) return as_it_is(std::move(*file));
+    const int64_t stored = shorter_side(*file);  // Shows whether it is one at all.
+    if (size == 0 || stored <= size) return as_it_is(std::move(*file));
   }
   return encoded_pixels(dataset, index, size, quality);
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -192,15 +193,12 @@ Rectangle Dataset::decode(int64_t index, const ChoosePart& choose, const ReadOpt
   // Parts of it may have settings of their own, which stay where nothing else is asked for.
   const bool as_set = options.upright == info_.upright.value_or(true);
   oriented_image(index, as_set ? std::nullopt : options.upright, planes.data());
-  bitmap = {info_.height, info_.width, info_.channels, {}};
-  bitmap.pixels.resize(planes.size());
-  const int64_t plane = info_.height * info_.width;
-  for (int64_t i = 0; i < plane; ++i) {
-    for (int64_t c = 0; c < info_.channels; ++c) {
-      bitmap.pixels[static_cast<size_t>(i * info_.channels + c)] =
-          planes[static_cast<size_t>(c * plane + i)];
-    }
-  }
+  bitmap = {info_.height, info_.width, info_.channels, std::vector<uint8_t>(planes.size())};
+  const at::Tensor planes_CHW =
+      at::from_blob(planes.data(), {info_.channels, info_.height, info_.width}, at::kByte);
+  at::Tensor pixels_HWC =
+      at::from_blob(bitmap.pixels.data(), {info_.height, info_.width, info_.channels}, at::kByte);
+  pixels_HWC.copy_(planes_CHW.permute({1, 2, 0}));
   return choose(info_.height, info_.width);
 }
 
@@ -221,9 +219,8 @@ std::shared_ptr<const Dataset> make_memory_dataset(DatasetInfo info, std::vector
     fail("dataset '{}': images need at least one pixel, found {} x {} x {}", info.name,
          info.channels, info.height, info.width);
   }
-  const std::optional<uint64_t> row = checked_mul(info.height, info.width);
-  const std::optional<uint64_t> one = row ? checked_mul(*row, info.channels) : std::nullopt;
-  const std::optional<uint64_t> all = one ? checked_mul(*one, labels.size()) : std::nullopt;
+  const std::array shape = {info.height, info.width, info.channels, std::ssize(labels)};
+  const std::optional<uint64_t> all = checked_product(1, shape);
   if (!all || *all != pixels.size()) {
     fail("dataset '{}': {} labels of {} x {} x {} images, but {} bytes of pixels", info.name,
          labels.size(), info.channels, info.height, info.width, pixels.size());

@@ -43,8 +43,7 @@ ConfigProblem own_problem(const DatasetSpec& spec) {
   }
   const ConfigProblem problem = format_of(spec).check(spec);
   if (!problem.empty()) return problem;
-  const std::vector<std::string> stored = on_disk_splits(spec);
-  const bool has_validation = std::find(stored.begin(), stored.end(), "validation") != stored.end();
+  const bool has_validation = std::ranges::count(on_disk_splits(spec), "validation") > 0;
   if (has_validation && spec.validation.value_or(0.0) > 0.0) {
     return {"there is a validation split already: leave 'validation' out", {"validation"}};
   }
@@ -126,8 +125,7 @@ ConfigProblem config_problem(const DatasetSpec& spec) {
 
 bool has_spec(const std::string& name) {
   if (is_path(name)) return path_exists(name);
-  const std::vector<std::string> names = dataset_names();
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::count(dataset_names(), name) > 0;
 }
 
 std::string absolute_name(const std::string& name) {

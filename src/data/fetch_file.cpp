@@ -103,15 +103,12 @@ size_t on_data(char* data, size_t size, size_t count, void* user) noexcept {
 int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_off_t) noexcept {
   Sink& sink = *static_cast<Sink*>(user);
   if (total <= 0 || now <= 0) return 0;
+  const auto start = static_cast<int64_t>(sink.start);
   try {
     if (!sink.progress) {
-      ProgressOptions options;
-      options.label = sink.request.label;
-      options.unit = "bytes";
-      options.start = static_cast<int64_t>(sink.start);
-      sink.progress.emplace(std::move(options));
+      sink.progress.emplace(
+          ProgressOptions{.label = sink.request.label, .unit = "bytes", .start = start});
     }
-    const auto start = static_cast<int64_t>(sink.start);
     sink.progress->show(start + now, start + total);
     return 0;
   } catch (const std::exception& error) {

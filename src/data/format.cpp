@@ -29,15 +29,13 @@ const DatasetFormat& format_of(const DatasetSpec& spec) {
 }
 
 DatasetInfo info_from_spec(const DatasetSpec& spec, const std::string& split) {
-  DatasetInfo info;
-  info.name = spec.name;
-  info.split = split;
-  info.description = spec.description;
-  info.classes = spec.classes;
-  info.mean = spec.mean;
-  info.std = spec.std;
-  info.upright = spec.exif_orientation;
-  return info;
+  return {.name = spec.name,
+          .split = split,
+          .description = spec.description,
+          .classes = spec.classes,
+          .mean = spec.mean,
+          .std = spec.std,
+          .upright = spec.exif_orientation};
 }
 
 ConfigProblem check_generated(const DatasetSpec& spec, const char* key, bool given, bool endless) {

@@ -98,10 +98,10 @@ class Loader::State {
   State(std::shared_ptr<const Dataset> data, LoaderOptions loader_options)
       : dataset(std::move(data)),
         options(loader_options),
+        damaged(*dataset, options.shared),
         inputs_(dataset->inputs()),
         transform_(dataset->info(), options.augment),
         orders_(dataset->size(), options.seed, dataset->blocks(), options.batch_size),
-        damaged_(*dataset, options.shared),
         ahead_limit_(batches_ahead(options, dataset->has_images())) {
     choose_places();
     const int64_t rest = dataset->size() % options.batch_size;
@@ -156,10 +156,6 @@ class Loader::State {
     return std::move(whole.batch);
   }
 
-  void count_damaged(int64_t index, const std::string& what, bool warn) {
-    damaged_.count(index, what, warn);
-  }
-
   bool ready() {
     const std::lock_guard lock(mutex_);
     const auto found = ahead_.find(next_);
@@ -168,6 +164,7 @@ class Loader::State {
 
   const std::shared_ptr<const Dataset> dataset;
   const LoaderOptions options;
+  DamagedImages damaged;
   int64_t batches = 0, images = 0;
 
  private:
@@ -326,7 +323,7 @@ class Loader::State {
   /// Reads an image, or the part of it that a crop draws. Returns what is wrong with it, or
   /// nothing.
   std::optional<std::string> try_read(int64_t index, CounterRng& rng, uint8_t* bytes) {
-    if (auto problem = damaged_.find(index)) return problem;
+    if (auto problem = damaged.find(index)) return problem;
     try {
       if (options.augment.crop) {
         const auto choose = [&](int64_t h, int64_t w) {
@@ -338,7 +335,7 @@ class Loader::State {
       }
       return std::nullopt;
     } catch (const ImageError& error) {
-      return damaged_.add(index, error);
+      return damaged.add(index, error);
     }
   }
 
@@ -416,7 +413,6 @@ class Loader::State {
   std::vector<int64_t> made_;        ///< Places that are made; empty: all.
   at::Tensor own_rows_, next_rows_;  ///< See Batch.
   EpochOrders orders_;
-  DamagedImages damaged_;
   int64_t ahead_limit_;
 
   std::mutex mutex_;  // Guards the members below; only the user's thread writes next_ and end_.
@@ -451,7 +447,7 @@ void Loader::seek(int64_t epoch, int64_t batch) {
   state_->seek(epoch, batch);
 }
 void Loader::count_damaged(int64_t index, const std::string& what, bool warn) {
-  state_->count_damaged(index, what, warn);
+  state_->damaged.count(index, what, warn);
 }
 bool Loader::done() const {
   return state_->done();

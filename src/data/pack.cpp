@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moesaic/data/pack.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -43,17 +44,12 @@ struct PackedImage {
   const char* extension = "jpg";  ///< Or "png" or "webp".
 };
 
-struct ImageSize {
-  int64_t height = 0, width = 0;
-  int64_t shorter() const { return std::min(height, width); }
-};
-
-/// Returns the size of a file's image. Throws ImageError for what is no image.
-ImageSize size_of(const EncodedImage& file) {
+/// Returns the shorter side of a file's image. Throws ImageError for what is no image.
+int64_t shorter_side(const EncodedImage& file) {
   try {
     const auto* bytes = reinterpret_cast<const uint8_t*>(file.bytes.data());
     const ImageDecoder decoder({bytes, file.bytes.size()}, file.upright);
-    return {decoder.height(), decoder.width()};
+    return std::min(decoder.height(), decoder.width());
   } catch (const Error& error) {
     throw ImageError(fmt::format("{}: {}", file.name, error.what()));
   }
@@ -66,39 +62,30 @@ PackedImage as_it_is(EncodedImage file) {
   return {std::move(file.bytes), extension};
 }
 
-/// Returns an image of bytes [C, H, W] with its channels last.
-std::vector<uint8_t> channels_last(const std::vector<uint8_t>& planes, int64_t channels) {
-  const size_t count = static_cast<size_t>(channels), plane = planes.size() / count;
-  std::vector<uint8_t> pixels(planes.size());
-  for (size_t c = 0; c < count; ++c) {
-    for (size_t i = 0; i < plane; ++i) pixels[i * count + c] = planes[c * plane + i];
-  }
-  return pixels;
-}
-
 /// Returns an image's pixels, its shorter side `size` or as large as it is.
 PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
-  ImageSize full;
-  const auto whole = [&](int64_t h, int64_t w) {
-    full = {h, w};
-    return Rectangle{0, 0, h, w};
-  };
+  Rectangle full;
+  const auto whole = [&](int64_t h, int64_t w) { return full = {0, 0, h, w}; };
   Bitmap bitmap;
   const int64_t min = size > 0 ? size : std::numeric_limits<int64_t>::max();
   const Rectangle part = dataset.decode(index, whole, min, bitmap);
-  const int64_t channels = bitmap.channels;
-  if (size == 0 || full.shorter() <= size) {
+  const int64_t channels = bitmap.channels, shorter = std::min(full.height, full.width);
+  if (size == 0 || shorter <= size) {
     return {encode_png({bitmap.pixels, bitmap.height, bitmap.width, channels}), "png"};
   }
-  const double scale = static_cast<double>(size) / static_cast<double>(full.shorter());
+  const double scale = static_cast<double>(size) / static_cast<double>(shorter);
   const auto scaled = [&](int64_t side) {
     return std::max<int64_t>(1, std::llround(scale * static_cast<double>(side)));
   };
   const int64_t height = scaled(full.height), width = scaled(full.width);
   std::vector<uint8_t> planes(static_cast<size_t>(channels * height * width));
   resize(bitmap, part, {}, height, width, planes.data());
-  const std::vector<uint8_t> pixels = channels_last(planes, channels);
-  return {encode_jpeg({pixels, height, width, channels}, static_cast<int>(quality)), "jpg"};
+  const at::Tensor planes_CHW = at::from_blob(planes.data(), {channels, height, width}, at::kByte);
+  const at::Tensor pixels_HWC = planes_CHW.permute({1, 2, 0}).contiguous();
+  return {
+      encode_jpeg({{pixels_HWC.const_data_ptr<uint8_t>(), planes.size()}, height, width, channels},
+                  static_cast<int>(quality)),
+      "jpg"};
 }
 
 /// Returns the file of an image whose shorter side is at most `size` pixels; 0: as it is. Throws
@@ -106,8 +93,8 @@ PackedImage encoded_pixels(const Dataset& dataset, int64_t index, int64_t size, 
 PackedImage packed_image(const Dataset& dataset, int64_t index, int64_t size, int64_t quality) {
   std::optional<EncodedImage> file = dataset.encoded(index);
   if (file) {
-    const ImageSize stored = size_of(*file);
-    if (size == 0 || stored.shorter() <= size) return as_it_is(std::move(*file));
+    const int64_t stored = shorter_side(*file);  // Shows whether it is one at all.
+    if (size == 0 || stored <= size) return as_it_is(std::move(*file));
   }
   return encoded_pixels(dataset, index, size, quality);
 }
@@ -169,12 +156,6 @@ std::vector<Source> open_sources(std::string_view name, const PackOptions& optio
     }
     sources.push_back(open_dataset(name, split));
     check_source(*sources.back());
-  }
-  int64_t largest = 0;
-  for (const Source& source : sources) largest = std::max(largest, source->size());
-  if (options.num_shards > largest) {
-    fail_usage("--shards is {}, but '{}' has only {} to pack", options.num_shards, name,
-               count_text(largest, "image"));
   }
   return sources;
 }
@@ -324,6 +305,10 @@ PackResult pack_dataset(std::string_view name, const fs::path& out, const PackOp
   const std::vector<Source> sources = open_sources(name, options);
   int64_t largest = 0;
   for (const Source& source : sources) largest = std::max(largest, source->size());
+  if (options.num_shards > largest) {
+    fail_usage("--shards is {}, but '{}' has only {} to pack", options.num_shards, name,
+               count_text(largest, "image"));
+  }
   const fs::path place = out.has_filename() ? out : out.parent_path();
   const std::string packed_name = place.filename().string();
   StagedDirectory staged(place);

@@ -15,8 +15,10 @@
 namespace moesaic {
 namespace {
 
-bool same_orientation(const DatasetInfo& a, const DatasetInfo& b) {
-  return a.upright.value_or(true) == b.upright.value_or(true);
+/// Returns whether images have the same shape and orientation.
+bool same_images(const DatasetInfo& a, const DatasetInfo& b) {
+  return a.height == b.height && a.width == b.width && a.channels == b.channels &&
+         a.upright.value_or(true) == b.upright.value_or(true);
 }
 
 /// Warns, once of each, of a std that is smaller than a level of a pixel, which few images have.
@@ -50,10 +52,8 @@ class PreprocessedDataset final : public Dataset {
   PreprocessedDataset(std::shared_ptr<const Dataset> base, DatasetInfo metadata,
                       const PreprocessConfig& config)
       : Dataset(std::move(metadata)), base_(std::move(base)), central_crop_(config.central_crop) {
-    const DatasetInfo& before = base_->info();
-    unchanged_ = before.height == info().height && before.width == info().width &&
-                 before.channels == info().channels && same_orientation(before, info()) &&
-                 (central_crop_ == 0.0 || central_crop_ == 1.0);
+    unchanged_ =
+        same_images(base_->info(), info()) && (central_crop_ == 0.0 || central_crop_ == 1.0);
   }
 
   int64_t size() const override { return base_->size(); }
@@ -187,9 +187,7 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base, DatasetInfo info,
                                             const PreprocessConfig& config) {
   const DatasetInfo& own = base->info();
-  const bool same = info.height == own.height && info.width == own.width &&
-                    info.channels == own.channels && same_orientation(info, own) &&
-                    info.mean == own.mean && info.std == own.std;
+  const bool same = same_images(info, own) && info.mean == own.mean && info.std == own.std;
   if (same && config.central_crop == 0.0) return base;
   info.resize = {
       config.interpolation == "bicubic" ? Interpolation::bicubic : Interpolation::bilinear,
@@ -243,8 +241,7 @@ InputSpec input_spec(const Dataset& data, const PreprocessConfig& config) {
   const DatasetInfo& info = data.info();
   InputSpec spec;
   spec.dataset = name_without_folders(info.name);
-  const std::vector<std::string> names = dataset_names();
-  spec.listed = std::find(names.begin(), names.end(), info.name) != names.end();
+  spec.listed = std::ranges::count(dataset_names(), info.name) > 0;
   spec.images = data.has_images();
   spec.input_size = {info.channels, info.height, info.width};
   spec.preprocess = config;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
+#include <iterator>
 #include <numbers>
 
 #include "moesaic/base/error.h"
@@ -39,26 +39,31 @@ uint8_t grey_at(const Planes& p, int64_t i) {
   return cut((0.2989f * unit(0) + 0.5870f * unit(1) + 0.1140f * unit(2)) * 255.5f);
 }
 
-void color(const Planes& p, float factor) {
+/// Returns the factor of a change that blends.
+float factor_of(double fraction) {
+  return static_cast<float>(fraction * 1.8 + 0.1);
+}
+
+void color(const Planes& p, double fraction, CounterRng&) {
   for (int64_t i = 0; i < p.plane(); ++i) {
     const uint8_t grey = grey_at(p, i);
     for (int64_t c = 0; c < p.channels; ++c) {
       uint8_t& byte = p.pixels[c * p.plane() + i];
-      byte = blend(grey, byte, factor);
+      byte = blend(grey, byte, factor_of(fraction));
     }
   }
 }
 
-void contrast(const Planes& p, float factor) {
+void contrast(const Planes& p, double fraction, CounterRng&) {
   const uint8_t grey = cut(std::min(255.0f, static_cast<float>(p.plane()) / 256.0f));
-  map_bytes(p, [&](uint8_t byte) { return blend(grey, byte, factor); });
+  map_bytes(p, [&](uint8_t byte) { return blend(grey, byte, factor_of(fraction)); });
 }
 
-void brightness(const Planes& p, float factor) {
-  map_bytes(p, [&](uint8_t byte) { return blend(0, byte, factor); });
+void brightness(const Planes& p, double fraction, CounterRng&) {
+  map_bytes(p, [&](uint8_t byte) { return blend(0, byte, factor_of(fraction)); });
 }
 
-void sharpness(const Planes& p, float factor) {
+void sharpness(const Planes& p, double fraction, CounterRng&) {
   const std::vector<uint8_t> before(p.pixels, p.pixels + p.channels * p.plane());
   for (int64_t c = 0; c < p.channels; ++c) {
     const uint8_t* in = before.data() + c * p.plane();
@@ -70,34 +75,36 @@ void sharpness(const Planes& p, float factor) {
         for (const int64_t row : {at - p.width, at, at + p.width}) {
           sum += in[row - 1] + in[row] + in[row + 1];
         }
-        out[at] = blend(static_cast<uint8_t>(sum / 13), in[at], factor);
+        out[at] = blend(static_cast<uint8_t>(sum / 13), in[at], factor_of(fraction));
       }
     }
   }
 }
 
-void posterize(const Planes& p, int64_t bits) {
+void posterize(const Planes& p, double fraction, CounterRng&) {
+  const auto bits = static_cast<int64_t>(fraction * 4);
   const auto shift = static_cast<int>(std::clamp<int64_t>(8 - bits, 0, 7));
   map_bytes(p, [&](uint8_t byte) { return static_cast<uint8_t>(byte >> shift << shift); });
 }
 
 /// Inverts pixels from the threshold on, a byte as in TensorFlow: 256 becomes 0 and inverts all.
-void solarize(const Planes& p, int64_t threshold) {
-  const auto min = static_cast<uint8_t>(threshold % 256);
+void solarize(const Planes& p, double fraction, CounterRng&) {
+  const auto min = static_cast<uint8_t>(static_cast<int64_t>(fraction * 256) % 256);
   map_bytes(p, [&](uint8_t byte) { return byte < min ? byte : static_cast<uint8_t>(255 - byte); });
 }
 
-void solarize_add(const Planes& p, int64_t addition) {
+void solarize_add(const Planes& p, double fraction, CounterRng&) {
+  const auto addition = static_cast<int64_t>(fraction * 110);
   map_bytes(p, [&](uint8_t byte) {
     return byte < 128 ? static_cast<uint8_t>(std::min<int64_t>(255, byte + addition)) : byte;
   });
 }
 
-void invert(const Planes& p) {
+void invert(const Planes& p, double, CounterRng&) {
   map_bytes(p, [](uint8_t byte) { return static_cast<uint8_t>(255 - byte); });
 }
 
-void auto_contrast(const Planes& p) {
+void auto_contrast(const Planes& p, double, CounterRng&) {
   for (int64_t c = 0; c < p.channels; ++c) {
     uint8_t* plane = p.pixels + c * p.plane();
     const auto [min, max] = std::minmax_element(plane, plane + p.plane());
@@ -110,7 +117,7 @@ void auto_contrast(const Planes& p) {
   }
 }
 
-void equalize(const Planes& p) {
+void equalize(const Planes& p, double, CounterRng&) {
   for (int64_t c = 0; c < p.channels; ++c) {
     uint8_t* plane = p.pixels + c * p.plane();
     std::array<int64_t, 256> count{};
@@ -149,8 +156,20 @@ void move_pixels(const Planes& p, const Affine& from) {
   }
 }
 
-void rotate(const Planes& p, double degrees) {
-  const double angle = degrees * std::numbers::pi / 180.0;
+double signed_by(CounterRng& rng, double value) {
+  return rng.below(2) == 1 ? -value : value;
+}
+
+/// Shears or translates by one number of the map.
+template <float Affine::*entry, bool shears>
+void move_along(const Planes& p, double fraction, CounterRng& rng) {
+  Affine from;
+  from.*entry = static_cast<float>(signed_by(rng, fraction * (shears ? 0.3 : 100.0)));
+  move_pixels(p, from);
+}
+
+void rotate(const Planes& p, double fraction, CounterRng& rng) {
+  const double angle = signed_by(rng, fraction * 30.0) * std::numbers::pi / 180.0;
   const double cosine = std::cos(angle), sine = std::sin(angle);
   const auto w = static_cast<double>(p.width - 1), h = static_cast<double>(p.height - 1);
   const auto f = [](double value) { return static_cast<float>(value); };
@@ -158,7 +177,10 @@ void rotate(const Planes& p, double degrees) {
                   f((h - (sine * w + cosine * h)) / 2)});
 }
 
-void cutout(const Planes& p, int64_t half, int64_t row, int64_t column) {
+void cutout(const Planes& p, double fraction, CounterRng& rng) {
+  const auto half = static_cast<int64_t>(fraction * 40);
+  const auto row = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.height)));
+  const auto column = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.width)));
   const int64_t top = std::max<int64_t>(0, row - half), left = std::max<int64_t>(0, column - half);
   const int64_t bottom = std::min(p.height, row + half), right = std::min(p.width, column + half);
   for (int64_t c = 0; c < p.channels; ++c) {
@@ -171,72 +193,34 @@ void cutout(const Planes& p, int64_t half, int64_t row, int64_t column) {
 
 struct Change {
   std::string_view name;
-  std::function<void(const Planes&, double fraction, CounterRng&)>
-      apply;  // The fraction is that of the full magnitude.
+  void (*apply)(const Planes&, double fraction, CounterRng&);  ///< Of the full magnitude.
 };
 
-double signed_by(CounterRng& rng, double value) {
-  return rng.below(2) == 1 ? -value : value;
-}
-
-Change enhancing(std::string_view name, void (*change)(const Planes&, float)) {
-  return {name, [change](const Planes& p, double fraction, CounterRng&) {
-            change(p, static_cast<float>(fraction * 1.8 + 0.1));
-          }};
-}
-
-Change counting(std::string_view name, void (*change)(const Planes&, int64_t), double max) {
-  return {name, [change, max](const Planes& p, double fraction, CounterRng&) {
-            change(p, static_cast<int64_t>(fraction * max));
-          }};
-}
-
-Change moving(std::string_view name, float Affine::*entry, double max) {
-  return {name, [entry, max](const Planes& p, double fraction, CounterRng& rng) {
-            Affine from;
-            from.*entry = static_cast<float>(signed_by(rng, fraction * max));
-            move_pixels(p, from);
-          }};
-}
-
-Change fixed(std::string_view name, void (*change)(const Planes&)) {
-  return {name, [change](const Planes& p, double, CounterRng&) { change(p); }};
-}
-
-const std::vector<Change>& changes() {
-  static const std::vector<Change> all = {
-      fixed("auto_contrast", auto_contrast),
-      fixed("equalize", equalize),
-      fixed("invert", invert),
-      {"rotate", [](const Planes& p, double fraction,
-                    CounterRng& rng) { rotate(p, signed_by(rng, fraction * 30.0)); }},
-      counting("posterize", posterize, 4),
-      counting("solarize", solarize, 256),
-      enhancing("color", color),
-      enhancing("contrast", contrast),
-      enhancing("brightness", brightness),
-      enhancing("sharpness", sharpness),
-      moving("shear_x", &Affine::b, 0.3),
-      moving("shear_y", &Affine::d, 0.3),
-      moving("translate_x", &Affine::c, 100),
-      moving("translate_y", &Affine::f, 100),
-      {"cutout",
-       [](const Planes& p, double fraction, CounterRng& rng) {
-         const auto row = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.height)));
-         const auto column = static_cast<int64_t>(rng.below(static_cast<uint64_t>(p.width)));
-         cutout(p, static_cast<int64_t>(fraction * 40), row, column);
-       }},
-      counting("solarize_add", solarize_add, 110),
-  };
-  return all;
-}
+constexpr Change kChanges[] = {
+    {"auto_contrast", auto_contrast},
+    {"equalize", equalize},
+    {"invert", invert},
+    {"rotate", rotate},
+    {"posterize", posterize},
+    {"solarize", solarize},
+    {"color", color},
+    {"contrast", contrast},
+    {"brightness", brightness},
+    {"sharpness", sharpness},
+    {"shear_x", move_along<&Affine::b, true>},
+    {"shear_y", move_along<&Affine::d, true>},
+    {"translate_x", move_along<&Affine::c, false>},
+    {"translate_y", move_along<&Affine::f, false>},
+    {"cutout", cutout},
+    {"solarize_add", solarize_add},
+};
 
 }  // namespace
 
 const std::vector<std::string_view>& rand_augment_changes() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> list;
-    for (const Change& change : changes()) list.push_back(change.name);
+    for (const Change& change : kChanges) list.push_back(change.name);
     return list;
   }();
   return names;
@@ -244,7 +228,7 @@ const std::vector<std::string_view>& rand_augment_changes() {
 
 void rand_augment_change(std::string_view name, double magnitude, CounterRng& rng,
                          const Planes& image) {
-  for (const Change& change : changes()) {
+  for (const Change& change : kChanges) {
     if (change.name == name) return change.apply(image, magnitude / kFullMagnitude, rng);
   }
   const auto& names = rand_augment_changes();
@@ -254,7 +238,7 @@ void rand_augment_change(std::string_view name, double magnitude, CounterRng& rn
 
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const Change& change = changes()[rng.below(changes().size())];
+    const Change& change = kChanges[rng.below(std::size(kChanges))];
     change.apply(image, config.magnitude / kFullMagnitude, rng);
   }
 }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -37,10 +36,7 @@ struct NameRange {
 };
 
 std::optional<int64_t> number_in(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && !text.empty() && text[0] != '-' ? std::optional(value) : std::nullopt;
+  return text.starts_with('-') ? std::nullopt : parsed_number<int64_t>(text);
 }
 
 /// Returns the range in a name without other braces, or nothing.

@@ -105,21 +105,23 @@ void add_rows(const RoutingRecord& record, const nn::ExpertRows& computed, const
 }
 
 const Criterion& find_criterion(const std::string& name) {
-  for (const Criterion& criterion : criteria()) {
-    if (criterion.name == name) return criterion;
-  }
+  const auto found = std::ranges::find(criteria(), name, &Criterion::name);
+  if (found != criteria().end()) return *found;
   fail_usage("unknown pruning criterion '{}'; {}", name, did_you_mean(name, criterion_names()));
 }
 
 using Scores = std::vector<double>;
 
+/// Returns the scores [E] float64 of a tensor in memory.
+Scores scores_of(const at::Tensor& score_E) {
+  const at::Tensor whole_E = score_E.contiguous();
+  const auto* data = whole_E.const_data_ptr<double>();
+  return {data, data + whole_E.numel()};
+}
+
 Scores router_norms(const MoEBlock& block, const nn::ParameterValues& values) {
-  const at::Tensor norms = values(block.layer->router->weight)
-                               .norm(2, {1}, /*keepdim=*/false, at::kDouble)
-                               .to(at::kCPU)
-                               .contiguous();
-  const auto* data = norms.const_data_ptr<double>();
-  return {data, data + norms.numel()};
+  const at::Tensor weight = values(block.layer->router->weight);
+  return scores_of(weight.norm(2, {1}, /*keepdim=*/false, at::kDouble).to(at::kCPU));
 }
 
 Scores router_magnitude(const ScoreInput& in) {
@@ -196,51 +198,36 @@ Scores aimer(const ScoreInput& in) {
   return of_weights(in.finetuned, in.finetuned_values, -1.0, peakedness);
 }
 
-Scores of_use(const ScoreInput& in, auto number) {
-  Scores scores(static_cast<size_t>(in.finetuned.layer->options().num_experts));
-  for (size_t e = 0; e < scores.size(); ++e) {
-    scores[e] = number(*in.use, static_cast<int64_t>(e));
-  }
-  return scores;
-}
-
-double over_tokens(double sum, const LayerUse& use) {
-  return sum / static_cast<double>(std::max<int64_t>(1, use.tokens));
+double tokens_of(const LayerUse& use) {
+  return static_cast<double>(std::max<int64_t>(1, use.tokens));
 }
 
 template <at::Tensor LayerUse::*sums>
 Scores sum_over_tokens(const ScoreInput& in) {
-  return of_use(in, [](const LayerUse& use, int64_t e) {
-    return over_tokens((use.*sums)[e].item<double>(), use);
-  });
+  return scores_of((in.use->*sums) / tokens_of(*in.use));
 }
 
 template <int gate, int norm>
 Scores sum_over_rows(const ScoreInput& in) {
-  return of_use(in, [](const LayerUse& use, int64_t e) {
-    return over_tokens(use.sum({gate, norm}, e), use);
-  });
+  return scores_of(in.use->sums.at({gate, norm}) / tokens_of(*in.use));
 }
 
 template <int gate, int norm>
 Scores mean_over_rows(const ScoreInput& in) {
-  return of_use(in, [](const LayerUse& use, int64_t e) {
-    return use.sum({gate, norm}, e) / static_cast<double>(std::max<int64_t>(1, use.rows(e)));
-  });
+  const auto& sums = in.use->sums;
+  return scores_of(sums.at({gate, norm}) / sums.at({0, 0}).clamp_min(1.0));
 }
 
 Scores output_error(const ScoreInput& in) {
-  return of_use(in, [](const LayerUse& use, int64_t e) {
-    return over_tokens(use.products_EE[e][e].item<double>(), use);
-  });
+  return scores_of(in.use->products_EE.diagonal() / tokens_of(*in.use));
 }
 
 Scores output_variance(const ScoreInput& in) {
   Scores scores = output_error(in);
   if (!in.use->gated_Eo.defined()) return scores;
   for (size_t e = 0; e < scores.size(); ++e) {
-    const double mean =
-        over_tokens(in.use->gated_Eo[static_cast<int64_t>(e)].norm().item<double>(), *in.use);
+    const double norm = in.use->gated_Eo[static_cast<int64_t>(e)].norm().item<double>();
+    const double mean = norm / tokens_of(*in.use);
     scores[e] = std::max(0.0, scores[e] - mean * mean);
   }
   return scores;

@@ -9,16 +9,14 @@ namespace {
 RowsPerToken rows_of_kept(const Model& model, const auto& count) {
   RowsPerToken rows;
   for (const auto& [block, layer, unused] : model.moe_blocks()) {
-    const double fraction = layer->merged_into.empty()
-                                ? static_cast<double>(layer->kept().size()) /
-                                      static_cast<double>(layer->options().num_experts)
-                                : 1.0;
-    const auto& options = layer->options();
-    const bool is_rerouted = nn::pruned_selection(options.rule) == PrunedSelection::reroute;
-    const auto kept = static_cast<int64_t>(layer->kept().size());
-    rows[block] = count(layer->router->evaluation_rule(), model.tokens_per_image(),
-                        is_rerouted ? kept : options.num_experts) *
-                  (is_rerouted ? 1.0 : fraction);
+    const int64_t kept = std::ssize(layer->kept()), all = layer->options().num_experts;
+    const bool is_rerouted =
+        nn::pruned_selection(layer->options().rule) == PrunedSelection::reroute;
+    const bool computes_all = is_rerouted || !layer->merged_into.empty();
+    const double fraction =
+        computes_all ? 1.0 : static_cast<double>(kept) / static_cast<double>(all);
+    rows[block] = fraction * count(layer->router->evaluation_rule(), model.tokens_per_image(),
+                                   is_rerouted ? kept : all);
   }
   return rows;
 }

@@ -246,8 +246,7 @@ void KeepSpec::check_blocks(const std::vector<int64_t>& blocks) const {
 namespace {
 
 const MoEBlock* find_block(const std::vector<MoEBlock>& blocks, int64_t block) {
-  const auto found = std::find_if(blocks.begin(), blocks.end(),
-                                  [&](const MoEBlock& b) { return b.block == block; });
+  const auto found = std::ranges::find(blocks, block, &MoEBlock::block);
   return found == blocks.end() ? nullptr : &*found;
 }
 

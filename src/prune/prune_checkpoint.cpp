@@ -2,7 +2,6 @@
 #include "moesaic/prune/prune_checkpoint.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -55,10 +54,8 @@ std::string kept_text(const PruneLayerPlan& layer) {
 
 /// Whether such a criterion exists and compares; a plan's file may name any.
 bool compares(const std::string& name) {
-  const auto& all = criteria();
-  return std::any_of(all.begin(), all.end(), [&](const Criterion& criterion) {
-    return criterion.name == name && criterion.needs_pretrained;
-  });
+  const auto found = std::ranges::find(criteria(), name, &Criterion::name);
+  return found != criteria().end() && found->needs_pretrained;
 }
 
 /// Warns if all experts among which a token chooses have the same score, since the choice is then

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <sstream>
@@ -151,12 +150,9 @@ void for_lines(const fs::path& path, auto&& row) {
 }
 
 int64_t integer(std::string_view word, const fs::path& path, int64_t line) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) {
-    fail("{}:{}: expected a number, found '{}'", path.string(), line, word);
-  }
-  return value;
+  const auto number = parsed_number<int64_t>(word);
+  if (!number) fail("{}:{}: expected a number, found '{}'", path.string(), line, word);
+  return *number;
 }
 
 std::string image_name(std::string_view word, const fs::path& path, int64_t line) {

@@ -3,8 +3,7 @@
 
 #include <torch/torch.h>
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -29,19 +28,15 @@ class EmbeddingsFile {
     const auto found = file_.metadata().find(key);
     if (found == file_.metadata().end()) fail("{}: its metadata has no '{}'", path_, key);
     const Json json = find_json(found->second, kMaxListBytes).value_or(nullptr);
-    std::vector<std::string> names;
-    std::set<std::string> seen;
-    bool good = json.is_array() && !json.empty();
-    for (size_t i = 0; good && i < json.size(); ++i) {
-      good = json[i].is_string() && !json[i].get<std::string>().empty();
-      if (good) names.push_back(json[i].get<std::string>());
-      good = good && seen.insert(names.back()).second;
+    const auto is_name = [](const Json& one) {
+      return one.is_string() && !one.get_ref<const std::string&>().empty();
+    };
+    if (json.is_array() && !json.empty() && std::all_of(json.begin(), json.end(), is_name)) {
+      auto names = json.get<std::vector<std::string>>();
+      if (std::set(names.begin(), names.end()).size() == names.size()) return names;
     }
-    if (!good) {
-      fail("{}: '{}' of its metadata must be a JSON list of different names, e.g. [\"a\", \"b\"]",
-           path_, key);
-    }
-    return names;
+    fail("{}: '{}' of its metadata must be a JSON list of different names, e.g. [\"a\", \"b\"]",
+         path_, key);
   }
 
   /// Returns the numbers [count] int64, each an index into `names`.

@@ -324,17 +324,21 @@ void make_room_in_cache(const DatasetSpec& spec, int64_t bytes) {
   }
 }
 
+void fill_shards_info(const DatasetSpec& spec, DatasetInfo& info) {
+  if (shards_of(spec).num_classes > 0) count_classes(info, shards_of(spec).num_classes);
+  info.height = shards_of(spec).height;
+  info.width = shards_of(spec).width;
+}
+
 std::shared_ptr<const ShardImages> images_of(const DatasetSpec& spec, DatasetInfo info,
                                              const fs::path& folder,
                                              std::vector<PlacedShard> shards) {
   const ShardsSettings& settings = shards_of(spec);
+  fill_shards_info(spec, info);
   info.classes = class_names(spec, folder);
-  info.classes_named = settings.num_classes == 0;
   class_numbers(spec, info.classes);
   info.channels = static_cast<int64_t>(info.mean.size());
   info.channels_open = settings.undescribed;
-  info.height = settings.height;
-  info.width = settings.width;
   return std::make_shared<ShardImages>(
       std::move(info), std::move(shards),
       [spec](const PlacedShard& shard) {
@@ -348,12 +352,6 @@ std::shared_ptr<const Dataset> open_shards(const DatasetSpec& spec, DatasetInfo 
                                            const fs::path& folder) {
   auto shards = placed_shards(spec, info.split, folder);
   return images_of(spec, std::move(info), folder, std::move(shards));
-}
-
-void fill_shards_info(const DatasetSpec& spec, DatasetInfo& info) {
-  if (shards_of(spec).num_classes > 0) count_classes(info, shards_of(spec).num_classes);
-  info.height = shards_of(spec).height;
-  info.width = shards_of(spec).width;
 }
 
 FetchResult fetch_all_shards(const DatasetSpec& spec, const FetchOptions& options) {

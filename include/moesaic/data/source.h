@@ -31,7 +31,7 @@ struct DatasetFile {
 
 void describe(auto& f, DatasetFile& c) {
   f("name", c.name, "file name without .gz", required);
-  f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes");
+  f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes; empty: unchecked");
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
 }
 
@@ -47,8 +47,9 @@ struct DatasetArchive {
 void describe(auto& f, DatasetArchive& c) {
   f("name", c.name, "file name of the archive, relative to the URLs", required);
   f("folder", c.folder, "folder in the archive that holds the files", required);
-  f("md5", c.md5, "checksum (MD5) of the archive, where its makers published no other");
-  f("sha256", c.sha256, "checksum (SHA-256) of the archive");
+  f("md5", c.md5,
+    "checksum (MD5) of the archive, where its makers published no other; empty: unchecked");
+  f("sha256", c.sha256, "checksum (SHA-256) of the archive; empty: unchecked");
   f("max_size", c.max_size, "largest size in bytes of the archive, and of its content", required,
     at_least(1));
 }
@@ -103,8 +104,9 @@ void describe(auto& f, DatasetSpec& c) {
   f("num_images", c.num_images,
     "number of images of each split, for plans made before the files are fetched", at_least(1),
     renamed_from("images"));
-  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]");
-  f("std", c.std, "standard deviation of each channel, of pixels scaled to [0, 1]", above(0));
+  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]; empty: unset");
+  f("std", c.std, "standard deviation of each channel, of pixels scaled to [0, 1]; empty: unset",
+    above(0));
   f("files", c.files,
     "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
     "train_2, ..., test_1");
@@ -115,7 +117,7 @@ void describe(auto& f, DatasetSpec& c) {
   f("token_env", c.token_env,
     "environment variable, NAME_TOKEN, whose value is sent to the hosts of urls as bearer token; "
     "empty: HF_TOKEN for hf://, none for others");
-  f("debian_package", c.debian_package, "name of the Debian package with the files");
+  f("debian_package", c.debian_package, "name of the Debian package with the files; empty: none");
   f("folder", c.folder,
     "folder of the files in $MOESAIC_DATA and datasets/cache; by default the name");
   f("paths", c.paths,

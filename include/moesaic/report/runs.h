@@ -207,9 +207,9 @@ struct PlotConfig {
 };
 void describe(auto& f, PlotConfig& c) {
   f("kind", c.kind,
-    "kind of the plot: rows as points with error bars, snapshots as curves with bands, tables as "
-    "heat maps, one metric over another, power-law fits over their x, rows that differ in a size "
-    "as lines or as a map, or tables as stems over their columns",
+    "kind of the plot; points: rows with error bars; curves: snapshots with bands; heatmap: "
+    "tables; scatter: one metric over another; power: power-law fits over their x; lines, map: "
+    "rows that differ in a size; stems: tables over their columns",
     required, one_of({"points", "curves", "heatmap", "scatter", "power", "lines", "map", "stems"}));
   f("metrics", c.metrics, "metrics shown, one per panel; of a scatter plot x and y", required,
     not_empty);
@@ -245,7 +245,8 @@ void describe(auto& f, FitConfig& c) {
     "values on the abscissa by row, or with a level by curve (rows are named by curve and "
     "size); runs of the same number are fitted together",
     required, not_empty, above(0.0));
-  f("level", c.level, "metric value whose size on each curve is fitted, instead of the metric");
+  f("level", c.level,
+    "metric value whose size on each curve is fitted; null: the metric itself is");
   f("sizes", c.sizes, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
 }
 ConfigProblem config_problem(const FitConfig& config);

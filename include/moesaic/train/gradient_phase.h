@@ -157,7 +157,8 @@ struct StopConfig {
 void describe(auto& f, StopConfig& c) {
   f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
   f("loss_rise", c.loss_rise,
-    "rise of the loss above the smallest so far beyond which the phase ends", at_least(0.0));
+    "rise of the loss above the smallest so far beyond which the phase ends; null: none",
+    at_least(0.0));
   f("after_steps", c.after_steps, "number of steps before the phase may end early", at_least(0));
 }
 
@@ -198,16 +199,16 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions on a step's loss that end the phase early, before the step's update; a new "
-    "smallest loss never ends it");
+    "conditions on a step's loss that end the phase early, before the step's update; null: none; "
+    "a new smallest loss never ends it");
   f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);
   f("clip_value", c.clip_value, "largest magnitude of a gradient's elements; 0: no clipping",
     at_least(0.0));
   f("ema_decay", c.ema_decay,
-    "decay d of a moving average of the weights, d * average + (1 - d) * weights after each step, "
-    "which is evaluated, saved as best and left by the phase instead of the last weights; 0: none",
+    "decay d of the moving average of the weights, d * average + (1 - d) * weights after a step; "
+    "evaluations, best and the phase's end take the average; 0: none",
     at_least(0.0), below(1.0));
   f.choice("loss", c.loss, objective_choices(), "training objective to minimise", common);
   f("augment", c.augment, "random augmentation of the images");

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "../route_arguments.h"
-#include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
@@ -168,49 +168,32 @@ std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<
   return rows;
 }
 
-/// Fills queues by priority: as by position, but each rank by falling first gates. Marks the
-/// accepted choices with 0, the others with kDropped. Returns the rows of each segment
-/// [segments][K].
+/// Fills queues by priority: as by position, but each rank by falling first gates, equal ones in
+/// token order. Marks the accepted choices with 0, the others with kDropped. Returns the rows of
+/// each segment [segments][K].
 template <class Scalar>
 std::vector<int32_t> queue_by_priority(const TokenChoicePlan& plan,
                                        const Selection<Scalar>& selection, int32_t* mark_Tk) {
-  using Place = std::pair<int64_t, QueuePlace<Scalar>>;  // The rank, then the priority.
   const Segments& segments = plan.segments;
   const TokenGroups& cut = segments.cut;
-  const int64_t k = plan.k, experts = plan.experts;
+  const int64_t k = plan.k;
   std::vector<int32_t> rows(segments.count() * plan.computed, 0);
-  const auto place = [&](int64_t t, int64_t i) {
-    return Place(i - t * k, queue_place(selection.gate_Tk[t * k], t));
-  };
   const auto fill_group = [&](int64_t group) {
-    const int64_t first = segments.first_of(group), last = end_segment(segments, group);
-    const int64_t capacity = plan.rows.of(group);
-    std::vector<int64_t> named(experts, 0);
-    for (int64_t i = first * k * experts; i < last * k * experts; ++i) {
-      named[i % experts] += selection.counts[i];
-    }
-    std::vector<std::vector<Place>> queues(experts);
-    for (int64_t t = cut.begin(group); t < cut.end(group); ++t) {
-      for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-        const int32_t expert = selection.choice_Tk[i];
-        if (named[expert] > capacity) queues[expert].push_back(place(t, i));
+    std::vector<int64_t> order(cut.size(group)), queued(plan.experts, 0);
+    std::iota(order.begin(), order.end(), cut.begin(group));
+    std::ranges::stable_sort(order, std::ranges::greater(),
+                             [&](int64_t t) { return selection.gate_Tk[t * k]; });
+    for (int64_t rank = 0; rank < k; ++rank) {
+      for (const int64_t t : order) {
+        const int32_t expert = selection.choice_Tk[t * k + rank];
+        const bool fits = queued[expert]++ < plan.rows.of(group) && plan.slot_of[expert] >= 0;
+        mark_Tk[t * k + rank] = fits ? 0 : kDropped;
       }
     }
-    std::vector<Place> borders(experts, {k, {}});  // The last that is accepted.
-    for (int64_t e = 0; e < experts; ++e) {
-      if (queues[e].empty()) continue;
-      const auto nth = queues[e].begin() + (capacity - 1);
-      std::nth_element(queues[e].begin(), nth, queues[e].end());
-      borders[e] = *nth;
-    }
-    for (int64_t s = first; s < last; ++s) {
-      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
-        for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-          const int32_t expert = selection.choice_Tk[i], slot = plan.slot_of[expert];
-          const bool fits = slot >= 0 && !(borders[expert] < place(t, i));
-          mark_Tk[i] = fits ? 0 : kDropped;
-          if (fits) ++rows[s * plan.computed + slot];
-        }
+    for (int64_t s = segments.first_of(group); s < end_segment(segments, group); ++s) {
+      for (int64_t i = segments.begin(s) * k; i < segments.end(s) * k; ++i) {
+        if (mark_Tk[i] == kDropped) continue;
+        ++rows[s * plan.computed + plan.slot_of[selection.choice_Tk[i]]];
       }
     }
   };

@@ -12,7 +12,7 @@
 namespace moesaic::ops {
 
 /// Returns an unsigned key in the order of the numbers: a < b exactly where order_key(a) <
-/// order_key(b). Both zeros share one key. Keys serve radix selection and sorting.
+/// order_key(b). Both zeros share one key. Keys serve radix selection.
 MOESAIC_HD inline uint32_t order_key(float x) {
   const float value = x + 0.0f;  // The sum turns -0 into +0.
   uint32_t bits;
@@ -26,26 +26,5 @@ MOESAIC_HD inline uint64_t order_key(double x) {
   std::memcpy(&bits, &value, sizeof bits);
   return (bits & 0x8000000000000000u) != 0 ? ~bits : bits | 0x8000000000000000u;
 }
-
-/// Returns a position in a queue by falling value, earlier tokens first among equal values:
-/// positions compare by <. Tokens are below 2^32.
-MOESAIC_HD inline uint64_t queue_place(float value, int64_t token) {
-  return static_cast<uint64_t>(~order_key(value)) << 32 | static_cast<uint32_t>(token);
-}
-
-struct WideQueuePlace {
-  uint64_t key, token;
-
-  MOESAIC_HD bool operator<(const WideQueuePlace& other) const {
-    return key < other.key || (key == other.key && token < other.token);
-  }
-};
-
-MOESAIC_HD inline WideQueuePlace queue_place(double value, int64_t token) {
-  return {~order_key(value), static_cast<uint64_t>(token)};
-}
-
-template <class Scalar>
-using QueuePlace = decltype(queue_place(Scalar(), 0));
 
 }  // namespace moesaic::ops

@@ -62,13 +62,5 @@ TEST(OrderKey, OrdersLikeTheNumbers) {
   expect_keys_in_order<double>();
 }
 
-TEST(QueuePlace, IsByFallingValueThenByToken) {
-  EXPECT_TRUE(queue_place(2.0f, 5) < queue_place(1.0f, 0));
-  EXPECT_TRUE(queue_place(1.0f, 4) < queue_place(1.0f, 5));
-  EXPECT_FALSE(queue_place(1.0f, 5) < queue_place(1.0f, 5));
-  EXPECT_TRUE(queue_place(-0.0, 4) < queue_place(0.0, 5));
-  EXPECT_FALSE(queue_place(-1.0, 0) < queue_place(0.5, 7));
-}
-
 }  // namespace
 }  // namespace moesaic::ops

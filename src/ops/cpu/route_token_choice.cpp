@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "../route_arguments.h"
-#include "../route_math.h"
 #include "../route_plan.h"
 #include "moesaic/ops/diverged.h"
 #include "route_token_choice_select.h"
@@ -29,11 +29,6 @@ constexpr int64_t kTokensPerTask = 1024;
 int64_t segment_grain(const Segments& segments) {
   const int64_t length = std::min(segments.length, segments.cut.group_size);
   return std::max<int64_t>(1, kTokensPerTask / length);
-}
-
-/// Returns the segment after the last of a group.
-int64_t end_segment(const Segments& segments, int64_t group) {
-  return std::min(segments.first_of(group + 1), segments.count());
 }
 
 /// Lays out the rows of all segments. counts [segments][slots]: rows of each segment at each
@@ -97,29 +92,14 @@ struct TokenChoicePlan : TokenChoiceSizes {
   }
 };
 
-/// Choices of all tokens, and how often each rank of each segment names each expert.
 template <class Scalar>
-struct Selection {
-  const int32_t* choice_Tk;
-  const Scalar* gate_Tk;
-  std::vector<int32_t> counts;  ///< Counts [segments][k][E].
-};
-
-template <class Scalar>
-Selection<Scalar> select_all(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router,
-                             int32_t* choice_Tk, Scalar* gate_Tk) {
-  const int64_t count = plan.segments.count(), k = plan.k, width = k * plan.experts;
-  Selection<Scalar> out{choice_Tk, gate_Tk, std::vector<int32_t>(count * width, 0)};
-  std::vector<int64_t> bad(count, -1);
-  at::parallel_for(0, count, segment_grain(plan.segments), [&](int64_t from, int64_t to) {
+void select_all(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router, int32_t* choice_Tk,
+                Scalar* gate_Tk) {
+  std::vector<int64_t> bad(plan.segments.count(), -1);
+  at::parallel_for(0, std::ssize(bad), segment_grain(plan.segments), [&](int64_t from, int64_t to) {
     for (int64_t s = from; s < to; ++s) {
-      const int64_t begin = plan.segments.begin(s), end = plan.segments.end(s);
-      bad[s] = select_experts(router, begin, end, choice_Tk, gate_Tk);
-      if (bad[s] >= 0) continue;
-      int32_t* counts = out.counts.data() + s * width;
-      for (int64_t t = begin; t < end; ++t) {
-        for (int64_t r = 0; r < k; ++r) ++counts[r * plan.experts + choice_Tk[t * k + r]];
-      }
+      bad[s] =
+          select_experts(router, plan.segments.begin(s), plan.segments.end(s), choice_Tk, gate_Tk);
     }
   });
   for (const int64_t token : bad) {
@@ -128,121 +108,57 @@ Selection<Scalar> select_all(const TokenChoicePlan& plan, const RouterLogits<Sca
           "route_token_choice: the logits of token {} are NaN, infinite, or all -infinity", token));
     }
   }
-  return out;
 }
 
-/// Adds the rows of segment s for each computed expert if all its choices are accepted.
-void count_all(const TokenChoicePlan& plan, const int32_t* counts, int32_t* rows) {
-  for (int64_t i = 0; i < plan.k * plan.experts; ++i) {
-    const int32_t slot = plan.slot_of[i % plan.experts];
-    if (slot >= 0) rows[slot] += counts[i];
-  }
-}
-
-/// Fills queues by position: all first choices of a group before the second ones, each rank in
-/// token order. On return `counts` says where each segment's entries begin in their queues and
-/// `drops` [segments] whether any is dropped. Returns the rows of each segment [segments][K].
-std::vector<int32_t> queue_by_position(const TokenChoicePlan& plan, std::vector<int32_t>& counts,
-                                       std::vector<uint8_t>& drops) {
-  const Segments& segments = plan.segments;
-  std::vector<int32_t> rows(segments.count() * plan.computed, 0);
-  for (int64_t group = 0; group < segments.cut.count(); ++group) {
-    const int64_t first = segments.first_of(group), last = end_segment(segments, group);
-    const int64_t capacity = plan.rows.of(group);
-    std::vector<int32_t> queue(plan.experts, 0);
-    for (int64_t rank = 0; rank < plan.k; ++rank) {
-      for (int64_t s = first; s < last; ++s) {
-        int32_t* count = counts.data() + (s * plan.k + rank) * plan.experts;
-        for (int64_t e = 0; e < plan.experts; ++e) {
-          const int32_t found = count[e];
-          count[e] = queue[e];
-          queue[e] += found;
-          if (plan.slot_of[e] < 0) continue;
-          const auto fits = static_cast<int32_t>(accepted(count[e], found, capacity));
-          drops[s] |= fits < found ? 1 : 0;
-          rows[s * plan.computed + plan.slot_of[e]] += fits;
-        }
-      }
-    }
-  }
-  return rows;
-}
-
-/// Fills queues by priority: as by position, but each rank by falling first gates. Marks the
-/// accepted choices with 0, the others with kDropped. Returns the rows of each segment
-/// [segments][K].
+/// Fills the queues of every group: all first choices before the second ones, each rank in token
+/// order or, `by_priority`, by falling first gates, equal ones in token order. Marks the accepted
+/// choices with 0, the others with kDropped.
 template <class Scalar>
-std::vector<int32_t> queue_by_priority(const TokenChoicePlan& plan,
-                                       const Selection<Scalar>& selection, int32_t* mark_Tk) {
-  using Place = std::pair<int64_t, QueuePlace<Scalar>>;  // The rank, then the priority.
-  const Segments& segments = plan.segments;
-  const TokenGroups& cut = segments.cut;
-  const int64_t k = plan.k, experts = plan.experts;
-  std::vector<int32_t> rows(segments.count() * plan.computed, 0);
-  const auto place = [&](int64_t t, int64_t i) {
-    return Place(i - t * k, queue_place(selection.gate_Tk[t * k], t));
-  };
-  const auto fill_group = [&](int64_t group) {
-    const int64_t first = segments.first_of(group), last = end_segment(segments, group);
-    const int64_t capacity = plan.rows.of(group);
-    std::vector<int64_t> named(experts, 0);
-    for (int64_t i = first * k * experts; i < last * k * experts; ++i) {
-      named[i % experts] += selection.counts[i];
-    }
-    std::vector<std::vector<Place>> queues(experts);
-    for (int64_t t = cut.begin(group); t < cut.end(group); ++t) {
-      for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-        const int32_t expert = selection.choice_Tk[i];
-        if (named[expert] > capacity) queues[expert].push_back(place(t, i));
+void fill_queues(const TokenChoicePlan& plan, const int32_t* choice_Tk, const Scalar* gate_Tk,
+                 bool by_priority, int32_t* mark_Tk) {
+  const TokenGroups& cut = plan.segments.cut;
+  const int64_t k = plan.k, grain = std::max<int64_t>(1, kTokensPerTask / cut.group_size);
+  at::parallel_for(0, cut.count(), grain, [&](int64_t from, int64_t to) {
+    for (int64_t group = from; group < to; ++group) {
+      std::vector<int64_t> order(cut.size(group)), queued(plan.experts, 0);
+      std::iota(order.begin(), order.end(), cut.begin(group));
+      if (by_priority) {
+        std::ranges::stable_sort(order, std::ranges::greater(),
+                                 [&](int64_t t) { return gate_Tk[t * k]; });
       }
-    }
-    std::vector<Place> borders(experts, {k, {}});  // The last that is accepted.
-    for (int64_t e = 0; e < experts; ++e) {
-      if (queues[e].empty()) continue;
-      const auto nth = queues[e].begin() + (capacity - 1);
-      std::nth_element(queues[e].begin(), nth, queues[e].end());
-      borders[e] = *nth;
-    }
-    for (int64_t s = first; s < last; ++s) {
-      for (int64_t t = segments.begin(s); t < segments.end(s); ++t) {
-        for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-          const int32_t expert = selection.choice_Tk[i], slot = plan.slot_of[expert];
-          const bool fits = slot >= 0 && !(borders[expert] < place(t, i));
-          mark_Tk[i] = fits ? 0 : kDropped;
-          if (fits) ++rows[s * plan.computed + slot];
+      for (int64_t rank = 0; rank < k; ++rank) {
+        for (const int64_t t : order) {
+          const int32_t expert = choice_Tk[t * k + rank];
+          const bool fits = queued[expert]++ < plan.rows.of(group) && plan.slot_of[expert] >= 0;
+          mark_Tk[t * k + rank] = fits ? 0 : kDropped;
         }
       }
     }
-  };
-  const int64_t grain = std::max<int64_t>(1, kTokensPerTask / cut.group_size);
-  at::parallel_for(0, cut.count(), grain, [&](int64_t from, int64_t to) {
-    for (int64_t group = from; group < to; ++group) fill_group(group);
   });
-  return rows;
 }
 
-/// Fills the rows of one segment. accept(rank, expert, i) returns whether choice i of [T, k] is
-/// accepted; it is called once for each, in the order of tokens.
-template <class Scalar, class Accept>
-void fill_segment(const TokenChoicePlan& plan, const Selection<Scalar>& selection, int64_t segment,
-                  int32_t* cursor, int32_t pulled, const RoutingArrays<Scalar>& out,
-                  int32_t* choice_row, const Accept& accept) {
-  const int64_t k = plan.k;
-  const int32_t* slot_of = plan.slot_of.data();
-  const int64_t end = plan.segments.end(segment);
+/// Adds the accepted choices of one segment to its rows of each computed expert.
+void count_segment(const TokenChoicePlan& plan, const int32_t* choice_Tk, int64_t segment,
+                   const int32_t* mark_Tk, int32_t* rows) {
+  const int64_t end = plan.segments.end(segment) * plan.k;
+  for (int64_t i = plan.segments.begin(segment) * plan.k; i < end; ++i) {
+    if (mark_Tk[i] != kDropped) ++rows[plan.slot_of[choice_Tk[i]]];
+  }
+}
+
+/// Fills the rows of one segment. choice_row has the marks of fill_queues() on entry.
+template <class Scalar>
+void fill_segment(const TokenChoicePlan& plan, const int32_t* choice_Tk, const Scalar* gate_Tk,
+                  int64_t segment, int32_t* cursor, int32_t pulled,
+                  const RoutingArrays<Scalar>& out, int32_t* choice_row) {
+  const int64_t k = plan.k, end = plan.segments.end(segment);
   for (int64_t t = plan.segments.begin(segment); t < end; ++t) {
     out.token_offsets[t] = pulled;
-    for (int64_t rank = 0; rank < k; ++rank) {
-      const int64_t i = t * k + rank;
-      const int32_t expert = selection.choice_Tk[i], slot = slot_of[expert];
-      const bool fits = accept(rank, expert, i) && slot >= 0;
-      if (!fits) {
-        choice_row[i] = kDropped;
-        continue;
-      }
-      const int32_t row = cursor[slot]++;
+    for (int64_t i = t * k; i < (t + 1) * k; ++i) {
+      if (choice_row[i] == kDropped) continue;
+      const int32_t row = cursor[plan.slot_of[choice_Tk[i]]]++;
       out.token[row] = static_cast<int32_t>(t);
-      out.gate[row] = selection.gate_Tk[i];
+      out.gate[row] = gate_Tk[i];
       out.token_row[pulled++] = row;
       choice_row[i] = row;
     }
@@ -253,41 +169,21 @@ template <class Scalar>
 void route_tokens(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router,
                   bool batch_priority, int32_t* choice, Scalar* gate_Tk, int32_t* choice_row,
                   const RoutingArrays<Scalar>& out) {
-  Selection<Scalar> selection = select_all(plan, router, choice, gate_Tk);
-  const int64_t count = plan.segments.count(), width = plan.k * plan.experts;
-  const bool by_priority = plan.limited && batch_priority;
-  std::vector<int32_t> rows;
-  std::vector<uint8_t> drops(count, 0);  // Most segments drop nothing and skip the queues.
-  if (by_priority) {
-    rows = queue_by_priority(plan, selection, choice_row);
-  } else if (plan.limited) {
-    rows = queue_by_position(plan, selection.counts, drops);
-  } else {
-    rows.assign(count * plan.computed, 0);
-    for (int64_t s = 0; s < count; ++s) {
-      count_all(plan, selection.counts.data() + s * width, rows.data() + s * plan.computed);
-    }
-  }
-  std::vector<int32_t> pulled(count + 1);
+  select_all(plan, router, choice, gate_Tk);
+  const int64_t count = plan.segments.count();
+  std::vector<int32_t> rows(count * plan.computed, 0), pulled(count + 1);
+  const auto for_segments = [&](const auto& visit) {
+    at::parallel_for(0, count, segment_grain(plan.segments), [&](int64_t from, int64_t to) {
+      for (int64_t s = from; s < to; ++s) visit(s, rows.data() + s * plan.computed);
+    });
+  };
+  fill_queues(plan, choice, gate_Tk, plan.limited && batch_priority, choice_row);
+  for_segments([&](int64_t s, int32_t* of_experts) {
+    count_segment(plan, choice, s, choice_row, of_experts);
+  });
   lay_out_rows(count, plan.computed, rows.data(), out.offsets, pulled.data());
-  at::parallel_for(0, count, segment_grain(plan.segments), [&](int64_t from, int64_t to) {
-    for (int64_t s = from; s < to; ++s) {
-      int32_t* cursor = rows.data() + s * plan.computed;
-      const auto fill = [&](const auto& accept) {
-        fill_segment(plan, selection, s, cursor, pulled[s], out, choice_row, accept);
-      };
-      int32_t* queue = selection.counts.data() + s * width;
-      const auto capacity = static_cast<int32_t>(plan.rows.of(plan.segments.group(s)));
-      if (by_priority) {
-        fill([&](int64_t, int32_t, int64_t i) { return choice_row[i] != kDropped; });
-      } else if (drops[s] != 0) {
-        fill([&](int64_t rank, int32_t expert, int64_t) {
-          return queue[rank * plan.experts + expert]++ < capacity;
-        });
-      } else {
-        fill([](int64_t, int32_t, int64_t) { return true; });
-      }
-    }
+  for_segments([&](int64_t s, int32_t* cursor) {
+    fill_segment(plan, choice, gate_Tk, s, cursor, pulled[s], out, choice_row);
   });
   out.token_offsets[plan.tokens] = pulled[count];
   out.clear_from(pulled[count], plan.bound);

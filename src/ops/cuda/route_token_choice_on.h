@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token choice on a device by three kernels that choose, scan and place; with batch priority by the
-// first and the composite (../route.h) for the rows, and with many choices by the composite
-// alone. Nothing synchronises with the host, so
-// invalid logits (NaN, infinite, or all -infinity) cannot be reported: the token is still routed,
-// NaN counting as -infinity, with gates of NaN, which show in all results computed from them.
-// `Device` starts kernels and owns memory: the current stream of a GPU (operators.cpp), or the
-// serial device of a test.
+// first and the composite (../route.h) for the rows, and with many choices by the composite alone.
+// Nothing synchronises with the host, so invalid logits (NaN, infinite, or all -infinity) cannot be
+// reported: the token is still routed, NaN counting as -infinity, with gates of NaN, which show in
+// all results computed from them. `Device` starts kernels and owns memory: the current stream of a
+// GPU (operators.cpp), or the serial device of a test.
 #pragma once
 
 #include <ATen/ops/empty.h>

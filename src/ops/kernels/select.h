@@ -35,9 +35,6 @@ struct QueueEntry {
   static MOESAIC_INLINE QueueEntry of(Scalar value, int64_t token) {
     return {~static_cast<uint64_t>(order_key(value)), token};
   }
-  MOESAIC_INLINE bool operator<(const QueueEntry& other) const {
-    return key < other.key || (key == other.key && token < other.token);
-  }
 };
 
 /// Last accepted position of a queue.

@@ -139,7 +139,7 @@ void expect_selection(std::mt19937& random, size_t count, int distinct, int64_t 
   for (size_t i = 0; i < count; ++i) {
     queue.push_back(QueueEntry::of(values[i], first + static_cast<int64_t>(i)));
   }
-  std::sort(queue.begin(), queue.end());
+  std::ranges::sort(queue, {}, [](const QueueEntry& at) { return std::pair(at.key, at.token); });
   const size_t step = std::max<size_t>(1, queue.size() / 7);
   for (size_t rank = 1; rank < queue.size(); rank += step) {
     queues.least = static_cast<int32_t>(rank);

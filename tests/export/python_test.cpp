@@ -80,6 +80,18 @@ TEST(ExportPyTorch, HasTheMethodsThatItsNetworkCalls) {
   EXPECT_THAT(text(0.0), AllOf(HasSubstr("def one_by_one"), Not(HasSubstr("def all_at_once"))));
 }
 
+TEST(ExportPyTorch, OnlyRecordedExpertsWithoutACapacityComputeAllTokens) {
+  const auto has_room = [](const char* config) {
+    const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
+    model->eval();
+    return modeling_of(*model).find("def room") != std::string::npos;
+  };
+  EXPECT_FALSE(has_room(R"({"name": "latent-moe"})"));
+  EXPECT_FALSE(has_room(R"({"name": "cluster-moe", "router": {}})"));
+  EXPECT_TRUE(
+      has_room(R"({"name": "image-moe", "num_experts": 2, "image_size": 8, "width": 0.1})"));
+}
+
 TEST(ExportPyTorch, EqualModulesShareAClass) {
   const std::string text = modeling_of(*build_variant({.name = ""}));
   const size_t first = text.find("class LayerNorm(nn.Module)");
@@ -290,6 +302,16 @@ TEST_F(ExportedProgram, ComputesExpertsThatAllTokensSelectAndThatNoneDo) {
     EXPECT_EQ(rows[0].item<int64_t>(), routing.tokens());
     EXPECT_EQ(rows[1].item<int64_t>(), 0);
   }
+}
+
+// Proofs compare 1, 2 and 7 rows.
+TEST_F(ExportedProgram, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
+  const auto config = R"({"name": "latent-moe", "width": 24, "num_experts": 4, "hidden": 16,
+      "routing": "top1"})";
+  const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
+  model->eval();
+  export_pt2(*model, folder_ / "rows.pt2", kScriptInfo);
+  export_onnx(*model, folder_ / "rows.onnx", kScriptInfo);
 }
 
 // Proofs of both exports compare them with the network's own forward pass in int8.

@@ -65,10 +65,10 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
 
 /// Writes the network as a folder for stock PyTorch: `modeling.py` with torch.nn modules that have
 /// the names of the state dict, whose load() returns the network; `model.safetensors`, the side
-/// files, and README.md, a model card. It computes and trains what to_torchscript() computes, but
-/// no size in it depends on values: an expert has a row for each token that it may get, so that
-/// without a capacity every expert computes all tokens. Throws Error (usage) for a family without
-/// TorchScript export, and for experts that choose in groups that images do not divide into.
+/// files, and README.md, a model card. It computes and trains what to_torchscript() computes; see
+/// script::Dialect for the sizes in it that depend on values. Throws Error (usage) for a family
+/// without TorchScript export, and for experts that choose in groups that images do not divide
+/// into.
 void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo& info = {});
 
 /// Records that network by torch.export for any batch from 1, in Python, see export_python(), and

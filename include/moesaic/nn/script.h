@@ -28,8 +28,8 @@ using Children = std::vector<std::pair<std::string, Module>>;
 enum class Dialect {
   torchscript,  ///< LibTorch compiles them.
   python        ///< Python runs them, and torch.export and ONNX record them: no size depends on
-                ///< values but the rows of an MLP without a capacity, and sizes are computed
-                ///< from positive numbers alone.
+                ///< values but the rows of an expert without a capacity, unless it was recorded,
+                ///< and sizes are computed from positive numbers alone.
 };
 
 /// What the classes of one exported network share.

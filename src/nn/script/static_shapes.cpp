@@ -178,7 +178,7 @@ std::string room_of_expert(const nn::MoELayerImpl& layer) {
   const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
   const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
   const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
-  if (rows.empty() && layer.experts->script_source().mlp) return "";
+  if (rows.empty() && layer.experts->children().empty()) return "";
   return fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows.empty() ? "tokens" : rows),
                      fmt::arg("most", most_merged(layer)));
 }

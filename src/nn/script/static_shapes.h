@@ -20,8 +20,8 @@ std::string static_room(const TokenChoiceOptions& rule, int64_t experts);
 std::string static_choice(const ExpertChoiceOptions& rule, const std::string& score,
                           int64_t experts);
 
-/// Returns room(tokens), at least the rows of an expert; "" of MLPs that may get all tokens, of
-/// which torch.export and ONNX take as many rows as there are.
+/// Returns room(tokens), at least the rows of an expert; "" of experts that may get all tokens and
+/// are no recorded networks, of which torch.export and ONNX take as many rows as there are.
 std::string room_of_expert(const nn::MoELayerImpl& layer);
 
 /// Returns the end of of_experts(), which computes `room` rows of each expert.

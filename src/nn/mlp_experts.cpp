@@ -31,13 +31,9 @@ def int8_mm(self, x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
     inverse = torch.where(most >= 1e-35, torch.full_like(most, 127.0) / most, torch.zeros_like(most))
     levels = torch.floor((x * inverse).clamp(-127.0, 127.0) + 128.5) - 128.0
     return torch._int_mm(levels.to({}), w).to(x.dtype) * scale * (most / 127.0)
-
-def all_at_once(self, rows: Tensor) -> Tensor:
-    counts = [rows.size(1)] * {}
-    return self.one_by_one(rows.flatten(0, 1), counts).unflatten(0, [{}, -1])
 )";
 
-ExpertsScript int8_script(const MlpExpertsOptions& options, int64_t experts, int64_t outputs) {
+ExpertsScript int8_script(const MlpExpertsOptions& options, const ExpertWeights& rounded) {
   std::string second = "b2";
   for (int64_t from = 0; from < options.hidden; from += kInt8Piece) {
     const std::string piece =
@@ -47,10 +43,15 @@ ExpertsScript int8_script(const MlpExpertsOptions& options, int64_t experts, int
   const std::string lines =
       fmt::format("hidden = b1 + self.int8_mm(x, w1, w1_scale)\n        hidden = {}",
                   script::text_of(options.activation));
-  const std::string loop =
-      script::one_by_one(outputs, {"w1", "w1_scale", "b1", "w2", "w2_scale", "b2"}, lines, second);
-  return {.source = loop + fmt::format(kInt8, static_cast<int>(at::kChar), experts, experts),
-          .mlp = options.activation};
+  const std::string loop = script::one_by_one(
+      rounded.w2.size(2), {"w1", "w1_scale", "b1", "w2", "w2_scale", "b2"}, lines, second);
+  return {.source = loop + fmt::format(kInt8, static_cast<int>(at::kChar)),
+          .tensors = {{"w1", rounded.w1},
+                      {"w1_scale", rounded.w1_scale},
+                      {"b1", rounded.b1},
+                      {"w2", rounded.w2},
+                      {"w2_scale", rounded.w2_scale},
+                      {"b2", rounded.b2}}};
 }
 
 }  // namespace
@@ -165,7 +166,7 @@ at::Tensor MlpExpertsImpl::products(const at::Tensor& rows_Ad, const Routing& ro
 }
 
 ExpertsScript MlpExpertsImpl::script_source() const {
-  if (is_int8_) return int8_script(options_, count(), outputs());
+  if (is_int8_) return int8_script(options_, round_experts({w1, b1, w2, b2}));
   const std::string activation = script::text_of(options_.activation);
   const std::string loop =
       script::one_by_one(outputs(), {"w1", "b1", "w2", "b2"}, "hidden = torch.addmm(b1, x, w1)",

@@ -310,8 +310,10 @@ TEST_F(ExportedProgram, ComputesTheSelectedRowsOfExpertsThatAreNoMlps) {
       "routing": "top1"})";
   const auto model = build_model(Document::from_text(config, "model.json").root(), 1);
   model->eval();
-  export_pt2(*model, folder_ / "rows.pt2", kScriptInfo);
-  export_onnx(*model, folder_ / "rows.onnx", kScriptInfo);
+  ExportInfo info = kScriptInfo;
+  info.input.input_size = model->input_shape();
+  export_pt2(*model, folder_ / "rows.pt2", info);
+  export_onnx(*model, folder_ / "rows.onnx", info);
 }
 
 // Proofs of both exports compare them with the network's own forward pass in int8.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/nn/batch_shard.h"
@@ -58,6 +59,8 @@ struct ExpertsScript {
   bool mixes = false;                  ///< Whether it has mix() in place of one_by_one().
   std::optional<Activation> mlp = {};  ///< Activation of MLPs, which have all_at_once() too.
   bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
+  /// Buffers in place of the experts' parameters and buffers; empty: those.
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {};
 };
 
 /// The K expert networks of a MoE layer. Each kind of experts has a header beside this one.

@@ -70,8 +70,6 @@ class MlpExpertsImpl : public Experts, public DataParallelModule {
     return {.hidden = {values(w1)[slot].t()}, .others = {values(w2)[slot].t()}};
   }
   void use_int8() override;
-  /// Whether use_int8() was called.
-  bool is_int8() const { return is_int8_; }
   ExpertsScript script_source() const override;
 
   /// Returns the options.

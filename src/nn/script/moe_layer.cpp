@@ -11,9 +11,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/random.h"
 #include "moesaic/nn/image_network.h"
-#include "moesaic/nn/mlp_experts.h"
 #include "moesaic/nn/script.h"
-#include "moesaic/ops/routed_mlp.h"
 #include "static_shapes.h"
 
 namespace moesaic::script {
@@ -371,12 +369,6 @@ constexpr std::array<const char*, kActivationNames.size()> kActivations = {
     "(hidden)",           "torch.celu(hidden)",
     "torch.tanh(hidden)"};
 
-/// Returns the experts if they compute in int8, else null.
-const nn::MlpExpertsImpl* int8_experts(const nn::Experts& experts) {
-  const auto* mlp = dynamic_cast<const nn::MlpExpertsImpl*>(&experts);
-  return mlp != nullptr && mlp->is_int8() ? mlp : nullptr;
-}
-
 std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
   const nn::ExpertsScript experts = layer.experts->script_source();
   const bool is_python = dialect == Dialect::python;
@@ -386,15 +378,14 @@ std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
   const std::string rounded =
       experts.bfloat16 ? fmt::format(kRounded, static_cast<int>(at::kBFloat16)) : std::string();
   std::string source = room + fmt::format(kOfExperts, rounded);
-  const bool is_int8 = int8_experts(*layer.experts) != nullptr;
-  if (is_python && experts.mlp && !is_int8) {
+  if (is_python && experts.mlp) {
     source += fmt::format(kByOperator, rounded, static_cast<int>(*experts.mlp));
   }
   if (!room.empty()) {
-    source += static_rows(*layer.experts, rounded);
+    source += static_rows(experts, layer.experts->count(), rounded);
   } else {
     source += kCounts;
-    if (!is_python && experts.mlp && !is_int8) source += fmt::format(kFewAtOnce, rounded, kFewRows);
+    if (!is_python && experts.mlp) source += fmt::format(kFewAtOnce, rounded, kFewRows);
     source += fmt::format(kOneByOne, rounded);
   }
   return source + (layer.replacement_outputs.defined() ? kWithReplacements : kForward);
@@ -432,18 +423,10 @@ std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
 }
 
 Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape) {
-  if (const nn::MlpExpertsImpl* mlp = int8_experts(from)) {
-    const ExpertWeights rounded = round_experts({mlp->w1, mlp->b1, mlp->w2, mlp->b2});
-    torch::nn::Module tensors;
-    tensors.register_parameter("b1", rounded.b1, /*requires_grad=*/false);
-    tensors.register_parameter("b2", rounded.b2, /*requires_grad=*/false);
-    for (const auto& [name, value] :
-         {std::pair("w1", rounded.w1), std::pair("w2", rounded.w2),
-          std::pair("w1_scale", rounded.w1_scale), std::pair("w2_scale", rounded.w2_scale)}) {
-      tensors.register_buffer(name, value);
-    }
-    return make_module(unit, "Experts", tensors, {}, from.script_source().source);
-  }
+  const nn::ExpertsScript script = from.script_source();
+  torch::nn::Module stored;
+  for (const auto& [name, value] : script.tensors) stored.register_buffer(name, value);
+  if (!script.tensors.empty()) return make_module(unit, "Experts", stored, {}, script.source);
   Children networks;
   for (const auto& child : from.named_children()) {
     auto& network = dynamic_cast<nn::ImageNetwork&>(*child.value());
@@ -452,7 +435,7 @@ Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector
     };
     networks.emplace_back(child.key(), make_traced(unit, network, forward, shape));
   }
-  return make_module(unit, "Experts", from, networks, from.script_source().source);
+  return make_module(unit, "Experts", from, networks, script.source);
 }
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,

@@ -183,9 +183,10 @@ std::string room_of_expert(const nn::MoELayerImpl& layer) {
                      fmt::arg("most", most_merged(layer)));
 }
 
-std::string static_rows(const nn::Experts& experts, const std::string& rounded) {
-  const char* const rows = experts.script_source().mlp ? kStaticAtOnce : kStaticOneByOne;
-  return fmt::format(kStaticRows, fmt::format(fmt::runtime(rows), experts.count()), rounded);
+std::string static_rows(const nn::ExpertsScript& experts, int64_t count,
+                        const std::string& rounded) {
+  const char* const rows = experts.mlp ? kStaticAtOnce : kStaticOneByOne;
+  return fmt::format(kStaticRows, fmt::format(fmt::runtime(rows), count), rounded);
 }
 
 }  // namespace moesaic::script

@@ -25,6 +25,7 @@ std::string static_choice(const ExpertChoiceOptions& rule, const std::string& sc
 std::string room_of_expert(const nn::MoELayerImpl& layer);
 
 /// Returns the end of of_experts(), which computes `room` rows of each expert.
-std::string static_rows(const nn::Experts& experts, const std::string& rounded);
+std::string static_rows(const nn::ExpertsScript& experts, int64_t count,
+                        const std::string& rounded);
 
 }  // namespace moesaic::script

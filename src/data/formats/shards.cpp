@@ -139,7 +139,7 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   ConfigProblem other;
   if (spec.archive) other = {"shards do not come in an archive", {"archive:"}};
   if (!settings.shards_file.empty() && !settings.shards.empty()) {
-    other = {"either shards or shards_file", {"shards_file", "shards:"}};
+    other = {"give shards or shards_file", {"shards_file", "shards:"}};
   }
   if ((settings.height == 0) != (settings.width == 0)) {
     other = {"height and width belong together", {"height", "width"}};

@@ -63,6 +63,9 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
   EXPECT_THAT(complaint("{\"name\": \"bad\", "), HasSubstr("bad.json:1:"));
   EXPECT_THAT(complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
               HasSubstr("name is 'good', so the file must be called good.json; or set name to "));
+  EXPECT_THAT(
+      complaint(R"({"name": "bad", "format": "image_folder", "classes": ["dog", "cat", "dog"]})"),
+      HasSubstr("classes names 'dog' twice"));
   const std::string one_of =
       "needs exactly one of keep_classes, first, rotate, mosaic and backdrop";
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"),

@@ -132,6 +132,9 @@ TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
   const auto data = home_.open();
   EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
   EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 1));
+  write_file(home_.path("names.txt"), std::string("cat\ndog\ncat\n"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              HasSubstr("names.txt: names 'cat' twice"));
 }
 
 TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {

@@ -20,13 +20,21 @@
 
 namespace moesaic {
 
+const std::string* repeated_name(const std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (!seen.insert(name).second) return &name;
+  }
+  return nullptr;
+}
+
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
   const size_t count = spec.classes.size();
   if (std::find(spec.classes.begin(), spec.classes.end(), "") != spec.classes.end()) {
     return {"classes has a name that is empty", {"classes"}};
   }
-  if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
-    return {"classes names a class twice", {"classes"}};
+  if (const std::string* name = repeated_name(spec.classes)) {
+    return {fmt::format("classes names {} twice", printable(*name)), {"classes"}};
   }
   if (num_classes > 0 && count > 0 && static_cast<size_t>(num_classes) != count) {
     return {fmt::format("num_classes is {}, but classes has {}", num_classes, count),

@@ -154,8 +154,8 @@ fs::path replace_folder(const fs::path& fresh, const fs::path& old) {
   // After a crash its name is all that tells where the old directory belongs.
   if (!aside.filename().string().starts_with("." + name + ".")) {
     fail(
-        "{}: cannot replace: its name has {} bytes, which are too many on a file system without "
-        "RENAME_EXCHANGE; give it one of at most 200 bytes",
+        "{}: cannot replace: the name has {} bytes, too many on a file system without "
+        "RENAME_EXCHANGE; choose a name of at most 200 bytes",
         old.string(), name.size());
   }
   rename_or_fail(old, aside);

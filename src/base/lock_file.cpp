@@ -44,9 +44,8 @@ UniqueFd open_own(const fs::path& path, int flags) {
     if (!S_ISREG(found.st_mode)) fail("{}: not a regular file; remove it", path.string());
     if (found.st_nlink > 1) {
       fail(
-          "{0}: has {1} names (hard links), and what is written to it would appear under all of "
-          "them; remove this one, or make it a file of its own: cp -p '{0}' '{0}.copy' && mv "
-          "'{0}.copy' '{0}'",
+          "{0}: has {1} names (hard links), all of which would show what is written; remove this "
+          "name, or copy the file: cp -p '{0}' '{0}.copy' && mv '{0}.copy' '{0}'",
           path.string(), found.st_nlink);
     }
   }

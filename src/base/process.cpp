@@ -82,7 +82,7 @@ int wait_for(pid_t child, const std::string& program) {
 /// first, and a program that does not read its input does no harm.
 UniqueFd nameless_file(const std::string& program, std::string_view content) {
   UniqueFd file(::memfd_create("moesaic", MFD_CLOEXEC));
-  if (!file) fail_errno(program, "cannot keep what it reads and prints");
+  if (!file) fail_errno(program, "cannot create a file in memory");
   write_all(file.get(), std::as_bytes(std::span(content)), program);
   ::lseek(file.get(), 0, SEEK_SET);
   return file;

@@ -64,7 +64,7 @@ extern "C" void remember(int number) {
     }
     errno = error;
   } else if (now - before >= again_within) {
-    constexpr std::string_view kText = "error: another signal ended this before it was saved\n";
+    constexpr std::string_view kText = "error: another signal ended the program before saving\n";
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
     ::_exit(StopSignal::kEndedAtOnce);
   }

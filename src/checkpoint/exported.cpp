@@ -42,7 +42,7 @@ Texts texts_in_archive(Archive& reader, const fs::path& file) {
     const std::string record = "extra/" + std::string(name) + ".json";
     if (!reader.hasRecord(record)) continue;
     if (reader.getRecordSize(record) > kMaxListBytes)
-      fail("{}: {} is too large", file.string(), record);
+      fail("{}: {} has more than {} bytes", file.string(), record, kMaxListBytes);
     const auto [data, size] = reader.getRecord(record);
     texts[name] = std::string(static_cast<const char*>(data.get()), size);
   }

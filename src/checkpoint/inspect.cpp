@@ -90,7 +90,7 @@ std::shared_ptr<Model> meta_model_of(const Json& model, const fs::path& from) {
   try {
     return build_meta_model(Value::from_json(model, (from / "config.json").string()));
   } catch (const Error& error) {
-    log_warning("its MoE layers are not known: {}", error.what());
+    log_warning("the MoE layers are not known: {}", error.what());
     return nullptr;
   }
 }

@@ -83,7 +83,7 @@ std::string others_beside(const fs::path& checkpoints) {
       if (!step_of(saved)) others.push_back(saved.string());
     }
   }
-  return others.empty() ? "" : fmt::format("; its others are {}", fmt::join(others, ", "));
+  return others.empty() ? "" : fmt::format("; other checkpoints: {}", fmt::join(others, ", "));
 }
 
 /// Returns whether load_newest_checkpoint() may take what is there.
@@ -390,7 +390,7 @@ Checkpoint load_newest_checkpoint(const fs::path& given, const LoadOptions& opti
 }
 
 void prune_old_checkpoints(const fs::path& checkpoints, int64_t keep) {
-  if (keep < 1) fail_usage("at least 1 checkpoint has to be kept, not {}", keep);
+  if (keep < 1) fail_usage("{}: keep at least 1 checkpoint, not {}", checkpoints.string(), keep);
   int64_t complete = 0;
   for (const fs::path& step : step_checkpoints(checkpoints)) {
     // A folder without a manifest is no checkpoint; what a link leads to is someone else's.

@@ -242,7 +242,7 @@ std::string place(std::string_view text, size_t offset, const std::string& sourc
 /// Value::kMaxDepth, and more than kMaxDocumentNodes values.
 Value read_json(std::string_view text, const std::string& source, const ReadOptions& options = {}) {
   if (text.size() > options.max_bytes) {
-    fail_usage("{}: {} bytes are more than such a document has (at most {})", source, text.size(),
+    fail_usage("{}: {} bytes are more than a JSON document has (at most {})", source, text.size(),
                options.max_bytes);
   }
   if (const auto bad = find_invalid_utf8(text)) {
@@ -479,7 +479,7 @@ Value parse_stored(std::string_view text, const std::string& name, uint64_t max_
 }
 
 Value read_stored(const fs::path& path, uint64_t max_bytes) {
-  return parse_stored(read_text(path, max_bytes, "such a document"), path.string(), max_bytes);
+  return parse_stored(read_text(path, max_bytes, "a JSON document"), path.string(), max_bytes);
 }
 
 std::optional<Json> find_json(std::string_view text, uint64_t max_bytes) {

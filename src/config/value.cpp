@@ -109,7 +109,7 @@ Value convert(const Json& json, const Origin& origin, int64_t depth) {
     case Json::value_t::discarded:
       break;
   }
-  fail_usage("{}: a value that JSON text cannot hold", origin.text());
+  fail_usage("{}: JSON text cannot hold the value", origin.text());
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ namespace {
 DatasetSpec spec_from_file(const fs::path& source, std::string_view name) {
   DatasetSpec spec = parse<DatasetSpec>(Document::from_file(source, kMaxListBytes).root());
   if (spec.name != name) {
-    fail_usage("{}: its name is {}, so the file must be called {}.json; or set name to '{}'",
+    fail_usage("{}: name is {}, so the file must be called {}.json; or set name to '{}'",
                source.string(), printable(spec.name), one_line(spec.name), name);
   }
   spec.spec_folder = fs::absolute(source).parent_path().lexically_normal().string();

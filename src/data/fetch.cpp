@@ -144,8 +144,8 @@ FetchResult fetch_files(const DatasetSpec& spec, const FetchOptions& options) {
     return {found, {}};
   }
   if (spec.urls.empty()) {
-    fail("dataset '{}': its description has no URL to fetch from; place or link it at {}: {}",
-         spec.name, fetch_folder(spec).string(), contents(spec));
+    fail("dataset '{}': the description has no URL; place or link the files at {}: {}", spec.name,
+         fetch_folder(spec).string(), contents(spec));
   }
   FetchResult result{fetch_folder(spec), {}};
   if (spec.archive) return fetch_by_archive(spec, std::move(result), options);
@@ -180,8 +180,8 @@ void fetch_shared(const DatasetSpec& spec, FetchRequest request) {
   request.token_env = spec.token_env;
   const std::string problems = fetch_first(request, addresses(spec, name));
   if (problems.empty()) return;
-  fail("dataset '{}': cannot fetch {}: {}; or put it by hand into {}", spec.name, name,
-       problems, folder);
+  fail("dataset '{}': cannot fetch {}: {}; or put it by hand into {}", spec.name, name, problems,
+       folder);
 }
 
 FetchResult DatasetSource::fetch(const FetchOptions& options) const {

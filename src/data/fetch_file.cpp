@@ -352,8 +352,8 @@ std::string url_problem(const std::string& url) {
   for (const char* key : {"token", "passw", "secret", "?key=", "&key=", "api_key=", "apikey="}) {
     secret |= query.find(key) != query.npos;
   }
-  return secret ? "an address holds a password or a token, which messages would show; put it into "
-                  "the environment variable HF_TOKEN or the one that 'token_env' names"
+  return secret ? "an address holds a password or a token, which messages would show; put the "
+                  "secret into HF_TOKEN or the environment variable that 'token_env' names"
                 : "";
 }
 
@@ -376,7 +376,8 @@ std::string resolved_url(const std::string& url) {
   std::string endpoint = other == nullptr || *other == '\0' ? "https://huggingface.co" : other;
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (!url_problem(endpoint).empty() || !endpoint.starts_with("http")) {
-    fail_usage("environment variable HF_ENDPOINT: not an address without a password or a token");
+    fail_usage(
+        "environment variable HF_ENDPOINT: must be a web address, free of passwords and tokens");
   }
   return fmt::format("{}/{}{}/resolve/{}{}", endpoint, data ? "datasets/" : "", rest.substr(0, at),
                      at == slash ? "main" : rest.substr(at + 1, slash - at - 1),
@@ -397,7 +398,7 @@ void make_room(const fs::path& place) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(place, error))) return;
   const fs::path kept = set_aside(place, "old");
-  log_warning("{}: the content differs from its description; it is kept as {}", place.string(),
+  log_warning("{}: the content differs from the description and is kept as {}", place.string(),
               kept.filename().string());
 }
 

@@ -80,8 +80,7 @@ std::vector<fs::path> lasting_folders(const DatasetSpec& spec) {
 std::string splits_here(const DatasetSpec& spec) {
   std::vector<std::string> splits = on_disk_splits(spec);
   std::erase_if(splits, [&](const std::string& one) { return find_folder(spec, one).empty(); });
-  return splits.empty() ? ""
-                        : fmt::format("; its splits that are here: {}", fmt::join(splits, ", "));
+  return splits.empty() ? "" : fmt::format("; splits that are here: {}", fmt::join(splits, ", "));
 }
 
 /// Returns which folder may be meant by one that is not there, as a part of a line.

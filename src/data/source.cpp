@@ -92,8 +92,8 @@ std::vector<FileVerification> verify_undescribed(const DatasetSpec& spec) {
 /// Returns what is to be said of a file of an archive that was put there by hand.
 std::string unproven(const DatasetSpec& spec) {
   return fmt::format(
-      "size and labels are right, but it was not unpacked by '{}': nothing says that its pixels "
-      "are the official ones",
+      "size and labels are right, but '{}' did not unpack the file, so the pixels may differ from "
+      "the official ones",
       fetch_command(spec.name));
 }
 
@@ -374,7 +374,7 @@ std::shared_ptr<const Dataset> PlannedDatasets::operator()(std::string_view name
   const std::string missing = source.missing(split);
   if (missing.empty() || !source.has_metadata(split)) return source.open(split);
   if (absent_.emplace(name).second) {
-    log_warning("dataset '{}': {} not here; this is planned by its description{}", name, missing,
+    log_warning("dataset '{}': {} not here; the plan uses the description{}", name, missing,
                 source.spec().keep_classes.empty() ? "" : ", as if all classes had as many images");
   }
   return source.open_metadata(split);

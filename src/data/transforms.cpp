@@ -167,8 +167,11 @@ ImageTransform::ImageTransform(const DatasetInfo& info, AugmentConfig augment)
   }
   if (augment_.blur &&
       (augment_.blur->height / 2 >= height_ || augment_.blur->width / 2 >= width_)) {
-    fail_usage("augment.blur has a kernel of {} x {}, but images of '{}' are {} x {}",
-               augment_.blur->height, augment_.blur->width, info.name, height_, width_);
+    fail_usage(
+        "augment.blur has a kernel of {} x {}, but images of '{}' are {} x {}: choose at most "
+        "{} x {}",
+        augment_.blur->height, augment_.blur->width, info.name, height_, width_, 2 * height_ - 1,
+        2 * width_ - 1);
   }
   value_.resize(channels);
   for (size_t c = 0; c < channels; ++c) {

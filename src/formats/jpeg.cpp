@@ -152,7 +152,7 @@ class Decoder final : public FormatDecoder {
     }
     if (is_warning(defect)) return;
     if (!decoded_with_end(w, h, format, out)) fail("corrupt JPEG: {}", defect);
-    warning = "the image is complete, but not the file: its end marker is missing";
+    warning = "the image is complete, but the file lacks its end marker";
   }
 
   /// Decodes a file that lacks its end marker and nothing else: with the marker, the library would

@@ -21,7 +21,7 @@
 namespace moesaic::safetensors {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensors are mapped as they lie there");
+static_assert(std::endian::native == std::endian::little, "tensors of files are little-endian");
 
 constexpr std::string_view kMetadata = "__metadata__";  // The only key that is not a tensor.
 

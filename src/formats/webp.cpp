@@ -12,7 +12,7 @@ const char* reason(VP8StatusCode status) {
     case VP8_STATUS_OUT_OF_MEMORY:
       return "out of memory";
     case VP8_STATUS_UNSUPPORTED_FEATURE:
-      return "it uses what libwebp does not know";
+      return "unsupported feature";
     case VP8_STATUS_NOT_ENOUGH_DATA:
     case VP8_STATUS_SUSPENDED:
       return "the file ends too early";
@@ -35,7 +35,7 @@ class Decoder final : public FormatDecoder {
 
   void decode(int64_t, std::vector<uint8_t>& rgb) override {
     WebPDecoderConfig config;
-    if (WebPInitDecoderConfig(&config) == 0) fail("another version of libwebp is installed");
+    if (WebPInitDecoderConfig(&config) == 0) fail("the build had another libwebp; rebuild");
     const size_t row = size_t{3} * static_cast<size_t>(width);
     rgb.resize(row * static_cast<size_t>(height));
     config.output.colorspace = MODE_RGB;

@@ -90,11 +90,12 @@ TEST(OpenOwn, WritesToNoFileOfOtherNames) {
   test::put(folder / "mine", "precious");
   fs::create_hard_link(folder / "mine", folder / "linked");
   const std::string name = (folder / "linked").string();
-  EXPECT_EQ(test::failure_of([&] { open_own(name, O_WRONLY | O_APPEND); }),
-            name +
-                ": has 2 names (hard links), and what is written to it would appear under all of "
-                "them; remove this one, or make it a file of its own: cp -p '" +
-                name + "' '" + name + ".copy' && mv '" + name + ".copy' '" + name + "'");
+  EXPECT_EQ(
+      test::failure_of([&] { open_own(name, O_WRONLY | O_APPEND); }),
+      name +
+          ": has 2 names (hard links), all of which would show what is written; remove this name, "
+          "or copy the file: cp -p '" +
+          name + "' '" + name + ".copy' && mv '" + name + ".copy' '" + name + "'");
   fs::create_symlink("mine", folder / "link");
   EXPECT_THAT(test::failure_of([&] { open_own(folder / "link", O_WRONLY | O_APPEND); }),
               HasSubstr("link: a link, which is not followed; remove it"));

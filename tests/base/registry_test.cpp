@@ -14,12 +14,12 @@ TEST(Registry, EntriesThatHaveAMeaningSayIt) {
   Registry<Described> registry("thing", {{"one", {"the first of all"}}});
   registry.add("two", {"the one after it"});
   EXPECT_EQ(test::usage_of([&] { registry.add("three", {}); }),
-            "thing 'three' has no meaning; give its one-line description");
+            "thing 'three' has no description; give one line");
   EXPECT_EQ(registry.names(), (std::vector<std::string>{"one", "two"}));
   EXPECT_EQ(test::usage_of([] {
               Registry<Described>("thing", {{"one", {""}}});
             }),
-            "thing 'one' has no meaning; give its one-line description");
+            "thing 'one' has no description; give one line");
 }
 
 TEST(Registry, EntriesWithoutAMeaningNeedNone) {

@@ -259,7 +259,7 @@ TEST(Resolve, PassesOverBrokenAndUnfinishedOnes) {
   save_checkpoint(folder / "run/best", example());
   EXPECT_THAT(failure_of([&] { newest_folder(folder / "run"); }),
               AllOf(HasSubstr("all of its 4 checkpoints of steps are corrupt"), HasSubstr("step_4"),
-                    EndsWith("; its others are " + (folder / "run/best").string() + ", " +
+                    EndsWith("; other checkpoints: " + (folder / "run/best").string() + ", " +
                              (checkpoints / "train").string())));
 }
 

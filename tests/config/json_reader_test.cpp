@@ -92,7 +92,7 @@ TEST(JsonReader, CountsBytesAndValues) {
   const std::string blank(kMaxDocumentBytes, ' ');
   EXPECT_EQ(parse_stored(blank.substr(1) + "1", "a").as_int(), 1);
   EXPECT_EQ(test::failure_of([&] { parse_stored(blank + "1", "a.json"); }),
-            "a.json: 1048577 bytes are more than such a document has (at most 1048576)");
+            "a.json: 1048577 bytes are more than a JSON document has (at most 1048576)");
   EXPECT_EQ(parse_stored(blank + "1", "a", kMaxListBytes).as_int(), 1);
   std::string numbers = "[0";
   for (int64_t i = 2; i < kMaxDocumentNodes; ++i) numbers += ",0";

@@ -61,9 +61,11 @@ TEST_F(Catalog, DescriptionsAreParsedStrictly) {
       complaint("{\"name\": \"bad\",\n  \"keep_clases\": []}"),
       AllOf(HasSubstr("bad.json:2:3"), HasSubstr("keep_clases"), HasSubstr("keep_classes")));
   EXPECT_THAT(complaint("{\"name\": \"bad\", "), HasSubstr("bad.json:1:"));
+  EXPECT_THAT(complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
+              HasSubstr("name is 'good', so the file must be called good.json; or set name to "));
   EXPECT_THAT(
-      complaint(R"({"name": "good", "base": "tiny", "keep_classes": ["dog"]})"),
-      HasSubstr("its name is 'good', so the file must be called good.json; or set name to "));
+      complaint(R"({"name": "bad", "format": "image_folder", "classes": ["dog", "cat", "dog"]})"),
+      HasSubstr("classes names 'dog' twice"));
   const std::string one_of =
       "needs exactly one of keep_classes, first, rotate, mosaic and backdrop";
   EXPECT_THAT(complaint(R"({"name": "bad", "base": "tiny"})"),

@@ -63,7 +63,7 @@ TEST_F(CelebA, BothSpellingsGiveTheSame) {
 TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
   const std::string list = "list_attr_celeba.txt";
   replace(list, "2\nBald Smiling\n000001.jpg 1 1\n");
-  EXPECT_THAT(failure(), AllOf(HasSubstr(list), HasSubstr("1 row, but it says 2")));
+  EXPECT_THAT(failure(), AllOf(HasSubstr(list), HasSubstr("1 row, but line 1 says 2")));
   replace(list, "1\nBald Smiling\n000001.jpg 1\n");
   EXPECT_THAT(failure(), HasSubstr(list + ":3: 1 value, expected 2"));
   replace(list, "1\nBald Smiling\n000001.jpg 1 7\n");
@@ -71,7 +71,7 @@ TEST_F(CelebA, DamagedListsAreNamedWithTheLine) {
   replace(list, "1\nBald Smiling\n../../x.jpg 1 1\n");
   EXPECT_THAT(failure(), HasSubstr("'../../x.jpg' is not a file name"));
   replace(list, "1\nBald Smiling\n000009.jpg 1 1\n");
-  EXPECT_THAT(failure(), HasSubstr("no part of '000009.jpg'"));
+  EXPECT_THAT(failure(), HasSubstr("no partition of '000009.jpg'"));
   replace(list, "1\nBald Smilin\n000001.jpg 1 1\n");
   EXPECT_THAT(error_of(ErrorKind::usage, [] { open_dataset("celeba", "train"); }),
               HasSubstr("did you mean 'Smilin'?"));

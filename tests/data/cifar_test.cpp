@@ -109,7 +109,7 @@ TEST_F(MiniCifar, WhatItDidNotMakeIsSetAside) {
   EXPECT_EQ(DatasetSource("mini").fetch(kNoProgress).fetched.size(), 3u);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr(place().string() +
-                        ": the content differs from its description; it is kept as mini-bin.old"));
+                        ": the content differs from the description and is kept as mini-bin.old"));
   EXPECT_EQ(test::read_file(place() / "two.bin"), files_["two.bin"]);
   EXPECT_EQ(test::get(place().parent_path() / "mini-bin.old/holiday.jpg"), "precious");
   EXPECT_EQ(test::get(place().parent_path() / ".film.part"), "precious");

@@ -209,7 +209,7 @@ TEST_F(TinyDataset, WhatIsMadeOfAbsentFilesIsPlannedByTheirDescription) {
   PlannedDatasets planned;
   testing::internal::CaptureStderr();
   const auto train = planned("part", "train"), test = planned("part", "test");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("planned by its description"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the plan uses the description"));
   EXPECT_EQ(train->size(), 30);
   EXPECT_EQ(test->size(), 14);
   EXPECT_EQ(train->image_size(), 3072);
@@ -228,7 +228,7 @@ TEST_F(TinyDataset, SomeClassesOfAbsentFilesArePlannedAsIfAllHadAsManyImages) {
   testing::internal::CaptureStderr();
   const auto train = planned("some", "train"), test = planned("some", "test");
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("'some': its files are not here; this is planned by its description, as if "
+              HasSubstr("'some': its files are not here; the plan uses the description, as if "
                         "all classes had as many images\n"));
   EXPECT_EQ(train->size(), 40);
   EXPECT_EQ(test->size(), 6);

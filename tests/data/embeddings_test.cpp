@@ -155,7 +155,7 @@ TEST_F(EmbeddingsFiles, OneFileIsSplitByTheSeed) {
   describe(R"({"file": "all.safetensors", "test_fraction": 0.001})");
   EXPECT_NE(test::failure_of([&] {
               open_dataset(name, "test");
-            }).find("of 50 texts a fraction of 0.001 leaves no text to test with"),
+            }).find("test_fraction 0.001 of 50 texts leaves no text to test with"),
             std::string::npos);
 }
 
@@ -224,7 +224,7 @@ TEST(EmbeddingsConfig, IsOneFileOrTwo) {
   EXPECT_EQ(problem(R"("embeddings": {"train": "a.safetensors", "test": "b.safetensors"})"), "");
   for (const char* wrong :
        {"{}", R"({"train": "a"})", R"({"file": "a", "train": "b", "test": "c"})"}) {
-    EXPECT_NE(problem(R"("embeddings": )" + std::string(wrong)).find("either 'file', or 'train'"),
+    EXPECT_NE(problem(R"("embeddings": )" + std::string(wrong)).find("give 'file', or 'train'"),
               std::string::npos)
         << wrong;
   }

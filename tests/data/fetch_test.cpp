@@ -95,7 +95,7 @@ TEST_F(Fetch, AFileThatIsNotTheDescribedOneIsSetAside) {
   EXPECT_THAT(
       testing::internal::GetCapturedStderr(),
       HasSubstr(place("test-labels").string() +
-                ": the content differs from its description; it is kept as test-labels.gz.old"));
+                ": the content differs from the description and is kept as test-labels.gz.old"));
   EXPECT_EQ(test::get(home_.cache() / "test-labels.gz.old"), "precious");
   expect_all_in_place();
 }
@@ -162,8 +162,8 @@ TEST_F(Fetch, EveryFailedUrlIsNamedWithItsReason) {
   EXPECT_FALSE(test::fs::exists(place("test-images")));
   EXPECT_FALSE(test::fs::exists(part("test-images")));
   use({});
-  EXPECT_THAT(fetch_error(), AllOf(HasSubstr("no URL"),
-                                   HasSubstr("place or link it at " + home_.cache().string())));
+  EXPECT_THAT(fetch_error(), AllOf(HasSubstr("no URL"), HasSubstr("place or link the files at " +
+                                                                  home_.cache().string())));
 }
 
 TEST_F(Fetch, ResumesWhatAnEarlierTryLeft) {

@@ -67,8 +67,8 @@ TEST_F(ImageFolder, LinksBetweenSplitsAreLeftOutOrNamed) {
   test::fs::create_directory_symlink("train", root() / "val");
   EXPECT_THAT(opening_says(root(), "test"),
               HasSubstr("2 folders of " + val +
-                        " are read in another split too, so that its "
-                        "results are of images that were seen before: 'cat -> " +
+                        " are read in another split too, so that results "
+                        "of this split are of images seen before: 'cat -> " +
                         train + "/cat', 'dog -> " + train + "/dog'"));
   EXPECT_EQ(open("test")->size(), 12);
 }

@@ -132,6 +132,9 @@ TEST_F(Shards, AByteOrderMarkIsPartOfNoName) {
   const auto data = home_.open();
   EXPECT_THAT(data->info().classes, ElementsAre("cat", "dog"));
   EXPECT_THAT(test::labels_of(*data), ElementsAre(1, 1));
+  write_file(home_.path("names.txt"), std::string("cat\ndog\ncat\n"));
+  EXPECT_THAT(error_of(ErrorKind::failure, [&] { home_.open(); }),
+              HasSubstr("names.txt: names 'cat' twice"));
 }
 
 TEST_F(Shards, AMemberOfSeveralEndingsIsNoImage) {
@@ -437,7 +440,7 @@ TEST_F(Shards, AFetchSetsAsideWhatIsNotTheDescribedOne) {
       R"({"train": [{"name": "train-0.tar", "size": )" + std::to_string(shard.size()) + "}]}",
       R"("urls": ["file://)" + mirror.path().string() + "\"]");
   const std::string said = said_by([&] { DatasetSource(home_.name()).fetch({.progress = false}); });
-  EXPECT_THAT(said, HasSubstr("it is kept as train-0.tar.old"));
+  EXPECT_THAT(said, HasSubstr("and is kept as train-0.tar.old"));
   EXPECT_EQ(test::get(home_.data() / "pets/train-0.tar.old"), "precious");
   EXPECT_EQ(test::read_file(home_.data() / "pets/train-0.tar"), shard);
 }
@@ -448,12 +451,12 @@ TEST_F(Shards, OneThatIsMissingIsNamedEverywhere) {
                      "num_images": {"train": 12})");
   const auto missing = HasSubstr("file 'train-1.tar' not found in ");
   const std::string error = error_of(ErrorKind::failure, [&] { home_.open(); });
-  EXPECT_THAT(error, AllOf(missing, HasSubstr("; its splits that are here: test")));
+  EXPECT_THAT(error, AllOf(missing, HasSubstr("; splits that are here: test")));
   const std::string said = said_by([&] {
     EXPECT_THAT(DatasetSource(home_.name()).verify().front().problem, missing);
     EXPECT_EQ(PlannedDatasets()(home_.name(), "train")->size(), 12);
   });
-  EXPECT_THAT(said, HasSubstr("file 'train-1.tar' is not here; this is planned by its"));
+  EXPECT_THAT(said, HasSubstr("file 'train-1.tar' is not here; the plan uses the description"));
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_F(TableFiles, OneFileIsSplitByTheSeed) {
   EXPECT_EQ(seen.size(), 40U);
   EXPECT_FALSE(torch::equal(open(table("0.25, \"seed\": 2"))->inputs().targets_NK,
                             open(table("0.25"))->inputs().targets_NK));
-  EXPECT_THAT(refused(table("0.001")), HasSubstr("of 40 rows a fraction of 0.001 leaves no row"));
+  EXPECT_THAT(refused(table("0.001")), HasSubstr("test_fraction 0.001 of 40 rows leaves no row"));
   EXPECT_EQ(open(table("0.25"), "validation", R"("validation": 0.2,)")->size(), 6);
   for (const FileVerification& file : DatasetSource(describe(table("0.25"))).verify()) {
     EXPECT_TRUE(file.ok()) << file.problem;
@@ -195,7 +195,7 @@ TEST_F(TableFiles, NeedWhatGoesTogether) {
               HasSubstr("either 'targets' or 'label'"));
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"], "inputs": ["x", "y"]})"),
               HasSubstr("'y' is named twice"));
-  EXPECT_THAT(refused(R"({"train": "a.csv", "targets": ["y"]})"), HasSubstr("either 'file', or"));
+  EXPECT_THAT(refused(R"({"train": "a.csv", "targets": ["y"]})"), HasSubstr("give 'file', or"));
   EXPECT_THAT(refused(R"({"file": "a/b.csv", "targets": ["y"]})"), HasSubstr("'file', 'train'"));
   EXPECT_THAT(refused("null"), HasSubstr("format table needs 'table'"));
   EXPECT_THAT(refused(R"({"file": "a.csv", "targets": ["y"]})", R"("mean": [0], "std": [1],)"),

@@ -68,7 +68,7 @@ TEST(Jpeg, WithoutItsEndMarkerIsWhole) {
       const auto decoder = jpeg::open(bytes);
       decoder->decode(1, rgb);
       EXPECT_EQ(rgb, whole);
-      EXPECT_THAT(decoder->warning, HasSubstr("its end marker is missing"));
+      EXPECT_THAT(decoder->warning, HasSubstr("lacks its end marker"));
     }
   }
 }

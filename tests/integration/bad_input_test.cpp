@@ -313,8 +313,9 @@ TEST_F(BadInput, AdviceToFetchOnlyWhatHasAnAddress) {
   const auto result = run_program({"doctor"}, {.environment = nowhere});
   EXPECT_NE(result.out.find("imagenet is not here; place or link it at "), std::string::npos)
       << result.out;
-  expect_one_line_error(run_program({"data", "fetch", "imagenet"}, {.environment = nowhere}), 1,
-                        "place or link it at " + text_path("none/imagenet") + ": train/, val/");
+  expect_one_line_error(
+      run_program({"data", "fetch", "imagenet"}, {.environment = nowhere}), 1,
+      "place or link the files at " + text_path("none/imagenet") + ": train/, val/");
 }
 
 TEST_F(BadInput, DataThatIsNowhereIsBlamedOnItsArgument) {

@@ -91,7 +91,7 @@ TEST_F(Documents, LengthEndsInOneLine) {
   const std::string state = checkpoint("{\"model\": {}}", zeros);
   expect_refused(state, "more than 1000000 values in one document");
   write("checkpoint/MANIFEST.json", zeros);
-  expect_refused(state, "bytes are more than such a document has (at most 1048576)");
+  expect_refused(state, "bytes are more than a JSON document has (at most 1048576)");
   expect_refused(exported("labels", zeros), "more than 1000000 values in one document");
 }
 

@@ -26,7 +26,7 @@ class Registry {
     for (const auto& [name, entry] : entries_) check_description(name, entry);
   }
 
-  /// Adds an entry. Throws Error (usage) if the name is taken, or if its meaning is missing.
+  /// Adds an entry. Throws Error (usage) if the name is taken, or if its description is empty.
   /// Returns true, so that the initial value of a constant can add one.
   bool add(const std::string& name, Entry entry) {
     check_description(name, entry);
@@ -63,7 +63,7 @@ class Registry {
   void check_description(const std::string& name, const Entry& entry) const {
     if constexpr (requires { entry.description.empty(); }) {
       if (entry.description.empty())
-        fail_usage("{} '{}' has no meaning; give its one-line description", what_, name);
+        fail_usage("{} '{}' has no description; give one line", what_, name);
     }
   }
 

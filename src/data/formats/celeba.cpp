@@ -91,7 +91,7 @@ ConfigProblem attribute_problem(const DatasetSpec& spec) {
     return {fmt::format("at most {} attributes", kMaxAttributes), {"attributes"}};
   }
   if (spec.classes.size() == size_t{1} << count) return {};
-  return {fmt::format("{} give {} classes, found {}: the one without any comes first",
+  return {fmt::format("{} give {} classes, found {}; the first has no attribute",
                       count_text(static_cast<int64_t>(count), "attribute"), size_t{1} << count,
                       spec.classes.size()),
           {"classes"}};
@@ -167,7 +167,7 @@ std::unordered_map<std::string, int64_t> read_parts(const fs::path& path) {
   std::unordered_map<std::string, int64_t> parts;
   for_lines(path, [&](const Words& words, int64_t line) {
     if (line == 1 && words[0] == "image_id") return;
-    if (words.size() != 2) fail("{}:{}: expected a file name and a part", path.string(), line);
+    if (words.size() != 2) fail("{}:{}: expected a file name and a partition", path.string(), line);
     const int64_t part = integer(words[1], path, line);
     if (part < 0 || part > 2)
       fail("{}:{}: the split must be 0, 1 or 2, found {}", path.string(), line, part);
@@ -217,7 +217,7 @@ void read_attributes(const fs::path& path, const std::vector<std::string>& attri
   });
   if (names.empty()) fail("{}: no attributes in it", path.string());
   if (promised >= 0 && rows != promised) {
-    fail("{}: {}, but it says {}", path.string(), count_text(rows, "row"), promised);
+    fail("{}: {}, but line 1 says {}", path.string(), count_text(rows, "row"), promised);
   }
 }
 
@@ -332,11 +332,11 @@ std::shared_ptr<const Dataset> open_celeba(const DatasetSpec& spec, DatasetInfo 
   std::vector<Face> faces;
   const auto take = [&](const std::string& name, int32_t label) {
     const auto part = parts.find(name);
-    if (part == parts.end()) fail("{}: no part of '{}' in it", parts_path.string(), name);
+    if (part == parts.end()) fail("{}: no partition of '{}'", parts_path.string(), name);
     if (part->second == wanted) faces.push_back({name, label});
   };
   read_attributes(find_list(folder, "list_attr_celeba"), attributes, take);
-  if (faces.empty()) fail("dataset '{}': no images in its part {}", info.name, wanted);
+  if (faces.empty()) fail("dataset '{}': no images in partition {}", info.name, wanted);
   if (settings.balanced) {
     faces = balanced_faces(faces, info);
     keep_selected(faces, spec, info);

@@ -20,13 +20,21 @@
 
 namespace moesaic {
 
+const std::string* repeated_name(const std::vector<std::string>& names) {
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (!seen.insert(name).second) return &name;
+  }
+  return nullptr;
+}
+
 ConfigProblem classes_problem(const DatasetSpec& spec, int64_t num_classes) {
   const size_t count = spec.classes.size();
   if (std::find(spec.classes.begin(), spec.classes.end(), "") != spec.classes.end()) {
     return {"classes has a name that is empty", {"classes"}};
   }
-  if (std::set<std::string>(spec.classes.begin(), spec.classes.end()).size() != count) {
-    return {"classes names a class twice", {"classes"}};
+  if (const std::string* name = repeated_name(spec.classes)) {
+    return {fmt::format("classes names {} twice", printable(*name)), {"classes"}};
   }
   if (num_classes > 0 && count > 0 && static_cast<size_t>(num_classes) != count) {
     return {fmt::format("num_classes is {}, but classes has {}", num_classes, count),
@@ -87,7 +95,7 @@ ConfigProblem split_files_problem(const SplitFiles& files) {
   const bool any = !train.empty() || !test.empty();
   const bool both = !train.empty() && !test.empty();
   if (one == any || (any && !both)) {
-    return {"either 'file', or 'train' and 'test'", {"file", "train", "test"}};
+    return {"give 'file', or 'train' and 'test'", {"file", "train", "test"}};
   }
   for (const std::string* name : {&file, &train, &test}) {
     if (name->empty() || is_file_name(*name)) continue;
@@ -101,8 +109,8 @@ at::Tensor rows_of_split(const RowSplit& by, const std::string& split, int64_t c
   const auto test =
       static_cast<int64_t>(std::llround(by.files.test_fraction * static_cast<double>(count)));
   if (test == 0 || test == count) {
-    fail("{}: of {} {}s a fraction of {} leaves no {} to {}", path.string(), count, by.noun,
-         by.files.test_fraction, by.noun, test == 0 ? "test with" : "train on");
+    fail("{}: test_fraction {} of {} {}s leaves no {} to {}", path.string(), by.files.test_fraction,
+         count, by.noun, by.noun, test == 0 ? "test with" : "train on");
   }
   std::vector<int64_t> order =
       permutation(count, static_cast<uint64_t>(by.files.seed), stream_id(by.stream));

@@ -385,8 +385,8 @@ std::shared_ptr<const Dataset> open_image_folder(const DatasetSpec& spec, Datase
   }
   if (!split.shared.empty()) {
     log_once(LogLevel::warning,
-             fmt::format("dataset '{}': {} of {} {} read in another split too, so that its "
-                         "results are of images that were seen before: {}",
+             fmt::format("dataset '{}': {} of {} {} read in another split too, so that results "
+                         "of this split are of images seen before: {}",
                          info.name, count_text(std::ssize(split.shared), "folder"), part.string(),
                          split.shared.size() == 1 ? "is" : "are", quoted_names(split.shared)));
   }

@@ -139,7 +139,7 @@ ConfigProblem check_shards(const DatasetSpec& spec) {
   ConfigProblem other;
   if (spec.archive) other = {"shards do not come in an archive", {"archive:"}};
   if (!settings.shards_file.empty() && !settings.shards.empty()) {
-    other = {"either shards or shards_file", {"shards_file", "shards:"}};
+    other = {"give shards or shards_file", {"shards_file", "shards:"}};
   }
   if ((settings.height == 0) != (settings.width == 0)) {
     other = {"height and width belong together", {"height", "width"}};
@@ -267,9 +267,10 @@ std::vector<std::string> class_names(const DatasetSpec& spec, const fs::path& fo
   if (gap != names.end()) {  // It may be a class: whoever counted lines has other numbers.
     fail("{}: line {} is empty; each line names a class", path.string(), gap - names.begin() + 1);
   }
-  const std::set<std::string> different(names.begin(), names.end());
   if (names.empty()) fail("{}: no name of a class in it", path.string());
-  if (different.size() != names.size()) fail("{}: names a class twice", path.string());
+  if (const std::string* name = repeated_name(names)) {
+    fail("{}: names {} twice", path.string(), printable(*name));
+  }
   return names;
 }
 

@@ -110,7 +110,7 @@ class NumberRows {
   void add(float number, const std::string& path) {
     if (numbers_.size() == numbers_.capacity()) {
       const auto bytes = 3.0 * sizeof(float) * static_cast<double>(numbers_.capacity());
-      check_memory(bytes, "a table of so many rows", path);
+      check_memory(bytes, "the table", path);
     }
     numbers_.push_back(number);
   }

@@ -97,8 +97,8 @@ void read_hugging_face(const Value& images, InputSpec& spec, std::vector<std::st
   const int64_t height = spec.preprocess.size.height;
   if (given > 0.0 && given != static_cast<double>(height)) {
     notes.push_back(fmt::format(
-        "the processor makes images of height {0}, this network takes {1}; --image-size {0} makes "
-        "one for the processor's",
+        "the processor makes images of height {0}, this network takes {1}; --image-size {0} "
+        "makes both equal",
         given, height));
   }
   constexpr int64_t kBilinear = 2, kBicubic = 3;  // Pillow's numbers.

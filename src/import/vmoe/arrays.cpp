@@ -276,7 +276,7 @@ VMoEFileArrays arrays_of_files(const fs::path& path) {
   arrays.shards = reader->shard_count();
   arrays.read = [reader, from = arrays.from, branch = arrays.branch](const Entry& entry) {
     if (const auto type = scalar_type_of(entry.dtype); !type || !at::isFloatingType(*type)) {
-      fail("an array of {} cannot be read as float32", entry.dtype);
+      fail("{}: array '{}' of {} cannot be read as float32", from, entry.name, entry.dtype);
     }
     const Entry stored{branch + entry.name, entry.dtype, entry.shape};
     at::Tensor out = stored_array(*reader, stored).to(at::kFloat);

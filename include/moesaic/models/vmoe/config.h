@@ -171,7 +171,7 @@ namespace nn {
 void describe(auto& f, StemLayer& c) {
   f("channels", c.channels, "number of filters of the convolution", required,
     between(1, kMaxChannels));
-  f("stride", c.stride, "step of the convolution; 2 halves the map", between(1, 2));
+  f("stride", c.stride, "stride of the convolution; 2 halves the map", between(1, 2));
 }
 }  // namespace nn
 
@@ -261,9 +261,9 @@ void describe(auto& f, VMoEConfig& c) {
     "number of classes; 0: no head, the network returns the head's input", between(0, kMaxWidth),
     renamed_from("classes"));
   f("classifier", c.classifier,
-    "input of the head: a class token, the mean of the patches (gap), both side by side "
-    "(token_gap), class token and registers side by side (tokens), attention pooling of the "
-    "patches (map), or the first token (0)",
+    "input of the head: token: class token; gap: mean of the patches; token_gap: both side by "
+    "side; tokens: class token and registers side by side; map: attention pooling of the patches; "
+    "0: first token",
     one_of({kOfToken, kOfMean, kOfMap, "0", kOfTokenAndMean, kOfTokens}));
   f("class_token", c.class_token,
     "learned token before the patches; null: where the classifier takes it");

@@ -56,9 +56,9 @@ void describe(auto& f, PreprocessConfig& c) {
     "scaling of pixel values: standardized: by the dataset's mean and std; symmetric: to [-1, 1]; "
     "unit: to [0, 1]",
     one_of({"standardized", "symmetric", "unit"}));
-  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1], instead of the dataset's");
+  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]; empty: the dataset's");
   f("std", c.std,
-    "standard deviation of each channel, of pixels scaled to [0, 1], instead of the dataset's",
+    "standard deviation of each channel, of pixels scaled to [0, 1]; empty: the dataset's",
     above(0.0));
 }
 

@@ -31,7 +31,7 @@ struct DatasetFile {
 
 void describe(auto& f, DatasetFile& c) {
   f("name", c.name, "file name without .gz", required);
-  f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes; empty: unchecked");
+  f("sha256", c.sha256, "checksum (SHA-256) of the unpacked bytes; empty: unknown");
   f("size", c.size, "number of unpacked bytes", required, at_least(0));
 }
 
@@ -47,9 +47,8 @@ struct DatasetArchive {
 void describe(auto& f, DatasetArchive& c) {
   f("name", c.name, "file name of the archive, relative to the URLs", required);
   f("folder", c.folder, "folder in the archive that holds the files", required);
-  f("md5", c.md5,
-    "checksum (MD5) of the archive, where its makers published no other; empty: unchecked");
-  f("sha256", c.sha256, "checksum (SHA-256) of the archive; empty: unchecked");
+  f("md5", c.md5, "checksum (MD5) of the archive, used without sha256; empty: none");
+  f("sha256", c.sha256, "checksum (SHA-256) of the archive; empty: md5");
   f("max_size", c.max_size, "largest size in bytes of the archive, and of its content", required,
     at_least(1));
 }
@@ -104,13 +103,17 @@ void describe(auto& f, DatasetSpec& c) {
   f("num_images", c.num_images,
     "number of images of each split, for plans made before the files are fetched", at_least(1),
     renamed_from("images"));
-  f("mean", c.mean, "mean of each channel, of pixels scaled to [0, 1]; empty: unset");
-  f("std", c.std, "standard deviation of each channel, of pixels scaled to [0, 1]; empty: unset",
+  f("mean", c.mean,
+    "mean of each channel, of pixels scaled to [0, 1]; empty: for image_folder and shards that of "
+    "ImageNet");
+  f("std", c.std,
+    "standard deviation of each channel, of pixels scaled to [0, 1]; empty: for image_folder and "
+    "shards that of ImageNet",
     above(0));
   f("files", c.files,
     "files by role; idx: train_images, train_labels, test_images, test_labels; cifar: train_1, "
     "train_2, ..., test_1");
-  f("archive", c.archive, "archive that contains the files");
+  f("archive", c.archive, "archive that contains the files; null: none");
   f("urls", c.urls,
     "web folders, or hf://OWNER/NAME[@REVISION], that hold the archive, or else the files with .gz "
     "appended; shards: the files themselves");
@@ -139,10 +142,10 @@ void describe(auto& f, DatasetSpec& c) {
     at_least(1));
   f("rotate", c.rotate,
     "task of telling rotated images of the base from unrotated ones; the base's classes become "
-    "groups");
-  f("mosaic", c.mosaic, "mosaics of the base's images, one of which decides the class");
+    "groups; null: none");
+  f("mosaic", c.mosaic, "mosaics of the base's images, one of which decides the class; null: none");
   f("backdrop", c.backdrop,
-    "shrunk images of the base, each at a random position in another image");
+    "shrunk images of the base, each at a random position in another image; null: none");
 }
 
 /// Checks which settings go together: a dataset with a base has no files, any other one has what

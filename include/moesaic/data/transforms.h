@@ -127,9 +127,10 @@ struct AugmentConfig {
 void describe(auto& f, AugmentConfig& c) {
   f("flip", c.flip, "horizontal flip with probability 1/2", common);
   f("shift", c.shift, "largest random shift in pixels, horizontally and vertically", at_least(0));
-  f("crop", c.crop, "random resized crop; {}: its defaults", common);
-  f("rand_augment", c.rand_augment, "settings of RandAugment; {}: V-MoE's light1");
-  f("blur", c.blur, "settings of a Gaussian blur of random strength; {}: those of CIFAR-10-Rotate");
+  f("crop", c.crop, "random resized crop; {}: its defaults; null: none", common);
+  f("rand_augment", c.rand_augment, "settings of RandAugment; {}: V-MoE's light1; null: none");
+  f("blur", c.blur,
+    "settings of a Gaussian blur of random strength; {}: those of CIFAR-10-Rotate; null: none");
   f("mixup", c.mixup,
     "concentration a of Beta(a, a), the distribution of mixup's weights; 0: no mixup",
     between(0.0, 100.0));

@@ -239,7 +239,9 @@ void describe(auto& f, RatioConfig& c) {
   f("name", c.name, "name of the row in the results", required, not_empty);
   f("metric", c.metric, "name of the ratio's metric in the results", required, not_empty);
   f("of", c.of, "name of the metric that is divided, or that the curves show", required, not_empty);
-  f("level", c.level, "metric value at which the x of the two curves are divided",
+  f("level", c.level,
+    "metric value at which the x of the two curves are divided; null: the rows' metrics are "
+    "divided",
     renamed_from("reaches"));
   f("x", c.x, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
   f("numerator", c.numerator, "row of the numerator, or a curve (rows are named by curve and x)",

@@ -33,7 +33,7 @@ struct ExportChoice {
 };
 void describe(auto& f, ExportChoice& c) {
   f("keep", c.keep, "number of experts per layer of the exported network", required, at_least(1));
-  f("criterion", c.criterion, "criterion that chose its experts", required);
+  f("criterion", c.criterion, "criterion that chose the network's experts", required);
   f("evaluate_pt2", c.evaluate_pt2,
     "export to a .pt2 too, which is evaluated and timed; where Python cannot write it, a warning");
 }
@@ -96,13 +96,16 @@ void describe(auto& f, SweepConfig& c) {
     "validation split, or without one from its training data",
     between(1, kMaxMeasuredImages), renamed_from("images"), renamed_from("calibration_images"));
   f("finetuned", c.finetuned,
-    "run or checkpoint to prune, instead of training one; its data are those of train's last "
-    "phase, and criteria compare it with train.init");
-  f("recover", c.recover, "settings of the phase after pruning, on the data of the last one");
+    "run or checkpoint to prune, on the data of train's last phase, which criteria compare with "
+    "train.init; empty: the trained network");
+  f("recover", c.recover,
+    "settings of the phase after pruning, on the data of the last one; null: none");
   f("throughput", c.throughput, "timing of forward passes");
-  f("export", c.exported, "export to TorchScript of a recovered network of the first run");
+  f("export", c.exported,
+    "export to TorchScript of a recovered network of the first run; null: none");
   f("baseline_results", c.baseline_results,
-    "results.json of an earlier, longer series of runs, shown beside these", renamed_from("kept"));
+    "results.json of an earlier, longer series of runs, shown beside these; null: none",
+    renamed_from("kept"));
 }
 
 /// A phase of the training runs, evaluated on the test split of its data.
@@ -165,7 +168,7 @@ struct RowConfig {
 void describe(auto& f, RowConfig& c) {
   f("name", c.name, "name of the row; in a grid, its part of the rows' names", required, not_empty);
   f("set", c.set, "settings of the run, by dotted name");
-  f("num_runs", c.num_runs, "number of runs, instead of the experiment's", at_least(1),
+  f("num_runs", c.num_runs, "number of runs; null: the experiment's", at_least(1),
     renamed_from("runs"));
   f("phase_rows", c.phase_rows,
     "row of the results that receives the measurements of 'phase_metrics', by phase",
@@ -246,7 +249,7 @@ void describe(auto& f, FitConfig& c) {
     "size); runs of the same number are fitted together",
     required, not_empty, above(0.0));
   f("level", c.level,
-    "metric value whose size on each curve is fitted; null: the metric itself is");
+    "metric value whose size on each curve is fitted; null: the metric is fitted");
   f("sizes", c.sizes, "sizes of the curves, ascending, in the rows' names", not_empty, above(0.0));
 }
 ConfigProblem config_problem(const FitConfig& config);
@@ -305,7 +308,7 @@ void describe(auto& f, RunsConfig& c) {
     "metrics measured at the end of a phase, by phase, with their names in the results; rows "
     "without the phase have none",
     renamed_from("after"));
-  f("snapshots", c.snapshots, "measurements made during training");
+  f("snapshots", c.snapshots, "measurements made during training; null: none");
   f("plots", c.plots, "plots of the results, a figure each", not_empty);
   f("fits", c.fits, "power laws fitted over rows, with their exponents");
   f("ratios", c.ratios, "ratios of two rows or curves, added to the results as rows");

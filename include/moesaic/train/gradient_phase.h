@@ -118,7 +118,7 @@ void describe(auto& f, ScheduleConfig& c) {
   f("warmup_steps", c.warmup_steps, "length in steps of the linear warm-up from 0", at_least(0),
     common);
   f("end", c.end, "fraction of the peak learning rate at the phase's end", between(0.0, 1.0));
-  f("end_lr", c.end_lr, "learning rate at the phase's end, instead of end", at_least(0.0));
+  f("end_lr", c.end_lr, "learning rate at the phase's end; null: set by end", at_least(0.0));
   f("timescale", c.timescale,
     "number of steps of rsqrt after which 1 / sqrt(2) of the peak is left", at_least(1));
   f("cooldown_steps", c.cooldown_steps,
@@ -157,8 +157,7 @@ struct StopConfig {
 void describe(auto& f, StopConfig& c) {
   f("loss_threshold", c.loss_threshold, "loss at or below which the phase ends", at_least(0.0));
   f("loss_rise", c.loss_rise,
-    "rise of the loss above the smallest so far beyond which the phase ends; null: none",
-    at_least(0.0));
+    "rise of the loss above the smallest so far that ends the phase; null: none", at_least(0.0));
   f("after_steps", c.after_steps, "number of steps before the phase may end early", at_least(0));
 }
 
@@ -199,16 +198,16 @@ void describe(auto& f, GradientConfig& c) {
   f("optimizers", c.optimizers, "further optimizers for some of the parameters");
   f("schedule", c.schedule, "learning rate schedule of the phase");
   f("stop", c.stop,
-    "conditions on a step's loss that end the phase early, before the step's update; null: none; "
-    "a new smallest loss never ends it");
+    "conditions on a step's loss that end the phase before the step; a new smallest loss never "
+    "does; null: none");
   f("gradient_scale", c.gradient_scale, "factors on gradients by parameter, before clipping");
   f("clip_norm", c.clip_norm, "largest global norm of the gradients; 0: no clipping", at_least(0.0),
     common);
   f("clip_value", c.clip_value, "largest magnitude of a gradient's elements; 0: no clipping",
     at_least(0.0));
   f("ema_decay", c.ema_decay,
-    "decay d of the moving average of the weights, d * average + (1 - d) * weights after a step; "
-    "evaluations, best and the phase's end take the average; 0: none",
+    "decay d of an average of the weights, d * average + (1 - d) * weights after each step; the "
+    "phase evaluates, saves and ends with that average; 0: none",
     at_least(0.0), below(1.0));
   f.choice("loss", c.loss, objective_choices(), "training objective to minimise", common);
   f("augment", c.augment, "random augmentation of the images");

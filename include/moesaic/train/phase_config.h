@@ -40,7 +40,7 @@ void describe(auto& f, PrunePhaseConfig& c) {
     "\"parameters\", \"scope\", \"exclude_blocks\"}",
     required, common);
   f("pretrained", c.pretrained,
-    "network to compare with: a checkpoint or an earlier phase; empty: none");
+    "pretrained network that criteria compare with, an earlier phase or a checkpoint; empty: none");
   f("replace", c.replace, kReplaceHelp, one_of(replacement_names()));
   f("num_calibration_images", c.num_calibration_images,
     "number of images for criteria and replacements that need them, from the phase's validation "
@@ -81,9 +81,9 @@ void describe(auto& f, PhaseConfig& c) {
   f("name", c.name, "name of the phase and of its final checkpoint", required, not_empty, common);
   f("data", c.data, "dataset (moesaic data list), description or folder", required, not_empty,
     common);
-  f("epochs", c.epochs, "length in epochs, passes over the data; null: steps",
+  f("epochs", c.epochs, "length in epochs, passes over the data; null: set by steps",
     between(0, kMaxSteps), common);
-  f("steps", c.steps, "length in steps, instead of epochs", between(0, kMaxSteps), common);
+  f("steps", c.steps, "length in steps; null: set by epochs", between(0, kMaxSteps), common);
   f("trainable", c.trainable, "names of trained parameters, as regular expressions", not_empty,
     common, renamed_from("trains"));
   f("frozen", c.frozen,

@@ -43,7 +43,7 @@ void describe(auto& f, RunConfig& c) {
   f("name", c.name, "name of the run, and of its folder without --out", required, not_empty,
     common);
   f("seed", c.seed, "seed of all random number generators", at_least(0), common);
-  f("init", c.init, "checkpoint or run to start from; empty: none", common);
+  f("init", c.init, "checkpoint or run to start from; empty: a new network", common);
   f("model", c.model, "network (moesaic list models); optional with init", common);
   f("precision", c.precision,
     "dtype of matmuls, float32 or bfloat16; bfloat16 only where rounding does little harm: "

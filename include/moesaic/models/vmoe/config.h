@@ -171,7 +171,7 @@ namespace nn {
 void describe(auto& f, StemLayer& c) {
   f("channels", c.channels, "number of filters of the convolution", required,
     between(1, kMaxChannels));
-  f("stride", c.stride, "step of the convolution; 2 halves the map", between(1, 2));
+  f("stride", c.stride, "stride of the convolution; 2 halves the map", between(1, 2));
 }
 }  // namespace nn
 

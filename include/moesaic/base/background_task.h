@@ -8,15 +8,15 @@
 
 namespace moesaic {
 
-/// Runs one task at a time on a thread of its own. What a task throws is thrown once, as it was, by
-/// the next start(), poll() or wait(). Signals that ask the process to end do not reach the thread,
-/// so a StopSignal lets the task finish. Not for use by several threads.
+/// Runs one task at a time on a thread of its own. An exception of a task is rethrown once by the
+/// next start(), poll() or wait(). Signals that ask the process to end do not reach the thread, so
+/// a StopSignal lets the task finish. Not for use by several threads.
 class BackgroundTask {
  public:
   BackgroundTask() = default;
   BackgroundTask(const BackgroundTask&) = delete;
   BackgroundTask& operator=(const BackgroundTask&) = delete;
-  /// Waits; an error that nobody asked for is logged.
+  /// Waits; logs an error that was not rethrown.
   ~BackgroundTask();
 
   /// Waits for the task before, then starts this one; runs it where the system has no thread left.

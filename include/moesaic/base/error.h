@@ -14,13 +14,13 @@ namespace moesaic {
 /// request was valid but could not be carried out (bad data, an I/O error, out of memory).
 enum class ErrorKind { usage, failure };
 
-/// What every function here throws. what() is one line: where, what, the nearest valid choice.
+/// The exception of every function here. what() is one line: where, what, the nearest valid choice.
 class Error : public std::runtime_error {
  public:
   /// `message` is that line, of which what() is the abridged() form (base/text.h).
   Error(ErrorKind kind, const std::string& message);
 
-  /// Returns whose fault it is, see ErrorKind.
+  /// Returns the kind of the error.
   ErrorKind kind() const noexcept { return kind_; }
   /// Returns the exit status of the program: 2 for a usage error, 1 for a failure.
   int exit_code() const noexcept { return kind_ == ErrorKind::usage ? 2 : 1; }

@@ -49,9 +49,9 @@ std::string read_text(const fs::path& path);
 /// they may block or never end. `what` names the content in the error, e.g. "a configuration".
 std::string read_text(const fs::path& path, uint64_t max_bytes, std::string_view what);
 
-/// How hidden names end: of what is not written to its end, and of a whole directory that
-/// StagedDirectory::commit() has taken out of its place. They name the project, since what has such
-/// a name is removed.
+/// Suffixes of hidden names: of incomplete files and directories, and of a directory that
+/// StagedDirectory::commit() has renamed. The suffixes contain the project's name, since what has
+/// such a name is removed.
 inline constexpr std::string_view kStagingSuffix = ".moesaic.part",
                                   kReplacedSuffix = ".moesaic.old";
 
@@ -81,8 +81,8 @@ fs::path set_aside(const fs::path& path, std::string_view what);
 bool is_set_aside(const fs::path& path, std::string_view what);
 
 /// Opens a file to write to it in place, made if missing, with `flags` of open(2). Throws Error
-/// (failure) for a link and for a file with other names (hard links): whoever made the folder may
-/// have put it there, or a backup shares it, and what it holds is not to change under those names.
+/// (failure) for a symbolic link and for a file with other names (hard links), whose content must
+/// not change under those names.
 UniqueFd open_own(const fs::path& path, int flags);
 
 /// Opens a file, made if missing and not through a link, and locks it with `operation` of flock(2).
@@ -126,7 +126,7 @@ class AtomicFile {
 
 /// Writes a whole file through AtomicFile.
 void write_atomic(const fs::path& path, std::span<const std::byte> bytes);
-/// The same for a text.
+/// Writes a whole text file through AtomicFile.
 void write_atomic(const fs::path& path, std::string_view text);
 
 /// What a file holds.
@@ -135,9 +135,9 @@ struct FileContent {
   std::string sha256;  ///< In 64 lower-case hex digits.
 };
 
-/// An AtomicFile for much data. It is hashed while it is written, and goes around the page cache
-/// where the file system allows that (O_DIRECT): a checkpoint does not evict the dataset that is
-/// trained on, and the memory traffic of a second copy does not slow down who computes.
+/// An AtomicFile for much data, hashed while it is written. Where the file system allows it, writes
+/// bypass the page cache (O_DIRECT): a checkpoint does not evict the training data, and no second
+/// copy takes memory bandwidth.
 class BulkFile {
  public:
   /// `progress` is called as often as a piece of a few MiB at most is on its way to the disk.

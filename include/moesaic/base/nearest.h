@@ -14,9 +14,9 @@
 
 namespace moesaic {
 
-/// Returns whether two different texts may look the same. It is a guess for messages, made without
-/// Unicode's tables: letters beyond ASCII count as alike where only one of both is ASCII or only
-/// one of both is composed, as long as at least half of all letters are equal.
+/// Returns whether two different texts may look the same. The answer is a guess for messages,
+/// without Unicode's tables. Letters beyond ASCII count as alike where only one of both is ASCII or
+/// composed, if at least half of all letters are equal.
 bool looks_alike(std::string_view a, std::string_view b);
 
 /// Returns the pairs of names that look alike, each once and by index. Every pair is compared: of
@@ -36,10 +36,9 @@ std::string spelled_out(std::string_view text);
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// Returns the candidate that was probably meant: one that has the name behind a slash ("table1"
-/// and "clusters/table1") or looks the same, else one whose edit_distance is
-/// within a third of its length, or else an abbreviation ("learning_rate" and "lr") or a prefix
-/// ("weight" and "weight_decay", misspelt too) of one another. The first candidate wins a tie;
-/// std::nullopt if none is close.
+/// and "clusters/table1") or looks the same; else one whose edit_distance is within a third of its
+/// length; else an abbreviation ("learning_rate" and "lr") or a prefix ("weight" and
+/// "weight_decay", misspelt too). The first candidate wins a tie; std::nullopt if none is close.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 
 /// Returns "did you mean 'x'?" if a candidate is near, with the code points of both where they look

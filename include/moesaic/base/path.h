@@ -33,13 +33,12 @@ void check_input_file(const fs::path& path);
 /// directory is missing, or anything exists there, including a link: no file is ever overwritten.
 void check_new_file(const fs::path& path, std::string_view what);
 
-/// Checks an output directory in the same way. It is created with its parents and may already exist
-/// if it is empty.
+/// Checks an output directory, to be created with its parents, in the same way; an empty one may
+/// exist.
 void check_new_folder(const fs::path& path, std::string_view what);
 
 /// Throws Error (usage) that begins with `what` if a part of the path exists and is not a
-/// directory, if it is a link to nothing, or if the path begins with "~/" or as an address does,
-/// which nothing reads as such.
+/// directory, if the path is a dangling link, or if it begins with "~/" or as an address.
 void check_folder_path(const fs::path& path, std::string_view what);
 
 /// Returns whether text from a file can be the name of a file: at most 255 bytes, without '/' and

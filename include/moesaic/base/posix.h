@@ -46,7 +46,7 @@ class UniqueFd {
 
 /// Throws IoError, "PATH: ACTION: <text of errno>".
 [[noreturn]] void fail_errno(const fs::path& path, std::string_view action);
-/// The same for this errno.
+/// Throws IoError for this errno.
 [[noreturn]] void fail_errno(const fs::path& path, std::string_view action, int error);
 
 /// Calls open(2) with O_CLOEXEC, retried on EINTR. Returns an empty UniqueFd on failure, errno set.

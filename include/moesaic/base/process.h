@@ -10,12 +10,12 @@
 namespace moesaic {
 
 /// Runs a program from PATH, without a shell, with `input` on its standard input, and waits for it.
-/// Its standard output is redirected to standard error, since ours may carry a JSON document; where
-/// `said` is not null, it takes what the program writes to both instead. The program inherits the
-/// environment, overridden by the NAME=VALUE entries of `environment`, and runs in `folder`, by
-/// default where this process is. Returns its exit status, or 128 + n if signal n killed it. A
-/// program that closes its input early is not an error. Throws Error (failure) with the program's
-/// name if it cannot be started.
+/// The program's standard output is redirected to standard error, since ours may carry a JSON
+/// document; a `said` that is not null takes both instead. The program inherits the environment,
+/// overridden by the NAME=VALUE entries of `environment`, and runs in `folder`, by default where
+/// this process is. Returns its exit status, or 128 + n if signal n killed it. A program that
+/// closes its input early is not an error. Throws Error (failure) with the program's name if it
+/// cannot be started.
 int run_with_input(const std::vector<std::string>& argv, std::string_view input,
                    const std::vector<std::string>& environment = {}, const fs::path& folder = {},
                    std::string* said = nullptr);

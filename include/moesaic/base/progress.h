@@ -23,8 +23,8 @@ struct ProgressOptions {
 
 /// Shows the progress of a loop. On a terminal: one line with bar, fraction, rate, remaining time
 /// and note, redrawn at most 10 times a second and cut to the terminal's width. Otherwise (a log
-/// file): a plain line about every 10 seconds. Both end with a summary line, unless the options
-/// have none. Not thread-safe.
+/// file): a plain line about every 10 seconds. Either form ends with a summary line, unless the
+/// options have none. Not thread-safe.
 class Progress {
  public:
   /// Takes the options; the clock starts here, unless show() starts it again.

@@ -14,7 +14,7 @@
 
 namespace moesaic {
 
-/// What may be over at the next try, unlike a file that one may not read.
+/// An error that a retry may resolve, unlike a lack of permission.
 class TransientError : public IoError {
  public:
   using IoError::IoError;

@@ -45,7 +45,7 @@ std::vector<std::string> split(std::string_view text, char separator);
 /// characters; all but the first begin with `indent`, which does not count.
 std::string wrapped(const std::string& text, size_t columns, const std::string& indent);
 
-/// Returns text in which control characters, which a terminal would obey, and bytes that are not
+/// Returns text in which control characters, which a terminal interprets, and bytes that are not
 /// UTF-8 are written as `\n` and `\x1b`; those in `kept` stay.
 std::string escaped(std::string_view text, std::string_view kept = {});
 

@@ -108,7 +108,7 @@ class NonFiniteError : public Error {
 /// How long a save took, in seconds.
 struct SaveTimes {
   double wait = 0.0;   ///< For the save before; training stood still.
-  double copy = 0.0;   ///< That training waited for the snapshot.
+  double copy = 0.0;   ///< Seconds that training waited for the snapshot.
   double write = 0.0;  ///< Behind training.
 
   /// Returns how long training stood still, in seconds.

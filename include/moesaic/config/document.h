@@ -14,7 +14,7 @@ namespace moesaic {
 
 /// What a document of JSON may cost. Bytes are counted before memory is taken for them.
 inline constexpr uint64_t kMaxDocumentBytes = uint64_t{1} << 20;
-/// Those of a document that lists files, tensors, classes, experts or runs.
+/// Limit on a document that lists files, tensors, classes, experts or runs.
 inline constexpr uint64_t kMaxListBytes = uint64_t{64} << 20;
 /// Values in one document, those within others included.
 inline constexpr int64_t kMaxDocumentNodes = 1'000'000;
@@ -54,8 +54,8 @@ class Document {
   Value root_;
 };
 
-/// Returns what `read` does with what a program wrote. A fault in that is no error of the user's, so
-/// every Error becomes a failure.
+/// Returns what `read` does with what a program wrote. A fault in that is no error of the user's,
+/// so every Error becomes a failure.
 auto as_stored(const auto& read) -> decltype(read()) {
   try {
     return read();

@@ -20,8 +20,8 @@ inline constexpr std::size_t kMaxFieldBytes = 4096, kMaxFields = 131072;
 /// The rows of a file, one at a time. Fields are separated by commas, rows end at LF, CRLF or the
 /// end of the file; a byte order mark and empty lines at the end are skipped. A field in quotes may
 /// hold commas, line breaks and doubled quotes. Throws Error (failure) for UTF-16, an empty line
-/// before a row, a row that is longer or shorter than the first, a quote that is out of place or
-/// not closed, a bare CR, and what is above the limits.
+/// before a row, a row of another length than the first, a misplaced or open quote, a bare CR, and
+/// what exceeds the limits.
 class Reader {
  public:
   /// Opens a file.

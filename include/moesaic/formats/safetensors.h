@@ -34,9 +34,9 @@ struct Entry {
 };
 
 /// A memory-mapped file whose header passed every check: length at most 100 MB and inside the file,
-/// valid JSON and UTF-8, no duplicate names, known dtypes, size = shape x dtype, data covered
-/// without gap or overlap. Throws Error (failure) in one line with the path otherwise. Of a zip
-/// archive, kInArchive is read, which must lie there uncompressed.
+/// valid JSON and UTF-8, distinct names, known dtypes, size = shape x dtype, data without gaps or
+/// overlaps. Throws Error (failure) in one line with the path otherwise. Of a zip archive,
+/// kInArchive is read, which must lie there uncompressed.
 class File {
  public:
   /// Maps the file and checks its header.
@@ -51,8 +51,8 @@ class File {
   const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// Returns the entry of a name, or nullptr if there is none.
   const Entry* find(std::string_view name) const;
-  /// Returns a tensor's bytes, row-major and little-endian; valid while this object lives. They may
-  /// not be aligned for the dtype.
+  /// Returns a tensor's bytes, row-major and little-endian; valid while this object lives; not
+  /// always aligned for the dtype.
   std::span<const std::byte> bytes(const Entry& entry) const;
   /// Returns the texts of the header's "__metadata__".
   const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }

@@ -25,9 +25,9 @@ CalibrationSource network_source(const Checkpoint& checkpoint);
 /// the hash of the tensors.
 void save_calibration(const fs::path& path, const ExpertUse& use, const CalibrationSource& source);
 
-/// Reads them for a network. Throws Error (usage) that names the file and what differs where they
-/// are of another source or there is no such file, Error (failure) where they were altered, and
-/// where a tensor is missing or has another shape or impossible values.
+/// Reads statistics for a network. Throws Error (usage) that names the file and what differs for
+/// statistics of another source and a missing file; Error (failure) for altered statistics, and a
+/// tensor that is missing or has another shape or impossible values.
 ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source,
                            const Model& model);
 

@@ -13,7 +13,7 @@
 
 namespace moesaic {
 
-// What a network's experts do on calibration images: the numbers behind criteria that need images.
+// Statistics of a network's experts on calibration images, for criteria that need images.
 
 /// Exponents of a term g^a ||E(x)||^b of a routed row: its gate g and the norm of its expert's
 /// output.
@@ -27,7 +27,7 @@ struct LayerUse {
   int64_t tokens = 0;
   std::map<Powers, at::Tensor> sums;  ///< Over an expert's rows, of the terms that criteria
                                       ///< sum or mean over.
-  at::Tensor selections;   ///< Tokens that select the expert, with those that find no room there.
+  at::Tensor selections;              ///< Tokens that select the expert, with those dropped there.
   at::Tensor first_gates;  ///< Over tokens whose first choice it is, and that it computes, of their
                            ///< gates; where tokens do not choose, of their largest gates.
   at::Tensor outputs_Eo;   ///< Over an expert's rows, of its output, [E, o].
@@ -72,14 +72,14 @@ class ExpertUseMeter {
 /// What the experts of a layer are scored by.
 struct ScoreInput {
   const MoEBlock& finetuned;
-  const MoEBlock* pretrained = nullptr;  ///< The same layer before fine-tuning.
+  const MoEBlock* pretrained = nullptr;  ///< The layer before fine-tuning.
   const LayerUse* use = nullptr;         ///< Of the fine-tuned layer, on calibration images.
   uint64_t seed = 0;
   nn::ParameterValues finetuned_values = nn::own_values;
   nn::ParameterValues pretrained_values = nn::own_values;
 };
 
-/// Something that ranks experts.
+/// A criterion that ranks experts.
 struct Criterion {
   std::string name;
   bool needs_pretrained = false, needs_images = false;
@@ -98,7 +98,7 @@ struct Criterion {
 ///   neuron-magnitude-change  the same fine-tuned, less pretrained, signed (sec. 5, IV)
 ///   importance               sum of the gates of the tokens whose first choice is s and that it
 ///                            computes, over T: their fraction times their mean gate (sec. 5, I)
-///   load                     fraction of the tokens that select s, with those that find no room
+/// load fraction of the tokens that select s, dropped ones included
 ///   frequency                T_s / T
 ///   gate                     mean over T_s of g
 ///   reap                     mean over T_s of g ||E_s(x)|| (arXiv 2510.13999)
@@ -136,7 +136,7 @@ std::vector<int64_t> best_subset(const at::Tensor& products_EE, int64_t begin, i
 /// Return what the criterion of this name needs. Throw Error (usage) with the nearest one for
 /// another.
 bool criterion_needs_pretrained(const std::string& criterion);
-/// Returns whether it needs images.
+/// Returns whether the criterion needs images.
 bool criterion_needs_images(const std::string& criterion);
 
 /// Returns the scores [E] of the experts of one layer, including pruned ones; an expert whose

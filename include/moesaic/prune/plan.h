@@ -50,7 +50,7 @@ enum class KeepScope { layer, network };
 /// Returns the enumerators' names in their order.
 std::vector<std::string> keep_scope_names();
 
-/// Either one rule for all layers, or rules for some blocks; the other layers stay unchanged.
+/// One rule for all layers, or rules for some blocks; the other layers stay unchanged.
 class KeepSpec {
  public:
   /// Parses "0.25" as a fraction (any number with a point or an exponent), "4" as a count, and
@@ -59,9 +59,8 @@ class KeepSpec {
   /// command line.
   static KeepSpec parse(const std::string& text, const std::string& where = {});
   /// Reads a KeepSpec from a configuration: a number with a fraction, an integer, a string for
-  /// parse(), an object of blocks as in such a file, or an object {"fraction", "count" or
-  /// "parameters": number, "scope": "layer" or "network",
-  /// "exclude_blocks": [blocks]}.
+  /// parse(), an object of blocks as in a file of parse(); or an object {"fraction", "count" or
+  /// "parameters": number, "scope": "layer" or "network", "exclude_blocks": [blocks]}.
   static KeepSpec from_value(const Value& value);
 
   /// Keeps every expert.
@@ -77,7 +76,7 @@ class KeepSpec {
   /// Lets the rule for all layers choose among experts of this scope. Throws Error (usage) where
   /// there are rules for blocks.
   void set_scope(KeepScope scope);
-  /// Leaves these blocks unchanged. Likewise.
+  /// Leaves these blocks unchanged. Throws Error (usage) likewise.
   void exclude_blocks(std::vector<int64_t> blocks);
 
   /// Returns what the rule is applied to.
@@ -131,7 +130,7 @@ ConfigProblem config_problem(const PruneLayerPlan& layer);
 /// experts that are left.
 inline constexpr const char *kReplaceByNothing = "nothing", *kReplaceByMean = "mean",
                             *kMerge = "merge", *kReroute = "reroute";
-/// Returns these names.
+/// Returns the names of all replacements.
 inline std::vector<std::string> replacement_names() {
   return {kReplaceByNothing, kReplaceByMean, kMerge, kReroute};
 }
@@ -154,7 +153,7 @@ struct CriterionChoice {
   static CriterionChoice parse(const std::string& text);
 };
 
-/// Returns what the network leaves behind where nobody chooses: it reroutes where it did before.
+/// Returns the default of PrunePlan::replace: "reroute" for a network that reroutes already.
 std::string default_replacement(const Model& model);
 
 /// The experts of a network to keep.
@@ -205,11 +204,11 @@ struct PruneOptions {
 /// before; also what expert_scores() and KeepSpec throw. Throws Error (failure) that names the
 /// tensor if either network has a number that is not finite.
 PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options);
-/// The same for two networks, without images.
+/// Plans for two networks, without images.
 PrunePlan plan_pruning(const Model& finetuned, const Model* pretrained,
                        const std::string& criterion, const KeepSpec& keep, uint64_t seed = 0);
 
-/// Adds to a plan that was read what its network and the use of its experts say.
+/// Completes a plan that was read from its network and the use of its experts.
 void complete_plan(PrunePlan& plan, const Model& model, const ExpertUse* use);
 
 /// What the experts of a layer are chosen by.

@@ -19,7 +19,7 @@ struct Footprint {
   int64_t parameters = 0;
   int64_t bytes = 0;            ///< Size of parameters and buffers in bytes.
   double flops = 0.0;           ///< FLOPs per image of matrix products, see even_rows_per_token().
-  double capacity_flops = 0.0;  ///< The same by capacity_rows_per_token().
+  double capacity_flops = 0.0;  ///< FLOPs per image by capacity_rows_per_token().
 };
 
 /// Returns the footprint; FLOPs are those of tokens that spread evenly over the experts.
@@ -40,8 +40,8 @@ using Calibrate = std::function<ExpertUse(const Checkpoint& checkpoint, Model& m
 /// Options of prune_checkpoint().
 struct PruneCheckpointOptions {
   fs::path finetuned;  ///< Run or checkpoint to prune.
-  /// Run or checkpoint to compare with; may be empty where the criterion does not compare. It must
-  /// be of the same network all the same.
+  /// Run or checkpoint to compare with; may be empty where the criterion does not compare, but must
+  /// be of the same network.
   fs::path pretrained;
   fs::path out;                    ///< Output directory; absent or empty.
   std::optional<PrunePlan> plan;   ///< A plan that was read, in place of criterion and keep.
@@ -56,8 +56,8 @@ struct PruneCheckpointOptions {
   LoadOptions in_file() const { return {.optimizer = false, .mapped = true, .trust = trust}; }
 };
 
-/// Returns the checkpoint that a run's network was fine-tuned from, as the run tells: that of an
-/// earlier phase, of other data if there is one, else its `init`; "" where there is none.
+/// Returns the checkpoint that a run's network was fine-tuned from, by its configuration: that of
+/// an earlier phase, of other data if there is one, else its `init`; "" where there is none.
 fs::path find_pretrained(const fs::path& run_or_checkpoint, bool trust = false);
 
 /// Returns whether criterion, plan or replacement look at images.
@@ -74,11 +74,11 @@ struct PruneCheckpointResult {
   Footprint before, after;
 };
 
-/// Writes a checkpoint of the pruned network. Its config.json records the kept experts; the
-/// optimizer state is dropped. The network is built only where images are needed: else weights are
-/// read from the files as they are needed, and written one tensor at a time. Warns where the
-/// pretrained checkpoint is the later one by what the two say of their runs, or has fewer experts.
-/// Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
+/// Writes a checkpoint of the pruned network. The checkpoint's config.json records the kept
+/// experts; the optimizer state is dropped. The network is built only where images are needed: else
+/// weights are read from the files as they are needed, and written one tensor at a time. Warns
+/// where the pretrained checkpoint is the later one by what the two say of their runs, or has fewer
+/// experts. Throws Error (usage) before any work if `out` is not empty; a failure leaves no partial
 /// checkpoint.
 PruneCheckpointResult prune_checkpoint(const PruneCheckpointOptions& options);
 

@@ -71,7 +71,7 @@ class Datasets {
   }
 
   /// Returns the splits of evaluations: "validation" where the dataset has one, for decisions
-  /// during training, then "test", which may be missing where there is the other.
+  /// during training, then "test", which may be missing where there is "validation".
   std::vector<std::string> evaluation_splits(const std::string& name) const {
     const std::vector<std::string> splits = open_.splits(name);
     std::vector<std::string> found;

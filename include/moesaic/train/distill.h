@@ -35,8 +35,8 @@ class Teacher {
   /// Reads the checkpoint or run `path` to the device; products run in `precision`, see Autocast.
   Teacher(const std::string& path, at::Device device, std::string precision);
 
-  /// Returns its logits of the images that `student` is trained on now. Where processes share the
-  /// student's batch, it routes as one process would.
+  /// Returns the teacher's logits of the images that `student` is trained on now. Where processes
+  /// share the student's batch, it routes as one process would.
   at::Tensor logits(const Model& student, const at::Tensor& images) const;
 
  private:
@@ -46,11 +46,11 @@ class Teacher {
 
 /// Returns the setting of the phase that names a teacher, null where it has none.
 std::string* find_teacher(PhaseConfig& phase);
-/// Returns its value, "" where there is none.
+/// Returns the value of that setting, "" where there is none.
 std::string teacher_of(const PhaseConfig& phase);
 
-/// A network that teaches, on the meta device, with the names of its outputs and mean and std of
-/// its inputs if they are known.
+/// A teacher on the meta device, with the names of its outputs and mean and std of its inputs if
+/// they are known.
 struct PlannedTeacher {
   std::shared_ptr<Model> shape;
   std::vector<std::string> classes;
@@ -58,8 +58,8 @@ struct PlannedTeacher {
 };
 
 /// Returns the teacher that a checkpoint holds. Where there is none, returns nothing with a warning
-/// if it `may_be_missing`, and throws Error (usage) with the location of the setting otherwise, as
-/// for a name among the run's `phases`, of which the earlier ones were looked up before.
+/// if it `may_be_missing`; else throws Error (usage) with the location of the setting, also for a
+/// name among the run's `phases`, since the caller looked up earlier ones.
 std::optional<PlannedTeacher> teacher_in(const std::string& teacher,
                                          const SettingLocations& locations,
                                          const std::vector<PhaseConfig>& phases,

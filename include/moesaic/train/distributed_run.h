@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a distributed run do: each has a shard of the experts, and they compare
-// what they work with and tell each other of damaged images.
+// Processes of a distributed run: shards of experts, comparison of settings, networks and data,
+// exchange of damaged images.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ void shard_experts(Model& model, const std::shared_ptr<const ProcessMesh>& proce
 /// Gives every process all experts again.
 void unshard_experts(Model& model);
 
-/// Knows which tensors of a network, and of an optimizer of its parameters, are those of this
-/// process' experts, or their rows.
+/// The tensors, or rows of them, of this process' experts in a network and an optimizer of its
+/// parameters.
 class ExpertShards {
  public:
   /// Takes the names from the network's MoE layers.
@@ -42,9 +42,8 @@ class ExpertShards {
   /// Returns whether this process has a share of the tensor: of a parameter, a buffer or, with
   /// their names at the front, a slot of the optimizer.
   bool has(const std::string& name) const;
-  /// Returns what this process stores of tensors of the model and of a phase: its slices of shared
-  /// experts, once among the replicas, the optimizer's state that it alone has, and in process 0
-  /// everything else.
+  /// Returns the tensors of the model and of a phase that this process stores: its slices of shared
+  /// experts, once among the replicas; its own optimizer state; in process 0 everything else.
   CheckpointShard part(const CheckpointShard& all, const ProcessMesh& processes,
                        bool optimizer_is_sharded) const;
   /// Returns the tensors that this process has of all, with its rows of stacked ones.
@@ -61,8 +60,7 @@ class ExpertShards {
 // What processes compare before they work together. All of it throws Error (usage) that names the
 // first process which differs from process 0; all processes call it.
 
-/// Waits until all processes have come so far, however long they take to read what they need, then
-/// compares the library that they run.
+/// Waits without a timeout for all processes, then compares the library that they run.
 void check_same_build(const ProcessMesh& processes);
 
 /// Compares settings; `what` they are of, such as "recipe", is in the message beside those that
@@ -81,7 +79,7 @@ void sync_network(const ProcessMesh& processes, const fs::path& checkpoint, cons
 /// Returns a text that differs where splits differ in what data_record() knows without reading
 /// shards, or in the pixels of a few images that are not files.
 std::string data_fingerprint(const Dataset& data);
-/// Returns the same text of a split whose record is there.
+/// Returns that text for a split whose record is given.
 std::string data_fingerprint(const Dataset& data, DataRecord record);
 
 /// Adds the damaged images that a batch replaced (Batch::replaced) to `known`, which is sorted.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks, which say what the targets of a dataset require of a network and measure its predictions;
-// evaluation of a network on a dataset, and of a checkpoint: metrics, and the use of its experts.
+// Tasks: targets of a dataset, and metrics of predictions. Evaluation of a network on a dataset,
+// and of a checkpoint: metrics and loads of the experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -228,8 +228,8 @@ struct CalibrateOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
-/// Returns what the network's experts do on images of the dataset, in evaluation mode: the same for
-/// any number of threads. Throws Error (usage) where the images do not fit the network.
+/// Returns the use of the network's experts on images of the dataset, in evaluation mode: the same
+/// for any number of threads. Throws Error (usage) where the images do not fit the network.
 ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options = {});
 
@@ -268,14 +268,14 @@ struct EvaluateCheckpointOptions {
 };
 
 /// Quality and cost of a checkpoint; FLOPs count the rows that routing the data really computed, of
-/// a program, which does not tell them, all that tokens select.
+/// a program, which does not report them, all that tokens select.
 struct CheckpointEvaluation {
   fs::path checkpoint;
   std::string data, split;
   std::shared_ptr<const Dataset> dataset;    ///< As the network takes it.
   std::vector<std::string> classes, groups;  ///< Names of the rows of a Dispatch.
   Evaluation evaluation;
-  MetricRows metric_rows;  ///< Its metrics for people.
+  MetricRows metric_rows;  ///< Metrics of `evaluation` for people.
   double flops_per_image = 0.0;
   bool counts_selected = false;  ///< Whether FLOPs are of all selected rows.
   int64_t parameters = 0;
@@ -298,8 +298,8 @@ struct CheckpointData {
 };
 
 /// Opens a split of `data`, of what the checkpoint was trained on where that is empty; where
-/// `split` is empty, the one that `choose` takes of those that there are. Its examples are as they
-/// are stored. Throws Error (usage) for data or a split that is not there.
+/// `split` is empty, the one that `choose` takes of those that there are. The split's examples are
+/// as stored. Throws Error (usage) for data or a split that is not there.
 CheckpointData open_checkpoint_data(
     const Checkpoint& checkpoint, const DatasetOpener& open, const std::string& data,
     const std::string& split,

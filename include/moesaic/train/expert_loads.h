@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the steps of a run load its experts: counted where the network is, written with the metrics,
-// and watched for experts that get next to nothing.
+// Loads of a run's experts: counted on the network's device, written with the metrics, and checked
+// for starved experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,15 @@ namespace moesaic {
 /// Mean load of a MoE layer's experts over some steps.
 struct LayerLoads {
   int64_t block = 0;
-  std::vector<int64_t> kept;    ///< Ids of the experts.
-  std::vector<double> load;     ///< Fraction of the layer's rows of each.
-  std::vector<double> dropped;  ///< Of the tokens that selected each, the fraction that found no
-                                ///< room; empty where there is no capacity, or experts are merged.
+  std::vector<int64_t> kept;  ///< Ids of the experts.
+  std::vector<double> load;   ///< Fraction of the layer's rows of each.
+  std::vector<double>
+      dropped;  ///< Of the tokens that selected each, the fraction that was dropped; empty where
+                ///< there is no capacity, or experts are merged.
 };
 
-/// Counts the rows of a network's experts in forward passes of training. It is the observer of all
-/// MoE layers; nothing waits for the device.
+/// Counts the rows of a network's experts in forward passes of training. Observes all MoE layers;
+/// nothing waits for the device.
 class ExpertLoadMeter {
  public:
   /// Observes the MoE layers of `model` until it is destroyed.
@@ -38,7 +39,7 @@ class ExpertLoadMeter {
   /// Returns the names of what take() returns, [V]; take_loads() finds them among metrics.
   const std::vector<std::string>& names() const { return names_; }
   /// Returns the counts since the last call, [V] float64 on the network's device: rows of each
-  /// expert and, with a capacity, tokens that selected it. Their means over steps and over
+  /// expert and, with a capacity, tokens that selected it. Means of the counts over steps and
   /// processes give the loads of all.
   at::Tensor take();
 

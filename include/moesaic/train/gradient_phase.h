@@ -268,8 +268,8 @@ class Optimizer {
 
   /// Divides the state of the parameters that all processes have among them (ZeRO-1,
   /// arXiv:1910.02054): each keeps the slots of whole parameters, which it updates and sends to the
-  /// others. Those with a name in `is_replicated`, such as those of shared experts, stay as they
-  /// are. Call it before anything else.
+  /// others. Parameters with a name in `is_replicated`, such as those of shared experts, stay as
+  /// they are. Call it before anything else.
   void shard_state(std::shared_ptr<const ProcessMesh> processes, const NameTest& is_replicated);
 
   /// Numbers of float32.
@@ -289,7 +289,7 @@ class Optimizer {
   /// a gradient of zeros, by its momentum and weight decay. `lr` is the learning rate of `config`;
   /// those of the parts are `group_lrs`, or keep their ratio to it where there is none. Where
   /// `skip`, a float32 scalar on the parameters' device, is 1, parameters and state() keep their
-  /// bits, whatever the gradients hold; the host need not know.
+  /// bits, whatever the gradients hold; without the host.
   void step(double lr, const std::vector<std::optional<double>>& group_lrs = {},
             const at::Tensor& skip = {});
   /// Clears the gradients.
@@ -344,7 +344,7 @@ class Optimizer {
   }
 
   std::vector<ParamGroup> param_groups_;
-  std::shared_ptr<const ProcessMesh> processes_;  ///< Who share the state; null: nobody.
+  std::shared_ptr<const ProcessMesh> processes_;  ///< Processes that share the state; null: none.
   int64_t num_steps_ = 0;
 };
 
@@ -373,9 +373,9 @@ void clip_gradient_values(std::vector<at::Tensor>& gradients, double limit);
 double learning_rate(const ScheduleConfig& schedule, double peak, int64_t update, int64_t steps,
                      int64_t steps_per_epoch = 1);
 
-/// Gradients of the mean of the processes' losses: those of what every process has are the mean
-/// over all processes, those of experts that a replica's processes share the sum over them and the
-/// mean over the replicas, divided by their number.
+/// Gradients of the mean of the processes' losses: for parameters that every process has, the mean
+/// over all processes; for experts that a replica's processes share, the sum over them and the mean
+/// over the replicas, divided by their number.
 class DistributedGradients {
  public:
   /// Of the model's parameters that require gradients now.
@@ -409,7 +409,7 @@ void describe(auto& f, GradientPhaseState& c) {
   f("replaced", c.replaced, "indices of the corrupt images replaced by others so far, sorted");
 }
 
-/// A phase of gradient descent. Its metrics are the loss, the objective's terms, and the norm of
+/// A phase of gradient descent, with as metrics the loss, the objective's terms, and the norm of
 /// the gradients before clipping.
 class GradientPhase : public Phase {
  public:
@@ -477,7 +477,7 @@ class GradientPhase : public Phase {
 /// Returns the registry's entry.
 PhaseKind gradient_phase_kind();
 
-/// Returns the parameters that `trainable` selects. They, and no others, require gradients from now
+/// Returns the parameters that `trainable` selects, the only ones that require gradients from now
 /// on.
 Optimizer::NamedParameters choose_parameters(Model& model, const PhaseConfig& phase);
 

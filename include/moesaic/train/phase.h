@@ -62,7 +62,7 @@ class Phase {
   /// Makes a step, or a chunk of steps. Throws Diverged, before the network changes, where values
   /// are not finite, or leaves that to StepReport::deferred_metrics.
   virtual StepReport step() = 0;
-  /// Ends a step: several processes tell each other what only one of them has met. All call it,
+  /// Ends a step: the processes exchange what only one of them has met. All processes call this,
   /// with null where this one is alone. Returns the largest `signal` of all.
   virtual int sync_step(int signal, const ProcessMesh* processes);
   /// Exchanges the network's weights and their average, which evaluations measure; a second call
@@ -107,7 +107,7 @@ struct PhaseContext {
   /// Whether StepReport::deferred_metrics may be used. By default it is on every device but the
   /// CPU, where reading waits for nothing.
   std::optional<bool> defer_metrics = {};
-  /// Those that share the batches, in which experts are shared already; null: this one is alone.
+  /// Processes that share the batches, with experts shared already; null: this one is alone.
   std::shared_ptr<const ProcessMesh> processes = {};
   /// Called by phases whose kind says so, in each step and in swap_average(), before parameters or
   /// the tensors of the phase's state change; what the forward passes change are other tensors. May
@@ -153,12 +153,12 @@ struct PhaseKind {
 Registry<PhaseKind>& phase_kinds();
 
 /// Returns the names of the parameters that the settings `trainable` and `frozen` let the phase
-/// move.
+/// train.
 std::vector<std::string> trained_parameters(const Model& model, const PhaseConfig& phase);
 
 /// A phase that makes its steps by formulas on samples in order, apart from optimizers and loaders:
-/// plan.steps of them, or fewer. Its state are the number of steps made and, by a name of the
-/// phase's, whether it has met what ends it.
+/// plan.steps of them, or fewer. The phase's state is the number of steps made and, by a name of
+/// the phase's, whether its end condition was met.
 class OnlinePhase : public Phase {
  public:
   bool done() const override { return steps_done_ >= plan_.steps || reached_end_; }
@@ -194,7 +194,7 @@ class OnlinePhase : public Phase {
 void plan_steps(PhasePlan& plan, int64_t samples, int64_t batch);
 
 /// Throws Error (usage), with the reason, where 'trainable' and 'frozen' would keep a parameter
-/// from moving.
+/// from being trained.
 void check_trains_all(const PhasePlan& plan, const SettingLocations& locations, const Model& model,
                       const std::string& reason);
 
@@ -219,11 +219,11 @@ std::shared_ptr<Module> find_module(const Model& model) {
 [[noreturn]] void fail_needs(const SettingLocations& locations, const std::string& place,
                              const std::string& what);
 
-// Checks of settings that the plan of a run and that of a kind of phases share. They throw Error
+// Checks of settings that the plan of a run and that of a kind of phases share. All throw Error
 // (usage) with the location of the setting.
 
-/// Routes so many tokens without numbers: whatever a block's router refuses with this rule, that of
-/// training or of evaluation, it refuses here.
+/// Routes so many tokens on the meta device: throws what a block's router throws with this rule,
+/// that of training or of evaluation.
 void check_tokens(const SettingLocations& locations, const Model& model, const MoEBlock& block,
                   const nn::RoutingRule& rule, int64_t tokens);
 
@@ -237,7 +237,7 @@ at::Tensor host_copy(const at::Tensor& tensor);
 
 /// Returns a copy of the router's rows whose experts exist, [K, d] float32 on the CPU.
 at::Tensor router_rows(const nn::MoELayer& layer);
-/// Writes those rows.
+/// Writes the router's rows whose experts exist.
 void set_router_rows(const nn::MoELayer& layer, const at::Tensor& router_Kd);
 
 /// Adds a kind of phases of a class to the registry, whose add() it returns.

@@ -92,8 +92,7 @@ void describe(auto& f, RunConfig& c) {
 }
 ConfigProblem config_problem(const RunConfig& config);
 
-/// Makes paths to data and checkpoints lasting: a relative one is another from another working
-/// directory.
+/// Makes relative paths to data and checkpoints absolute.
 void make_names_absolute(RunConfig& config);
 
 /// Returns the configuration that a run was started with as a run that starts now would store it:
@@ -121,7 +120,7 @@ Json settings_of_results(Json run);
 std::vector<Difference> setting_changes(nlohmann::ordered_json before, nlohmann::ordered_json now);
 
 /// Throws Error (usage) that names the deciding settings in which `now` differs from the
-/// configuration that the run was started with. `suggestion` ends it.
+/// configuration that the run was started with. `suggestion` ends the message.
 void check_same_run(const Json& started, const Json& now, const std::string& folder,
                     const std::string& suggestion = "give another --out");
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of a run, and what the run remembers of its data, by which it notices at a resume that
-// they have changed.
+// The folder of a run, and the record of its data, by which a resume detects changes.
 #pragma once
 
 #include <chrono>
@@ -67,23 +66,22 @@ std::string difference_of(const DataRecord& before, const DataRecord& now);
 std::vector<std::pair<std::string, std::string>> used_splits(const RunConfig& config,
                                                              const Datasets& datasets);
 
-/// Takes the data of a project that was moved for those that the run began with: where a phase has
-/// another path than in the configuration `started`, and `before` has labels to tell data apart,
-/// the record is copied to the new path, which is put into `started`, as is that of an init or
-/// on_entry.prune.pretrained whose old path is gone. Returns the old path of each such new one;
-/// record_data() compares what lies there.
+/// Treats the data of a moved project as those of the run. Where a phase has another path than in
+/// `started`, and `before` has labels to compare, the record is copied to the new path, which
+/// replaces the old one in `started`; so does that of an init or on_entry.prune.pretrained whose
+/// old path is missing. Returns the old path of each such new one; record_data() compares what lies
+/// there.
 std::map<std::string, std::string> follow_moved_data(const RunConfig& now, Json& started,
                                                      RunData& before);
 
-/// Is told of a change since the run began, e.g. of "has other image files".
+/// Called with a change since the run began, e.g. "has other image files".
 using DataChanged = std::function<void(const std::string& name, const std::string& split,
                                        const std::string& change)>;
 
-/// Returns the marks of all data that a run uses, after telling `changed` of each difference from
-/// those of `before`; classes in another order are none. With `warns`, as one of several processes
-/// does, says what is odd about the data: training examples of one class alone, and files that are
-/// read under two names, in different splits or classes, for which 16 bytes are held of each image
-/// meanwhile.
+/// Returns the marks of all data that a run uses, after a call of `changed` for each difference
+/// from those of `before`; classes in another order are none. With `warns`, set in one of several
+/// processes, warns of training examples of one class alone, and of files read under two names, in
+/// different splits or classes, with 16 bytes of memory per image.
 RunData record_data(const RunConfig& config, Datasets& datasets, bool warns,
                     const RunData& before = {}, const DataChanged& changed = {});
 
@@ -91,7 +89,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns,
 ///
 ///     config.json  data.json  metrics.jsonl  events.out.tfevents.*  trace.json (of --profile)
 ///     checkpoints/step_<N>/    during training and at the end, the newest few
-///     checkpoints/step_<N>.damaged/    what a resume passed over, kept for its user
+/// checkpoints/step_<N>.damaged/ what a resume skipped
 ///     checkpoints/<phase>/     at the end of each phase
 ///     best/                    the best evaluation of the last phase
 class RunFolder {
@@ -104,7 +102,7 @@ class RunFolder {
   /// Returns the configuration that the run in `root` was started with, null without a run.
   static Json started_config(const fs::path& root);
 
-  /// Returns what the run in `root` remembers of its data; nothing of a run of 0.2.0 or before.
+  /// Returns the record of the data of the run in `root`; nothing for a run of 0.2.0 or before.
   static std::optional<RunData> started_data(const fs::path& root);
 
   /// Returns whether there is any step_<N>, complete or damaged.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network that a run starts with, the plan of its phases, checked before anything is trained,
-// the memory that they need, and training with many processes on paper: memory, bytes and time of a
-// step. docs/scaling.md derives the formulas.
+// The network that a run starts with; the checked plan of its phases; the memory that they need; a
+// plan of training with many processes: memory, bytes and time of a step. docs/scaling.md derives
+// the formulas.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +38,13 @@ class RunStart {
   /// for training or for this network beside the tensors of `init`.
   std::shared_ptr<Model> model() const;
 
-  /// Returns a text that tells other weights or names of `init` from these, "" without it.
+  /// Returns a fingerprint of the weights and names of `init`, "" without it.
   std::string fingerprint() const;
   /// Returns the names of the outputs of `init`, none without it or where it stores none.
   std::vector<std::string> classes() const;
 
  private:
-  RunConfig config_;  ///< Its model is that of `init` where it had none.
+  RunConfig config_;  ///< With the model of `init` where none was given.
   std::optional<Checkpoint> init_;
   std::shared_ptr<Model> shape_;
 };
@@ -90,7 +90,7 @@ at::Tensor meta_inputs(const Model& model, int64_t images);
 /// LibTorch and gaps in the heap.
 struct TrainingMemory {
   double weights = 0.0, gradients = 0.0, optimizer = 0.0;
-  double teacher = 0.0;  ///< Weights of the network that teaches.
+  double teacher = 0.0;  ///< Weights of the teacher.
   double batches = 0.0;  ///< The batch that is trained on and those that are prepared ahead.
   /// What else a step holds at once at most, in float32: what backward needs and what it makes, or
   /// what an evaluation's forward pass holds, where that is more. Unset means unknown.
@@ -162,7 +162,8 @@ struct ScalingPlan {
   int64_t images = 0;  ///< Images of a process in a step.
   /// Of a process, with all experts' rows and without batches and the communication library's own.
   TrainingMemory memory;
-  /// Those of one update, however many parts its batch has, but for what sends nothing.
+  /// Collectives of one step of the optimizer, for all parts of its batch, without those that send
+  /// nothing.
   std::vector<Collective> collectives;
   double sent = 0.0;  ///< Bytes of all of them.
   /// Seconds of forward and backward passes, of routing all processes' tokens or its own, of the
@@ -189,8 +190,8 @@ struct ScalingPlan {
 ///
 /// - `gradients` among W: 2 (W - 1) / W * P_d bytes,
 /// - `expert_gradients` among D: 2 (D - 1) / D * P_e / K,
-/// - `rows` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward,
-///   once more with activation checkpointing,
+/// - `rows` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once more
+/// with activation checkpointing,
 /// - `row_counts` among K: (K - 1) * 8 A L E, twice with activation checkpointing,
 /// - `logits` among W: (W - 1) / W * 4 L B t E, and twice that of `logits_gradient`; nothing where
 ///   each process routes whole groups of tokens alone,

@@ -28,8 +28,8 @@ class StepProfiler {
   /// Ends a recording without writing it.
   ~StepProfiler();
 
-  /// Is told before each step how many were made; writes the trace after the last one to record.
-  /// Throws Error where the file cannot be written.
+  /// Called before each step with the number of steps made; writes the trace after the last step to
+  /// record. Throws Error where the file cannot be written.
   void before_step(int64_t made);
   /// Writes a recording that the end of the run, after so many steps, cut short, and warns where
   /// there is none.

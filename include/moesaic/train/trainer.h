@@ -66,7 +66,7 @@ struct TrainState {
   int64_t best_step = 0;
   MetricWindow window;
   int64_t metrics_lines = 0;
-  std::string computed_with;  ///< What rounds alike: threads and instructions, or "cuda".
+  std::string computed_with;  ///< What determines rounding: threads and instructions, or "cuda".
 
   /// Returns the state at the start of the next phase.
   TrainState next_phase() const {
@@ -122,7 +122,7 @@ struct TrainResult {
   fs::path checkpoint;                   ///< Last one written or resumed from.
   std::optional<Evaluation> evaluation;  ///< Last evaluation of the run.
   fs::path best;                         ///< Of a last phase that ended; "" without one.
-  std::string best_value;                ///< Its metric and when that was, for messages.
+  std::string best_value;                ///< Metric and time of `best`, for messages.
 };
 
 /// Runs the phases of a configuration. The same seed gives the same bits on one machine and build,
@@ -144,14 +144,14 @@ class Trainer {
   const RunConfig& config() const { return config_; }
 
  private:
-  /// A step that was made, at the state of that time.
+  /// A finished step, with the state after it.
   struct StepResult {
     StepReport report;
     int64_t step, phase_step;
     bool last;  ///< Of its phase.
   };
 
-  /// A checkpoint that is written behind training.
+  /// A checkpoint that is written during training.
   struct PendingSave {
     fs::path folder;
     int64_t step = 0;

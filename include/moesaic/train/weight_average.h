@@ -14,7 +14,8 @@ namespace moesaic {
 ///
 ///     average <- decay average + (1 - decay) weights
 ///
-/// of the parameters that require gradients and of buffers of real numbers. It begins as they are.
+/// of the parameters that require gradients and of buffers of real numbers. The average begins as
+/// the weights.
 class WeightAverage {
  public:
   /// With a `decay` of 0 nothing is averaged: the calls below do nothing.

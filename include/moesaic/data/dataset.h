@@ -20,10 +20,10 @@ namespace moesaic {
 /// An image that cannot be read; the message names its file. Others of the dataset may be sound.
 class ImageError : public Error {
  public:
-  /// `logged`: a warning has said it already, e.g. of all images of a damaged shard at once.
+  /// `logged`: a warning has named it already, e.g. for all images of a damaged shard at once.
   explicit ImageError(const std::string& message, bool logged = false)
       : Error(ErrorKind::failure, message), logged_(logged) {}
-  /// Returns whether a warning has said it already.
+  /// Returns whether a warning has named the image already.
   bool logged() const noexcept { return logged_; }
 
  private:
@@ -34,14 +34,14 @@ class ImageError : public Error {
 struct EncodedImage {
   std::string bytes;     ///< JPEG, PNG or WebP.
   bool upright = false;  ///< Whether it is turned as EXIF says when it is decoded.
-  std::string name;      ///< Its path, for messages.
+  std::string name;      ///< Path of the file, for messages.
 };
 
 /// Where an image is stored; reads nothing of it.
 struct ImageFile {
   std::string name;    ///< Below the folder or the shards of its split.
-  int64_t bytes = -1;  ///< Its size; -1 where that cannot be had.
-  /// What the system knows the file by, whatever it is called; 0 for what is no file of its own.
+  int64_t bytes = -1;  ///< Size in bytes; -1 where unknown.
+  /// Device and inode of the file; 0 for an image without a file of its own.
   uint64_t device = 0, inode = 0;
 };
 
@@ -76,8 +76,7 @@ struct DatasetInfo {
   std::vector<std::string> groups;   ///< Name of each group, a second label; may be empty.
   std::vector<std::string> targets;  ///< Name of each real-valued target.
   bool classes_named = true;         ///< False where a description only counts them.
-  /// Whether images are turned as their files' EXIF says; unset where the data do not tell, and
-  /// then they are.
+  /// Whether images are turned by their files' EXIF; unset means true.
   std::optional<bool> upright = {};
   bool channels_open = false;  ///< Whether the network decides between grey and colours.
   /// False where the inputs are not images: then inputs() and generate() take the place of image()
@@ -87,7 +86,7 @@ struct DatasetInfo {
   /// continues where the previous one ended.
   bool endless = false;
   ResizeOptions resize = {};   ///< How parts of images are resized.
-  Directions directions = {};  ///< Those that are known of inputs that are no images.
+  Directions directions = {};  ///< Known directions of inputs that are no images.
 };
 
 /// Returns what an example of the data is called: "image", "row" of numbers, or else "example".

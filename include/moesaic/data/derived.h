@@ -75,10 +75,10 @@ enum class MosaicOf { images, metadata };
 /// classes, one image of which is at a random place of the grid; at every other place is a random
 /// image of one of the other classes. The split "train" is endless. Image i depends on seed, split
 /// and i only; without replacement the deciding images of a class are those of a permutation, over
-/// and over. Its group is the place of the deciding image, row by row. Pixels are not standardised,
-/// so that what is black is 0. Throws Error: usage for a class that `base` lacks or that both
-/// decides and does not, and for images of different sizes without `tile`; failure where `base` has
-/// no image of a class.
+/// and over. The group of a mosaic is the place of the deciding image, row by row. Pixels are not
+/// standardised, so that what is black is 0. Throws Error: usage for a class that `base` lacks or
+/// that both decides and does not, and for images of different sizes without `tile`; failure where
+/// `base` has no image of a class.
 std::shared_ptr<const Dataset> make_mosaic(std::shared_ptr<const Dataset> base,
                                            const MosaicConfig& config, MosaicOf of,
                                            std::string name, std::string description = "");
@@ -99,11 +99,11 @@ void describe(auto& f, BackdropConfig& c) {
 }
 
 /// Makes a dataset with every image of `base` resized to `config.size` and put at a random place of
-/// a random image of `backdrops`, of which the largest square in the middle is resized to the size
-/// that the base's images have. Labels and groups are the base's. Image i depends on seed, split
-/// and i only. Pixels are not standardised. Without `backdrops` images cannot be read, for
-/// planning. Throws Error (usage) if images of `base` differ in size or are smaller than
-/// `config.size`, and for backdrops with another number of channels.
+/// a random image of `backdrops`. The largest central square of a backdrop is resized to the size
+/// of the base's images. Labels and groups are the base's. Image i depends on seed, split and i
+/// only. Pixels are not standardised. Without `backdrops` images cannot be read, for planning.
+/// Throws Error (usage) if images of `base` differ in size or are smaller than `config.size`, and
+/// for backdrops with another number of channels.
 std::shared_ptr<const Dataset> make_on_backdrops(std::shared_ptr<const Dataset> base,
                                                  std::shared_ptr<const Dataset> backdrops,
                                                  const BackdropConfig& config, std::string name,

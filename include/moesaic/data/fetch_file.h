@@ -32,7 +32,7 @@ struct FetchRequest {
 /// Downloads a file to its place, unless what is there is right already. The bytes arrive at a
 /// hidden name beside it, where a later call resumes. Answers 429 and 5xx and broken connections
 /// are tried again after 1, 2, 4, 8 and 16 seconds, or after what Retry-After says. Size and hash
-/// (of the request; else of Hugging Face or Google Cloud Storage, where they tell one) are compared
+/// (of the request; else of Hugging Face or Google Cloud Storage, where they send one) are compared
 /// before the file is renamed; a wrong one that is there is set aside. Throws Error: usage for an
 /// address that cannot be or holds a password or a token, else failure, with the address.
 void fetch_file(const FetchRequest& request);

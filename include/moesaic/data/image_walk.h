@@ -11,8 +11,8 @@
 
 namespace moesaic {
 
-/// Returns how names of images that can be read end: ".jpg" and others, in lower case. What a file
-/// is, its content tells.
+/// Returns how names of images that can be read end: ".jpg" and others, in lower case. The content
+/// determines what a file is.
 const std::vector<std::string>& image_endings();
 /// Returns whether a file is called like an image that can be read, in upper or lower case.
 bool has_image_name(const fs::path& path);
@@ -48,7 +48,7 @@ class SkippedFiles {
 /// Names of what lies in a folder, sorted.
 struct ImageListing {
   std::vector<std::string> folders, images;
-  std::vector<std::string> links;  ///< Those of both that are links.
+  std::vector<std::string> links;  ///< Names of files and folders that are links.
   SkippedFiles skipped;
 };
 

@@ -29,7 +29,7 @@ struct LoaderOptions {
   /// Max number of batches prepared ahead, of which batches_ahead() takes what the threads need.
   int64_t prefetch = 64;
   AugmentConfig augment;
-  bool bytes = false;  ///< Leaves normalisation and mixup to who takes the batches, see Batch.
+  bool bytes = false;  ///< Leaves normalisation and mixup to the caller, see Batch.
   /// Places in each batch of the images that this process makes, beside others that make the rest;
   /// empty: all. A smaller last batch is made whole.
   std::vector<int64_t> batch_indices = {};
@@ -55,8 +55,7 @@ struct Batch {
   /// Rows of the batch's images and of what mixup mixes with each, int64, where `batch_indices`
   /// left some out; undefined: all rows, each with the next one.
   at::Tensor own_rows = {}, next_rows = {};
-  /// Damaged images in whose place others stand, and what is wrong with each, "" where that was
-  /// said already.
+  /// Damaged images that others replace, and the problem of each, "" where it was logged already.
   std::map<int64_t, std::string> replaced = {};
 
   /// Returns the same batch on a device, without waiting for copies from pinned memory.
@@ -109,11 +108,11 @@ class Loader {
   std::unique_ptr<State> state_;
 };
 
-/// Batches of a Loader on a device; on the CPU they are the Loader's own. To another device images
-/// travel as bytes and are normalised (to the same bits) and mixed there. To an accelerator they
-/// travel from pinned memory on a stream of their own, and the next batch, if it is ready, while
-/// one is used; the current stream waits for a batch, the host does not. Inputs that are the whole
-/// dataset travel once. Not thread-safe.
+/// Batches of a Loader on a device; on the CPU they are the Loader's own. Images are copied to
+/// another device as bytes, and normalised (to the same bits) and mixed there. Copies to an
+/// accelerator are made from pinned memory on a stream of their own, that of the next batch, if it
+/// is ready, while one is used; the current stream waits for a batch, the host does not. Inputs
+/// that are the whole dataset are copied once. Not thread-safe.
 class DeviceLoader {
  public:
   /// Throws as Loader does. The options `bytes` and `pinned` are the device's.
@@ -129,7 +128,7 @@ class DeviceLoader {
   Loader& loader() { return loader_; }
 
  private:
-  /// A batch on its way.
+  /// A batch that is being copied.
   struct Sent {
     Batch batch;
     std::optional<c10::Event> arrived;

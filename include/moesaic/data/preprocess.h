@@ -91,8 +91,8 @@ std::shared_ptr<const Dataset> preprocessed(std::shared_ptr<const Dataset> base,
 /// std that map bytes to config.values.
 DatasetInfo preprocessed_info(DatasetInfo info, const PreprocessConfig& config);
 
-/// The same document is "input" in a checkpoint's config.json and preprocess.json of an export:
-/// all that a reader needs to make the input from an image's bytes.
+/// Input of a network, all that a reader needs to make it from an image's bytes: "input" in a
+/// checkpoint's config.json, and preprocess.json of an export.
 struct InputSpec {
   std::string dataset;  ///< Name of the training data, without folders.
   bool listed = true;   ///< Whether that is a name of dataset_names(), not of a path.
@@ -138,8 +138,7 @@ std::string channel_order(int64_t channels);
 
 /// Returns the document, where a list or number that is not known or does not apply is null.
 Json document_of(const InputSpec& spec);
-/// Reads such a document strictly: a stranger may have written it. Throws Error (failure) that
-/// names `from`.
+/// Reads such a document strictly, as untrusted. Throws Error (failure) that names `from`.
 InputSpec read_input_spec(const Json& document, const std::string& from);
 
 /// Returns `base` as the network of `spec` takes it: info() has its size, mean and std where they

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Described datasets: what a description says, where the files are, and how they are opened,
-// fetched and verified. A format (data/format.h) knows the files, this all that formats have in
-// common.
+// Described datasets: their descriptions, the location of their files, opening, fetching and
+// verifying. A format (data/format.h) reads the files; this has what formats share.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +55,9 @@ void describe(auto& f, DatasetArchive& c) {
 /// Checks the form of names and hashes; one hash is required.
 std::string config_problem(const DatasetArchive& archive);
 
-/// Description of a dataset, `datasets/NAME.json`: either of files (format with its settings,
-/// classes, mean, std, files) or of a dataset derived from another one (base): its images rotated,
-/// grids of them, on backdrops, the first of them, some classes, or with another validation split.
+/// Description of a dataset, `datasets/NAME.json`: of files (format with its settings, classes,
+/// mean, std, files), or of a dataset derived from a base: rotated images, mosaics, images on
+/// backdrops, the first images, some classes, or another validation split.
 struct DatasetSpec {
   std::string name, description;
   NamedSettings format;  ///< One of dataset_formats(), with its settings.
@@ -164,13 +163,13 @@ bool has_spec(const std::string& name);
 std::string absolute_name(const std::string& name);
 
 /// Returns the name of a dataset, or of its last folder or description where it is a path, which
-/// would tell strangers where a user keeps files.
+/// would reveal where a user keeps files.
 std::string name_without_folders(const std::string& name);
 
-/// Reads `datasets/NAME.json`. A name that ends in .json is the path of another description, and a
-/// name with a slash is a folder: the dataset that it holds the one description of, such as packed
-/// shards, or else of images (image_folder) without a description. Throws Error (usage) for an
-/// unknown name or an invalid description.
+/// Reads `datasets/NAME.json`. A name that ends in .json is the path of another description. A name
+/// with a slash is a folder: of the one description that it holds, such as packed shards, or else
+/// of images (image_folder) without a description. Throws Error (usage) for an unknown name or an
+/// invalid description.
 DatasetSpec load_dataset_spec(std::string_view name);
 
 /// Returns the splits that are stored separately: train, test and, where the format or the
@@ -222,8 +221,8 @@ struct FileVerification {
 /// throw Error (usage).
 class DatasetSource {
  public:
-  /// Reads descriptions as load_dataset_spec() does. Throws Error (usage) also if bases lead round
-  /// in a circle.
+  /// Reads descriptions as load_dataset_spec() does. Throws Error (usage) also for a cycle of
+  /// bases.
   explicit DatasetSource(std::string_view name) : DatasetSource(name, name, 0) {}
 
   /// Returns the description itself.
@@ -238,7 +237,7 @@ class DatasetSource {
   double validation() const;
   /// Returns the splits: train, validation (where one is stored or held out) and test.
   std::vector<std::string> splits() const;
-  /// Returns the number of classes that the descriptions tell; 0 means unknown or none.
+  /// Returns the number of classes in the descriptions; 0 means unknown or none.
   int64_t class_count() const;
   /// Returns the first of files() that is to be fetched: one that is not here, else base().
   DatasetSpec fetched() const;

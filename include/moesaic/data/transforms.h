@@ -44,12 +44,12 @@ struct Planes {
 
 /// Applies `layers` operations, each chosen uniformly. With m the magnitude: rotate by +-3 m
 /// degrees, shear_x and shear_y by +-0.03 m, translate_x and translate_y by +-10 m pixels (these
-/// five with the nearest pixel, 128 outside), color, contrast, brightness and sharpness by a factor
-/// of 0.18 m + 0.1, posterize to int(0.4 m) bits (0 counts as 1), solarize from int(25.6 m) mod 256
-/// on, solarize_add int(11 m) below 128, cutout of a square of half side int(4 m) around a random
-/// pixel, and auto_contrast, equalize and invert. As in those pipelines, contrast blends with a
-/// grey of min(255, pixels / 256) for any image, and solarize at magnitudes 10 and 20 inverts,
-/// since 256 is 0 as a byte.
+/// five with the nearest pixel, 128 outside); color, contrast, brightness and sharpness by a factor
+/// of 0.18 m + 0.1; posterize to int(0.4 m) bits (0 counts as 1), solarize from int(25.6 m) mod 256
+/// on, solarize_add int(11 m) below 128; cutout of a square of half side int(4 m) around a random
+/// pixel; auto_contrast, equalize and invert. As in those pipelines, contrast blends with a grey of
+/// min(255, pixels / 256) for any image, and solarize at magnitudes 10 and 20 inverts, since 256 is
+/// 0 as a byte.
 void rand_augment(const RandAugmentConfig& config, CounterRng& rng, const Planes& image);
 
 /// Returns the names of the operations, in the order in which they are drawn.
@@ -137,19 +137,19 @@ void describe(auto& f, AugmentConfig& c) {
 }
 
 /// Draws a part of an image as TensorFlow's sample_distorted_bounding_box does, which V-MoE was
-/// trained with: its aspect ratio is uniform in its range and its height is uniform among those
-/// that keep the area in its range and the part within the image; every position is equally likely,
+/// trained with. The aspect ratio is uniform in its range; the height is uniform among those that
+/// keep the area in its range and the part within the image. Every position is equally likely,
 /// except that a part smaller than the image never touches the lower (or right) edge. After 100
-/// failed tries it is the whole image.
+/// failed tries the part is the whole image.
 Rectangle random_part(const CropConfig& config, int64_t height, int64_t width, CounterRng& rng);
 
 /// Returns the random-number generator of a position in the order of an epoch.
 CounterRng augment_rng(uint64_t seed, int64_t epoch, int64_t position);
 
-/// Turns bytes [C, H, W] into normalised floats [C, H, W]: flipped with probability 1/2, changed by
-/// rand_augment(), blurred by a sigma drawn uniformly from its range, shifted by dy, dx drawn
-/// uniformly from [-shift, shift], each where it is on; then (byte / 255 - mean) / std. What a
-/// shift uncovers becomes the value of a byte 0.
+/// Turns bytes [C, H, W] into normalised floats [C, H, W]. Each where configured: flip with
+/// probability 1/2, rand_augment(), blur by a sigma drawn uniformly from its range, shift by dy, dx
+/// drawn uniformly from [-shift, shift]; then (byte / 255 - mean) / std. What a shift uncovers
+/// becomes the value of a byte 0.
 class ImageTransform {
  public:
   /// Throws Error (usage) unless mean and std have a value a channel, each std > 0, 0 <= shift
@@ -159,7 +159,7 @@ class ImageTransform {
   /// Transforms `in` [C, H, W], which a flip, rand_augment and blur change in place, to `out`
   /// [C, H, W]. Draws nothing from `rng` where augmentation is off.
   void operator()(uint8_t* in, CounterRng& rng, float* out) const;
-  /// The same without the last step, for normalised().
+  /// Transforms without the last step, for normalised().
   void operator()(uint8_t* in, CounterRng& rng, uint8_t* out) const;
 
  private:

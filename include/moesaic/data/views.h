@@ -48,19 +48,17 @@ std::shared_ptr<const Dataset> with_classes_of(std::shared_ptr<const Dataset> da
                                                std::string_view suggestion = {});
 
 /// Returns how many of `count` training examples stay for training if a fraction is held out.
-/// The boundary is rounded as TensorFlow Datasets does for `train[:98%]` (its
-/// `_pct_to_abs_closest`: `int(round(boundary * num_examples / 100.))`, halves to even), which is
-/// what google-research/vmoe trains on: train[:98%] and train[98%:] of CIFAR, train[:99%] and
-/// train[99%:] of ImageNet.
+/// The boundary is rounded as TensorFlow Datasets does for `train[:98%]` (`_pct_to_abs_closest`:
+/// `int(round(boundary * num_examples / 100.))`, halves to even). google-research/vmoe trains on
+/// such splits: train[:98%] and train[98%:] of CIFAR, train[:99%] and train[99%:] of ImageNet.
 int64_t training_count(int64_t count, double validation);
 
 /// Returns the part of the training examples `all` that is the split "train" or "validation". The
 /// last examples are held out; with `by_class`, for examples sorted by class, the last ones of
-/// every class, as many of each as rounding the cumulative counts of classes gives, so that the
-/// total is the same where each class gives one or more; of a class of two examples or more each
-/// split has at least one. (The examples that TensorFlow Datasets holds out depend on the order of
-/// its own files, which differs.) Throws Error: failure if the split would be empty, usage if `all`
-/// is endless.
+/// every class, their numbers by rounding cumulative counts of classes: the total stays the same
+/// where each class gives one or more. Of a class of two examples or more each split has at least
+/// one. (The examples that TensorFlow Datasets holds out depend on the order of its own files,
+/// which differs.) Throws Error: failure if the split would be empty, usage if `all` is endless.
 std::shared_ptr<const Dataset> hold_out(std::shared_ptr<const Dataset> all, double validation,
                                         const std::string& split, bool by_class);
 
@@ -71,11 +69,11 @@ inline int64_t stream_begin(uint64_t seed) {
   return static_cast<int64_t>(mix64(seed) >> kFreeBits);
 }
 
-/// Makes a dataset of `count` examples of `base`, the training samples of a run that sees only some
-/// of its data: of endless data consecutive ones from stream_begin(seed) on, else of each class in
-/// turn, while it has any, the next in a random order. A seed's smaller samples are the beginning
-/// of its larger ones. Throws Error (failure) where there are fewer, and for finite data without
-/// classes.
+/// Makes a dataset of `count` examples of `base`, the training samples of a run that uses only some
+/// of its data. Of endless data it takes consecutive examples from stream_begin(seed) on; else, of
+/// each class in turn, while it has any, the next in a random order. A seed's smaller samples are
+/// the beginning of its larger ones. Throws Error (failure) where there are fewer, and for finite
+/// data without classes.
 std::shared_ptr<const Dataset> make_sample(std::shared_ptr<const Dataset> base, int64_t count,
                                            uint64_t seed);
 

@@ -22,7 +22,7 @@ struct Family {
   std::function<std::shared_ptr<Model>(const Value& config, uint64_t seed)> build;
   /// Returns the family's settings, with keys that begin with "model".
   std::function<HelpRows()> help;
-  /// Whether the program's help tells of them; false where another family has the same ones.
+  /// Whether the program's help shows the settings; false where another family has the same ones.
   bool listed = true;
 };
 

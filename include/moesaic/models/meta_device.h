@@ -19,9 +19,8 @@ class MetaKernels {
   std::shared_ptr<void> registered_;
 };
 
-/// While an object lives, every tensor that this thread creates is on the meta device: it has shape
-/// and dtype but no values and no memory, so that a network of any size can be built and
-/// inspected.
+/// While an object lives, every tensor that this thread creates is on the meta device, with shape
+/// and dtype but without values and memory. A network of any size can be built and inspected.
 class OnMetaDevice {
  public:
   /// Switches this thread to the meta device.

@@ -75,7 +75,7 @@ struct SettingPaths {
   std::string channels = {};
   std::string kept_experts = {};  ///< Experts that pruning kept.
   std::string merged_into = {};   ///< Experts that others were merged into; empty: none can be.
-  std::string pruned = {};        ///< What tokens get of the others; empty: it cannot be set.
+  std::string pruned = {};        ///< Treatment of removed experts; empty: it cannot be set.
 };
 
 /// Returns the FLOPs of a layer's mean replacement per token.
@@ -96,7 +96,7 @@ class Model : public torch::nn::Module {
   /// evaluation too, a function of the images' indices, see set_first_sample_index(). Throws Error
   /// for another shape.
   virtual ModelOutput forward(const at::Tensor& images_BCHW, const at::Generator& random) = 0;
-  /// The same without random numbers.
+  /// Runs the network without random numbers.
   ModelOutput forward(const at::Tensor& images_BCHW) { return forward(images_BCHW, {}); }
 
   /// Sets the index of the first image of later forward passes, initially 0. With its index in the
@@ -107,7 +107,7 @@ class Model : public torch::nn::Module {
   /// network lists the kept experts of each layer, under setting_paths().kept_experts.
   virtual nlohmann::ordered_json config() const = 0;
 
-  /// Returns what a reader in another language has to know beside the configuration, e.g. the
+  /// Returns constants that a reader in another language needs beside the configuration, e.g. the
   /// epsilon of layer normalisation. By default nothing.
   virtual nlohmann::ordered_json constants() const { return nullptr; }
 
@@ -147,7 +147,7 @@ class Model : public torch::nn::Module {
   virtual bool may_differ_from_pretrained(const std::string& parameter) const;
 
   /// Returns the number of layers from a parameter to the outputs, 0 for those of the head, by
-  /// which learning rates may fall. By default a family does not tell.
+  /// which learning rates may fall. By default nothing.
   virtual std::optional<int64_t> layers_after(const std::string& parameter) const {
     return std::nullopt;
   }

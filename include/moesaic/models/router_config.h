@@ -12,8 +12,8 @@
 
 namespace moesaic {
 
-// Upper bounds far above any router that fits into memory. They keep products of settings within
-// 64 bits and reject typing errors.
+// Upper bounds far above any router that fits into memory. The bounds keep products of settings
+// within 64 bits and reject typing errors.
 inline constexpr double kMaxExperts = 65536, kMaxTokens = 2147483647;
 inline constexpr double kMaxCapacityFactor = 1e6, kMaxNoise = 1e6, kMaxLogit = 1e6;
 
@@ -118,7 +118,7 @@ ConfigProblem capacity_problem(const RoutingConfig& routing, const DispatcherCon
 /// Returns what is wrong with a list of the experts that pruning kept.
 ConfigProblem kept_problem(const std::vector<int64_t>& kept, int64_t experts,
                            const std::string& key);
-/// Returns the same of a setting that is empty where all experts are there.
+/// Returns what is wrong with that list where empty means all experts.
 ConfigProblem kept_setting_problem(const std::vector<int64_t>& kept, int64_t experts,
                                    const std::string& key);
 

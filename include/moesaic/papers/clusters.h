@@ -102,7 +102,7 @@ class ImageExpertsImpl : public Experts, public DataParallelModule {
  private:
   using Networks = std::vector<std::shared_ptr<ImageNetwork>>;
 
-  /// Those of other processes keep no memory meanwhile.
+  /// Networks of other processes' experts keep no memory meanwhile.
   void keep_local(const std::vector<int64_t>& slots) override;
   void gather(const ProcessGroup& group) override;
   /// Makes these the children, named by their place from `first` on.
@@ -167,15 +167,15 @@ ConfigProblem config_problem(const ClusterMixtureConfig& config);
 struct ClusterSignals {
   at::Tensor v_Kd, c_Kd;
 };
-/// Returns them, drawn from the seed of `config`.
+/// Returns signals and centres drawn from the seed of `config`.
 ClusterSignals cluster_signals(const ClusterMixtureConfig& config);
 
 /// Generates examples of definition 3.1, inputs [N, 1, P, d] with labels (y + 1) / 2 and clusters k
-/// as groups: k, k' != k, y and eps = +-1, alpha, beta, gamma uniform in their ranges; the patches
-/// y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in random order, times
-/// `scale`; without `shuffle` in the order of this list. `split` is "train" or "test"; both share
-/// signals and centres. Example i depends on seed, split and i only. Returns `count` of them from
-/// index `first` on.
+/// as groups. k, k' != k, y and eps = +-1, alpha, beta, gamma are uniform in their ranges; the
+/// patches y alpha v_k, beta c_k, eps gamma v_k' and P - 3 of N(0, sigma_p^2 / d I) in random
+/// order, times `scale`; without `shuffle` in the order of this list. `split` is "train" or "test";
+/// both share signals and centres. Example i depends on seed, split and i only. Returns `count` of
+/// them from index `first` on.
 DatasetInputs cluster_examples(const ClusterMixtureConfig& config, const ClusterSignals& signals,
                                const std::string& split, int64_t first, int64_t count);
 
@@ -270,9 +270,9 @@ void describe(auto& f, ClusterMoEConfig& c) {
 /// a patch; one expert without a router.
 ConfigProblem config_problem(const ClusterMoEConfig& config);
 
-/// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p), r noise
-/// and f_m eq. 3.1 for each class, or as printed a scalar whose sign is the class. Without a router
-/// F = f_1. An input is an image of one channel whose P rows are its patches.
+/// F(x) = gate_m f_m(x) with m = argmax h + r, h(x) = sum over patches p of Theta^T x^(p) and noise
+/// r; f_m is eq. 3.1 for each class, or as printed a scalar whose sign is the class. Without a
+/// router F = f_1. An input is an image of one channel whose P rows are its patches.
 class ClusterMoE : public OneLayerModel<ClusterMoEConfig> {
  public:
   /// Draws the initial values from `seed`.
@@ -354,11 +354,11 @@ void describe(auto& f, ImageMoEConfig& c) {
 /// Checks that squares fill the image and that there is one expert without a router.
 ConfigProblem config_problem(const ImageMoEConfig& config);
 
-/// F(x) = gate_m f_m(x) with m = argmax h + r and h(x) = sum over the image's squares s of
-/// Theta^T x^(s) + b, where the f_m are separate networks and only f_m is computed. Without a
-/// router F = f_1. The router's `weight` is [M, C s s + 1], the bias in the last column. Batch
-/// normalisation of an expert sees only the images of that expert. The embedding (pre_logits) is
-/// the input of the head of the expert that computed the image.
+/// F(x) = gate_m f_m(x) with m = argmax h + r and h(x) = sum over the image's squares s of Theta^T
+/// x^(s) + b; the f_m are separate networks, and only f_m is computed. Without a router F = f_1.
+/// The router's `weight` is [M, C s s + 1], the bias in the last column. Batch normalisation of an
+/// expert sees only the images of that expert. The embedding (pre_logits) is the input of the head
+/// of the expert that computed the image.
 class ImageMoE : public OneLayerModel<ImageMoEConfig> {
  public:
   /// Draws the initial values from `seed`.

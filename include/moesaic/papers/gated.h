@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// "Learning in Gated Neural Networks": the data of eq. 1, the mixture as a network of one output,
-// E[y | x], the errors of section 4, and a classifier of sequences by a GRU that is a mixture of
+// "Learning in Gated Neural Networks": the data of eq. 1; the mixture as a network of one output,
+// E[y | x]; the errors of section 4; a classifier of sequences by a GRU that is a mixture of
 // experts.
 #pragma once
 
@@ -93,8 +93,8 @@ struct GruStates {
 };
 
 /// A gated recurrent unit as a hierarchical mixture of experts of depth 2 ("Learning in Gated
-/// Neural Networks", section 2, eq. 5): h_t = (1 - z) h_t-1 + z c_t mixes keeping the state with
-/// the candidate c_t, which is itself a mixture of forgetting the state and using it. g is tanh.
+/// Neural Networks", section 2, eq. 5). h_t = (1 - z) h_t-1 + z c_t mixes the former state with the
+/// candidate c_t, itself a mixture of forgetting the state and using it. g is tanh.
 ///
 /// The printed W (r h) is no mixture of W h and nothing; PyTorch's r (W h + c) is. Parameters are
 /// those of torch::nn::GRU with its names' order (reset, update, candidate), and its update gate is
@@ -173,12 +173,12 @@ ConfigProblem config_problem(const GatedMixtureConfig& config);
 struct GatedTruth {
   at::Tensor a_kd, w_kd, b_k;
 };
-/// Returns them, drawn from the seed of `config`.
+/// Returns regressors and gates drawn from the seed of `config`.
 GatedTruth gated_truth(const GatedMixtureConfig& config);
 
-/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] whose values
-/// of a number lie side by side, with a target each: x ~ N(0, I), z ~ softmax of
-/// <w_i, x> + b_i, y = g(<a_z, x>) + noise. Example i depends on seed, split and i only.
+/// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d], contiguous
+/// along N, with a target each. x ~ N(0, I), z ~ softmax of <w_i, x> + b_i, y = g(<a_z, x>) +
+/// noise. Example i depends on seed, split and i only.
 DatasetInputs gated_examples(const GatedMixtureConfig& config, const GatedTruth& truth,
                              const std::string& split, int64_t first, int64_t count);
 
@@ -288,7 +288,7 @@ struct RecoveryError {
   double regressors = 0.0;
   /// 1 - the min cosine of w_i - w_m with w*_p(i), by the same permutation, where p(m) = k is the
   /// expert whose true gate is 0; 1 for gates of 0. Of more than two experts several permutations
-  /// may share the min; then this is of one of them, and tells little.
+  /// may share the min; then this is of one of them, and means little.
   double gates = 0.0;
   /// max over i of |a_i - a*_p(i)| and of |w_i - w_m - w*_p(i)|, the norm of theorem 3; the former
   /// depends on signs and lengths, which L4 leaves open.

@@ -72,9 +72,9 @@ TORCH_MODULE(ShallowExperts);
 
 inline constexpr const char *kTopOne = "top1", *kEveryAboveZero = "adaptive";
 
-/// Returns the options of a router for one of these: "top1", F_1: the expert of the largest logit,
-/// weighted with its softmax over all, ties at random; "adaptive", F^_M: every expert whose logit
-/// is at least 0, with gate 1.
+/// Returns the options of a router for "top1" (F_1: the expert of the largest logit, weighted with
+/// its softmax over all, ties at random) or "adaptive" (F^_M: every expert whose logit is at least
+/// 0, with gate 1).
 RouterOptions latent_router_options(int64_t width, int64_t experts, const std::string& routing,
                                     const std::vector<int64_t>& kept);
 
@@ -142,9 +142,9 @@ struct LatentTruth {
 LatentTruth latent_truth(const LatentClustersConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, 1, d] with a target
-/// each and clusters as groups: c is uniform, x ~ N(rho v_c, I),
-/// y = f_c(<w_c, x>) + s_c g(<w_g, x>), with noise of N(0, zeta^2) in the training split. Example i
-/// depends on seed, split and i only, with the same bits on every processor.
+/// each and clusters as groups. c is uniform, x ~ N(rho v_c, I), y = f_c(<w_c, x>) + s_c g(<w_g,
+/// x>), with noise of N(0, zeta^2) in the training split. Example i depends on seed, split and i
+/// only, with the same bits on every processor.
 DatasetInputs latent_examples(const LatentClustersConfig& config, const LatentTruth& truth,
                               const std::string& split, int64_t first, int64_t count);
 

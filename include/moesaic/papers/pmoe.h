@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // "Patch-level Routing in Mixture-of-Experts is Provably Sample-efficient for Convolutional Neural
-// Networks": the data of section 4.2, patches that are unit vectors, one of which tells the class;
-// the networks of section 3.1; and wide residual networks whose last convolution is a patch-level
-// mixture (section 5.2 and appendix L).
+// Networks": the data of section 4.2, patches that are unit vectors, one of which determines the
+// class; the networks of section 3.1; and wide residual networks whose last convolution is a
+// patch-level mixture (section 5.2 and appendix L).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -91,7 +91,7 @@ class PatchMixtureImpl : public torch::nn::Module {
   };
   /// Computes images_BCHW [B, C, H, W]; random numbers are drawn from `random`.
   Output forward(const at::Tensor& images_BCHW, const at::Generator& random) const;
-  /// The same for images that are cut into patches already.
+  /// Computes images that are cut into patches already.
   Output of_patches(const at::Tensor& x_Bnd, const at::Generator& random) const;
 
   /// Returns the options as given.
@@ -120,16 +120,16 @@ struct MapExpertsOptions {
   int64_t window() const { return patch + kernel - 1; }
 };
 
-/// Experts of WRN-pMoE (pMoE paper, section 5.2): an expert sees the map with the patches that it
-/// selected, each times its gate, and zeros in place of all others, and computes batch
-/// normalisation, ReLU and a convolution with biases, whose border is zeros.
+/// Experts of WRN-pMoE (pMoE paper, section 5.2). An expert gets the map with its selected patches,
+/// each times its gate, and zeros in place of all others; it computes batch normalisation, ReLU and
+/// a convolution with biases, whose border is zeros.
 ///
-/// What it did not select has the same value at every position behind the ReLU, so the convolution
-/// is made of that value's, which all images share, and of what the selected patches add to it.
-/// Routings are those of expert choice by image: every expert has as many patches of each image.
-/// A token is a patch as from patches_of(), images one after another. Parameters `weight` and
-/// `bias` [K, C] of the normalisation, `w` [K, o, C, kernel, kernel], `b` [K, o]; buffers
-/// `running_mean` and `running_var` [K, C].
+/// Patches that an expert did not select have the same value at every position after the ReLU. The
+/// convolution is that of this value, which all images share, plus what the selected patches add.
+/// Routings are those of expert choice by image: every expert has as many patches of each image. A
+/// token is a patch as from patches_of(), images one after another. Parameters `weight` and `bias`
+/// [K, C] of the normalisation, `w` [K, o, C, kernel, kernel], `b` [K, o]; buffers `running_mean`
+/// and `running_var` [K, C].
 class MapExpertsImpl : public Experts, public DataParallelModule {
  public:
   /// Draws the initial values from `generator`.
@@ -170,7 +170,7 @@ class MapExpertsImpl : public Experts, public DataParallelModule {
   };
   /// Returns the selected patches times their gates, [K, R, C, p p].
   at::Tensor gated_rows(const at::Tensor& x_Td, const Routing& routing) const;
-  /// Returns the statistics of maps of `images` images; training moves the running ones.
+  /// Returns the statistics of maps of `images` images; training updates the running ones.
   Statistics statistics(const at::Tensor& rows_KRCp, int64_t images);
   /// What is behind ReLU: rest_KC [K, C] where nothing was selected, and how much more the selected
   /// patches have, [K, R, C, p p].
@@ -227,14 +227,14 @@ struct PatternSets {
   int64_t close = 0;       ///< Number of sets that are close.
   double radius = 0.0;     ///< Of each set: sqrt((1 - delta_r^2) / (d p^2)) / 2.
 };
-/// Returns them, drawn from the seed of `config`.
+/// Returns the patterns drawn from the seed of `config`.
 PatternSets pattern_sets(const PatchPatternsConfig& config);
 
 /// Generates examples `first` to `first + count - 1` of a split, inputs [N, 1, n, d] of unit
-/// vectors, with labels 0 with o1 (y = +1) and 1 with o2 (y = -1), in turn, and as groups the
-/// places of the patches that are o1 or o2. Places are random; l* - 1 patches are of sets that are
-/// close to one of o1 and o2, the same one for all of them, chosen at random; the others are of
-/// sets that are not. Example i depends on seed, split and i only.
+/// vectors. Labels are 0 with o1 (y = +1) and 1 with o2 (y = -1), in turn; groups are the places of
+/// the patches that are o1 or o2. Places are random; l* - 1 patches are of sets that are close to
+/// one of o1 and o2, the same one for all of them, chosen at random; the others are of sets that
+/// are not. Example i depends on seed, split and i only.
 DatasetInputs patch_patterns(const PatchPatternsConfig& config, const std::string& split,
                              int64_t first, int64_t count);
 
@@ -308,7 +308,7 @@ ConfigProblem config_problem(const PMoEConfig& config);
 
 /// f_i(x) = sum_s sum_r a_{r,s,i} / D sum_{j in J_s} ReLU(<w_{r,s}, x_j>) G_{j,s} (model (1), eq.
 /// 23) with D = l or n: each expert selects l of an image's n patches. Without a router it is the
-/// CNN of eq. 5. For two classes there is one f, and the logits are f / 2 and -f / 2, so that the
+/// CNN of eq. 5. For two classes there is one f, with logits f / 2 and -f / 2, so that the
 /// cross-entropy is the logistic loss of eq. 2 with y = +1 for class 0.
 class PMoE : public OneLayerModel<PMoEConfig> {
  public:
@@ -433,7 +433,7 @@ class WrnPMoE : public OneLayerModel<WrnPMoEConfig> {
   std::optional<torch::jit::Module> torchscript(const script::Unit& unit) const override;
 
   nn::WideResNet trunk{nullptr};
-  nn::MapExperts experts{nullptr};  ///< Those of `moe`; null without it.
+  nn::MapExperts experts{nullptr};  ///< The experts of `moe`; null without it.
   nn::BatchNorm1d norm{nullptr};
   torch::nn::Linear head{nullptr};
 

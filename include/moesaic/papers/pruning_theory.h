@@ -18,11 +18,10 @@
 namespace moesaic {
 namespace nn {
 
-/// Experts of the pruning paper's theory (section 4.2), in the basis of the patterns: a token is
-/// the number p of a pattern, neuron r of expert s has the inner product w[s, p, r] with it, and
-/// the expert's output is a(s) sum_r ReLU(w[s, p, r]) with a fixed sign a(s). Parameter `w` [K, d,
-/// m], buffer `sign` [K]. SGD in this basis is SGD in any other, since the patterns are
-/// orthonormal.
+/// Experts of the pruning paper's theory (section 4.2), in the basis of the patterns. A token is
+/// the number p of a pattern; neuron r of expert s has the inner product w[s, p, r] with it. The
+/// expert's output is a(s) sum_r ReLU(w[s, p, r]) with a fixed sign a(s). Parameter `w` [K, d, m],
+/// buffer `sign` [K]. SGD in this basis is SGD in any other, since the patterns are orthonormal.
 class PatternExpertsImpl : public Experts {
  public:
   /// Neurons are drawn from N(0, std^2); the first half of the experts has the sign +1.
@@ -64,10 +63,10 @@ void describe(auto& f, PatternTokensConfig& c) {
 }
 
 /// Generates examples `first` to `first + count - 1` of a split. Inputs [N, 1, 1, n] are the
-/// numbers of the tokens' patterns: 0 is o_1, 1 is o_2, the others do not tell the class. Labels
-/// are 0 with o_1 (y = +1) and 1 with o_2 (y = -1). The class and the place of its pattern are
-/// uniform, and so is each other token among the d - 2 other patterns. Example i depends on seed,
-/// split and i only.
+/// numbers of the tokens' patterns: 0 is o_1, 1 is o_2, the others do not determine the class.
+/// Labels are 0 with o_1 (y = +1) and 1 with o_2 (y = -1). The class and the place of its pattern
+/// are uniform, and so is each other token among the d - 2 other patterns. Example i depends on
+/// seed, split and i only.
 DatasetInputs pattern_tokens(const PatternTokensConfig& config, const std::string& split,
                              int64_t first, int64_t count);
 
@@ -100,9 +99,9 @@ void describe(auto& f, PatternMoEConfig& c) {
 ConfigProblem config_problem(const PatternMoEConfig& config);
 
 /// f(x) = sum over tokens j and experts s of G_j^(s) a(s) sum_r ReLU(<w_r^(s), x_j>) (eqs. 4 and
-/// 7), in the basis of the patterns: an input is an image of one channel and one row, the numbers
-/// of an example's n patterns. Its two logits are f / 2 and -f / 2, so that their difference is f.
-/// Pruning ranks the experts of either sign apart (section 4.2).
+/// 7), in the basis of the patterns. An input is an image of one channel and one row, the numbers
+/// of an example's n patterns, with two logits f / 2 and -f / 2, whose difference is f. Pruning
+/// ranks the experts of either sign apart (section 4.2).
 class PatternMoE : public OneLayerModel<PatternMoEConfig> {
  public:
   /// Draws the initial values from `seed`.

@@ -178,7 +178,7 @@ void describe(auto& f, StemLayer& c) {
 /// Names of the two families of class VMoE, which differ in encoder.moe.ensemble_size.
 inline constexpr const char *kVMoE = "vmoe", *kE3 = "e3";
 
-/// What the head gets of the tokens, see `classifier`.
+/// Input of the head, see `classifier`.
 inline constexpr const char *kOfToken = "token", *kOfMean = "gap", *kOfMap = "map",
                             *kOfTokenAndMean = "token_gap", *kOfTokens = "tokens";
 

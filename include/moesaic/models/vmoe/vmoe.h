@@ -18,11 +18,11 @@
 namespace moesaic {
 
 /// Resizes a position embedding [1, T, d] to T' = `tokens` tokens. The rows of a square grid are
-/// interpolated linearly with aligned corners along both axes: output k of n reads at position
-/// k * ((s - 1) / (n - 1)) of s, computed in float64, and is 0 where rounding takes that past
-/// s - 1, as in the reference. The row of a class token (T is a square plus 1) is copied, or
-/// dropped where T' has none. For T = T' nothing changes. Throws Error (usage) for lengths that
-/// are neither a square nor a square plus 1, and where only T' has a class token.
+/// interpolated linearly with aligned corners along both axes. Output k of n reads at position k *
+/// ((s - 1) / (n - 1)) of s, computed in float64; where rounding exceeds s - 1 it is 0, as in the
+/// reference. The row of a class token (T is a square plus 1) is copied, or dropped where T' has
+/// none. For T = T' nothing changes. Throws Error (usage) for lengths that are neither a square nor
+/// a square plus 1, and where only T' has a class token.
 at::Tensor vit_zoom(const at::Tensor& embedding_1Td, int64_t tokens);
 /// Returns why vit_zoom() cannot turn the first shape into the second, "" if it can.
 std::string vit_zoom_problem(const std::vector<int64_t>& from, const std::vector<int64_t>& to);
@@ -86,8 +86,8 @@ class VMoE : public Model, public nn::DataParallelModule {
 
   /// Returns the configuration that the network was built from.
   const VMoEConfig& settings() const { return config_; }
-  /// Returns the fixed position embedding [1, patches, d] of sincos2d, else an undefined tensor. It
-  /// follows from the configuration, so it is not part of the network's state.
+  /// Returns the fixed position embedding [1, patches, d] of sincos2d, else an undefined tensor.
+  /// The configuration determines this embedding, so that it is not part of the network's state.
   const at::Tensor& position_waves() const { return position_waves_; }
   /// Returns whether the position embedding is learned and has a row for the class token.
   bool embeds_class_token() const {

@@ -37,9 +37,9 @@ ExportInfo export_info(const Checkpoint& checkpoint, const Model& model);
 std::string batch_dependence(const Model& model);
 
 /// Returns file name -> text: "config.json" with the model's configuration and, under
-/// kConstantsKey, its constants(), "labels.json" with the list of class names, "preprocess.json"
-/// with document_of() the input, "evaluation.json" with the loss and the batch size by which
-/// moesaic evaluates.
+/// kConstantsKey, its constants(); "labels.json" with the list of class names; "preprocess.json"
+/// with document_of() the input; "evaluation.json" with the loss and the batch size of moesaic's
+/// evaluations.
 std::map<std::string, std::string> side_files(const Model& model, const ExportInfo& info);
 
 /// Writes the weights to safetensors, which most libraries read, bit for bit. If `out` ends in
@@ -50,7 +50,7 @@ void export_safetensors(const Model& model, const fs::path& out, const ExportInf
 
 /// Returns the network as a script module, which LibTorch and PyTorch run without this library:
 /// forward(images [B, C, H, W] float32) -> logits [B, classes], for any B, with aten operators
-/// only. Its parameters are copies under the names of the state dict
+/// only. The module's parameters are copies under the names of the state dict
 /// (`blocks.0.attention.qkv.weight`, ...); fixed position embeddings are a buffer. Routing is
 /// exact: ties to the lower expert, capacities, groups and drops as in route_token_choice(); pruned
 /// experts add zero and are never computed. Throws Error (usage) for a family without TorchScript
@@ -65,19 +65,19 @@ void export_torchscript(const Model& model, const fs::path& file, const ExportIn
 
 /// Writes the network as a folder for stock PyTorch: `modeling.py` with torch.nn modules that have
 /// the names of the state dict, whose load() returns the network; `model.safetensors`, the side
-/// files, and README.md, a model card. It computes and trains what to_torchscript() computes, but
-/// no size in it depends on values: an expert has a row for each token that it may get, so that
+/// files, and README.md, a model card. The network computes and trains what to_torchscript()
+/// computes, but no size depends on values. An expert has a row for each token that it may get:
 /// without a capacity every expert computes all tokens. Throws Error (usage) for a family without
 /// TorchScript export, and for experts that choose in groups that images do not divide into.
 void export_pytorch(const Model& model, const fs::path& folder, const ExportInfo& info = {});
 
 /// Records that network by torch.export for any batch from 1, in Python, see export_python(), and
 /// writes it with the side files within. Before the file gets its name, LibTorch's runner computes
-/// 1, 2 and 7 random images with it: logits that differ from the network's by more than 1e-5 of the
-/// largest one, or another largest one, are an Error (failure), after which there is no file.
+/// 1, 2 and 7 random images. Logits that differ from the network's by more than 1e-5 of the largest
+/// one, or another largest one, are an Error (failure) without a file.
 void export_pt2(const Model& model, const fs::path& file, const ExportInfo& info = {});
 
-/// The same in ONNX, opset 20, with side files as metadata, for ONNX Runtime, which must be in that
+/// Does so in ONNX, opset 20, with side files as metadata, for ONNX Runtime, which must be in that
 /// Python.
 void export_onnx(const Model& model, const fs::path& file, const ExportInfo& info = {});
 

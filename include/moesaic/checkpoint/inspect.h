@@ -39,20 +39,20 @@ Registry<ForeignCheckpoint>& foreign_checkpoints();
 const ForeignCheckpoint* find_foreign(const fs::path& path);
 
 /// Describes a run, a checkpoint, a .safetensors file or the index of several: {"path", "kind",
-/// "parameters", "bytes" (of the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]},
-/// with "files", their number, where an index lists them, and, for a checkpoint, "model", "data",
-/// "classes", "state" and the remaining experts of each MoE layer. A checkpoint of
-/// google-research/vmoe, given by its prefix, also has "shards" and "version". Reads headers only
-/// and checks a checkpoint's files against its manifest, its optimizer's size only. Throws Error if
-/// `path` cannot be read. `trust` is LoadOptions'; the tensors of a file that needs it are read.
+/// "parameters", "bytes" (of the tensors), "file_bytes", "tensors": [{"name", "dtype", "shape"}]}.
+/// An index adds "files", their number; a checkpoint adds "model", "data", "classes", "state" and
+/// the remaining experts of each MoE layer. A checkpoint of google-research/vmoe, given by its
+/// prefix, also has "shards" and "version". Reads headers only and checks a checkpoint's files
+/// against its manifest, its optimizer's size only. Throws Error if `path` cannot be read. `trust`
+/// is LoadOptions'; the tensors of a file that needs it are read.
 nlohmann::ordered_json inspect(const fs::path& path, bool trust = false);
 
-/// Compares two of them: {"only_in_first", "only_in_second", "different_shape", "changed":
-/// [{"name", "relative_change"}], "equal", "config": [{"key", "first", "second"}]}, where null is
-/// an absent key. For the list of experts that pruning kept, an absent key means all experts, and
-/// the item also has "absent": "all". A checkpoint of google-research/vmoe has its own names and
-/// dtypes; a network compared with one is converted to those names and float32. The relative change
-/// of a tensor is ||b - a|| / ||a||.
+/// Compares two paths: {"only_in_first", "only_in_second", "different_shape", "changed": [{"name",
+/// "relative_change"}], "equal", "config": [{"key", "first", "second"}]}, where null is an absent
+/// key. For the list of experts that pruning kept, an absent key means all experts, and the item
+/// also has "absent": "all". A checkpoint of google-research/vmoe has its own names and dtypes; a
+/// network compared with one is converted to those names and float32. The relative change of a
+/// tensor is ||b - a|| / ||a||.
 nlohmann::ordered_json inspect_difference(const fs::path& first, const fs::path& second,
                                           bool trust = false);
 

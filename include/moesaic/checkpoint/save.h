@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing checkpoints, behind training and by several processes together. Each writes what it
-// holds,
+// Writing checkpoints, during training and by several processes together. Each process writes what
+// it holds,
 //
 //   model-00002-of-00004.safetensors, optimizer-00002-of-00004.safetensors
 //
@@ -11,7 +11,7 @@
 //
 // A tensor of which processes hold slices along dimension 0, such as stacked experts, is stored as
 // those slices, named NAME[first:end]; readers join them, so that a checkpoint does not depend on
-// the number of processes. One process writes model.safetensors and optimizer.safetensors. Behind
+// the number of processes. One process writes model.safetensors and optimizer.safetensors. During
 // training a thread copies the tensors, then writes the copy.
 #pragma once
 
@@ -107,11 +107,11 @@ class NonFiniteError : public Error {
 
 /// How long a save took, in seconds.
 struct SaveTimes {
-  double wait = 0.0;   ///< For the save before; training stood still.
+  double wait = 0.0;   ///< Seconds that training waited for the save before.
   double copy = 0.0;   ///< Seconds that training waited for the snapshot.
-  double write = 0.0;  ///< Behind training.
+  double write = 0.0;  ///< Seconds of writing, during training.
 
-  /// Returns how long training stood still, in seconds.
+  /// Returns how long training waited, in seconds.
   double pause() const { return wait + copy; }
 };
 
@@ -148,7 +148,7 @@ class AsyncSave {
   std::future<bool> copied_;     ///< Whether the copy was made; not valid once it was asked.
   SaveTimes times_;              ///< Without those of the thread.
   std::optional<double> write_;  ///< Seconds of a save that ended without an error.
-  BackgroundTask task_;          ///< Its thread uses the others, so it is destroyed first.
+  BackgroundTask task_;          ///< Destroyed first, since its thread uses the others.
 };
 
 }  // namespace moesaic

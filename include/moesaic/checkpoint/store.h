@@ -7,7 +7,7 @@
 //   config.json            {"format", "version", "model", "data", "input", "run"}, to rebuild it
 //   MANIFEST.json          size and SHA-256 of each of the other files; written last
 //
-// Where several processes wrote it, the tensors are in parts with an index: checkpoint/save.h.
+// Tensors of several processes are in parts with an index: checkpoint/save.h.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +56,9 @@ struct LoadOptions {
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint,
                      const std::function<FileContent(const fs::path&)>& write_model = {});
 
-/// Says that a directory is not the checkpoint that was written: MANIFEST.json or a file that it
-/// lists is missing, or a file has another size or another SHA-256. After any other Error the
-/// checkpoint may be whole: the disk did not answer, or another version of the program wrote it.
+/// Error for a directory that is not the checkpoint that was written: MANIFEST.json or a file that
+/// it lists is missing, or a file has another size or another SHA-256. After any other Error the
+/// checkpoint may be whole: the disk failed, or another version of the program wrote it.
 class DamagedCheckpoint : public Error {
  public:
   /// `message` begins with the path.
@@ -142,7 +142,8 @@ InputSpec input_spec_of(const Checkpoint& checkpoint, const Model& model);
 /// Returns the names of the outputs of a checkpoint's network, in order; none where they are not
 /// stored.
 std::vector<std::string> class_names_of(const Checkpoint& checkpoint);
-/// Returns the same of a run's newest checkpoint, or of a checkpoint, without a look at its hashes.
+/// Returns these names for a run's newest checkpoint, or for a checkpoint, without checking its
+/// hashes.
 std::vector<std::string> class_names_of(const fs::path& run_or_checkpoint, bool trust = false);
 
 }  // namespace moesaic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What describe() declares (config/schema.h), read, written and explained: types of settings first,
-// then the visitors of their declarations.
+// Types of settings that describe() declares (config/schema.h), then visitors of the declarations:
+// reading, writing, help.
 #pragma once
 
 #include <fmt/format.h>

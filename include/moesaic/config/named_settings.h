@@ -55,7 +55,7 @@ class NamedSettings {
     if (const T* found = find<T>()) return *found;
     fail("settings of '{}' have another type than the one asked for", name_);
   }
-  /// The same for settings that are to be changed.
+  /// Returns settings that may be changed.
   template <class T>
   T& as() {
     return const_cast<T&>(std::as_const(*this).as<T>());
@@ -63,11 +63,11 @@ class NamedSettings {
 
   /// Applies a visitor of config/schema.h to the settings.
   void visit(config_detail::KeyCollector& fields) { content_->visit(fields); }
-  /// The same for reading.
+  /// Applies a visitor that reads.
   void visit(config_detail::FieldReader& fields) { content_->visit(fields); }
-  /// The same for writing.
+  /// Applies a visitor that writes.
   void visit(config_detail::FieldWriter& fields) { content_->visit(fields); }
-  /// The same for help.
+  /// Applies a visitor that collects help.
   void visit(config_detail::HelpFields& fields) { content_->visit(fields); }
   /// Returns what is wrong with the settings that were read from `object`, or an empty problem.
   ConfigProblem problem(const Value& object) { return content_->problem(object); }

@@ -62,7 +62,7 @@ struct Rules {
 
   /// Checks a value. Throws Error (usage) with the position, the value found and what is allowed.
   void check(double number, const Value& value, std::string_view name) const;
-  /// The same for a text, which must be one of `choices`, if there are any.
+  /// Checks a text, which must be one of `choices`, if there are any.
   void check(const std::string& string, const Value& value, std::string_view name) const;
   /// Checks that a value is filled where `not_empty` asks for that.
   void check_filled(bool filled, const Value& value, std::string_view name) const;

@@ -62,15 +62,14 @@ HelpRows help_rows(const std::string& path = {}) {
 /// "phases.0.optimizer.lr". Throws Error (usage) with the nearest key where there is none.
 HelpRows rows_about(const HelpRows& rows, const std::string& path);
 
-/// Returns the settings within groups that a key without its groups means: those whose path ends in
-/// `name` ("lr", "optimizer.lr"), or did in earlier versions, else, unless an outermost key is
-/// near, those whose last part begins with it or is near. "batch" is "phases.N.batch_size".
+/// Returns the settings that a key without its groups means: those whose path ends in `name` ("lr",
+/// "optimizer.lr"), or did in earlier versions. Without any, and unless an outermost key is near,
+/// returns those whose last part begins with `name` or is near. "batch" is "phases.N.batch_size".
 HelpRows rows_called(const HelpRows& rows, const std::string& name);
 
-/// Return text of at most 100 columns: of each setting type, default, allowed values and meaning;
-/// or a line for each that is `common`, with its default and the start of its meaning.
+/// Returns text of at most 100 columns: type, default, allowed values and meaning of each setting.
 std::string help_text(const HelpRows& rows);
-/// The second of these.
+/// Returns a line for each `common` setting, with its default and the start of its meaning.
 std::string common_help(const HelpRows& rows);
 
 }  // namespace moesaic

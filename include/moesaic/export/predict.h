@@ -24,15 +24,16 @@ struct PredictOptions {
   std::string loss;          ///< Loss of training, see train/objective.h; empty means softmax.
 };
 
-/// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes],
-/// "pre_logits" [B, d] and, with `routing`, for the MoE layer of each block i "routing.<i>.logits"
-/// [T, E] and "routing.<i>.combine" [T, E], the weight of expert e's output in the output of token
-/// t: 0 where t is not routed to e or dropped, or e is pruned. Tokens are ordered by image.
+/// Runs the network on images_BCHW [B, C, H, W] float32, normalised. Returns "logits" [B, classes]
+/// and "pre_logits" [B, d]; with `routing`, for the MoE layer of each block i, also
+/// "routing.<i>.logits" [T, E] and "routing.<i>.combine" [T, E]. The latter is the weight of expert
+/// e's output in the output of token t: 0 where t is not routed to e or dropped, or e is pruned.
+/// Tokens are ordered by image.
 ///
 /// An ensemble of M members has M rows of "logits" and "pre_logits" per image, and "log_mean_prob"
 /// [B, classes]: the log of the mean over members of softmax(logits), or of sigmoid(logits) for a
-/// sigmoid loss. Its tokens are ordered by image, position and member; the logits for other
-/// members' experts are -infinity, so that a row's softmax is the gates.
+/// sigmoid loss. An ensemble's tokens are ordered by image, position and member; the logits for
+/// other members' experts are -infinity, so that a row's softmax is the gates.
 ///
 /// Without a head, "logits" are "pre_logits", as in the reference.
 ///
@@ -49,7 +50,7 @@ void predict_file(Model& model, const fs::path& input, const fs::path& output,
                   const PredictOptions& options = {});
 
 /// A safetensors file of an evaluation: "pre_logits" [N members, d] float32, an image's members in
-/// a row, "labels" and "predictions" [N] int64. Features wait in a temporary file beside it, so
+/// a row, "labels" and "predictions" [N] int64. Features are kept in a temporary file beside it, so
 /// that memory holds those of one batch.
 class FeatureFile {
  public:

@@ -124,16 +124,16 @@ TORCH_MODULE(MapHead);
 /// Parts of an EncoderBlock.
 struct EncoderBlockOptions {
   AttentionOptions attention;
-  MlpOptions mlp;                      ///< Its dropout is also that of attention's outputs.
+  MlpOptions mlp;                      ///< `mlp.dropout` is also that of attention's outputs.
   double epsilon = kLayerNormEpsilon;  ///< Epsilon of both norms.
   double drop_path = 0.0;              ///< Rate of stochastic depth in training.
   std::optional<double> layer_scale;   ///< Initial LayerScale; unset means none.
   std::optional<MoELayerOptions> moe;  ///< Unset means a dense MLP.
 };
 
-/// A pre-norm transformer block: x + s1 attention(norm1(x)), then x + s2 mlp(norm2(x)), where the
-/// MLP is dense or a mixture of experts over all tokens of the batch and s1, s2 [d] are LayerScale
-/// (Touvron et al., arXiv:2103.17239, eq. 4) or 1. In training, stochastic depth (Huang et al.,
+/// A pre-norm transformer block: x + s1 attention(norm1(x)), then x + s2 mlp(norm2(x)). The MLP is
+/// dense or a mixture of experts over all tokens of the batch; s1, s2 [d] are LayerScale (Touvron
+/// et al., arXiv:2103.17239, eq. 4) or 1. In training, stochastic depth (Huang et al.,
 /// arXiv:1603.09382) leaves either sum's second term out of a row of the batch with probability p,
 /// and divides it by 1 - p otherwise. A row is an image or, in an ensemble of M members, a member's
 /// view of an image: image 0 of members 0..M-1, image 1, ... The experts' tokens are then ordered
@@ -167,7 +167,7 @@ TORCH_MODULE(EncoderBlock);
 
 /// Reorders [B M, T, d] into the rows of the experts' order, [B T M, d], and back.
 at::Tensor to_member_order(const at::Tensor& x_BTd, int64_t members);
-/// The way back, to tensors of this shape.
+/// Reorders rows [B T M, d] back to tensors of this shape.
 at::Tensor from_member_order(const at::Tensor& x_Td, int64_t members, at::IntArrayRef shape);
 
 /// Activation checkpointing: returns block->forward(x_BTd, random) but keeps only x_BTd for

@@ -55,7 +55,7 @@ enum class ExpertParallel {
 
 /// TorchScript form of experts.
 struct ExpertsScript {
-  std::string source;                  ///< Its methods, see script::make_experts().
+  std::string source;                  ///< Methods, see script::make_experts().
   bool mixes = false;                  ///< Whether it has mix() in place of one_by_one().
   std::optional<Activation> mlp = {};  ///< Activation of MLPs, which have all_at_once() too.
   bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
@@ -79,8 +79,8 @@ class Experts : public torch::nn::Module {
                              const at::Generator& random) = 0;
 
   /// Runs forward() on the tokens x [T, ...] of this process of those that the record routes. Where
-  /// processes share the experts, see shard(), rows go to the process that has their expert, are
-  /// computed there and come back; embeddings are then undefined in training.
+  /// processes share the experts, see shard(), rows are sent to the process of their expert,
+  /// computed there and sent back; embeddings are then undefined in training.
   ExpertsOutput run(const at::Tensor& x, const RoutingRecord& record, const at::Generator& random);
 
   /// Returns how the experts can be sharded among processes.
@@ -90,9 +90,9 @@ class Experts : public torch::nn::Module {
   /// Leaves this process the experts of its place among those that share a replica's, in equal
   /// ranges of slots; the parameters shrink. Throws as check_shards() does.
   void shard(const std::shared_ptr<const ProcessMesh>& processes);
-  /// Ends that: every process has all experts again.
+  /// Ends the sharding: every process has all experts again.
   void unshard();
-  /// Returns who shares the experts, null where nobody does.
+  /// Returns the processes that share the experts, null: none.
   const std::shared_ptr<const ProcessMesh>& mesh() const { return mesh_; }
   /// Returns whether run() takes records of whole batches only.
   bool need_whole_batch() const;

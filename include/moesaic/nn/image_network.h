@@ -25,15 +25,15 @@ namespace moesaic::nn {
 /// variance.
 class SingleValueError : public Error {
  public:
-  /// Says so in one line.
+  /// Sets the one-line message.
   SingleValueError()
       : Error(ErrorKind::usage,
               "batch normalisation in training needs more than one value of a channel") {}
 };
 
 /// Batch normalisation of x [N, C, ...] in training by the moments of all parts; the running
-/// statistics move by `momentum`. A channel with a single value has no variance and is normalised
-/// by the running statistics.
+/// statistics are updated by `momentum`. A channel with a single value has no variance and is
+/// normalised by the running statistics.
 at::Tensor sync_batch_norm(const at::Tensor& x, const std::shared_ptr<const ProcessGroup>& parts,
                            const torch::nn::BatchNormOptions& options, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean,
@@ -175,9 +175,9 @@ struct WideResNetOptions {
 };
 
 /// A wide residual network up to its last feature map: a 3x3 stem of 16 channels and three groups
-/// of blocks, each twice (batch normalisation, ReLU, 3x3 convolution) beside a shortcut, which in
-/// the first block of a group is a 1x1 convolution of the block's input. The second and the third
-/// group halve the map. With the final linear layer it has 6 * blocks + 4 layers.
+/// of blocks. A block is twice (batch normalisation, ReLU, 3x3 convolution) plus a shortcut, in the
+/// first block of a group a 1x1 convolution of the block's input. The second and the third group
+/// halve the map. With the final linear layer it has 6 * blocks + 4 layers.
 class WideResNetImpl : public torch::nn::Module {
  public:
   /// Draws the initial values from `generator`.

@@ -14,8 +14,8 @@ namespace moesaic::nn {
 /// Returns a generator of its own for the device, seeded.
 at::Generator make_generator(uint64_t seed, at::Device device = at::kCPU);
 
-/// Returns a seed and moves the generator on. That of a GPU is not asked for a number, which the
-/// host would wait for: its seed and offset are known here.
+/// Returns a seed and advances the generator; for that of a GPU, by its seed and offset, without
+/// waiting for the device.
 uint64_t next_seed(at::Generator random);
 
 /// Fills `weight` in place, uniform on +-sqrt(6 / (fan_in + fan_out)) (Xavier). The fans are the

@@ -14,8 +14,8 @@
 namespace moesaic::nn {
 
 /// Weights of experts laid out for inference on the CPU (pack_experts()), kept while the weights
-/// stay the same. Weights that are seen once are not worth it: they are laid out at the second
-/// call, in int8 (quantise_experts()) at the first. May be called from several threads.
+/// stay the same. Weights are laid out at their second call, in int8 (quantise_experts()) at the
+/// first. May be called from several threads.
 class PackedExperts {
  public:
   /// Returns the weights in `type`, packed where they are those of the last call.

@@ -13,8 +13,8 @@ namespace moesaic {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-/// Returns the parameters and buffers of a module under their full names. They share the module's
-/// memory: clone what must stay the same while the module trains on.
+/// Returns the parameters and buffers of a module under their full names. The tensors share the
+/// module's memory: clone what must stay the same during training.
 TensorMap state_of(const torch::nn::Module& module);
 
 /// Returns the bytes of all tensors.

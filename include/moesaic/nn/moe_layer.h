@@ -40,7 +40,7 @@ struct MoEOutput : RoutingRecord {
   at::Tensor embedding_Td;  ///< See ExpertsOutput; undefined where the experts are MLPs.
 };
 
-/// Is given the routing and the experts' inputs of a forward pass, before the experts compute.
+/// Called with the routing and the experts' inputs of a forward pass, before the experts compute.
 using RoutingObserver =
     std::function<void(const RoutingRecord& record, const at::Tensor& experts_input)>;
 
@@ -50,13 +50,13 @@ using RoutingObserver =
 ///     at::Tensor y = layer->forward(x).y_Td;  // x and y are [T, 96].
 ///
 /// Where processes share a batch, the output is that of this process' tokens, and the record that
-/// of all, unless a part is routed alone, see RouterImpl. Where they share the experts too, see
-/// Experts::shard(), rows go to the process that has their expert and back.
+/// of all, unless a part is routed alone, see RouterImpl. Where processes share the experts too,
+/// see Experts::shard(), rows are sent to the process of their expert and back.
 class MoELayerImpl : public torch::nn::Module {
  public:
   /// Makes a layer of MLPs. The router's initial values are drawn first, then those of the MLPs.
   explicit MoELayerImpl(MoELayerOptions options, uint64_t seed = 0);
-  /// The same with values drawn from `generator`.
+  /// Makes a layer of MLPs with values drawn from `generator`.
   MoELayerImpl(const MoELayerOptions& options, at::Generator generator);
   /// Makes a layer of existing experts of any kind; the router's initial values are drawn from
   /// `generator`. Throws Error where there are not as many experts as the router's rule keeps.
@@ -80,13 +80,13 @@ class MoELayerImpl : public torch::nn::Module {
   /// means where pruned experts cannot be selected, and for none where others have a replacement.
   void keep_experts(const std::vector<int64_t>& ids, const at::Tensor& means = {});
 
-  /// The same for experts that are merged into the kept ones: these get averages of the present
+  /// Removes experts that are merged into the kept ones: the kept ones get averages of the present
   /// experts by Experts::average(), and `into` becomes `merged_into`. Throws Error where tokens are
   /// rerouted.
   void merge_experts(const std::vector<int64_t>& ids, std::vector<int64_t> into,
                      const at::Tensor& weights_PP);
 
-  /// Has every later forward pass seen by `observer`; an empty function ends it.
+  /// Calls `observer` in every later forward pass; an empty function ends that.
   void set_observer(RoutingObserver observer) { observer_ = std::move(observer); }
 
   /// Returns the ids of the experts that pruning removed, ascending.
@@ -105,9 +105,9 @@ class MoELayerImpl : public torch::nn::Module {
 
   Router router{nullptr};
   std::shared_ptr<Experts> experts;
-  /// Vectors [E - K, o] that pruned experts left behind, in the order of removed(): a token that
-  /// selects such an expert gets its vector, weighted with its gate, in place of its output.
-  /// Undefined where removed experts give 0.
+  /// Mean outputs [E - K, o] of pruned experts, in the order of removed(): a token that selects
+  /// such an expert gets its vector, weighted with its gate, in place of its output. Undefined
+  /// where removed experts give 0.
   at::Tensor replacement_outputs;
   /// Of each of the E experts the kept one that computes the tokens that select it, see
   /// routing_to_merged(). Empty where no expert was merged.
@@ -121,8 +121,8 @@ class MoELayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(MoELayer);
 
-/// Returns what all removed experts leave behind, [E - K, o]: the mean outputs of those that are
-/// removed now, and `old` of those that are `gone` already.
+/// Returns the replacement outputs of all removed experts, [E - K, o]: mean outputs of those that
+/// are removed now, and `old` of those in `gone`, removed before.
 at::Tensor merge_replacement_outputs(const at::Tensor& means_Eo, const std::vector<int64_t>& gone,
                                      const at::Tensor& old, const std::vector<int64_t>& kept);
 

@@ -66,7 +66,7 @@ struct RoutingRecord {
   int64_t group_size = 0;     ///< Tokens that were routed together; 0 means all.
   int64_t num_members = 1;    ///< Members of an ensemble; token t is of member t % members.
   bool is_local = false;      ///< Of several processes' parts of a batch it has this one's alone.
-  /// Who has the other parts of a batch that it has the whole of; null where nobody has.
+  /// Processes with the other parts of a batch that the record has the whole of; null: none.
   std::shared_ptr<const ProcessGroup> parts;
 
   /// Returns what a routing of these tokens has of those of this process.
@@ -111,7 +111,7 @@ class RouterImpl : public torch::nn::Module, public DataParallelModule {
   /// token's. Throws Error where the number of members does not divide T.
   at::Tensor logits(const at::Tensor& x_Td) const;
   /// Routes x_Td [T, d]. Draws noise from `random`; where that is undefined, from
-  /// `evaluation_seed`, or none. Its standard deviation is that for E / M experts. With
+  /// `evaluation_seed`, or none. The noise has the standard deviation for E / M experts. With
   /// `whole_batch` a part of a batch is never routed alone.
   RoutingRecord forward(const at::Tensor& x_Td, const at::Generator& random = {},
                         bool whole_batch = false) const;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchScript counterparts of the modules in nn, one function per kind. Each has the original's
 // parameters and children under the same names, and a `forward` in TorchScript source, which is
-// Python's syntax where torch.x is the aten operator x. The same text, with the few words that
-// Python has otherwise and a fixed number of rows where there is a capacity, is a network of stock
-// PyTorch.
+// Python's syntax where torch.x is the aten operator x. In Python's dialect, with a fixed number of
+// rows where there is a capacity, that source is a network of stock PyTorch.
 #pragma once
 
 #include <torch/csrc/jit/api/compilation_unit.h>
@@ -42,9 +41,9 @@ struct Unit {
 /// Whether a script module has copies of tensors, or shares them.
 enum class Copy : bool { no, yes };
 
-/// Makes a script module of class `kind`. It gets the parameters and buffers of `from` itself, not
-/// those of its children; `source` may define several methods, "" none. In Python's dialect they
-/// are not compiled but kept as text, see python_classes().
+/// Makes a script module of class `kind`. The module gets the parameters and buffers of `from`
+/// itself, not those of its children; `source` may define several methods, "" none. In Python's
+/// dialect methods are not compiled but kept as text, see python_classes().
 Module make_module(const Unit& unit, const std::string& kind, const torch::nn::Module& from,
                    const Children& children, const std::string& source, Copy copy = Copy::yes);
 

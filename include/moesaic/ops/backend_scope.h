@@ -18,8 +18,8 @@ struct BackendOptions {
 };
 
 /// LibTorch's settings for work on a GPU, which are the process's, while an object lives. For other
-/// devices it leaves them alone: what this library computes on a CPU is equal from run to run
-/// anyway, and may be computed by several threads at once, each with an object of its own.
+/// devices an object changes nothing: results on a CPU are equal from run to run anyway, and
+/// several threads may compute at once, each with an object of its own.
 class BackendScope {
  public:
   /// Applies the options where `device` is a GPU, until this object ends.

@@ -2,7 +2,7 @@
 // Marks functions that are compiled for several instruction sets or devices.
 #pragma once
 
-/// A function that is built as one clone per instruction set; the loader picks one. It is only for
+/// A function that is built as one clone per instruction set; the loader picks one. Only for
 /// arithmetic whose result does not depend on the instruction set (see ops/softmax_exp.h), or
 /// depends on it in rounding only without affecting decisions.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \

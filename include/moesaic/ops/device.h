@@ -31,8 +31,8 @@ constexpr const char* kGroupedMm = "grouped_mm";
 /// can turn off: kGroupedMm, and operators, which the CPU then computes on copies.
 const std::vector<std::string>& cuda_parts();
 
-/// Returns the parts that MOESAIC_CUDA_OFF names. It is read at every call, so that one program can
-/// compare. Throws Error (usage) for an unknown part.
+/// Returns the parts that MOESAIC_CUDA_OFF names. The variable is read at every call, so that one
+/// program can compare. Throws Error (usage) for an unknown part.
 std::vector<std::string> cuda_parts_off();
 /// Returns whether MOESAIC_CUDA_OFF names the part.
 bool cuda_off(std::string_view part);

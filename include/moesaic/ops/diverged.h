@@ -5,9 +5,9 @@
 
 namespace moesaic {
 
-/// Error, of kind `failure`, of values with which no training can go on: NaN or infinity in logits
-/// that are routed on the CPU or in what a step computes, or a step that is too large. The trainer
-/// says where it happened and what to try.
+/// Error, of kind `failure`, for values that end training: NaN or infinity in logits routed on the
+/// CPU or in the results of a step, or a step that is too large. The trainer adds the place and
+/// what to try.
 class Diverged : public Error {
  public:
   /// `what` says where it happened.

@@ -35,9 +35,9 @@ inline std::vector<Panel> panels_of(const int32_t* offsets, int64_t experts, int
   return panels;
 }
 
-/// Calls use(panel, scratch) for all panels on all threads, each of which has a `OfThread` while it
-/// works and `scratch_bytes` aligned to a cache line, and takes the next panel when it is done with
-/// one. What a panel gives does not depend on the thread that computes it.
+/// Calls use(panel, scratch) for all panels on all threads. Each thread has an `OfThread` and
+/// `scratch_bytes` aligned to a cache line, and takes panels one after the other. A panel's result
+/// does not depend on the thread that computes it.
 template <class OfThread = std::monostate, class Use>
 void for_panels(const std::vector<Panel>& panels, int64_t scratch_bytes, Use use) {
   const auto count = static_cast<int64_t>(panels.size());

@@ -20,7 +20,7 @@ template <int lanes>
 MOESAIC_IN_CLONE Vector<lanes>& vector_at(float* number) {
   return *reinterpret_cast<Vector<lanes>*>(number);
 }
-/// The same for numbers that are only read.
+/// Views read-only numbers as a vector.
 template <int lanes>
 MOESAIC_IN_CLONE const Vector<lanes>& vector_at(const float* number) {
   return *reinterpret_cast<const Vector<lanes>*>(number);

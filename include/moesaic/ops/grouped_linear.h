@@ -5,8 +5,8 @@
 
 namespace moesaic {
 
-/// Applies the linear layer of expert e to its rows: x W_e + b_e. It is composed of LibTorch's
-/// operators, for experts that no fused operator computes, such as MLPs with dropout.
+/// Applies the linear layer of expert e to its rows: x W_e + b_e. Composed of LibTorch's operators,
+/// for experts that no fused operator computes, such as MLPs with dropout.
 ///
 /// rows_Ap: [A, p]; offsets_K: [K + 1] int32; w_Kpq: [K, p, q]; b_Kq: [K, q], of the rows' dtype,
 /// which autocast may lower. Returns [A, q]; rows past offsets[K] are zero. Differentiable; an

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses. Those of routers are auxiliary: each returns a float32 scalar that is differentiable in
-// the logits. Logits are [T, E] floating; `group_size` tokens form a group (0: all tokens form
-// one), which must divide T, and a loss is the mean over groups. CV^2(v) = var(v) / mean(v)^2 is
-// over experts, with a variance of divisor E.
+// Losses. Losses of routers are auxiliary: each returns a float32 scalar, differentiable in the
+// logits. Logits are [T, E] floating; `group_size` tokens form a group (0: all tokens form one),
+// which must divide T, and a loss is the mean over groups. CV^2(v) = var(v) / mean(v)^2 is over
+// experts, with a variance of divisor E.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +15,9 @@ namespace moesaic {
 /// without noise.
 at::Tensor importance_loss(const at::Tensor& logits_TE, int64_t group_size);
 
-/// Returns the load loss (V-MoE), which measures how evenly a second draw of the noise would spread
-/// the tokens: with tau the k-th largest noisy logit of a token and p_e = 1 - Phi((tau - logit_e) /
-/// std), CV^2 of the mean over tokens of p. The gradient also flows through tau.
+/// Returns the load loss (V-MoE) of how evenly a second draw of the noise would spread the tokens:
+/// CV^2 of the mean over tokens of p_e = 1 - Phi((tau - logit_e) / std), with tau the k-th largest
+/// noisy logit of a token. The gradient also flows through tau.
 at::Tensor load_loss(const at::Tensor& logits_TE, const at::Tensor& noisy_logits_TE, int64_t k,
                      double noise_std, int64_t group_size);
 
@@ -33,9 +33,9 @@ enum class BalanceProxy {
 };
 
 /// Returns the load-balancing loss of switch routing: E times the sum over experts of (fraction of
-/// tokens that select the expert first) * (mean over tokens of the expert's proxy), on the logits
-/// that dispatch uses, noise included; the fraction is a constant for the gradient. With
-/// `probability` this is gshard_loss().
+/// tokens that select the expert first) * (mean over tokens of its proxy), on the logits of
+/// dispatch, noise included; the fraction is a constant for the gradient. With `probability` this
+/// is gshard_loss().
 at::Tensor switch_balance_loss(const at::Tensor& logits_TE, int64_t group_size,
                                BalanceProxy proxy = BalanceProxy::probability);
 

@@ -22,8 +22,8 @@ class SampleRandom {
   /// Writes the same numbers with those of a sample side by side: number j of sample first + i to
   /// to[i * stride + j].
   void normal_rows(int64_t first, int64_t count, int64_t numbers, float* to, int64_t stride) const;
-  /// Writes a number in [0, 1) of 24 random bits for each of these samples: word i % 4 of the block
-  /// (i / 4, block), which four neighbours share and no call of `normals` may use.
+  /// Writes a number in [0, 1) of 24 random bits for each sample: word i % 4 of block (i / 4,
+  /// block), which four samples share and no call of `normals` may use.
   void uniforms(int64_t first, int64_t count, int64_t block, float* to) const;
 
  private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the options of routings are made of. This header needs no tensors: kernels of a GPU include
-// it too.
+// Types of the options of routings, without tensors: kernels of a GPU include this header too.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +41,7 @@ std::vector<std::string> expert_gate_names();
 enum class PrunedSelection : int64_t {
   zero,     ///< Keeps the row: the expert is selected and gated as ever, costs nothing and adds
             ///< zero, so that the others' gates do not change (pruning paper, eq. 5).
-  reroute,  ///< Removes the row: selection, softmax and capacity see the kept experts only.
+  reroute,  ///< Removes the row: selection, softmax and capacity use the kept experts only.
 };
 
 /// Throws Error (usage) naming the nearest valid name for an unknown one.

@@ -42,9 +42,9 @@ struct TokenChoiceOptions {
 /// token order or, with `batch_priority`, by the gate of the token's first choice, equal gates in
 /// token order. Choices that find their expert full are dropped. The routing is deterministic;
 /// gradients flow through the gates. Throws Error for wrong shapes, k > E (or k > kept with
-/// `reroute`), logits that are NaN or +infinity, a token without a finite logit, a bad `kept`, or
-/// both a capacity and a factor. A GPU cannot report logits without a synchronisation: there, NaN
-/// counts as -infinity and a token whose logits would be refused gets gates of NaN.
+/// `reroute`), logits of NaN or +infinity, a token without a finite logit, a bad `kept`, or both
+/// capacity and factor. A GPU cannot report logits without a synchronisation: there, NaN counts as
+/// -infinity and a token whose logits would be refused gets gates of NaN.
 Routing route_token_choice(const at::Tensor& logits_TE, const TokenChoiceOptions& options);
 
 }  // namespace moesaic

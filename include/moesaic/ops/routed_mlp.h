@@ -32,9 +32,9 @@ ExpertWeights round_experts(const ExpertWeights& weights);
 inline constexpr int64_t kInt8Piece = 768;
 
 /// Packs round_experts() for routed_mlp() of float32 tokens on this CPU. A row x of either layer is
-/// rounded to s u with s = max |x| / 127, in pieces of kInt8Piece hidden units in the second layer,
-/// so that a token's result does not depend on the others. Sums are exact integers; biases,
-/// activations and gates are float32. Without gradients.
+/// rounded to s u with s = max |x| / 127, per piece of kInt8Piece hidden units in the second layer:
+/// a token's result depends on no other. Sums are exact integers; biases, activations and gates are
+/// float32. Without gradients.
 ///
 /// Throws Error (usage) where the weights are not float32 on the CPU, where the processor has no
 /// such products (has_int8_products()), or a width is no multiple of 4 or above 65536.

@@ -46,8 +46,8 @@ struct Routing {
   int64_t max_rows() const { return token.size(0); }
 };
 
-/// Returns ascending ids, such as those of kept experts, as an index [K] int64. It is
-/// written on the device: a copy from the host would hold a step up.
+/// Returns ascending ids, such as those of kept experts, as an index [K] int64. The index is
+/// written on the device: a copy from the host would delay a step.
 at::Tensor index_on(at::Device device, const std::vector<int64_t>& ids);
 
 /// Returns what Experts::compute() needs of a routing of all tokens to one expert: offsets and

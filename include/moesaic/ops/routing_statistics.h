@@ -6,8 +6,8 @@
 namespace moesaic {
 
 /// Computes dispatch entropy (clusters paper, eq. 6.1). With n[k, m] the rows of expert m whose
-/// token is of cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). It is 0 if
-/// every expert gets at most one cluster and ln(clusters) if the two are independent.
+/// token is of cluster k, - sum_m n_m / n * sum_k n[k, m] / n_m * ln(n[k, m] / n_m). The entropy is
+/// 0 if every expert gets at most one cluster and ln(clusters) if the two are independent.
 ///
 /// cluster_T: [T] int64, values below `clusters`. Returns a float32 scalar; 0 without rows.
 at::Tensor dispatch_entropy(const Routing& routing, const at::Tensor& cluster_T, int64_t clusters);

@@ -11,7 +11,7 @@
 
 namespace moesaic::ops {
 
-/// Returns exp(x) for x <= 0, to 2 units in the last place; 0 below -87, exactly 1 at 0. It has no
+/// Returns exp(x) for x <= 0, to 2 units in the last place; 0 below -87, exactly 1 at 0. Has no
 /// calls and branches, so that loops over it vectorise.
 MOESAIC_HD_INLINE float softmax_exp(float x) {
   // exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, where the Taylor series to the 7th power is exact to
@@ -36,7 +36,7 @@ MOESAIC_HD_INLINE float softmax_exp(float x) {
   return x < -87.0f ? 0.0f : p * scale;
 }
 
-/// The same in double precision, by the C library.
+/// Returns exp(x) in double precision, by the C library.
 MOESAIC_HD_INLINE double softmax_exp(double x) {
   return std::exp(x);
 }

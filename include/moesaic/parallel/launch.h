@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How processes divide the work of a run, and how this one was started beside others: by torchrun,
-// mpirun or srun, which say so in the environment.
+// How processes divide the work of a run, and how they were started: by torchrun, mpirun or srun,
+// from the environment.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace moesaic {
 
-/// What a launcher (torchrun, mpirun, srun) says of a process.
+/// What a launcher (torchrun, mpirun, srun) sets for a process.
 struct Launch {
   int64_t rank = 0;        ///< Number of this process, 0 to size - 1.
   int64_t size = 1;        ///< Number of processes, W.
   int64_t local_rank = 0;  ///< Number of this process on its machine, which chooses its GPU.
-  int64_t local_size = 1;  ///< Number of processes on this machine, 1 where nothing tells it.
+  int64_t local_size = 1;  ///< Number of processes on this machine; 1 where unknown.
   std::string address;     ///< Host of the rendezvous.
   uint16_t port = 0;
   bool has_external_store = false;  ///< The launcher serves the store; otherwise process 0 does.
@@ -49,8 +49,8 @@ bool is_local_rank_zero(const Environment& environment);
 /// it most likely ended with the same error as this one.
 bool is_rank_zero_reachable(const Launch& launch) noexcept;
 
-/// Returns the numeric address of this machine from which it reaches a host, "" where it knows no
-/// way there. Nothing is sent.
+/// Returns the numeric address of this machine from which it reaches a host, "" where it has no
+/// route. Nothing is sent.
 std::string local_address_for(const std::string& host, uint16_t port);
 
 /// Returns whether a name means the machine that it is used on, wherever that is: "localhost" and

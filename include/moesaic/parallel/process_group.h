@@ -72,7 +72,7 @@ class ProcessGroup {
   ProcessGroup(c10::intrusive_ptr<c10d::ProcessGroup> group,
                std::shared_ptr<TrafficCounter> counter);
   /// Makes process 0 of a group of `size` that only counts: nothing is sent, and what would be
-  /// received has its shape and no values. It is meant for tensors on the meta device.
+  /// received has its shape and no values. Meant for tensors on the meta device.
   ProcessGroup(int64_t size, std::shared_ptr<TrafficCounter> counter);
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -173,9 +173,9 @@ int64_t nearest_divisor(int64_t number, int64_t wanted);
 void check_batch_divisible(const std::string& where, int64_t batch, int64_t parts,
                            int64_t processes);
 
-/// Returns the places in a batch of the images that process `rank` of `size` takes, ascending or,
-/// where a batch goes through the network in `parts` one after the other, part by part: of each
-/// part an equal range. With `strided`, part i has the places i, i + parts, ...
+/// Returns the places in a batch of the images of process `rank` of `size`, ascending. Where the
+/// network takes a batch in `parts`, they are ordered part by part: of each part an equal range.
+/// With `strided`, part i has the places i, i + parts, ...
 std::vector<int64_t> batch_indices_of_rank(int64_t batch, int64_t parts, bool strided, int64_t rank,
                                            int64_t size);
 

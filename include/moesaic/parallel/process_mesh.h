@@ -55,28 +55,28 @@ class ProcessMesh {
 
   /// All processes, for what the network's layers exchange.
   const ProcessGroup& world() const { return *world_; }
-  /// All processes, for gradients, which travel while the backward pass goes on.
+  /// All processes, for gradients, which are reduced during the backward pass.
   const ProcessGroup& gradients() const { return *gradients_; }
   /// The K processes that share the experts of this replica.
   const ProcessGroup& experts() const { return *experts_; }
   /// The D processes that hold the same experts as this one.
   const ProcessGroup& replicas() const { return *replicas_; }
-  /// All processes, for what does not belong to the order of a step, on the CPU. It is the world's
-  /// group, whose collectives no two threads begin at once.
+  /// All processes, for what does not belong to the order of a step, on the CPU. This is the
+  /// world's group, whose collectives no two threads begin at once.
   const ProcessGroup& control() const { return *world_; }
 
   /// Returns the counter of what all groups send.
   TrafficCounter& counter() const { return *counter_; }
 
   /// Waits for all processes as long as it takes: what one of them reads or writes may be slow.
-  /// Throws PeerFailure where one dies meanwhile.
+  /// Throws PeerFailure where one ends meanwhile.
   void barrier() const;
   /// Returns the texts of all processes by rank, beside collectives of another thread. Throws
   /// PeerFailure where another process says that it ends, and Error (failure), which names it,
   /// where one that is waited for neither comes nor makes progress() for `timeout`. One thread of
   /// each process calls it, as often as the others.
   std::vector<std::string> exchange(const std::string& text, std::chrono::seconds timeout) const;
-  /// Tells those that wait in exchange() that this process' part of the work goes on.
+  /// Signals to processes that wait in exchange() that this one makes progress.
   void progress() const noexcept;
   /// Returns the value of process 0.
   double from_rank_zero(double value) const;
@@ -86,14 +86,14 @@ class ProcessMesh {
   /// "process 2 has another <what> than process 0 (<value> and <value>)".
   void check_same(const std::string& what, const std::string& value) const;
 
-  /// Tells the others that this process failed, which ends them. Returns whether none of them has
-  /// said the same.
+  /// Reports to the others that this process failed, which ends them. Returns whether this is the
+  /// first such report.
   bool publish_failure(const std::string& message) const noexcept;
   /// Returns a line on the peer that failed, after a collective failed with `message`; ""
-  /// where one says why it failed, or another process returns the line. It may take some seconds,
-  /// in which those that live say so.
+  /// where one says why it failed, or another process returns the line. The call may take some
+  /// seconds, in which other processes report.
   std::string describe_failure(const std::string& message) const;
-  /// Ends the work of all processes: waits for them, and lets them tell their warnings.
+  /// Ends the work of all processes: waits for them, and lets them log their warnings.
   void finish() const;
   /// Has `action` called, on another thread, once another process ends or misses one: this one
   /// would wait for it without end.
@@ -101,7 +101,7 @@ class ProcessMesh {
   /// Ends this process' part after a failure: it waits a few seconds for the others to learn of it
   /// if it serves their store.
   void shut_down_after_failure() const noexcept;
-  /// Says in `describe_failure` of other processes what this one does.
+  /// Text for `describe_failure` of other processes about this one's work.
   void set_activity(const std::string& activity) const;
 
  private:
@@ -116,7 +116,7 @@ class ProcessMesh {
   std::shared_ptr<TrafficCounter> counter_;
   bool takes_warnings_ = false;
   std::shared_ptr<ProcessGroup> world_, gradients_, experts_, replicas_;
-  std::shared_ptr<Monitor> monitor_;  ///< Shared with a thread that may wait for a store in vain.
+  std::shared_ptr<Monitor> monitor_;  ///< Shared with a thread that may wait for a store forever.
 };
 
 }  // namespace moesaic

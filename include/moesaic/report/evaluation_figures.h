@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures of an evaluation: its confusion matrix, its mistakes, t-SNE of its images, and where each
-// expert looks.
+// Figures of an evaluation: its confusion matrix, its mistakes, t-SNE of its images, and the
+// patches of each expert.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -82,8 +82,8 @@ struct EvaluationPoints {
 };
 
 /// Collects the points from the batches of an evaluation. Throws Error (usage), at the first batch,
-/// for a class or group that the dataset lacks, for fewer than kMinPoints images, for a color that
-/// is not available, and for a boundary between more than two classes.
+/// for a class or group that the dataset lacks, fewer than kMinPoints images, a color that is not
+/// available, and a boundary between more than two classes.
 class EvaluationPointCollector {
  public:
   /// Takes the options, which the first batch checks.
@@ -118,10 +118,10 @@ struct TsneOptions {
   std::function<bool(int64_t done, int64_t total)> on_progress;
 };
 
-/// Returns p_ij = (p_j|i + p_i|j) / 2N, [N, N] float64, symmetric with sum 1, where p_j|i is
-/// proportional to exp(-|x_i - x_j|^2 / 2 sigma_i^2) and sigma_i gives row i the perplexity
-/// 2^entropy = `perplexity` (section 2). x_ND is [N, D] of any floating type with N >= 2. Throws
-/// Error (usage) for a perplexity that is not between 1 and N - 1.
+/// Returns p_ij = (p_j|i + p_i|j) / 2N, [N, N] float64, symmetric with sum 1. p_j|i is proportional
+/// to exp(-|x_i - x_j|^2 / 2 sigma_i^2), and sigma_i gives row i the perplexity 2^entropy =
+/// `perplexity` (section 2). x_ND is [N, D] of any floating type with N >= 2. Throws Error (usage)
+/// for a perplexity that is not between 1 and N - 1.
 at::Tensor tsne_affinities(const at::Tensor& x_ND, double perplexity);
 
 /// Returns the gradient [N, 2] of KL(P || Q), eq. 2, with q_ij ~ 1 / (1 + |y_i - y_j|^2) (eq. 4):
@@ -167,8 +167,8 @@ struct RoutedImages {
   std::vector<int64_t> experts;  ///< Ids of the kept experts.
 };
 
-/// Collects them from the batches of an evaluation. Throws Error (usage), at the first batch, for
-/// data that are no images and for a network without a layer that routes patches.
+/// Collects these images from the batches of an evaluation. Throws Error (usage), at the first
+/// batch, for data that are no images and for a network without a layer that routes patches.
 class RoutedImageCollector {
  public:
   /// Collects the first `images` images.

@@ -80,7 +80,7 @@ std::string plan_experiment(const Experiment& experiment);
 
 /// Runs an experiment and writes results.json, report.md, figure.svg and figure.png (with their
 /// sources figure.gp and figure.tsv; further figures are figure-2 and so on) to options.out, beside
-/// the files of its kind. The same call continues after an interruption.
+/// the files of its kind. A repeated call continues after an interruption.
 Reproduction reproduce(const Experiment& experiment, const ReproduceOptions& options);
 
 /// The experiment "image_grid": draws images of a dataset as a network sees them in training.

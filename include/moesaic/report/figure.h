@@ -45,8 +45,8 @@ std::vector<Json> metrics_lines(std::string_view metrics);
 std::string read_metrics(const fs::path& run);
 
 /// Plots loss and accuracy of a run over its steps, from the lines of its metrics.jsonl: a curve
-/// for training and each split on each dataset, broken where a phase ends, which a vertical line
-/// with the phases' names marks. Throws Error where there is neither.
+/// for training and each split on each dataset. Curves break at phase ends, which vertical lines
+/// with the phases' names mark. Throws Error where there is neither.
 Figure run_curve(std::string_view metrics, const std::string& stem = "figure");
 
 /// A run by a name for its curves, with the lines of its metrics.jsonl.

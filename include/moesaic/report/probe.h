@@ -35,12 +35,12 @@ class ProbeSubject {
   /// Returns the network.
   Model& model() { return model_; }
   /// Returns the network before its first update, unpruned, on the CPU. Throws
-  /// std::bad_function_call where nobody told it.
+  /// std::bad_function_call without `start`.
   std::shared_ptr<Model> start() const { return start_(); }
   int64_t step() const { return step_; }  ///< Number of updates so far.
   /// Returns the data of a split. Throws std::out_of_range without it.
   const Dataset& data(const std::string& split) const { return *data_.at(split); }
-  /// The same, shared.
+  /// Returns the data of a split, shared.
   std::shared_ptr<const Dataset> shared_data(const std::string& split) const {
     return data_.at(split);
   }

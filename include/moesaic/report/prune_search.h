@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest pruned network whose accuracy is still near that of the whole one.
+// The smallest pruned network whose accuracy is near that of the unpruned one.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace moesaic {
 
-/// How sizes are tried. Bisection takes accuracy to fall with every expert that goes, and needs a
-/// logarithm of evaluations. The greedy way removes, one at a time, the expert whose layer bears it
-/// best, and tries every layer for it.
+/// How sizes are tried. Bisection assumes that accuracy falls with every removed expert, and needs
+/// a logarithmic number of evaluations. Greedy search removes one expert at a time, in the layer
+/// where the accuracy falls least, and tries every layer for it.
 inline constexpr const char *kBisection = "bisection", *kGreedy = "greedy";
 
 /// Options of search_pruning().
 struct PruneSearchOptions {
   double max_drop = 0.01;  ///< Of the fraction of correct images, in [0, 1).
   std::string method = kBisection;
-  EvaluateOptions evaluate;    ///< Its `on_progress` is not called.
+  EvaluateOptions evaluate;    ///< `on_progress` is not called.
   std::string device = "cpu";  ///< Where networks are evaluated.
   /// Called before each evaluation and after each of its batches, with the number of finished ones
   /// and a bound on all of them. What it throws ends the search.

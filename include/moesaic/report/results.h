@@ -188,9 +188,9 @@ Json to_json(const Results& results);
 /// missing.
 std::vector<ResultRow> measured_rows(const Value& results);
 
-/// Returns a table of every row with n, mean and standard deviation of its runs (and median, min
-/// and max, where any row has several), the paper's mean and standard deviation, and the verdict;
-/// "-" for unset values.
+/// Returns a table of every row: n, mean and standard deviation of its runs (median, min and max
+/// where any row has several), the paper's mean and standard deviation, the verdict; "-" for unset
+/// values.
 TextTable results_table(const Results& results);
 
 /// Returns sentences on the table's columns of standard deviations and verdicts, if it has them,

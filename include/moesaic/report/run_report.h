@@ -9,11 +9,11 @@
 namespace moesaic {
 
 /// Returns Markdown on a run's folder: the phases of its recipe, the last evaluation of each phase
-/// on each split, the use of experts in the last one, the curves, and commands to go on with, in
-/// which `program` is the name of this one. Throws Error (usage) where the folder is no run.
+/// on each split, the use of experts in the last one, the curves, and further commands of
+/// `program`, this one's name. Throws Error (usage) where the folder is no run.
 std::string run_report(const fs::path& run, const std::string& program = "moesaic");
 
-/// Writes it to report.md in the folder.
+/// Writes the report to report.md in the folder.
 void write_run_report(const fs::path& run, const std::string& program = "moesaic");
 
 }  // namespace moesaic

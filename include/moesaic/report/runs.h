@@ -149,13 +149,13 @@ const std::vector<Metric>& sweep_metrics(bool of_network);
 
 /// The file of the exported network in the experiment's folder.
 inline constexpr const char* kSweepModel = "model.ts.pt";
-/// The same network as a program of torch.export, and the row of what was measured of it.
+/// The exported network as a program of torch.export, and the row of its measurements.
 inline constexpr const char* kSweepProgram = "model.pt2";
 inline constexpr const char* kSweepProgramRow = "export/pt2";
 
-/// Adds to the rows of networks what each run lost against fine-tuning, in points, and to those of
-/// the first run what the network with the most parameters has more of parameters, FLOPs (by the
-/// rows that were routed, and by capacity) and time of a forward pass, in %.
+/// Adds to the rows of networks each run's loss of accuracy against fine-tuning, in points. The
+/// first run's rows also get savings against the network with the most parameters, in %:
+/// parameters, FLOPs (by routed rows, and by capacity) and time of a forward pass.
 void add_savings(const SweepPlan& plan, std::vector<MeasuredRow>& rows);
 
 /// A point on an axis of the grid, or a single row.

@@ -35,7 +35,7 @@ struct ImportVitResult {
   Json model;  ///< Configuration of the network.
   int64_t parameters = 0, tensors = 0;
   std::vector<std::string> dropped;  ///< Tensors without use here.
-  std::vector<std::string> notes;    ///< What the files do not tell and was assumed.
+  std::vector<std::string> notes;    ///< Assumptions where the files give no value.
   InputSpec input;                   ///< Preprocessing of images.
 };
 

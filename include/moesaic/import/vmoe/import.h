@@ -58,14 +58,13 @@ struct ReleasedCheckpoint {
   std::string licence;
   int64_t bytes = 0;  ///< Size of its parameters.
 };
-/// Returns those of checkpoints/released.json.
+/// Returns the checkpoints of checkpoints/released.json.
 std::vector<ReleasedCheckpoint> released_checkpoints();
 
 /// If `options.prefix` is the name of a released checkpoint, and not of files here: fetches its
-/// files, unless they are in the cache, and sets what they need, prefix, model and image size, as
-/// far as the options leave it open. Throws Error: usage, with the nearest name, for one that is
-/// neither released nor here, and for addresses; failure that says where the files may be put by
-/// hand.
+/// files, unless they are in the cache, and sets prefix, model and image size where the options
+/// leave them open. Throws Error: usage, with the nearest name, for one that is neither released
+/// nor here, and for addresses; failure that says where the files may be put by hand.
 void fetch_released(ImportVMoEOptions& options);
 
 /// Returns the result as `moesaic import --json` prints it.

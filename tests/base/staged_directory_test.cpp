@@ -151,7 +151,7 @@ TEST(StagedDirectoryDeathTest, RefusesANameThatCouldNotBePutBack) {
     ::_exit(good ? 0 : 1);
   };
   EXPECT_EXIT(replace_without_exchange(), ::testing::ExitedWithCode(0),
-              "cannot replace: its name has 255 bytes.* at most 200 bytes");
+              "cannot replace: the name has 255 bytes.* at most 200 bytes");
   stage(place, "new");
   EXPECT_EQ(test::get(place / "inner/x"), "new");
 }

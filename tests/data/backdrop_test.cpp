@@ -166,7 +166,7 @@ TEST_F(BackdropFiles, MissingBackdropsAreToldAsOtherFilesAre) {
   EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").verify(); }),
               HasSubstr("'photos'"));
   EXPECT_THAT(error_of(ErrorKind::failure, [] { DatasetSource("on").fetch({.progress = false}); }),
-              HasSubstr("dataset 'photos': its description has no URL"));
+              HasSubstr("dataset 'photos': the description has no URL"));
 }
 
 TEST_F(BackdropFiles, IsPlannedWithoutThem) {

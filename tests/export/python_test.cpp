@@ -88,8 +88,9 @@ TEST(ExportPyTorch, OnlyRecordedExpertsWithoutACapacityComputeAllTokens) {
   };
   EXPECT_FALSE(has_room(R"({"name": "latent-moe"})"));
   EXPECT_FALSE(has_room(R"({"name": "cluster-moe", "router": {}})"));
-  EXPECT_TRUE(
-      has_room(R"({"name": "image-moe", "num_experts": 2, "image_size": 8, "width": 0.1})"));
+  EXPECT_TRUE(has_room(R"({"name": "image-moe", "image_size": 8, "channels": 2, "num_classes": 3,
+      "width": 0.1, "num_experts": 3, "router": {"gate": "logit", "patch_size": 4},
+      "expert": "resnet18"})"));
 }
 
 TEST(ExportPyTorch, EqualModulesShareAClass) {

@@ -188,6 +188,7 @@ std::string python_of(const torch::jit::Function& recorded) {
   static const std::regex backend(R"(, False, \[0(?:, 0)*\], (\d+)(?:, (?:True|False)){4}\))");
   text = std::regex_replace(text, backend, ", $1)");
   replace_all(text, "torch._convolution(", "torch.conv2d(");
+  replace_all(text, "annotate(List[int], [])", "[]");
   const bool is_plain =
       constants.empty() && text.find("ops.") == text.npos && text.find("annotate(") == text.npos;
   if (!is_plain) fail("export: a part of the network has no text of Python; {}", kOtherFormat);

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <thread>
 
 #include "bench.h"
@@ -130,9 +132,11 @@ Rate peer_rate(const Photos& photos, int64_t num_workers, const std::string& kin
       "", {"OMP_NUM_THREADS=1"}, {}, &said);
   said.erase(said.find_last_not_of(" \n") + 1);
   const std::string last = said.substr(said.rfind('\n') + 1);
-  if (code != 0) fail("the baseline cannot be timed: {}", last);
-  size_t end = 0;
-  const double rate = std::stod(last, &end);
+  const size_t end = last.find(' ');
+  double rate = 0;
+  const auto parsed = std::from_chars(last.data(), last.data() + std::min(end, last.size()), rate);
+  if (code != 0 || parsed.ec != std::errc() || end == last.npos)
+    fail("the baseline cannot be timed: {}", last);
   return {rate, last.substr(end + 1)};
 }
 

@@ -57,7 +57,7 @@ enum class ExpertParallel {
 struct ExpertsScript {
   std::string source;                  ///< Methods, see script::make_experts().
   bool mixes = false;                  ///< Whether it has mix() in place of one_by_one().
-  std::optional<Activation> mlp = {};  ///< Activation of MLPs, which have all_at_once() too.
+  std::optional<Activation> mlp = {};  ///< Activation of float MLPs, which have all_at_once().
   bool bfloat16 = false;               ///< Whether inputs and outputs are rounded to bfloat16.
   /// Buffers in place of the experts' parameters and buffers; empty: those.
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};

@@ -98,7 +98,7 @@ struct Criterion {
 ///   neuron-magnitude-change  the same fine-tuned, less pretrained, signed (sec. 5, IV)
 ///   importance               sum of the gates of the tokens whose first choice is s and that it
 ///                            computes, over T: their fraction times their mean gate (sec. 5, I)
-/// load fraction of the tokens that select s, dropped ones included
+///   load                     fraction of the tokens that select s, dropped ones included
 ///   frequency                T_s / T
 ///   gate                     mean over T_s of g
 ///   reap                     mean over T_s of g ||E_s(x)|| (arXiv 2510.13999)

@@ -96,8 +96,8 @@ void describe(auto& f, SweepConfig& c) {
     "validation split, or without one from its training data",
     between(1, kMaxMeasuredImages), renamed_from("images"), renamed_from("calibration_images"));
   f("finetuned", c.finetuned,
-    "run or checkpoint to prune, on the data of train's last phase, which criteria compare with "
-    "train.init; empty: the trained network");
+    "run or checkpoint to prune, compared with train.init by criteria, on the data of train's last "
+    "phase; empty: the trained network");
   f("recover", c.recover,
     "settings of the phase after pruning, on the data of the last one; null: none");
   f("throughput", c.throughput, "timing of forward passes");

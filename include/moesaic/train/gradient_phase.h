@@ -207,7 +207,7 @@ void describe(auto& f, GradientConfig& c) {
     at_least(0.0));
   f("ema_decay", c.ema_decay,
     "decay d of an average of the weights, d * average + (1 - d) * weights after each step; the "
-    "phase evaluates, saves and ends with that average; 0: none",
+    "phase evaluates, saves as best and ends with that average; 0: none",
     at_least(0.0), below(1.0));
   f.choice("loss", c.loss, objective_choices(), "training objective to minimise", common);
   f("augment", c.augment, "random augmentation of the images");

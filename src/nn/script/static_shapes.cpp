@@ -178,7 +178,8 @@ std::string room_of_expert(const nn::MoELayerImpl& layer) {
   const auto kept = static_cast<int64_t>(nn::kept_experts(rule).size());
   const bool is_rerouted = kept > 0 && nn::pruned_selection(rule) == PrunedSelection::reroute;
   const std::string rows = room_text(rule, is_rerouted ? kept : layer.options().num_experts);
-  if (rows.empty() && layer.experts->children().empty()) return "";
+  const bool is_recorded = !layer.experts->children().empty();
+  if (rows.empty() && !is_recorded && !layer.experts->script_source().mixes) return "";
   return fmt::format(kStaticRoomOfExpert, fmt::arg("rows", rows.empty() ? "tokens" : rows),
                      fmt::arg("most", most_merged(layer)));
 }

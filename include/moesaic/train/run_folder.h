@@ -89,7 +89,7 @@ RunData record_data(const RunConfig& config, Datasets& datasets, bool warns,
 ///
 ///     config.json  data.json  metrics.jsonl  events.out.tfevents.*  trace.json (of --profile)
 ///     checkpoints/step_<N>/    during training and at the end, the newest few
-/// checkpoints/step_<N>.damaged/ what a resume skipped
+///     checkpoints/step_<N>.damaged/   what a resume skipped
 ///     checkpoints/<phase>/     at the end of each phase
 ///     best/                    the best evaluation of the last phase
 class RunFolder {

@@ -191,7 +191,7 @@ struct ScalingPlan {
 /// - `gradients` among W: 2 (W - 1) / W * P_d bytes,
 /// - `expert_gradients` among D: 2 (D - 1) / D * P_e / K,
 /// - `rows` among K: (K - 1) / K * L B/W t r (d + o) s in forward, as much in backward, once more
-/// with activation checkpointing,
+///   with activation checkpointing,
 /// - `row_counts` among K: (K - 1) * 8 A L E, twice with activation checkpointing,
 /// - `logits` among W: (W - 1) / W * 4 L B t E, and twice that of `logits_gradient`; nothing where
 ///   each process routes whole groups of tokens alone,

@@ -174,7 +174,7 @@ TEST(VMoEConfig, GroupsMayBeCountedInImages) {
                                            "num_group_images": 2147483647})"),
                             0);
               }),
-              HasSubstr("more than"));
+              HasSubstr("tokens exceed the"));
 }
 
 TEST(BuildModel, NamesWhatIsNoModel) {

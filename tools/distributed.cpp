@@ -58,7 +58,7 @@ std::shared_ptr<const ProcessMesh> init_process_mesh(const ParallelConfig& confi
   if (config.experts > 1 || config.data > 1) {
     fail_usage(
         "one process was started, but parallel.experts (--expert-parallel) and parallel.data ask "
-        "for {}; start them by torchrun, mpirun or srun, or leave these out",
+        "for {}; start as many by torchrun, mpirun or srun, or leave both settings out",
         config.experts * std::max<int64_t>(1, config.data));
   }
   return nullptr;

@@ -68,7 +68,7 @@ void check_layer(Report& report) {
 /// `all`, every case runs with what MOESAIC_CUDA_OFF said.
 void check_gpu(Report& report, bool all) {
   if (const auto off = cuda_parts_off(); !off.empty()) {
-    report.note("GPU", fmt::format("MOESAIC_CUDA_OFF leaves to others: {}", fmt::join(off, ", ")));
+    report.note("GPU", fmt::format("MOESAIC_CUDA_OFF turns off: {}", fmt::join(off, ", ")));
   }
   if (all) {
     for (const DeviceCase& item : device_cases()) {

@@ -175,8 +175,8 @@ PrunePlan search_plan(const PruneArguments& arguments, const PruneCheckpointOpti
   if (!arguments.figure.empty()) check_outside_images(arguments.figure, data.name);
   if (arguments.split.empty() && data.split == "train") {
     log_warning(
-        "searching by the training {} of {}, since it has no validation split: on them "
-        "a drop looks smaller than it is",
+        "searching by the training {} of {}, which has no validation split, underestimates the "
+        "drop",
         examples_of(data), data.name);
   } else {
     log_info("searching by {} {} of {}", data.split, examples_of(data), data.name);
@@ -223,7 +223,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
       criterion_needs_pretrained(options.prune.criterion)) {
     options.pretrained = find_pretrained(options.finetuned, options.trust);
     if (!options.pretrained.empty()) {
-      log_info("prune: compares with {}, from which this was fine-tuned",
+      log_info("prune: compares with {}, the network before fine-tuning",
                options.pretrained.string());
     }
   }
@@ -241,7 +241,7 @@ int prune(const PruneArguments& arguments, const CLI::App& verb) {
   if (arguments.json) std::cout << to_json(result.plan).dump(2) << '\n';
   if (options.dry_run) return 0;
   log_written(options.out);
-  log_info("evaluate it: {} eval {}; continue its training with a recipe that has \"init\": {}",
+  log_info("evaluate: {} eval {}; continue training with a recipe that has \"init\": {}",
            called_as(), shell_quoted(options.out.string()),
            nlohmann::json(options.out.string()).dump());
   return 0;

@@ -108,10 +108,10 @@ void report(const TrainResult& result, const TrainArguments& arguments, const st
     log_info("stopped at step {}, saved; resume with: {}", result.steps,
              resume_command(arguments, out));
     if (processes == nullptr) return;
-    log_info("it can be resumed with any number of processes{}",
+    log_info("the run can be resumed with any number of processes{}",
              processes->config().experts == 1
                  ? ""
-                 : " that --expert-parallel divides; with one, leave that out");
+                 : " that --expert-parallel divides; with one, leave the option out");
     return;
   }
   log_info("done: {}, {}", count_text(result.steps, "step"), result.checkpoint.string());

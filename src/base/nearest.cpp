@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <set>
 
 #include "moesaic/base/text.h"
@@ -226,6 +227,16 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   });
   if (found != candidates.end()) return *found;
   return std::nullopt;
+}
+
+int64_t nearest_divisor(int64_t number, int64_t wanted) {
+  int64_t best = 1;
+  for (int64_t divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
+      best = divisor;
+    }
+  }
+  return best;
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates) {

@@ -121,7 +121,7 @@ std::shared_ptr<const Dataset> inputs_of(const InputSpec& spec,
   }
   if (spec.mean.empty()) {
     fail(
-        "the checkpoint does not store mean and std of its training data, so they are not known; "
+        "the checkpoint does not store mean and std of its training data; "
         "give --input and --output, or of an imported vit add image_mean and image_std to its "
         "preprocessor_config.json and import it again");
   }

@@ -27,7 +27,7 @@ void Model::initialise_from(const Model& source, const TensorMap& values, bool n
 }
 
 std::shared_ptr<Model> Model::upcycled(const Upcycling&, uint64_t) const {
-  fail_usage("networks of this family do not become mixtures");
+  fail_usage("this family of networks gets no experts; leave upcycle out");
 }
 
 std::optional<torch::jit::Module> Model::torchscript(const script::Unit&) const {
@@ -70,7 +70,7 @@ void check_input_shape(const Model& model, const std::string& name, const char* 
 std::string use_precision(Model& model, const std::string& precision) {
   if (precision != "int8") return precision;
   const std::vector<MoEBlock> blocks = model.moe_blocks();
-  if (blocks.empty()) fail_usage("precision int8 is for experts, the network has none");
+  if (blocks.empty()) fail_usage("precision int8 needs a network with experts; leave it out");
   for (const MoEBlock& block : blocks) block.layer->experts->use_int8();
   return "float32";
 }

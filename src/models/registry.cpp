@@ -37,7 +37,7 @@ Value without_key(const Value& config, std::string_view key) {
 Value filled(const Value& config, int depth) {
   const Value* name = config.find(kKey);
   if (name == nullptr) return config;
-  if (depth == kMaxDepth) fail_usage("{}: presets extend one another in a circle", name->where());
+  if (depth == kMaxDepth) fail_usage("{}: presets extend one another in a cycle", name->where());
   const Value preset = read_preset(name->as_string(kKey), name->where());
   return filled(preset, depth + 1).merged(without_key(config, kKey));
 }
@@ -109,7 +109,8 @@ std::shared_ptr<Model> build_meta_model(const Value& given) {
   } catch (const c10::Error& error) {
     if (std::string_view(error.what_without_backtrace()).find("overflow") == std::string::npos)
       throw;
-    fail_usage("{}: the model has a tensor whose bytes are more than 64 bits count", given.where());
+    fail_usage("{}: the model has a tensor of 2^63 bytes or more; choose smaller sizes",
+               given.where());
   }
 }
 

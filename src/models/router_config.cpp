@@ -29,7 +29,7 @@ ConfigProblem adaptive_problem(const RoutingConfig& routing, const DispatcherCon
   if (dispatcher.has_capacity() || dispatcher.evaluation_capacity_factor ||
       dispatcher.batch_priority) {
     return {fmt::format("{0}dispatcher limits the rows per expert, but the router {1} drops no "
-                        "token; leave its capacity and batch_priority out",
+                        "token; leave capacity and batch_priority out",
                         path, kAdaptive),
             {path + "dispatcher.capacity", path + "dispatcher.capacity_factor",
              path + "dispatcher.evaluation_capacity_factor", path + "dispatcher.batch_priority",

@@ -43,7 +43,8 @@ void check_filter_experts(const Tensor& x, const Tensor& offsets, const Tensor& 
   }
   check_row_count(kOp, token.sym_size(0), x.sym_size(1));
   check_activation(kOp, activation);
-  if (x.sym_size(0) == 0 && token.sym_size(0) > 0) fail("filter_experts: rows of no token at all");
+  if (x.sym_size(0) == 0 && token.sym_size(0) > 0)
+    fail("filter_experts: x is empty, but token is not");
 }
 
 // Eq. 3.1 for the rows of one expert after the other, in pieces whose numbers stay in the caches.

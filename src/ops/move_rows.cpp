@@ -129,7 +129,7 @@ class Combine : public torch::autograd::Function<Combine> {
 at::Tensor combine_autograd(TensorIn rows, TensorIn gate, TensorIn token_offsets,
                             TensorIn token_row, OptionalIn offsets, OptionalIn bias) {
   if (bias.has_value() && bias->requires_grad() && at::GradMode::is_enabled()) {
-    fail("combine: bias is a constant, whose gradient grouped_mlp(add_b2=False) gives: detach it");
+    fail("combine: detach bias, whose gradient grouped_mlp(add_b2=False) gives");
   }
   return Combine::apply(rows, gate, token_offsets, token_row, offsets, bias);
 }

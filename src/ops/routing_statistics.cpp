@@ -31,7 +31,7 @@ at::Tensor dispatch_counts(const Routing& routing, const at::Tensor& cluster_T, 
   if (clusters < 1) fail("{}: clusters must be at least 1, found {}", kOp, clusters);
   if (cluster_T.is_cpu() && cluster_T.numel() > 0 &&
       (cluster_T.min().item<int64_t>() < 0 || cluster_T.max().item<int64_t>() >= clusters)) {
-    fail("{}: clusters must be between 0 and {}", kOp, clusters - 1);
+    fail("{}: cluster must be between 0 and {}", kOp, clusters - 1);
   }
   const int64_t columns = routing.experts() + 1;
   const at::Tensor counts = at::zeros({clusters * columns}, cluster_T.options());

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 
 namespace moesaic {
@@ -118,7 +119,7 @@ at::Tensor ProcessGroup::all_to_all(const at::Tensor& x, const std::vector<int64
                                     const std::vector<int64_t>& receive, Traffic traffic) const {
   std::vector<int64_t> shape = x.sizes().vec();
   const int64_t own = send.at(static_cast<size_t>(rank())), all = sum_of(send);
-  if (x.size(0) < all) fail("all_to_all: {} rows are to be sent of {}", all, x.size(0));
+  if (x.size(0) < all) fail("all_to_all: send has {} rows, but x has {}", all, x.size(0));
   shape.at(0) = sum_of(receive);
   at::Tensor sent = sendable(x.narrow(0, 0, all)), received = at::empty(shape, x.options());
   if (size() == 1) return sent;
@@ -313,16 +314,6 @@ void GradientReducer::prepare(const at::Tensor& loss) {
   SilentHandler silent;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   reducer_->prepare_for_backward({loss});
-}
-
-int64_t nearest_divisor(int64_t number, int64_t wanted) {
-  int64_t best = 1;
-  for (int64_t divisor = 1; divisor <= number; ++divisor) {
-    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(best - wanted)) {
-      best = divisor;
-    }
-  }
-  return best;
 }
 
 void check_batch_divisible(const std::string& where, int64_t batch, int64_t parts,

@@ -24,6 +24,7 @@
 #include "moesaic/base/error.h"
 #include "moesaic/base/filesystem.h"
 #include "moesaic/base/log.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/text.h"
 #include "monitor.h"
 
@@ -48,7 +49,8 @@ GlooDevices gloo_devices(const Launch& launch) {
       try {
         devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
       } catch (const std::exception&) {
-        fail_usage("GLOO_SOCKET_IFNAME: this machine has no network interface '{}'", name);
+        fail_usage("GLOO_SOCKET_IFNAME: there is no network interface '{}'; ip link lists all",
+                   name);
       }
     }
     return devices;
@@ -212,7 +214,7 @@ Store open_store(const Launch& launch, std::chrono::seconds timeout) {
 /// Throws Error (usage) where processes would form other groups, in which they would wait for each
 /// other in vain.
 void check_same_mesh(const Store& store, const Launch& launch, const ParallelConfig& config) {
-  const std::string own = fmt::format("{} that share experts by {}",
+  const std::string own = fmt::format("{} with parallel.experts={}",
                                       count_text(launch.size, "process"), config.experts);
   const std::vector<std::string> all =
       StoreAllGather(c10::make_intrusive<c10d::PrefixStore>("mesh", store), launch.rank,
@@ -222,7 +224,8 @@ void check_same_mesh(const Store& store, const Launch& launch, const ParallelCon
     if (all[rank] == all[0]) continue;
     // The others read the same, and process 0 says it.
     std::this_thread::sleep_for(std::chrono::seconds(launch.rank == 0 ? 1 : 3));
-    fail_usage("process {} belongs to {}, process 0 to {}", rank, all[rank], all[0]);
+    fail_usage("process {} is one of {}, process 0 of {}; start all by one command", rank,
+               all[rank], all[0]);
   }
 }
 

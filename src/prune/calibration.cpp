@@ -98,8 +98,8 @@ ExpertUse read_calibration(const fs::path& path, const CalibrationSource& source
     if (found == tensors.end() || found->second.sizes() != at::IntArrayRef(shape) ||
         found->second.scalar_type() != type ||
         !found->second.ge(least).logical_and(found->second.le(most)).all().item<bool>()) {
-      fail("{}: '{}' is missing, of another shape or not from {:g} to {:g}", path.string(), name,
-           least, most);
+      fail("{}: '{}' is missing, of another shape or not from {:g} to {:g}; record it again",
+           path.string(), name, least, most);
     }
     return found->second;
   };

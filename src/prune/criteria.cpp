@@ -133,7 +133,7 @@ Scores router_norm_change(const ScoreInput& in) {
   const auto& before = in.pretrained->layer->router->weight;
   if (after.sizes() != before.sizes()) {
     fail_usage(
-        "block {}: the router is {} after fine-tuning and {} before; compare with its own network",
+        "block {}: the router is {} after fine-tuning and {} before; compare with another network",
         in.finetuned.block, c10::str(after.sizes()), c10::str(before.sizes()));
   }
   Scores scores = router_norms(in.finetuned, in.finetuned_values);
@@ -164,7 +164,7 @@ Scores neuron_magnitude_change(const ScoreInput& in) {
                                 std::numeric_limits<double>::quiet_NaN(), nn::neuron_magnitude);
   if (old.size() != scores.size()) {
     fail_usage(
-        "block {}: the layer has {} experts after fine-tuning and {} before; compare with its own "
+        "block {}: the layer has {} experts after fine-tuning and {} before; compare with another "
         "network",
         in.finetuned.block, scores.size(), old.size());
   }

@@ -368,7 +368,8 @@ PrunePlan plan_pruning(const PruneInput& input, const PruneOptions& options) {
   for (const MoEBlock& block : blocks) {
     const MoEBlock* old = compares ? find_block(before, block.block) : nullptr;
     if (compares && input.pretrained != nullptr && old == nullptr) {
-      fail_usage("prune: block {} has no experts in the pretrained network", block.block);
+      fail_usage("prune: the pretrained network has no experts in block {}; choose another",
+                 block.block);
     }
     const LayerUse* use = use_of(input.use, block.block);
     ExpertRanking& ranking = rankings[block.block];

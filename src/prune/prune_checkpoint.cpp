@@ -99,7 +99,7 @@ std::string routing_problem(const Model& finetuned, const Model& pretrained) {
     const std::string here = routing_text(blocks[i].layer->options().rule);
     const std::string there = routing_text(others[i].layer->options().rule);
     if (here != there) {
-      return fmt::format("in block {} {} there, and {} here", blocks[i].block, there, here);
+      return fmt::format("in block {} {}, not: {}", blocks[i].block, there, here);
     }
   }
   return "";
@@ -120,8 +120,8 @@ std::string shape_problem(const Model& finetuned, const Model& pretrained) {
     if (left_behind || finetuned.may_differ_from_pretrained(item.key())) continue;
     const at::Tensor* other = before.find(item.key());
     if (agrees(item.key(), item.value(), other)) continue;
-    return fmt::format("'{}' is {} there and {} here", item.key(),
-                       other == nullptr ? "not" : c10::str(other->sizes()),
+    if (other == nullptr) return fmt::format("'{}' is missing", item.key());
+    return fmt::format("'{}' is {}, not {}", item.key(), c10::str(other->sizes()),
                        c10::str(item.value().sizes()));
   }
   return "";
@@ -295,12 +295,11 @@ void warn_of_order(const Checkpoint& finetuned, const Model& after_shape,
   const int64_t experts_before = experts_of(before_shape), experts_after = experts_of(after_shape);
   std::string why;
   if (of_one_run && before > after) {
-    why =
-        fmt::format("it is of step {} of a run, the other of step {}", before.second, after.second);
+    why = fmt::format("they are of steps {} and {} of a run", before.second, after.second);
   } else if (began_with(pretrained, finetuned)) {
-    why = "its run began with the other";
+    why = "the latter is init of the former";
   } else if (experts_before < experts_after) {
-    why = fmt::format("it has {} experts, the other {}", experts_before, experts_after);
+    why = fmt::format("they have {} and {} experts", experts_before, experts_after);
   }
   if (why.empty()) return;
   log_warning("prune: --pretrained {} looks newer than --finetuned {}: {}; are they swapped?",
@@ -331,12 +330,10 @@ std::string relation_problem(const Model& finetuned, const Model& pretrained) {
     return model.config().at("name").get<std::string>();
   };
   if (family(finetuned) != family(pretrained)) {
-    return fmt::format("it is of the family '{}' there and '{}' here", family(pretrained),
-                       family(finetuned));
+    return fmt::format("its family is '{}', not '{}'", family(pretrained), family(finetuned));
   }
   if (finetuned.members() != pretrained.members()) {
-    return fmt::format("it has {} members there and {} here", pretrained.members(),
-                       finetuned.members());
+    return fmt::format("it has {} members, not {}", pretrained.members(), finetuned.members());
   }
   const std::string problem = routing_problem(finetuned, pretrained);
   return problem.empty() ? shape_problem(finetuned, pretrained) : problem;
@@ -368,7 +365,7 @@ PrunePlan plan_checkpoint(const PruneCheckpointOptions& options, const Checkpoin
   }
   std::optional<ExpertUse> use;
   if (needs_images(options)) {
-    if (!options.calibrate) fail_usage("prune: calibration images are needed");
+    if (!options.calibrate) fail_usage("prune: calibration images are needed; set calibrate");
     const std::shared_ptr<Model> model = model_of(checkpoint);
     model->to(at::Device(options.device));
     use = options.calibrate(checkpoint, *model);

@@ -112,7 +112,7 @@ std::string Experiment::command() const {
 
 std::string Experiment::scale_text() const {
   if (scale == Scale::paper) return "Scale: paper.";
-  return "Scale: **quick**. Sizes are shrunk to try it out: not to be held against the paper's.";
+  return "Scale: **quick**. Sizes are smaller than the paper's: do not compare the results.";
 }
 
 std::vector<std::string> experiment_names() {

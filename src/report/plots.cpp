@@ -456,7 +456,7 @@ Figure power_plot(const PlotInput& input) {
     if (std::find(shown.begin(), shown.end(), fit.metric) == shown.end()) continue;
     panels.push_back(fit_panel(input, fit));
   }
-  if (panels.empty()) fail_usage("a plot of kind 'power' shows the metric of a fit");
+  if (panels.empty()) fail_usage("a plot of kind 'power' needs a metric of 'fits'");
   return panel_figure(input.stem, panels, {.columns = 2, .width = 520, .height = 360, .left = 110});
 }
 

@@ -261,7 +261,7 @@ std::string read_metrics(const fs::path& run) {
 Figure run_curve(std::string_view metrics, const std::string& stem) {
   const RunLines run = lines_of(metrics);
   const std::vector<const char*> drawn = common_metrics({run});
-  if (drawn.empty()) fail("metrics.jsonl: no line to draw");
+  if (drawn.empty()) fail("metrics.jsonl: no line has loss or accuracy");
   return curves_of(run, drawn, stem);
 }
 

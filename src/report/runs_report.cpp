@@ -169,8 +169,8 @@ std::string runs_markdown(const Experiment& experiment, const RunsConfig& config
   const std::vector<TitledTable> tables = tables_of(experiment, config, rows);
   if (!tables.empty()) {
     text +=
-        "\nThe following tables are of each row's first run. Experts have no order: only what they "
-        "have in common can be held against the paper's.\n";
+        "\nThe following tables are of each row's first run. Experts have no order: compare with "
+        "the paper only what does not depend on one.\n";
   }
   for (const TitledTable& item : tables) {
     text += fmt::format("\n{}:\n\n{}", item.title(), item.table.markdown());

@@ -195,7 +195,8 @@ ConfigProblem config_problem(const LayerChoice& choice) {
   }
   if (choice.keep.kind() == Value::Kind::string) {
     return {
-        "'keep' of a choice by layer names no file, since it stands in the experiment's results",
+        "'keep' of a choice by layer names no file, since the results contain 'keep'; give the "
+        "object",
         {"keep"}};
   }
   KeepSpec::from_value(choice.keep);

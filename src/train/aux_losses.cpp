@@ -88,7 +88,7 @@ ZeroLoss zero_without_noise(const NoiseOptions& noise, const SettingPaths& paths
   }
   if (noise.scale > 0.0) return {};
   return {
-      fmt::format("needs noise, but {0} is 0 or the router's noise is never; set {0} (to 1, for "
+      fmt::format("needs noise, but {0} is 0 or the router's noise is 'never'; set {0} (to 1, for "
                   "instance) or choose importance",
                   named(paths.router_noise, "its scale")),
       paths.router_noise, true};

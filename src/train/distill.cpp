@@ -98,7 +98,7 @@ void check_teacher(const PlannedTeacher& teacher, const SettingLocations& locati
                    const Model& model, const std::vector<std::string>& classes,
                    const DatasetInfo& data) {
   const auto refuse = [&](const char* what) {
-    fail_usage("{}: phase '{}': the teacher has other {} than the network; choose one like it",
+    fail_usage("{}: phase '{}': the teacher has other {} than the network; choose another",
                locations.of({"distill.teacher", "distill"}), locations.phase().name, what);
   };
   if (teacher.shape->input_shape() != model.input_shape()) refuse("inputs");

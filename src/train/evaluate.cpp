@@ -272,7 +272,7 @@ ExpertUse calibrate(Model& model, const std::shared_ptr<const Dataset>& dataset,
                     const CalibrateOptions& options) {
   check_takes(model, dataset->info());
   if (dataset->size() == 0)
-    fail_usage("'{}' has no {}s to calibrate by", dataset->info().name,
+    fail_usage("'{}' has no {}s to calibrate by; choose another split", dataset->info().name,
                example_noun(dataset->info()));
   const EvaluationMode mode(model);
   const c10::InferenceMode inference;

@@ -104,7 +104,7 @@ void take_numbers(CheckpointData& data, int64_t outputs, ClassesOf classes_of) {
   if (classes_of == ClassesOf::data && !std::ranges::is_permutation(own, numbers)) return;
   data.dataset = with_classes_of(std::move(data.dataset), numbers,
                                  "name each class by the number of its output");
-  log_info("'{}': classes are taken for the outputs whose numbers they are called by", data.name);
+  log_info("'{}': a class that is named by a number is the output of that number", data.name);
 }
 
 /// Gives the data the labels of the network's outputs.

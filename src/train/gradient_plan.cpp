@@ -62,8 +62,8 @@ ConfigProblem update_problem(const GradientConfig& config) {
     return excluding({"clip_norm", "0"}, {"clip_value", "0"});
   }
   if (config.batch_size % config.accumulate != 0) {
-    return {fmt::format("accumulate {} does not divide batch_size {}", config.accumulate,
-                        config.batch_size),
+    return {fmt::format("accumulate {} does not divide batch_size {}; choose {}", config.accumulate,
+                        config.batch_size, nearest_divisor(config.batch_size, config.accumulate)),
             {"accumulate", "batch_size"}};
   }
   return {};
@@ -268,10 +268,10 @@ void check_batch_routing(const SettingLocations& locations, const Model& model, 
     const int64_t choices = std::max<int64_t>(1, nn::experts_per_token(rule));
     if (tokens > std::numeric_limits<int32_t>::max() / choices) {
       fail_usage(
-          "{}: phase '{}': {} images of {} tokens that select {} experts are more rows than the "
-          "2^31 of a routing",
+          "{}: phase '{}': {} images of {} tokens that select {} experts exceed the 2^31 rows of a "
+          "routing; choose at most {}",
           locations.of({"batch_size"}), locations.phase().name, batch, model.tokens_per_image(),
-          choices);
+          choices, std::numeric_limits<int32_t>::max() / choices / model.tokens_per_image());
     }
     check_tokens(locations, model, block, rule, tokens);
     const int64_t group_size = nn::group_size(rule);
@@ -296,7 +296,7 @@ void check_batch_norm(const SettingLocations& locations, const Model& model, int
   try {
     shape->forward(meta_inputs(*shape, 1));
   } catch (const nn::SingleValueError& error) {
-    fail_usage("{}: phase '{}': {}: {} of one image are too few for this network",
+    fail_usage("{}: phase '{}': {}: {} need two images or more",
                locations.of({accumulate > 1 ? "accumulate" : "batch_size", "batch_size"}),
                locations.phase().name, error.what(),
                accumulate > 1 ? "the parts of a batch" : "batches");
@@ -322,9 +322,9 @@ void plan_gradient(PhasePlan& plan, const SettingLocations& locations, const Mod
   check_schedules(config, locations, plan.steps);
   plan.batch = std::min(config.batch_size, plan.images);
   if (plan.batch % config.accumulate != 0) {
-    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}",
+    fail_usage("{}: phase '{}': accumulate {} does not divide a batch of all {}; choose {}",
                locations.of({"accumulate"}), phase.name, config.accumulate,
-               count_text(plan.batch, "example"));
+               count_text(plan.batch, "example"), nearest_divisor(plan.batch, config.accumulate));
   }
   if (plan.steps == 0) return;
   if (plan.batch < config.batch_size) {

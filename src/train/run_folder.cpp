@@ -75,14 +75,14 @@ void keep_results(const fs::path& root) {
     for (const fs::path& path : saved_checkpoints(folder)) {
       if (is_set_aside(path, "old")) continue;
       const fs::path kept = set_aside(path, "old");
-      log_warning("{}: of a run whose other checkpoints are gone; it is kept as {}", path.string(),
+      log_warning("{}: the run's other checkpoints are gone; this one is kept as {}", path.string(),
                   kept.filename().string());
     }
   }
   std::error_code error;
   if (const auto bytes = fs::file_size(root / "metrics.jsonl", error); !error && bytes > 0) {
     const fs::path kept = set_aside(root / "metrics.jsonl", "old");
-    log_warning("{}: of a run that left no checkpoint; it is kept as {}",
+    log_warning("{}: its run left no checkpoint; the file is kept as {}",
                 (root / "metrics.jsonl").string(), kept.filename().string());
   }
 }

@@ -87,5 +87,11 @@ TEST(Nearest, FindsANameBehindASlash) {
   EXPECT_EQ(nearest("table1", names), "clusters/table1");
 }
 
+TEST(NearestDivisor, IsTheSmallerOfTwo) {
+  EXPECT_EQ(nearest_divisor(12, 5), 4);
+  EXPECT_EQ(nearest_divisor(7, 5), 7);
+  EXPECT_EQ(nearest_divisor(5, 100), 5);
+}
+
 }  // namespace
 }  // namespace moesaic

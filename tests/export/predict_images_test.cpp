@@ -184,7 +184,8 @@ TEST_F(PredictImages, AreRefusedWhereThereAreNoClassesOrNoImages) {
   EXPECT_THAT(test::usage_of([&] { predictions(*model, {.loss = "squared"}); }),
               HasSubstr("not to classify"));
   spec.mean = spec.std = {};
-  EXPECT_THAT(test::failure_of([&] { predictions(*model); }), HasSubstr("are not known"));
+  EXPECT_THAT(test::failure_of([&] { predictions(*model); }),
+              HasSubstr("does not store mean and std"));
   spec.images = false;
   EXPECT_THAT(test::usage_of([&] { predictions(*model); }), HasSubstr("inputs are not images"));
 }

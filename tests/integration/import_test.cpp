@@ -313,7 +313,8 @@ TEST_F(Import, WrongArguments) {
   EXPECT_NE(run_program({"list", "checkpoints"}).out.find("1.20 GB, Apache-2.0; V-MoE B/16"),
             std::string::npos);
   expect_refused(2, "between 1 and", run_import({"--classes", "0"}));
-  expect_refused(2, "patch_size 7 does not divide image_size 30",
+  expect_refused(2,
+                 "patch_size 7 does not divide image_size 30; choose patch_size 6 or image_size 28",
                  run_import({"--image-size", "30"}));
   write("rules.json", "[[\"head\", \"\"], [\"^(.*)$\", \"params/\\\\1\", \"vitzoom\"]]");
   expect_refused(2, "rules.json:1:", run_import({"--rules", text_path("rules.json")}));

@@ -154,9 +154,9 @@ TEST_F(OwnData, BatchNormalisationOfOneValueIsFoundBeforeTraining) {
   const auto one = dry_run(R"("batch_size": 1)");
   EXPECT_EQ(one.exit_code, 2) << one.err;
   EXPECT_THAT(one.err, AllOf(HasSubstr("recipe.json:"), HasSubstr("phase 'train': batch norm"),
-                             HasSubstr("batches of one image are too few")));
+                             HasSubstr("batches need two images or more")));
   EXPECT_THAT(dry_run(R"("batch_size": 4, "accumulate": 4)").err,
-              HasSubstr("the parts of a batch of one image are too few"));
+              HasSubstr("the parts of a batch need two images or more"));
   EXPECT_EQ(dry_run(R"("batch_size": 4, "accumulate": 2)").exit_code, 0);
 }
 

@@ -266,8 +266,8 @@ TEST_F(ProcessesTest, OneThatSharesExpertsOtherwiseIsNamed) {
   Fate fate{1};
   fate.arguments = clusters({"--out", text_path("a"), "--expert-parallel", "2"});
   expect_one_line_of_all(run_in_processes(clusters({"--out", text_path("a")}), 2, fate),
-                         "process 1 belongs to 2 processes that share experts by 2, process 0 to 2 "
-                         "processes that share experts by 1");
+                         "process 1 is one of 2 processes with parallel.experts=2, process 0 of 2 "
+                         "processes with parallel.experts=1; start all by one command");
 }
 
 TEST_F(ProcessesTest, TimeACheckpointTogether) {

@@ -72,7 +72,7 @@ TEST(ScalingProgram, SaysWhatCannotBe) {
           "parallel.data=8");
   refused({"--gpu", "h100"}, "--gpu is for a dry run; add --dry-run", false);
   refused({"--processes", "8"}, "--processes is for a dry run; add --dry-run", false);
-  refused({"--expert-parallel", "8"}, "ask for 8; start them by torchrun", false);
+  refused({"--expert-parallel", "8"}, "ask for 8; start as many by torchrun", false);
 }
 
 using SentBytes = ProgramTest;

@@ -134,7 +134,7 @@ TEST(PrunePlan, IsRefusedWithTheBlockAndTheNumbers) {
   EXPECT_THAT(test::usage_of([&] {
                 plan_pruning(*model, pretrained.get(), "router-norm-change", KeepSpec::count(2));
               }),
-              HasSubstr("block 3 has no experts in the pretrained network"));
+              HasSubstr("the pretrained network has no experts in block 3"));
   other.encoder.moe.layers = {};
   EXPECT_THAT(test::usage_of(
                   [&] { plan_pruning(*small_vmoe(other), nullptr, "random", KeepSpec::count(2)); }),

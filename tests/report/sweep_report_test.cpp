@@ -191,7 +191,7 @@ TEST(SweepMarkdown, QuickAndOverridesAreOwnedUpTo) {
   quick.overrides = {"train.seed=2"};
   const std::string text =
       sweep_markdown(quick, made_sweep().plan, made_sweep().results(Scale::quick));
-  EXPECT_THAT(text, HasSubstr("Scale: **quick**. Sizes are shrunk"));
+  EXPECT_THAT(text, HasSubstr("Scale: **quick**. Sizes are smaller than the paper's"));
   EXPECT_THAT(text, Not(HasSubstr("Scale: paper")));
   EXPECT_THAT(text, HasSubstr("`moesaic reproduce demo train.seed=2 --scale quick`"));
 }

@@ -143,7 +143,7 @@ TEST_F(NumberedClasses, AreTheOutputsOfTheseNumbersWhateverTheirOrder) {
     options.classes_of = from;
     CheckpointEvaluation found;
     const std::string said = test::said_by([&] { found = evaluate_checkpoint(options); });
-    EXPECT_THAT(said, HasSubstr("taken for the outputs whose numbers they are called by"));
+    EXPECT_THAT(said, HasSubstr("a class that is named by a number is the output of that number"));
     EXPECT_EQ(found.evaluation.metric("loss"), whole.evaluation.metric("loss"));
     EXPECT_EQ(found.classes, numbers());
   }

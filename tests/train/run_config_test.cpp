@@ -52,7 +52,7 @@ TEST(RunConfig, RefusesWhatDoesNotFitTogether) {
        "not a valid regular expression"},
       {"phases.0.clip_value=1", "'clip_norm' and 'clip_value' exclude one another"},
       {"phases.0.accumulate=3",
-       "'phases.0.accumulate=3': accumulate 3 does not divide batch_size 4"},
+       "'phases.0.accumulate=3': accumulate 3 does not divide batch_size 4; choose 2"},
       {"phases.0.loss=softmaks", "did you mean 'softmax'?"},
       {"phases.0.frozen=[\"(\"]", "frozen: '(' is not a valid regular expression"},
       {"phases.0.gradient_scale=[{\"pattern\": \"(\", \"value\": 1}]",

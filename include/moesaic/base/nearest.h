@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suggestions for misspelt names. Names may also differ and look the same: composed and decomposed
-// letters (NFC, NFD), spaces of other kinds or around the name, letters of other alphabets, marks
-// without a width.
+// Suggestions for misspelt names and wrong numbers. Names may also differ and look the same:
+// composed and decomposed letters (NFC, NFD), spaces of other kinds or around the name, letters of
+// other alphabets, marks without a width.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,6 +41,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// length; else an abbreviation ("learning_rate" and "lr") or a prefix ("weight" and
 /// "weight_decay", misspelt too). The first candidate wins a tie; std::nullopt if none is close.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
+
+/// Returns the divisor of `number` that is nearest to `wanted`, the smaller of two.
+int64_t nearest_divisor(int64_t number, int64_t wanted);
 
 /// Returns "did you mean 'x'?" if a candidate is near, with the code points of both where they look
 /// alike, else "choose one of a, b, c", or "" if there are no candidates.

@@ -164,9 +164,6 @@ class GradientReducer {
   int64_t buckets_ = 0;
 };
 
-/// Returns the divisor of `number` that is nearest to `wanted`.
-int64_t nearest_divisor(int64_t number, int64_t wanted);
-
 /// Throws Error (usage), with the nearest choices, unless so many processes can take equal parts of
 /// each of the `parts` of a batch that go through the network one after the other. `where` begins
 /// the message.

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 
 namespace moesaic {
 namespace {
@@ -74,17 +76,19 @@ ConfigProblem ensemble_problem(const VMoEMoeConfig& moe) {
   const std::string path = "encoder.moe.", size = path + "ensemble_size";
   if (members == 1) return {};
   if (moe.layers.empty()) {
-    return {fmt::format("{} is {}, but no block of {}layers has experts", size, members, path),
+    return {fmt::format("{} is {}, but {}layers has no block; choose 1", size, members, path),
             {size}};
   }
   if (moe.num_experts % members != 0) {
-    return {fmt::format("{} {} does not divide the {} experts", size, members, moe.num_experts),
+    return {fmt::format("{} {} does not divide the {} experts; choose {}", size, members,
+                        moe.num_experts, nearest_divisor(moe.num_experts, members)),
             {size, path + "num_experts"}};
   }
   if (moe.group_size % members != 0) {
-    return {
-        fmt::format("{} {} does not divide {}group_size {}", size, members, path, moe.group_size),
-        {size, path + "group_size"}};
+    return {fmt::format("{} {} does not divide {}group_size {}; choose {}", size, members, path,
+                        moe.group_size,
+                        nearest_divisor(std::gcd(moe.num_experts, moe.group_size), members)),
+            {size, path + "group_size"}};
   }
   if (moe.router.is_expert_choice()) {
     return {fmt::format("{}router.name {} does not support an ensemble; choose {}", path,
@@ -113,10 +117,11 @@ ConfigProblem moe_problem(const VMoEConfig& config) {
   VMoEMoeConfig moe = encoder.moe;
   const double tokens = static_cast<double>(config.tokens() * moe.ensemble_size);
   if (tokens * static_cast<double>(moe.num_group_images) > kMaxTokens) {
-    return {
-        fmt::format("encoder.moe.num_group_images {} of {} tokens are more than {} tokens a group",
-                    moe.num_group_images, tokens, kMaxTokens),
-        {"encoder.moe.num_group_images"}};
+    return {fmt::format("encoder.moe.num_group_images {} x {} tokens exceed the {} tokens of a "
+                        "group; choose {}",
+                        moe.num_group_images, tokens, kMaxTokens,
+                        static_cast<int64_t>(kMaxTokens / tokens)),
+            {"encoder.moe.num_group_images"}};
   }
   moe.group_size = config.group_size();
   if (!std::is_sorted(moe.layers.begin(), moe.layers.end(), std::less_equal<>())) {
@@ -167,9 +172,17 @@ ConfigProblem token_problem(const VMoEConfig& config) {
 ConfigProblem config_problem(const VMoEConfig& config) {
   const Size2d &image = config.image_size, &patch = config.patch_size;
   if (image.height % patch.height != 0 || image.width % patch.width != 0) {
-    return {fmt::format("patch_size {} does not divide image_size {}", sides_text(patch),
-                        sides_text(image)),
-            {"patch_size", "image_size"}};
+    const auto multiple = [](int64_t side, int64_t of) {
+      return std::max<int64_t>(1, (side + of / 2) / of) * of;
+    };
+    const Size2d divisor(nearest_divisor(image.height, patch.height),
+                         nearest_divisor(image.width, patch.width));
+    const Size2d other(multiple(image.height, patch.height), multiple(image.width, patch.width));
+    return {
+        fmt::format(
+            "patch_size {} does not divide image_size {}; choose patch_size {} or image_size {}",
+            sides_text(patch), sides_text(image), sides_text(divisor), sides_text(other)),
+        {"patch_size", "image_size"}};
   }
   Size2d left = patch;
   for (size_t i = 0; i < config.stem.size(); ++i) {
@@ -184,8 +197,9 @@ ConfigProblem config_problem(const VMoEConfig& config) {
     left = {left.height / stride, left.width / stride};
   }
   if (config.hidden_size % config.encoder.num_heads != 0) {
-    return {fmt::format("encoder.num_heads {} does not divide hidden_size {}",
-                        config.encoder.num_heads, config.hidden_size),
+    return {fmt::format("encoder.num_heads {} does not divide hidden_size {}; choose {}",
+                        config.encoder.num_heads, config.hidden_size,
+                        nearest_divisor(config.hidden_size, config.encoder.num_heads)),
             {"encoder.num_heads", "hidden_size"}};
   }
   if (config.name == kVMoE && config.encoder.moe.ensemble_size > 1) {

@@ -61,7 +61,7 @@ class TokenTiles {
     const int64_t pulled = token_offsets_[tile.end] - first;
     const auto found = static_cast<int64_t>(tile.token.size());
     if (found != pulled || found > limit) {
-      fail("routed_mlp: tokens {} to {} pull {} rows, but the experts hold {} of them; {} fit",
+      fail("routed_mlp: tokens {} to {} have {} rows, but the experts hold {} of them; {} fit",
            tile.begin, tile.end - 1, pulled, found, limit);
     }
     return true;

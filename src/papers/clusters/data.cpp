@@ -73,10 +73,11 @@ ConfigProblem config_problem(const ClusterMixtureConfig& config) {
     }
   }
   if (2 * config.num_clusters > config.width) {
-    return {fmt::format("{} clusters have {} orthogonal signals and centres, which do not fit into "
-                        "{} dimensions",
-                        config.num_clusters, 2 * config.num_clusters, config.width),
-            {"width", "num_clusters"}};
+    return {
+        fmt::format("{} clusters need a width of {} or more for orthogonal signals and centres, "
+                    "found {}",
+                    config.num_clusters, 2 * config.num_clusters, config.width),
+        {"width", "num_clusters"}};
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/base/nearest.h"
 #include "moesaic/models/family.h"
 #include "moesaic/nn/init.h"
 #include "moesaic/nn/script.h"
@@ -160,8 +161,8 @@ ConfigProblem config_problem(const ClusterMoEConfig& config) {
         {"num_filters", "num_classes"}};
   }
   if (config.width % router_width(config) != 0) {
-    return {fmt::format("a patch of {} cannot be cut into pieces of {}", config.width,
-                        router_width(config)),
+    return {fmt::format("a patch of {} cannot be cut into pieces of {}; choose {}", config.width,
+                        router_width(config), nearest_divisor(config.width, router_width(config))),
             {"router", "width"}};
   }
   return router_problem(config.router, config.num_experts);
@@ -237,8 +238,9 @@ std::optional<torch::jit::Module> ClusterMoE::torchscript(const script::Unit& un
 
 ConfigProblem config_problem(const ImageMoEConfig& config) {
   if (config.router && config.image_size % config.router->patch_size != 0) {
-    return {fmt::format("images of {0} x {0} cannot be cut into squares of {1} x {1}",
-                        config.image_size, config.router->patch_size),
+    return {fmt::format("images of {0} x {0} cannot be cut into squares of {1} x {1}; choose {2}",
+                        config.image_size, config.router->patch_size,
+                        nearest_divisor(config.image_size, config.router->patch_size)),
             {"router.patch_size", "image_size"}};
   }
   return router_problem(config.router, config.num_experts);

@@ -207,14 +207,14 @@ void plan_spherical(PhasePlan& plan, const SettingLocations& locations, const Mo
   const auto known = data.directions();
   if (config.router == kIdeal && !known.contains("mean")) {
     fail_usage(
-        "{}: phase '{}': router 'ideal' needs the means of the clusters, which the data '{}' do "
-        "not have",
+        "{}: phase '{}': router 'ideal' needs the means of the clusters, which '{}' does not have; "
+        "choose as_it_is",
         locations.of({"router"}), plan.config.name, plan.config.data);
   }
   if (config.until_local > 0.0 && !known.contains("local")) {
     fail_usage(
-        "{}: phase '{}': until_local needs the directions of the clusters' tasks, which the data "
-        "'{}' do not have",
+        "{}: phase '{}': until_local needs the directions of the clusters' tasks, which '{}' does "
+        "not have; choose 0",
         locations.of({"until_local"}), plan.config.name, plan.config.data);
   }
   if (config.num_experts == 0 && config.num_neurons == 0) return;

@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/torch.h>
 
+#include "moesaic/base/nearest.h"
 #include "moesaic/models/family.h"
 #include "moesaic/models/router_config.h"
 #include "moesaic/nn/init.h"
@@ -121,8 +122,9 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
   const int64_t side = config.map_size(), patch = moe.patch_size;
   const int64_t channels = trunk_options(config).channels_of(kLastGroup);
   if (side % patch != 0) {
-    return {fmt::format("patches of {0} x {0} do not divide the last feature map, {1} x {1}", patch,
-                        side),
+    return {fmt::format(
+                "patches of {0} x {0} do not divide the last feature map, {1} x {1}; choose {2}",
+                patch, side, nearest_divisor(side, patch)),
             {"moe.patch_size", "image_size"}};
   }
   const int64_t patches = side / patch * (side / patch);
@@ -132,10 +134,10 @@ ConfigProblem mixture_problem(const WrnPMoEConfig& config) {
             {"moe.router.num_selected_patches", "moe.patch_size", "image_size"}};
   }
   if (channels % moe.num_experts != 0) {
-    return {
-        fmt::format("{1} channels of the last group cannot be divided equally among {0} experts",
-                    moe.num_experts, channels),
-        {"moe.num_experts", "widening"}};
+    return {fmt::format("{1} channels of the last group cannot be divided equally among {0} "
+                        "experts; choose {2}",
+                        moe.num_experts, channels, nearest_divisor(channels, moe.num_experts)),
+            {"moe.num_experts", "widening"}};
   }
   if (moe.kernel % 2 == 0) {
     return {
@@ -166,18 +168,23 @@ constexpr char kRest[] = R"(
 ConfigProblem config_problem(const PMoEConfig& config) {
   const Size2d &image = config.image_size, &patch = config.patch_size;
   if (image.height % patch.height != 0 || image.width % patch.width != 0) {
-    return {fmt::format("patches of {} do not divide an image of {}", size_text(patch),
-                        size_text(image)),
+    return {fmt::format("patches of {} do not divide an image of {}; choose {}", size_text(patch),
+                        size_text(image),
+                        size_text({nearest_divisor(image.height, patch.height),
+                                   nearest_divisor(image.width, patch.width)})),
             {"patch_size", "image_size"}};
   }
   if (config.by_class() && config.num_experts % config.num_classes != 0) {
-    return {fmt::format("{} experts cannot be divided equally among {} classes", config.num_experts,
-                        config.num_classes),
+    return {fmt::format("{} experts cannot be divided equally among {} classes; choose {}",
+                        config.num_experts, config.num_classes,
+                        (config.num_experts / config.num_classes + 1) * config.num_classes),
             {"num_experts", "num_classes", "output"}};
   }
   if (!config.router) {
     if (config.num_experts == 1) return {};
-    return {fmt::format("{} experts need a router", config.num_experts), {"router", "num_experts"}};
+    return {
+        fmt::format("{} experts need a router; without one 'num_experts' is 1", config.num_experts),
+        {"router", "num_experts"}};
   }
   if (config.router->num_selected_patches > config.patches()) {
     return {fmt::format("an expert cannot select {} of {} patches",
@@ -221,7 +228,7 @@ std::optional<torch::jit::Module> PMoE::torchscript(const script::Unit& unit) co
 
 ConfigProblem config_problem(const WrnPMoEConfig& config) {
   if (trunk_options(config).channels_of(0) < 1) {
-    return {fmt::format("widening {} leaves no channel", config.widening), {"widening"}};
+    return {fmt::format("widening {} leaves no channel; choose 1", config.widening), {"widening"}};
   }
   return config.moe ? mixture_problem(config) : ConfigProblem();
 }

@@ -52,9 +52,10 @@ ConfigProblem config_problem(const PatternMoEConfig& config) {
             {"num_selected_tokens", "num_tokens"}};
   }
   if (config.num_experts % 2 != 0) {
-    return {fmt::format("half of the experts subtract, which {} cannot be divided into; {} can",
-                        config.num_experts, config.num_experts + 1),
-            {"num_experts"}};
+    return {
+        fmt::format("num_experts {} must be even, since half of the experts subtract; choose {}",
+                    config.num_experts, config.num_experts + 1),
+        {"num_experts"}};
   }
   return kept_setting_problem(config.kept_experts, config.num_experts, "kept_experts");
 }

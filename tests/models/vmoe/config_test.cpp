@@ -104,7 +104,7 @@ TEST(VMoEConfig, ATensorThat64BitsDoNotCountIsRefusedInOneLine) {
           "hidden_size": 1048576, "encoder": {"num_layers": 1}})",
       "recipe.json");
   const std::string message = test::usage_of([&] { build_meta_model(document.root()); });
-  EXPECT_THAT(message, AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("64 bits")));
+  EXPECT_THAT(message, AllOf(HasSubstr("recipe.json:1:1"), HasSubstr("2^63 bytes")));
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_EQ(test::usage_of([&] { build_model(document.root(), 0); }), message);
 }
@@ -174,7 +174,7 @@ TEST(VMoEConfig, GroupsMayBeCountedInImages) {
                                            "num_group_images": 2147483647})"),
                             0);
               }),
-              HasSubstr("more than"));
+              HasSubstr("tokens exceed the"));
 }
 
 TEST(BuildModel, NamesWhatIsNoModel) {

@@ -342,7 +342,7 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(config_problem(config).empty());
   config = small_mixture();
   config.router->width = 4;
-  EXPECT_EQ(config_problem(config).text, "a patch of 6 cannot be cut into pieces of 4");
+  EXPECT_EQ(config_problem(config).text, "a patch of 6 cannot be cut into pieces of 4; choose 3");
   config = small_mixture();
   config.router->num_selected_experts = 5;
   EXPECT_EQ(config_problem(config).text,
@@ -360,7 +360,7 @@ TEST(ClusterMoE, RefusesWhatDoesNotFit) {
   config.router->dispatcher.capacity_factor = 1.0;
   EXPECT_EQ(config_problem(config).text,
             "router.dispatcher limits the rows per expert, but the router adaptive drops no token; "
-            "leave its capacity and batch_priority out");
+            "leave capacity and batch_priority out");
   config = printed_mixture();
   EXPECT_TRUE(config_problem(config).empty());
   config.num_classes = 3;

@@ -135,14 +135,14 @@ TEST(PMoE, SaysWhatDoesNotFit) {
   EXPECT_THAT(problem([](PMoEConfig& c) {
                 c.patch_size = {4, 2};
               }),
-              HasSubstr("patches of 4 x 2 do not divide an image of 6 x 4"));
+              HasSubstr("patches of 4 x 2 do not divide an image of 6 x 4; choose 3 x 2"));
   EXPECT_THAT(problem([](PMoEConfig& c) { c.router.reset(); }),
               HasSubstr("4 experts need a router"));
   EXPECT_THAT(problem([](PMoEConfig& c) {
                 c.output = "by_class";
                 c.num_experts = 3;
               }),
-              HasSubstr("3 experts cannot be divided equally among 2 classes"));
+              HasSubstr("3 experts cannot be divided equally among 2 classes; choose 4"));
 }
 
 }  // namespace

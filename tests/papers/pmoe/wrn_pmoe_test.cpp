@@ -313,9 +313,11 @@ TEST(WrnPMoE, SaysWhatDoesNotFit) {
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->router.num_selected_patches = 10; }),
               HasSubstr("cannot select 10 of 9 patches"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->patch_size = 4; }),
-              HasSubstr("patches of 4 x 4 do not divide the last feature map, 6 x 6"));
-  EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->num_experts = 3; }),
-              HasSubstr("8 channels of the last group cannot be divided equally among 3 experts"));
+              HasSubstr("patches of 4 x 4 do not divide the last feature map, 6 x 6; choose 3"));
+  EXPECT_THAT(
+      problem([](WrnPMoEConfig& c) { c.moe->num_experts = 3; }),
+      HasSubstr(
+          "8 channels of the last group cannot be divided equally among 3 experts; choose 2"));
   EXPECT_THAT(problem([](WrnPMoEConfig& c) { c.moe->kernel = 2; }), HasSubstr("has no middle"));
 }
 

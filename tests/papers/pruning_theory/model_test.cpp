@@ -77,7 +77,9 @@ TEST(PatternMoE, RefusesMoreSelectedTokensThanThereAre) {
 TEST(PatternMoE, RefusesAnOddNumberOfExperts) {
   PatternMoEConfig config = small_patterns();
   config.num_experts = 5;
-  EXPECT_THAT(config_problem(config).text, HasSubstr("5 cannot be divided into; 6 can"));
+  EXPECT_THAT(
+      config_problem(config).text,
+      HasSubstr("num_experts 5 must be even, since half of the experts subtract; choose 6"));
   const nn::PatternExperts experts(5, 3, 4, 1.0, nn::make_generator(1));
   EXPECT_TRUE(at::equal(experts->sign, torch::tensor({1.0F, 1.0F, -1.0F, -1.0F, -1.0F})))
       << "pruning ranks experts 0 and 1 apart from the others";

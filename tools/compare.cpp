@@ -27,9 +27,9 @@ void run_compare(CompareArguments& arguments) {
 
 void add_compare(CLI::App& app, int& /*exit_code*/) {
   constexpr const char* kNotes =
-      "Subtracts runs of the same seed: rows of one file minus the first of --rows, or rows of\n"
-      "the second file minus the same ones of the first. Prints mean, standard error and 95 %\n"
-      "interval (Student's t) of the differences.";
+      "Runs of the same seed are subtracted: rows of one file minus the first of --rows, or\n"
+      "rows of the second file minus the same ones of the first. The output is mean, standard\n"
+      "error and 95 % interval (Student's t) of the differences.";
   const auto arguments = std::make_shared<CompareArguments>();
   CLI::App* verb = add_verb(
       app, "compare", "Compare rows of an experiment's results in pairs of runs.",

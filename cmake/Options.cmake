@@ -36,7 +36,7 @@ function(moesaic_heavy_headers target)
   endif()
 endfunction()
 
-# Joins about eight files of one layer. A file's group follows from its name, so that a new file compiles its own
+# Joins about twenty files of one layer. A file's group follows from its name, so that a new file compiles its own
 # group anew and not all that come after it.
 function(moesaic_unity_groups target)
   get_target_property(sources ${target} SOURCES)
@@ -56,7 +56,7 @@ function(moesaic_unity_groups target)
   list(REMOVE_DUPLICATES layers)
   foreach(layer IN LISTS layers)
     list(LENGTH ${layer}_sources count)
-    math(EXPR groups "(${count} + 7) / 8")
+    math(EXPR groups "(${count} + 19) / 20")
     foreach(source IN LISTS ${layer}_sources)
       get_filename_component(name ${source} NAME)
       string(MD5 hash ${name})

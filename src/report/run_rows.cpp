@@ -97,7 +97,7 @@ Json settings_of_folder(Json settings) {
 Json value_in(const fs::path& file, const char* key) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return nullptr;
-  const auto json = find_json(read_text(file, kMaxListBytes, "such a document"), kMaxListBytes);
+  const auto json = find_json(read_text(file, kMaxListBytes, "a JSON file"), kMaxListBytes);
   return json && json->is_object() ? json->value(key, Json()) : Json();
 }
 

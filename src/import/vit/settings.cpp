@@ -9,6 +9,7 @@
 #include <set>
 
 #include "moesaic/base/error.h"
+#include "moesaic/base/nearest.h"
 #include "moesaic/base/path.h"
 #include "moesaic/base/pattern.h"
 #include "moesaic/base/text.h"
@@ -196,14 +197,6 @@ class SettingsReader {
       if (Pattern(pattern).found_in(architecture)) return heads;
     }
     return std::nullopt;
-  }
-
-  static int64_t nearest_divisor(int64_t width, int64_t wanted) {
-    int64_t best = 1;
-    for (int64_t n = 1; n <= width; ++n) {
-      if (width % n == 0 && std::abs(n - wanted) < std::abs(best - wanted)) best = n;
-    }
-    return best;
   }
 
   /// The activation and the epsilon.

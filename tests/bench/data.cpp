@@ -158,7 +158,7 @@ Row against(const std::string& kind, int64_t num_workers, std::optional<double> 
   row.ratio = row.ours / row.peer;
   row.at_least = goal;
   row.description = fmt::format(
-      "{} of JPEG decoded, cropped at random to {} pixels, flipped and normalised; baseline: {}; "
+      "{} (JPEG) decoded, cropped at random to {} pixels, flipped and normalised; baseline: {}; "
       "workers: {} each; the ratio is ours / baseline",
       photos.source(), kSize, name, num_workers);
   return row;

@@ -369,8 +369,8 @@ constexpr std::array<const char*, kActivationNames.size()> kActivations = {
     "(hidden)",           "torch.celu(hidden)",
     "torch.tanh(hidden)"};
 
-std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
-  const nn::ExpertsScript experts = layer.experts->script_source();
+std::string forward_source(const nn::MoELayerImpl& layer, const nn::ExpertsScript& experts,
+                           Dialect dialect) {
   const bool is_python = dialect == Dialect::python;
   const std::string room = is_python ? room_of_expert(layer) : std::string();
   if (experts.mixes)
@@ -389,6 +389,22 @@ std::string forward_source(const nn::MoELayerImpl& layer, Dialect dialect) {
     source += fmt::format(kOneByOne, rounded);
   }
   return source + (layer.replacement_outputs.defined() ? kWithReplacements : kForward);
+}
+
+Module experts_module(const Unit& unit, const nn::Experts& from, const nn::ExpertsScript& script,
+                      const std::vector<int64_t>& shape) {
+  torch::nn::Module stored;
+  for (const auto& [name, value] : script.tensors) stored.register_buffer(name, value);
+  if (!script.tensors.empty()) return make_module(unit, "Experts", stored, {}, script.source);
+  Children networks;
+  for (const auto& child : from.named_children()) {
+    auto& network = dynamic_cast<nn::ImageNetwork&>(*child.value());
+    const auto forward = [&](const at::Tensor& images) {
+      return network.head->forward(network.features(images));
+    };
+    networks.emplace_back(child.key(), make_traced(unit, network, forward, shape));
+  }
+  return make_module(unit, "Experts", from, networks, script.source);
 }
 
 /// forward(x [T, d]) -> logits [T, E]
@@ -423,27 +439,17 @@ std::string one_by_one(int64_t outputs, const std::vector<std::string>& tensors,
 }
 
 Module make_experts(const Unit& unit, const nn::Experts& from, const std::vector<int64_t>& shape) {
-  const nn::ExpertsScript script = from.script_source();
-  torch::nn::Module stored;
-  for (const auto& [name, value] : script.tensors) stored.register_buffer(name, value);
-  if (!script.tensors.empty()) return make_module(unit, "Experts", stored, {}, script.source);
-  Children networks;
-  for (const auto& child : from.named_children()) {
-    auto& network = dynamic_cast<nn::ImageNetwork&>(*child.value());
-    const auto forward = [&](const at::Tensor& images) {
-      return network.head->forward(network.features(images));
-    };
-    networks.emplace_back(child.key(), make_traced(unit, network, forward, shape));
-  }
-  return make_module(unit, "Experts", from, networks, script.source);
+  return experts_module(unit, from, from.script_source(), shape);
 }
 
 Module make_moe_layer(const Unit& unit, const nn::MoELayerImpl& from,
                       const std::vector<int64_t>& shape) {
-  return make_module(unit, "MoELayer", from,
-                     {{"router", make_router(unit, *from.router)},
-                      {"experts", make_experts(unit, *from.experts, shape)}},
-                     weights_source(from, unit.dialect) + forward_source(from, unit.dialect));
+  const nn::ExpertsScript experts = from.experts->script_source();  // int8 rounds all weights
+  return make_module(
+      unit, "MoELayer", from,
+      {{"router", make_router(unit, *from.router)},
+       {"experts", experts_module(unit, *from.experts, experts, shape)}},
+      weights_source(from, unit.dialect) + forward_source(from, experts, unit.dialect));
 }
 
 }  // namespace moesaic::script

@@ -116,7 +116,9 @@ void select_all(const TokenChoicePlan& plan, const RouterLogits<Scalar>& router,
 template <class Scalar>
 void fill_queues(const TokenChoicePlan& plan, const int32_t* choice_Tk, const Scalar* gate_Tk,
                  bool by_priority, int32_t* mark_Tk) {
-  const TokenGroups& cut = plan.segments.cut;
+  // Where no choice is dropped, groups are only portions of the work.
+  const TokenGroups cut =
+      plan.limited ? plan.segments.cut : TokenGroups(plan.tokens, kTokensPerSegment);
   const int64_t k = plan.k, grain = std::max<int64_t>(1, kTokensPerTask / cut.group_size);
   at::parallel_for(0, cut.count(), grain, [&](int64_t from, int64_t to) {
     for (int64_t group = from; group < to; ++group) {

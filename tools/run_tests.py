@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the test programs of a build and closes with one line: N passed, N failed, N skipped."""
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -18,6 +19,8 @@ if (ROOT.parent / "shared" / "data").is_dir():
     ENVIRONMENT.setdefault("MOESAIC_DATA", str(ROOT.parent / "shared" / "data"))
 # With CUDA, and without sanitizers other than ThreadSanitizer.
 OF_SOME_BUILDS = ["tests_fake_gpu", "tests_races"]
+# Most of their tests use one thread, so that two processes share the tests of each program.
+SHARDS = {"tests_torch": 2, "tests_program": 2}
 
 
 def environment_of(program: pathlib.Path) -> dict[str, str]:
@@ -35,14 +38,14 @@ def command_of(program: pathlib.Path) -> list[str | pathlib.Path]:
     return [*fixed, program] if allowed else [program]
 
 
-def run(program: pathlib.Path, pattern: str) -> tuple[int, int, list[str]]:
-    """Returns how many tests passed and failed, and which were skipped."""
+def run_shard(program: pathlib.Path, pattern: str, shard: int, shards: int) -> tuple[int, int, list[str]]:
+    """Returns how many tests of a shard passed and failed, and which were skipped."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         status = subprocess.run(
             [*command_of(program), f"--gtest_filter={pattern}", "--gtest_brief=1", f"--gtest_output=json:{report.name}"],
             check=False,
             # As in tools/runtime.cpp, long spinning at OpenMP barriers makes a busy machine crawl.
-            env=environment_of(program),
+            env={**environment_of(program), "GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)},
         ).returncode
         text = pathlib.Path(report.name).read_text(encoding="utf-8")
     if not text:
@@ -56,6 +59,14 @@ def run(program: pathlib.Path, pattern: str) -> tuple[int, int, list[str]]:
         print(f"{program.name} ended with {status}")
         failed = 1
     return len(ran) - failed - len(skipped), failed, skipped
+
+
+def run(program: pathlib.Path, pattern: str) -> tuple[int, int, list[str]]:
+    """Returns how many tests passed and failed, and which were skipped."""
+    shards = SHARDS.get(program.name, 1)
+    with concurrent.futures.ThreadPoolExecutor(shards) as pool:
+        counts = list(pool.map(lambda shard: run_shard(program, pattern, shard, shards), range(shards)))
+    return sum(c[0] for c in counts), sum(c[1] for c in counts), [name for c in counts for name in c[2]]
 
 
 def main() -> int:

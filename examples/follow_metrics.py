@@ -8,7 +8,7 @@ import argparse, importlib, importlib.util, json, pathlib, time
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("run", type=pathlib.Path, help="folder of the run")
 parser.add_argument("--project", default="moesaic", help="name of the project that the run becomes part of")
-parser.add_argument("--once", action="store_true", help="end behind the last line that is there")
+parser.add_argument("--once", action="store_true", help="end after the last line of the file")
 given = parser.parse_args()
 if not (given.run / "metrics.jsonl").is_file():
     parser.error(f"{given.run}: no run, since it has no metrics.jsonl; give a folder that train wrote")

@@ -232,10 +232,10 @@ void add_probe_options(CLI::App& verb, FewShotOptions& few) {
           ->delimiter(',')
           ->allow_extra_args(false)
           ->type_name("N ...");
-  CLI::Option* seeds =
-      verb.add_option("--shot-seeds", few.num_seeds, "number of random choices of these images")
-          ->check(whole_number(1, 1000))
-          ->capture_default_str();
+  CLI::Option* seeds = verb.add_option("--shot-seeds", few.num_seeds,
+                                       "number of random choices of the images of --shots")
+                           ->check(whole_number(1, 1000))
+                           ->capture_default_str();
   CLI::Option* l2 = verb.add_option("--shot-l2", few.l2,
                                     "strengths of the L2 regularisation, of which the best on the "
                                     "split counts (2^-10 to 2^19)")
@@ -303,7 +303,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option(
           "--classes-of", arguments->classes_of,
           "names of the network's outputs; checkpoint: its own, to which the data's classes "
-          "are matched by name, or else by its number; data: the data's classes in order")
+          "are matched by name, or else by output number; data: the data's classes in order")
       ->type_name("checkpoint|data")
       ->check(one_of_words({"checkpoint", "data"}))
       ->capture_default_str();

@@ -123,7 +123,7 @@ int export_model(const ExportArguments& arguments) {
 
 void add_export(CLI::App& app, int& exit_code) {
   constexpr const char* kNotes =
-      "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside such a\n"
+      "PyTorch has deprecated TorchScript as of version 2.11. Keep safetensors beside the\n"
       "file: weights, config.json, labels.json and preprocess.json are all that a reader needs.";
   const auto arguments = std::make_shared<ExportArguments>();
   ExportOptions& options = arguments->options;

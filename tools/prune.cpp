@@ -319,7 +319,7 @@ void add_choice(CLI::App& verb, const std::shared_ptr<PruneArguments>& arguments
   verb.add_option(
           "--search", arguments->search,
           "search method of --max-drop; bisection: over one number of experts for all layers; "
-          "greedy: one expert at a time where it costs least, with many more evaluations")
+          "greedy: the least costly expert, one at a time, with many more evaluations")
       ->type_name("bisection|greedy")
       ->check(one_of_words({kBisection, kGreedy}))
       ->capture_default_str();

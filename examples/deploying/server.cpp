@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// server FILE.pt2 CHANNELS HEIGHT WIDTH: images of bytes in, a class for each out.
+// server FILE.pt2 CHANNELS HEIGHT WIDTH: reads images as bytes and prints the class of each.
 #include <torch/nativert/ModelRunnerHandle.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""server.py FILE.pt2: images of bytes in, the name of a class for each out."""
+"""server.py FILE.pt2: reads images as bytes and prints the name of each one's class."""
 import json
 import sys
 

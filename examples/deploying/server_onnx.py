@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""server_onnx.py FILE.onnx: images of bytes in, the name of a class for each out."""
+"""server_onnx.py FILE.onnx: reads images as bytes and prints the name of each one's class."""
 import json
 import sys
 

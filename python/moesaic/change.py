@@ -12,7 +12,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def activation_of(module: nn.Module) -> str:
-    """Returns the name of an MLP's activation. Raises ValueError for one that experts do not have."""
+    """Returns the name of an MLP's activation. Raises ValueError for an activation that experts do not have."""
     if isinstance(module, nn.GELU):
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     if isinstance(module, nn.ReLU):
@@ -40,10 +40,10 @@ def experts_of(mlp: nn.Module, **options) -> MoE:
 
 def upcycle(model: Network, blocks: Iterable[int], experts: int = 8, k: int = 2, capacity_factor: float = 0.0,
             noise: float = 1.0) -> Network:
-    """Replaces `model.blocks[i].mlp` by a MoE layer, in place, as timm names them, and returns the model.
+    """Replaces timm's `model.blocks[i].mlp` by a MoE layer, in place, and returns the model.
 
     Every expert is a copy of the MLP, the gates of a token sum to 1 and no token is dropped, so that the network
-    computes what it did before; experts part in training, as they get other tokens (sparse upcycling, arXiv
+    computes what it did before; experts diverge in training on different tokens (sparse upcycling, arXiv
     2212.05055). Raises ValueError, before a block changes, for MLPs that experts cannot compute.
     """
     stack = getattr(model, "blocks", None)

@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def index_of(what: str, name: str, names: Sequence[str]) -> int:
-    """Returns the index of a name. Raises ValueError where there is none."""
+    """Returns the index of a name. Raises ValueError for an unknown name."""
     if name not in names:
         raise ValueError(f"MoE: {what}={name!r} is unknown; choose one of {', '.join(names)}")
     return list(names).index(name)
@@ -39,12 +39,12 @@ class Routing:
 
     @property
     def load(self) -> Tensor:
-        """Rows of each expert that is there, [K]."""
+        """Number of rows of each kept expert, [K]."""
         return self.offsets.diff()
 
     @property
     def drops(self) -> Tensor:
-        """Fraction of the tokens' choices that were dropped; where experts choose, of tokens that none chose."""
+        """Fraction of the tokens' choices that were dropped; where experts choose, of tokens that no expert chose."""
         return self.unused.float().mean()
 
     @property
@@ -54,7 +54,7 @@ class Routing:
         return -torch.xlogy(p, p).sum(-1).mean()
 
     def detached(self) -> "Routing":
-        """Returns the same without gradients."""
+        """Returns this routing without gradients."""
         return dataclasses.replace(self, logits=self.logits.detach(), noisy_logits=self.noisy_logits.detach())
 
 
@@ -74,11 +74,11 @@ class MoE(nn.Module):
     """A layer [..., width] -> [..., width] of which a token uses `k` experts (V-MoE, arXiv 2106.05974).
 
     With "token_choice" a token takes its k best experts; an expert computes at most capacity_factor * k / experts of
-    a call's tokens, rounded up to a multiple of 4, and drops others (0: none). With "expert_choice" an expert takes as
-    many of the best tokens of each image (all dimensions but the first and the last). `gate` is "softmax_all" (the
+    a call's tokens, rounded up to a multiple of 4, and drops others (0: no limit). With "expert_choice" an expert takes as many
+    of the best tokens of each image (all dimensions but the first and the last). `gate` is "softmax_all" (the
     default), "softmax_selected" or, where experts choose, "softmax_selected" (the default), "softmax_tokens",
     "softmax_experts". In training the router's logits get normal noise of standard deviation noise / experts.
-    Parameters are named as in moesaic's checkpoints. Raises ValueError for what does not fit together.
+    Parameters are named as in moesaic's checkpoints. Raises ValueError for arguments that contradict each other.
     """
 
     def __init__(self, width: int, hidden: int, experts: int, k: int = 2, router: str = "token_choice",
@@ -152,7 +152,7 @@ class MoE(nn.Module):
         return matrix, unused
 
     def _plain(self, tokens: Tensor) -> Tensor:
-        """The same by PyTorch's operators alone, for files: every expert computes all tokens."""
+        """Computes forward() by PyTorch's operators alone, for files: every expert computes all tokens."""
         if self.choice != "token_choice" or self.capacity_factor > 0:
             raise NotImplementedError(
                 "export: this file needs layers of token choice without a capacity; set capacity_factor = 0")
@@ -171,7 +171,7 @@ class MoE(nn.Module):
     def keep_experts(self, ids: Sequence[int]) -> None:
         """Removes all experts but these ids. The router keeps its rows, so that the others' gates do not change; a
         token's removed choices give 0 (pruning paper, arXiv 2405.16646, eqs. 5-6). Optimizers hold the old
-        parameters: make new ones. Raises ValueError for ids that are not there, and for none."""
+        parameters: make a new optimizer. Raises ValueError for unknown ids, and for no ids."""
         ids = sorted(set(ids))
         if not ids or not set(ids) <= set(self.kept):
             raise ValueError(f"MoE: experts {ids} cannot be kept; there are {self.kept}")
@@ -182,7 +182,7 @@ class MoE(nn.Module):
 
 
 def moe_layers(model: nn.Module) -> dict[str, MoE]:
-    """Returns a network's layers by their names. Raises ValueError where there is none."""
+    """Returns a network's layers by their names. Raises ValueError for a network without any."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, MoE)}
     if not layers:
         raise ValueError(f"{type(model).__name__} has no layer of type moesaic.MoE")

@@ -25,7 +25,7 @@ PROOF_TOLERANCE = 1e-5
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Runs the program and prints what it says as it says it. Raises RuntimeError with its error line."""
+    """Runs the program and prints its output line by line. Raises RuntimeError with the error line."""
     # A session of its own: of a Ctrl-C in a terminal it gets the one signal that is passed on below.
     with subprocess.Popen([PROGRAM, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, start_new_session=True) as process:
@@ -49,7 +49,7 @@ def train(recipe: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     which is `out` or checkpoints/ and the name of the recipe's file.
 
     Overrides are settings, `__` for a dot: train(recipe, seed=2, phases__finetune__epochs=3). A crash of the program
-    leaves Python alone; Ctrl-C saves a checkpoint. Raises RuntimeError with the program's error line.
+    does not end Python; Ctrl-C saves a checkpoint. Raises RuntimeError with the program's error line.
     """
     own = SHARE / recipe
     file = own if own.is_file() and not Path(recipe).exists() else Path(recipe)
@@ -73,7 +73,7 @@ def module_of(file: Path) -> ModuleType:
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """Returns the network of a folder that `export(run, folder)` or `moesaic export --format pytorch` wrote: plain
-    PyTorch in evaluation. It runs the folder's modeling.py. Raises FileNotFoundError where there is none."""
+    PyTorch in evaluation. load() runs the folder's modeling.py. Raises FileNotFoundError without modeling.py."""
     file = Path(folder) / "modeling.py"
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; moesaic export RUN --format pytorch --out FOLDER writes one")

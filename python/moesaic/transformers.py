@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts of Hugging Face's transformers on moesaic's operators: once this module is imported, a mixture such as
-Mixtral's or Qwen3's is computed by them with `experts_implementation="moesaic"`."""
+"""Experts of Hugging Face's transformers on moesaic's operators, which, once this module is imported, compute a
+mixture such as Mixtral's or Qwen3's with `experts_implementation="moesaic"`."""
 from typing import Any
 
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `moesaic` of the package, started beside the PyTorch of this Python. It does not import PyTorch."""
+"""The program `moesaic` of the package, started beside the PyTorch of this Python. This module imports no PyTorch."""
 import importlib.metadata
 import importlib.util
 import os
@@ -13,7 +13,7 @@ SHARE = PACKAGE / "share" / "moesaic"
 
 
 def torch_folder() -> Path:
-    """Returns PyTorch's folder. Raises ImportError where it is none that the libraries fit."""
+    """Returns PyTorch's folder. Raises ImportError without a PyTorch that fits the libraries."""
     remedy = f"pip install 'torch=={TORCH}.*'"
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def main() -> None:
-    """Becomes the program."""
+    """Replaces this process by the program."""
     try:
         variables = environment()
     except ImportError as problem:

@@ -141,8 +141,8 @@ inline bool replacement_needs_images(const std::optional<std::string>& replace) 
 inline constexpr const char* kReplaceHelp =
     "replacement of a removed expert for the tokens that select it; nothing: no output; mean: its "
     "mean output on calibration images; merge: the kept expert of the most similar mean output, "
-    "into whose weights it is averaged by numbers of tokens; reroute: an expert selected among the "
-    "kept ones; default: reroute if the network reroutes already, else nothing";
+    "with which its weights are averaged by numbers of tokens; reroute: an expert selected among "
+    "the kept ones; default: reroute if the network reroutes already, else nothing";
 
 /// What ranks experts, and what replaces those that are removed, by default default_replacement().
 struct CriterionChoice {
